@@ -34,7 +34,7 @@ MODULES = (
         for name in (
             *("append_checks", "appending", "checkpoint", "local_log", "log_segments"),
             *("log_start", "offset_index", "producer_state", "segment", "segment_indexes"),
-            *("time_index", "txn_index", "values"),
+            *("time_index", "txn_index", "unified_log", "values"),
         )
     ),
     *(

@@ -84,7 +84,7 @@ def control_routes(
         ).routes(),
         *ProducersHandler(replicas=replicas, can_serve=can_serve).routes(),
         *ListOffsetsHandler(
-            replicas=replicas, inspector=data.inspector, tier=data.tier, can_serve=can_serve
+            replicas=replicas, inspector=data.inspector, can_serve=can_serve
         ).routes(),
         *LeaderEpochHandler(replicas=replicas, can_serve=can_serve).routes(),
         *LogDirsHandler(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from threading import RLock
 from typing import Protocol
@@ -23,7 +24,9 @@ from tidelog_core.errors import (
 )
 from tidelog_core.log.append_checks import CheckedBatches, looks_at_records
 from tidelog_core.log.local_log import LocalLog
+from tidelog_core.log.record_source import RecordSource
 from tidelog_core.log.rewriting import rewrite_unflushed
+from tidelog_core.log.unified_log import UnifiedLog
 from tidelog_core.log.values import AppendInfo, AppendOrigin, CorruptLog
 from tidelog_core.metadata.records import Partition
 from tidelog_core.model import RESERVED_TOPICS, TopicPartition
@@ -62,7 +65,9 @@ class Replica:
         "_on_trouble",
         "_open_log",
         "_refusal",
+        "_remote_of",
         "_troubled",
+        "_unified",
         "config",
         "followed",
         "follower_waiters",
@@ -96,6 +101,7 @@ class Replica:
         on_trouble: Callable[[Replica], None],
         on_offline: Callable[[Replica], None],
         on_exchanged: Callable[[Replica], None],
+        remote_of: Callable[[Replica], RecordSource] | None = None,
     ) -> None:
         self.partition = partition
         self.topic_id = topic_id
@@ -118,7 +124,9 @@ class Replica:
         # which it is opened. Others see a log that is not open, or one that is up to date.
         self.opening = RLock()
         self._log: LocalLog | None = None
+        self._unified: UnifiedLog | None = None  # over ``_log`` or the one before, once asked for
         self._open_log = open_log
+        self._remote_of = remote_of  # returns what has the records that this node has evicted
         self._changed = changed  # gets this one whenever something about its log changes
         self._troubled = troubled  # gets this one whenever ``is_in_trouble`` becomes true
         self._disk = disk
@@ -141,6 +149,20 @@ class Replica:
                     log = self._opened()
                     self._set_log(log)
         return log
+
+    @property
+    def unified_log(self) -> UnifiedLog:
+        """All records of the partition, also those that this node has evicted. Raises as ``log``.
+
+        For readers who may wait.
+        """
+        log, unified = self._log, self._unified
+        if log is None:
+            log = self.log
+        if unified is None or unified.local is not log:
+            remote = None if self._remote_of is None else partial(self._remote_of, self)
+            unified = self._unified = UnifiedLog(log, remote)
+        return unified
 
     def _opened(self) -> LocalLog:
         if self._refusal is not None:
@@ -232,14 +254,14 @@ class Replica:
     def give_up(self, damage: CorruptLog) -> None:
         """Never open the log again: it cannot be, whoever tries."""
         with self.opening:
-            self._log = None
+            self._log = self._unified = None
             self._set_refusal(damage)
         self.tell_trouble()
 
     def begin_anew(self) -> None:
         """Let a log be opened where the damaged one was; its files are set aside."""
         with self.opening:
-            self._log = self._refusal = None
+            self._log = self._unified = self._refusal = None
 
     def note_changed(self) -> None:
         """Have everyone look at the log again who works on logs, see ``LogChanges``.
@@ -382,11 +404,11 @@ class Replica:
         what has been here for long come seldom.
         """
         with self.opening:
-            self._log = self.role = None
+            self._log = self._unified = self.role = None
 
     def close(self) -> None:
         """Close the log cleanly, if it is open."""
-        log, self._log = self._log, None
+        log, self._log, self._unified = self._log, None, None
         if log is not None:
             log.close()
 

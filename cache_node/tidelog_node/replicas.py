@@ -28,6 +28,7 @@ from tidelog_core.errors import (
 )
 from tidelog_core.log.append_checks import looks_at_records
 from tidelog_core.log.open_files import OpenFiles
+from tidelog_core.log.record_source import RecordSource
 from tidelog_core.metadata.image import ClusterImage, ClusterView
 from tidelog_core.metadata.records import Partition, Topic
 from tidelog_core.model import TopicPartition
@@ -71,15 +72,18 @@ class ReplicaManager:
         clock_ms: Clock = lease_clock_ms,
         open_files: OpenFiles | None = None,
         disk: DataDisk | None = None,
+        remote_of: Callable[[Replica], RecordSource] | None = None,
     ) -> None:
         """``leads`` says of a partition's record whether this process leads by it.
 
         ``may_serve`` is asked before anyone is told of what has been committed. ``refusal``
         says why a partition that has no log here must not be given an empty one, if so.
-        ``open_files`` limits the files that the logs keep open.
+        ``open_files`` limits the files that the logs keep open. ``remote_of`` returns what has
+        the records that a replica has evicted.
         """
         self.open_files = open_files or OpenFiles(node_config().log_open_files_max)
         self._refusal = refusal
+        self._remote_of = remote_of
         self.disk = disk or DataDisk()
         self.leaders = Leaders(view)
         self._leads = leads or (lambda partition: partition.leader == broker_id)
@@ -312,6 +316,7 @@ class ReplicaManager:
             on_trouble=self._tell_trouble,
             on_offline=self._tell_trouble_soon,
             on_exchanged=self._tell_exchanged,
+            remote_of=self._remote_of,
         )
         refusal = self._refusal(topic, partition)
         if refusal is not None and not self._directories.has_log(replica):

@@ -135,16 +135,13 @@ async def _start(
     fetch = FetchHandler(
         replicas=data.replicas,
         node_config=cluster.node_config,
-        tier=data.tier,
         can_serve=can_serve,
         closest=RackAwareness(
             view=view, broker_id=settings.broker_id, is_live=member.membership.is_live
         ),
     )
     share_service = _start_share_service(stack, cluster, data)
-    share_fetch = ShareFetchHandler(
-        service=share_service, node_config=cluster.node_config, tier=data.tier
-    )
+    share_fetch = ShareFetchHandler(service=share_service, node_config=cluster.node_config)
     control = control_routes(settings, cluster, data, coordinator, transactions)
     control += ShareAcknowledgeHandler(service=share_service).routes()
     control += ApiVersionsHandler(lambda: dispatch.advertised()).routes()  # noqa: PLW0108
@@ -293,6 +290,7 @@ async def _open_logs(
         clock_ms=membership.now_ms,
         open_files=OpenFiles(_open_files_max(cluster.static_config)),
         disk=disk,
+        remote_of=lambda replica: tier.remote_log(replica),  # noqa: PLW0108
     )
     await replicas.start()
     stack.push_async_callback(replicas.close)
@@ -510,7 +508,6 @@ def _start_share_service(
         replicas=data.replicas,
         node_config=cluster.node_config,
         inspector=data.inspector,
-        tier=data.tier,
     )
     partitions.start()
     stack.push_async_callback(partitions.close)

@@ -44,7 +44,7 @@ from tidelog_node.handlers.served_fetch import (
 from tidelog_node.owed_reply import OwedReply, Reply
 from tidelog_node.replica import Replica
 from tidelog_node.replicas import ReplicaManager
-from tidelog_node.tiered_reads import TierReader, read_all
+from tidelog_node.tier.remote_reads import wait_for_all
 from tidelog_node.wire import fetch
 from tidelog_node.wire.fetch import FetchRequest, FetchTopic, parse_fetch
 
@@ -57,7 +57,6 @@ class FetchHandler:
         *,
         replicas: ReplicaManager,
         node_config: Callable[[], NodeConfig],
-        tier: TierReader | None = None,
         can_serve: Callable[[], bool] = lambda: True,
         closest: ClosestReplica | None = None,
         loop: asyncio.AbstractEventLoop | None = None,
@@ -70,11 +69,9 @@ class FetchHandler:
         """
         self._loop = loop or asyncio.get_running_loop()
         self._replicas = replicas
-        self._tier = tier
         self.serving = make_serving(
             replicas=replicas,
             node_config=node_config,
-            tier=tier,
             can_serve=can_serve,
             closest=closest,
         )
@@ -272,8 +269,8 @@ class FetchHandler:
         if overtaken is not None:
             return overtaken  # The wake-ups of its session are the later request's.
         reading = served.read(is_new=True)
-        if reading.tier_reads:
-            return self._start(self._read_tier(reading, served))
+        if reading.owed:
+            return self._start(self._read_remote(reading, served))
         request = served.request
         if (
             reading.size_bytes >= request.min_bytes
@@ -286,14 +283,12 @@ class FetchHandler:
             poll.look_soon()
         return poll
 
-    async def _read_tier(self, reading: Reading, served: ServedFetch) -> Reply:
-        """Fill in what the tier holds, all partitions at once, and answer."""
-        assert self._tier is not None
+    async def _read_remote(self, reading: Reading, served: ServedFetch) -> Reply:
+        """Fill in what is not on this node's disk, all partitions at once, and answer."""
+        found = await wait_for_all([owed.read for owed in reading.owed])
         is_committed_only = served.request.isolation_level == READ_COMMITTED
-        reads = [read.to_tier(is_committed_only=is_committed_only) for read in reading.tier_reads]
-        found = await read_all(self._tier, reads)
-        for read, records in zip(reading.tier_reads, found, strict=True):
-            read.fill_in(records, is_committed_only=is_committed_only)
+        for owed, read in zip(reading.owed, found, strict=True):
+            owed.fill_in(read, is_committed_only=is_committed_only)
         return served.reply(reading)
 
 
@@ -382,7 +377,7 @@ class _LongPoll(OwedReply):
         self._is_woken = False
         reading = served.read(is_new=False) if is_woken or is_last else served.read_on()
         missing_bytes = served.request.min_bytes - reading.size_bytes
-        if missing_bytes <= 0 or is_last or reading.must_answer or reading.tier_reads:
+        if missing_bytes <= 0 or is_last or reading.must_answer or reading.owed:
             # What was evicted while we waited comes back empty here, and is asked for again.
             return served.reply(reading)
         # What was appended between two looks of one round stays counted.

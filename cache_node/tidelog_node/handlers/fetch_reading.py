@@ -10,7 +10,6 @@ KIP-595 (divergence).
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -22,13 +21,13 @@ from tidelog_core.errors import (
     OffsetOutOfRange,
     TidelogError,
 )
-from tidelog_core.log.values import LogRead, OffsetNotLocal
+from tidelog_core.log.unified_log import RemoteRead
+from tidelog_core.log.values import LogRead
 from tidelog_core.replication.follower_progress import FollowerContact
 from tidelog_core.replication.follower_state import find_divergence
 
 from tidelog_node.replica import Replica, require_epoch
 from tidelog_node.replicas import ReplicaManager
-from tidelog_node.tiered_reads import TieredRead, TierReader
 from tidelog_node.wire import fetch
 from tidelog_node.wire.fetch import FetchPartition, FetchRequest
 from tidelog_node.wire.fetch_answer import FetchResult
@@ -48,29 +47,16 @@ class ClosestReplica(Protocol):
 
 
 @dataclass(slots=True)
-class TierRead:
-    """A partition of a request that must be read from the tier."""
+class OwedResult:
+    """The place of a partition's result that has to be waited for."""
 
-    results: list[FetchResult]  # where its result goes
+    results: list[FetchResult]  # where it goes
     index: int  # and at which place
-    replica: Replica
     wanted: FetchPartition
-    bytes_max: int
-    is_first: bool  # gets its first batch whole, whatever the limits say
-
-    def to_tier(self, *, is_committed_only: bool) -> TieredRead:
-        """Return it as the tier wants it."""
-        return TieredRead(
-            self.replica.topic_id,
-            self.replica.partition,
-            self.wanted.offset,
-            max_bytes=self.bytes_max,
-            include_aborted=is_committed_only,
-            min_one_batch=self.is_first,
-        )
+    read: RemoteRead
 
     def fill_in(self, found: LogRead | Exception | None, *, is_committed_only: bool) -> None:
-        """Put what the tier had, or that it failed, where the result goes.
+        """Put what was found, or that it failed, where the result goes.
 
         A read that was given up leaves the empty result: the client asks again.
         """
@@ -81,10 +67,7 @@ class TierRead:
         elif found is None:
             return
         else:
-            result = _nothing(self.replica, self.wanted)._replace(
-                records=found.slice,
-                aborted=_aborted_of(found) if is_committed_only else None,
-            )
+            result = _result_of(found, self.wanted, is_committed_only=is_committed_only)
         self.results[self.index] = result
 
 
@@ -102,11 +85,11 @@ class Reading:
     size_bytes: int = 0
     must_answer: bool = False  # an error, or a divergence: the client must hear of it now
     has_more: bool = False  # nothing was found, and there are partitions yet to look at
-    tier_reads: list[TierRead] = field(default_factory=list)
+    owed: list[OwedResult] = field(default_factory=list)
 
-    def is_of_tier(self, wanted: FetchPartition) -> bool:
-        """Whether the partition read last is left to the tier: its result must keep its place."""
-        return bool(self.tier_reads) and self.tier_reads[-1].wanted is wanted
+    def is_owed(self, wanted: FetchPartition) -> bool:
+        """Whether the partition read last has to be waited for: its result must keep its place."""
+        return bool(self.owed) and self.owed[-1].wanted is wanted
 
 
 class PartitionReader:
@@ -116,11 +99,9 @@ class PartitionReader:
         self,
         *,
         replicas: ReplicaManager,
-        tier: TierReader | None,
         closest: ClosestReplica | None,
     ) -> None:
         self._replicas = replicas
-        self._tier = tier
         self._closest = closest
 
     def led(self, *, has_ids: bool) -> dict[bytes, dict[int, Replica]]:
@@ -160,17 +141,7 @@ class PartitionReader:
             if reading.request.replica_id >= 0:
                 result = self._read_for_follower(reading, replica, wanted, bytes_max)
             else:
-                result = self._read_for_consumer(reading, replica, wanted, bytes_max)
-        except OffsetNotLocal as missing:
-            assert replica is not None  # It was its log that said so.
-            is_first = reading.size_bytes == 0 and not reading.tier_reads
-            tier_read = TierRead(
-                results, len(results), replica, wanted, max(bytes_max, 0), is_first
-            )
-            result = self._not_local(tier_read, reading, missing)
-            if reading.tier_reads and reading.tier_reads[-1] is tier_read:
-                # What the tier will find is not known yet: count what it may be.
-                reading.bytes_left -= bytes_max
+                result = self._read_for_consumer(reading, replica, wanted, bytes_max, results)
         except TidelogError as error:
             reading.must_answer = True
             result = FetchResult(wanted.partition, error.code)
@@ -186,34 +157,13 @@ class PartitionReader:
             reading.size_bytes += records.size_bytes
         return result
 
-    def _not_local(self, read: TierRead, reading: Reading, error: OffsetNotLocal) -> FetchResult:
-        """Return what is read on from a file that is open, or an empty result.
-
-        The latter is noted as one that the tier has to fill in, if there is a tier.
-        """
-        if self._tier is None:
-            reading.must_answer = True
-            logger.error("no tier to read from", extra={"reason": str(error)})
-            return FetchResult(read.wanted.partition, OffsetOutOfRange.code)
-        is_committed_only = reading.request.isolation_level == READ_COMMITTED
-        found = None
-        with contextlib.suppress(TidelogError):  # It comes again of reading in full.
-            found = self._tier.read_open(
-                read.replica.topic_id,
-                read.replica.partition,
-                read.wanted.offset,
-                max_bytes=read.bytes_max,
-                include_aborted=is_committed_only,
-                min_one_batch=read.is_first,
-            )
-        if found is None:
-            reading.tier_reads.append(read)
-            return _nothing(read.replica, read.wanted)
-        reading.must_answer = True  # Nothing will be appended that could make it more.
-        return _result_of(found, read.wanted, is_committed_only=is_committed_only)
-
     def _read_for_consumer(
-        self, reading: Reading, replica: Replica, wanted: FetchPartition, bytes_max: int
+        self,
+        reading: Reading,
+        replica: Replica,
+        wanted: FetchPartition,
+        bytes_max: int,
+        results: list[FetchResult],
     ) -> FetchResult:
         request = reading.request
         if wanted.leader_epoch >= 0:
@@ -225,7 +175,8 @@ class PartitionReader:
                 if preferred is not None:
                     reading.must_answer = True
                     return _nothing(replica, wanted)._replace(preferred_replica=preferred)
-        log = replica.log
+        unified = replica.unified_log
+        log = unified.local
         is_committed_only = request.isolation_level == READ_COMMITTED
         log.check_online()  # also for those who only wait for more
         high_watermark = log.high_watermark
@@ -236,20 +187,28 @@ class PartitionReader:
             if diverging is not None:
                 reading.must_answer = True
                 return _nothing(replica, wanted)._replace(diverging=diverging)
-        is_first = reading.size_bytes == 0 and not reading.tier_reads
+        is_first = reading.size_bytes == 0 and not reading.owed
         if wanted.offset == bound or (bytes_max <= 0 and not is_first):
             aborted: list[tuple[int, int]] | None = [] if is_committed_only else None
             start = log.log_start_offset
             return FetchResult(
                 wanted.partition, 0, high_watermark, last_stable_offset, start, None, aborted
             )
-        read = log.read(
+        read = unified.read(
             wanted.offset,
             max_bytes=max(bytes_max, 0),
             up_to=bound,
             min_one_batch=is_first,
             include_aborted=is_committed_only,
         )
+        if isinstance(read, RemoteRead):
+            if read.found is None:
+                reading.owed.append(OwedResult(results, len(results), wanted, read))
+                # What will be found is not known yet: count what it may be.
+                reading.bytes_left -= bytes_max
+                return _nothing(replica, wanted)
+            reading.must_answer = True  # Nothing will be appended that could make it more.
+            read = read.found
         return _result_of(read, wanted, is_committed_only=is_committed_only)
 
     def _read_for_follower(
@@ -332,7 +291,7 @@ def _find_divergence(replica: Replica, wanted: FetchPartition) -> tuple[int, int
 
     Source: Kafka's ``Partition.readRecords``; KIP-595.
     """
-    epoch, end_offset = replica.log.offset_for_leader_epoch(wanted.last_fetched_epoch)
+    epoch, end_offset = replica.unified_log.offset_for_leader_epoch(wanted.last_fetched_epoch)
     if epoch < 0 or end_offset < 0:
         raise OffsetOutOfRange(
             replica.partition,

@@ -63,7 +63,7 @@ class LeaderEpochHandler:
             if not self._can_serve():
                 raise NotLeaderOrFollower("this node has lost touch with the cluster")
             replica.require_readable()
-            epoch, end_offset = replica.log.offset_for_leader_epoch(wanted.leader_epoch)
+            epoch, end_offset = replica.unified_log.offset_for_leader_epoch(wanted.leader_epoch)
         except TidelogError as error:
             code = error.code
         except OSError as error:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 
 from kio.schema.list_offsets.v11 import request as list_request
 from kio.schema.list_offsets.v11 import response as list_response
@@ -26,7 +27,6 @@ from tidelog_core.log.local_log import LocalLog
 from tidelog_core.model import TopicPartition
 
 from tidelog_node.inspection.inspector import BatchInspector
-from tidelog_node.offsets_by_time import TierTimestamps, find_by_time
 from tidelog_node.replica import Replica
 from tidelog_node.replicas import ReplicaManager
 from tidelog_node.request_turns import RequestTurn
@@ -53,13 +53,11 @@ class ListOffsetsHandler:
         *,
         replicas: ReplicaManager,
         inspector: BatchInspector,
-        tier: TierTimestamps | None = None,
         can_serve: Callable[[], bool] = lambda: True,
     ) -> None:
         """``can_serve`` says whether this node may answer at this moment."""
         self._replicas = replicas
         self._inspector = inspector
-        self._tier = tier
         self._can_serve = can_serve
 
     def routes(self) -> list[Route]:
@@ -140,28 +138,16 @@ class ListOffsetsHandler:
         self, replica: Replica, timestamp: int, bound: int, *, host: str
     ) -> tuple[int, int]:
         """Return (timestamp, offset), both -1 where there is nothing to point at."""
-        log = replica.log
         if timestamp < 0 and timestamp != MAX_TIMESTAMP:
-            return -1, _named_offset(log, timestamp, bound)
+            return -1, _named_offset(replica.log, timestamp, bound)
+        unified, search = replica.unified_log, partial(self._inspector.search, host=host)
         if timestamp == MAX_TIMESTAMP:
-            found = await self._find_newest(replica, host)
+            found = await unified.max_timestamp(search)
         else:
-            found = await find_by_time(
-                replica, self._tier, timestamp, inspector=self._inspector, host=host
-            )
+            found = await unified.offset_for_timestamp(timestamp, search)
         if found is None or found[1] >= bound:
             return _NOT_FOUND
         return found
-
-    async def _find_newest(self, replica: Replica, host: str) -> tuple[int, int] | None:
-        log = replica.log
-        local = await self._inspector.search(log.max_timestamp, host=host)
-        if self._tier is None or log.log_start_offset >= log.local_log_start_offset:
-            return local
-        tiered = await self._tier.max_timestamp(replica.topic_id, replica.partition)
-        if tiered is None or (local is not None and local[0] > tiered[0]):
-            return local
-        return tiered
 
 
 def _epoch_of(replica: Replica, timestamp: int, offset: int) -> int:
@@ -171,7 +157,7 @@ def _epoch_of(replica: Replica, timestamp: int, offset: int) -> int:
     """
     if timestamp == LATEST or offset >= replica.log.log_end_offset:
         return replica.leader_epoch
-    return replica.log.leader_epoch_for(offset)
+    return replica.unified_log.leader_epoch_for(offset)
 
 
 def _bound(replica: Replica, request: list_request.ListOffsetsRequest) -> int:

@@ -52,7 +52,7 @@ class ListedFetch(ServedFetch):
                 partition.unwatch()
             else:
                 partition.watch(replica)
-                if self._is_at_end(partition, result) and not reading.is_of_tier(wanted):
+                if self._is_at_end(partition, result) and not reading.is_owed(wanted):
                     listed.settle_as(partition, result)
                     continue
             found.append(result)

@@ -29,7 +29,6 @@ from tidelog_node.handlers.fetch_reading import (
 from tidelog_node.owed_reply import Reply
 from tidelog_node.replica import Replica, ReplicaWaiter
 from tidelog_node.replicas import ReplicaManager
-from tidelog_node.tiered_reads import TierReader
 from tidelog_node.wire import fetch
 from tidelog_node.wire.fetch import FetchRequest
 from tidelog_node.wire.fetch_answer import LEADERS_FROM, FetchResult, encode_fetch
@@ -48,14 +47,13 @@ class FetchServing:
         *,
         replicas: ReplicaManager,
         node_config: Callable[[], NodeConfig],
-        tier: TierReader | None,
         can_serve: Callable[[], bool],
         closest: ClosestReplica | None,
     ) -> None:
         self.can_serve = can_serve  # this node may answer at this moment
         self._replicas = replicas
         self._node_config = node_config
-        self.reader = PartitionReader(replicas=replicas, tier=tier, closest=closest)
+        self.reader = PartitionReader(replicas=replicas, closest=closest)
         config = node_config()
         self.sessions = FetchSessions(
             slots_max=config.max_incremental_fetch_session_cache_slots,
@@ -346,7 +344,7 @@ class SessionFetch(ServedFetch):
                 partition.watch(replica)
                 if (
                     not partition_has_news
-                    and not reading.is_of_tier(wanted)
+                    and not reading.is_owed(wanted)
                     and self._is_at_end(replica, partition, result)
                 ):
                     session.settle(partition)

@@ -18,7 +18,6 @@ from tidelog_node.groups.share.delivery import ShareDelivery
 from tidelog_node.groups.share.service import ShareService
 from tidelog_node.groups.share.sessions import FINAL_EPOCH, INITIAL_EPOCH, ShareSession
 from tidelog_node.owed_reply import Reply
-from tidelog_node.tiered_reads import TierReader
 from tidelog_node.wire import share_fetch
 from tidelog_node.wire.share_fetch import (
     PartitionKey,
@@ -34,15 +33,9 @@ SHUTDOWN_SECONDS = 1.0  # for what waits to be answered
 class ShareFetchHandler:
     """Serves ShareFetch on the partitions that this node leads."""
 
-    def __init__(
-        self,
-        *,
-        service: ShareService,
-        node_config: Callable[[], NodeConfig],
-        tier: TierReader | None = None,
-    ) -> None:
+    def __init__(self, *, service: ShareService, node_config: Callable[[], NodeConfig]) -> None:
         self._service = service
-        self._delivery = ShareDelivery(service=service, node_config=node_config, tier=tier)
+        self._delivery = ShareDelivery(service=service, node_config=node_config)
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[Reply]] = set()
 

@@ -25,6 +25,7 @@ from typing import TypeVar
 from uuid import UUID
 
 from tidelog_core.errors import ObjectNotFound, OffsetOutOfRange
+from tidelog_core.log.record_source import ReadLimits, SourceRead, TimestampOffset
 from tidelog_core.log.values import AbortedTransaction
 from tidelog_core.metadata.records import SegmentMeta
 from tidelog_core.metadata.store import MetadataStore
@@ -47,15 +48,6 @@ CURSORS_MAX = 64  # readers of one partition that are read ahead for
 AHEAD_CHUNKS_UNKNOWN = 1  # for who may go on, or go elsewhere
 OPEN_CHUNKS_MAX = 16  # of all partitions: the disk may hold so many more than the cache
 READ_ATTEMPTS_MAX = 3
-
-
-@dataclass(frozen=True, slots=True)
-class RemoteRead:
-    """Whole batches in a cache file."""
-
-    slice: FileSlice | None  # None: the first batch is larger than max_bytes
-    start_offset: int
-    aborted_transactions: tuple[AbortedTransaction, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +115,7 @@ class RemoteReader:
 
 
 class RemoteLog:
-    """The tiered segments of one partition. For the tasks of one event loop."""
+    """The tiered segments of one partition: a ``RecordSource``."""
 
     def __init__(
         self,
@@ -208,31 +200,21 @@ class RemoteLog:
             self._reader.indexes.forget(meta.segment_id)
             self._replaced[meta.segment_id] = meta
 
-    async def read(
-        self, offset: int, *, max_bytes: int, min_one_batch: bool, include_aborted: bool
-    ) -> RemoteRead | None:
+    async def read(self, offset: int, limits: ReadLimits) -> SourceRead | None:
         """Return batches from the one that holds ``offset`` on, at most to a chunk's end.
 
         ``None`` where compaction has taken all that the tier had from there on: what comes next
         is in the local log. Raises ``OffsetOutOfRange`` where the tier does not hold the offset,
         ``TierRewritten`` where it may, and what the client raises.
         """
-        found = self.read_open(
-            offset,
-            max_bytes=max_bytes,
-            min_one_batch=min_one_batch,
-            include_aborted=include_aborted,
-        )
+        found = self.read_open(offset, limits)
         if found is not None:
             return found
-        limits = (max_bytes, min_one_batch, include_aborted)
         is_known = offset in self._cursors
         self._cursors.pop(offset, None)
         return await self._attempt(lambda: self._read(offset, limits, is_known=is_known))
 
-    def read_open(
-        self, offset: int, *, max_bytes: int, min_one_batch: bool, include_aborted: bool
-    ) -> RemoteRead | None:
+    def read_open(self, offset: int, limits: ReadLimits) -> SourceRead | None:
         """Return what ``read`` would, if a reader goes on in a chunk that is open here.
 
         ``None`` where it does not; there is no waiting.
@@ -244,7 +226,7 @@ class RemoteLog:
         chunk = self._reader.open_chunks.get(where)
         if chunk is None:
             return None
-        return self._cut(chunk, row, offset, (max_bytes, min_one_batch, include_aborted))
+        return self._cut(chunk, row, offset, limits)
 
     async def _attempt(self, read: Callable[[], Awaitable[T]]) -> T:
         """Return what ``read`` does; again with other segments where an object is not there."""
@@ -259,18 +241,15 @@ class RemoteLog:
                     await self._known.caught_up()
         return await read()
 
-    async def _read(
-        self, offset: int, limits: tuple[int, bool, bool], *, is_known: bool
-    ) -> RemoteRead | None:
+    async def _read(self, offset: int, limits: ReadLimits, *, is_known: bool) -> SourceRead | None:
         found = await self._find(offset)
         if found is None:
             return None
         segment, index, row = found
         rows = _chunk_rows(index, row, self._reader.chunk_bytes)
-        max_bytes, min_one_batch, _ = limits
         first = index.batches[row]
-        if first.size_bytes > max_bytes and not min_one_batch:
-            return RemoteRead(None, first.base_offset, ())
+        if first.size_bytes > limits.max_bytes and not limits.min_one_batch:
+            return SourceRead(None, first.base_offset)
         where = _byte_range(index, self._keys(segment).log, rows)
         is_scan = is_known or offset == segment.base_offset
         count = self._reader.ahead_chunks_max if is_scan else AHEAD_CHUNKS_UNKNOWN
@@ -278,20 +257,15 @@ class RemoteLog:
         file = await self._reader.client.read(where, ahead)
         return self._cut(OpenChunk(where, index, rows, file), row, offset, limits)
 
-    def _cut(
-        self, chunk: OpenChunk, row: int, offset: int, limits: tuple[int, bool, bool]
-    ) -> RemoteRead:
-        """Return the batches from ``row`` on; note where their reader will go on.
-
-        ``limits`` are the bytes at most, whether one batch may be larger than that, and
-        whether aborted transactions are wanted.
-        """
-        max_bytes, min_one_batch, include_aborted = limits
+    def _cut(self, chunk: OpenChunk, row: int, offset: int, limits: ReadLimits) -> SourceRead:
+        """Return the batches from ``row`` on; note where their reader will go on."""
         batches, rows = chunk.index.batches, chunk.rows
         first = batches[row]
-        last = max(row if min_one_batch else row - 1, _last_row(batches, row, rows.stop, max_bytes))
+        last = _last_row(batches, row, rows.stop, limits.max_bytes)
+        if limits.min_one_batch:
+            last = max(row, last)
         if last < row:
-            return RemoteRead(None, first.base_offset, ())
+            return SourceRead(None, first.base_offset)
         end = batches[last]
         self._cursors.pop(offset, None)
         is_middle = last + 1 < rows.stop
@@ -302,23 +276,23 @@ class RemoteLog:
             self._reader.open_chunks.put(chunk)
         else:
             self._reader.open_chunks.drop(chunk.where)
-        return RemoteRead(
+        return SourceRead(
             FileSlice(
                 chunk.file,
                 first.position - chunk.where.start,
                 end.position + end.size_bytes - first.position,
             ),
             first.base_offset,
-            _aborted_within(chunk.index, offset, end.last_offset) if include_aborted else (),
+            _aborted_within(chunk.index, offset, end.last_offset) if limits.include_aborted else (),
         )
 
     async def offset_for_timestamp(
         self, timestamp_ms: int, *, start_offset: int
-    ) -> tuple[int, int] | None:
-        """Return timestamp and offset of the first tiered record at or after both, if any."""
+    ) -> TimestampOffset | None:
+        """Return the first tiered record at or after a time and an offset, if there is one."""
         wanted = (timestamp_ms, start_offset)
 
-        async def find() -> tuple[int, int] | None:
+        async def find() -> TimestampOffset | None:
             return await find_tiered_offset(
                 await self.whole(),
                 timestamp_ms,
@@ -331,8 +305,8 @@ class RemoteLog:
 
         return await self._attempt(find)
 
-    async def max_timestamp(self, *, start_offset: int) -> tuple[int, int] | None:
-        """Return the greatest tiered timestamp and the first record that has it, if any."""
+    async def max_timestamp(self, *, start_offset: int) -> TimestampOffset | None:
+        """Return the first tiered record that has the greatest timestamp, if any has one."""
         newest = (await self.whole()).newest(start_offset=start_offset)
         if newest is None or newest.max_timestamp_ms < 0:
             return None
@@ -397,7 +371,7 @@ class RemoteLog:
 
     async def _first_record(
         self, segment: SegmentMeta, index: IndexFile, row: int, wanted: tuple[int, int]
-    ) -> tuple[int, int] | None:
+    ) -> TimestampOffset | None:
         """Return the batch's first record at or after the wanted timestamp and offset."""
         rows = _chunk_rows(index, row, self._reader.chunk_bytes)
         file = await self._reader.client.read(_byte_range(index, self._keys(segment).log, rows))

@@ -32,16 +32,13 @@ from uuid import UUID
 from tidelog_core.config import NodeConfig
 from tidelog_core.errors import (
     NotLeaderOrFollower,
-    OffsetOutOfRange,
     OutcomeUnknown,
     StoreUnavailable,
     TidelogError,
     TierRewritten,
     TierUnavailable,
-    UnknownTopicId,
     UnknownTopicOrPartition,
 )
-from tidelog_core.log.values import LogRead
 from tidelog_core.metadata.image import ClusterImage, ClusterView
 from tidelog_core.metadata.leadership import Leadership
 from tidelog_core.metadata.rewrite_claims import REWRITE_CLAIM_COLLECTION, claimed_partition
@@ -64,7 +61,7 @@ from tidelog_node.tier.led_partition import (
     has_sealed,
     known_tiered_end,
 )
-from tidelog_node.tier.remote_log import OpenChunks, RemoteLog, RemoteRead, RemoteReader
+from tidelog_node.tier.remote_log import OpenChunks, RemoteLog, RemoteReader
 from tidelog_node.tier.retention_loop import Retention, adopt_log_start
 from tidelog_node.tier.retention_times import DELAY_SHARE, RetentionTimes
 
@@ -247,105 +244,22 @@ class TierService:
 
     # -- reading
 
-    async def read(
-        self,
-        topic_id: UUID,
-        partition: TopicPartition,
-        offset: int,
-        *,
-        max_bytes: int,
-        include_aborted: bool = False,
-        min_one_batch: bool = True,
-    ) -> LogRead:
-        """Return tiered batches from the one that holds ``offset`` on.
+    def remote_log(self, replica: TieredReplica) -> RemoteLog:
+        """Return the tiered part of a partition, whether this node leads it or follows.
 
-        At most ``max_bytes``, except that the first batch is whole with
-        ``min_one_batch``; never more than to the end of a chunk. Everything in the tier
-        is below high watermark and last stable offset. Raises ``OffsetOutOfRange``,
-        ``NotLeaderOrFollower``, ``TierUnavailable`` and what the stores raise.
+        Raises ``NotLeaderOrFollower`` where it does neither.
         """
-        replica, remote = self._readable(topic_id, partition)
-        log = replica.log
-        if offset < log.log_start_offset:
-            raise OffsetOutOfRange(
-                partition, offset, start=log.log_start_offset, end=log.log_end_offset
-            )
-        found = await remote.read(
-            offset,
-            max_bytes=max_bytes,
-            min_one_batch=min_one_batch,
-            include_aborted=include_aborted,
-        )
-        if found is None:
-            return log.read(
-                log.local_log_start_offset,
-                max_bytes=max_bytes,
-                up_to=log.last_stable_offset if include_aborted else log.high_watermark,
-                min_one_batch=min_one_batch,
-                include_aborted=include_aborted,
-            )
-        return _log_read(replica, found)
-
-    def read_open(
-        self,
-        topic_id: UUID,
-        partition: TopicPartition,
-        offset: int,
-        *,
-        max_bytes: int,
-        include_aborted: bool = False,
-        min_one_batch: bool = True,
-    ) -> LogRead | None:
-        """Return what ``read`` would, if the reader goes on in a chunk that is open here.
-
-        ``None`` where ``read`` has to be asked. Raises ``NotLeaderOrFollower`` and
-        ``UnknownTopicId``.
-        """
-        replica, remote = self._readable(topic_id, partition)
-        if offset < replica.log.log_start_offset:
-            return None
-        found = remote.read_open(
-            offset,
-            max_bytes=max_bytes,
-            min_one_batch=min_one_batch,
-            include_aborted=include_aborted,
-        )
-        return None if found is None else _log_read(replica, found)
-
-    async def offset_for_timestamp(
-        self, topic_id: UUID, partition: TopicPartition, timestamp_ms: int
-    ) -> tuple[int, int] | None:
-        """Return timestamp and offset of the first tiered record at or after a time, if any.
-
-        ``None`` says that only the local log can have one.
-        """
-        led = self._led_of(topic_id, partition)
-        return await led.remote.offset_for_timestamp(
-            timestamp_ms, start_offset=led.replica.log.log_start_offset
-        )
-
-    async def max_timestamp(
-        self, topic_id: UUID, partition: TopicPartition
-    ) -> tuple[int, int] | None:
-        """Return the greatest tiered timestamp and the first record that has it, if any."""
-        led = self._led_of(topic_id, partition)
-        return await led.remote.max_timestamp(start_offset=led.replica.log.log_start_offset)
-
-    def _readable(
-        self, topic_id: UUID, partition: TopicPartition
-    ) -> tuple[TieredReplica, RemoteLog]:
-        """Return the partition's tiered part, whether this node leads it or follows."""
-        replica = self._replicas.get(partition)
-        if replica is None or replica.topic_id != topic_id or not replica.is_follower:
-            led = self._led_of(topic_id, partition)
-            return led.replica, led.remote
-        key = (topic_id, partition.partition)
+        if not replica.is_follower:
+            if not replica.is_leader:
+                raise NotLeaderOrFollower(f"{replica.partition} is no longer on this node")
+            return self._lead(replica).remote
+        key = (replica.topic_id, replica.partition.partition)
         remote = self._followed.get(key)
         if remote is None:
-            remote = self._followed[key] = self._remote_log(replica)
-        return replica, remote
+            remote = self._followed[key] = self._new_remote_log(replica)
+        return remote
 
-    def _remote_log(self, replica: TieredReplica) -> RemoteLog:
+    def _new_remote_log(self, replica: TieredReplica) -> RemoteLog:
         reader = RemoteReader(
             cluster_id=self._view.image.cluster_id,
             store=self._store,
@@ -364,12 +278,6 @@ class TierService:
             tiered_end=lambda: known_tiered_end(replica.log),
         )
 
-    def _led_of(self, topic_id: UUID, partition: TopicPartition) -> LedPartition:
-        replica = self._replicas.leader(partition)
-        if replica.topic_id != topic_id:
-            raise UnknownTopicId(f"{partition} is of topic {replica.topic_id}, not {topic_id}")
-        return self._lead(replica)
-
     def _known_led(self, replica: TieredReplica) -> LedPartition | None:
         """Return what is kept of the partition in its leader epoch, if anything is."""
         led = self._led.get((replica.topic_id, replica.partition.partition))
@@ -386,7 +294,7 @@ class TierService:
         if led is None:
             key = (replica.topic_id, replica.partition.partition)
             leadership = Leadership(*key, replica.leader_epoch)
-            remote = self._remote_log(replica)
+            remote = self._new_remote_log(replica)
             led = self._led[key] = LedPartition(replica, leadership, remote)
         return led
 
@@ -748,19 +656,6 @@ def _make_folder(objects_url: str) -> None:
         make_local_folder(objects_url)
     except OSError as error:
         logger.error("the tier's folder cannot be made", extra={"reason": str(error)})
-
-
-def _log_read(replica: TieredReplica, found: RemoteRead) -> LogRead:
-    log = replica.log
-    return LogRead(
-        found.slice,
-        found.start_offset,
-        log.high_watermark,
-        log.last_stable_offset,
-        log.log_start_offset,
-        log.log_end_offset,
-        found.aborted_transactions,
-    )
 
 
 def _open_each(replicas: Sequence[TieredReplica]) -> None:

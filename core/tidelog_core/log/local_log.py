@@ -66,7 +66,6 @@ from tidelog_core.log.values import (
     AppendInfo,
     AppendOrigin,
     LogRead,
-    OffsetNotLocal,
     SealedSegment,
 )
 from tidelog_core.log.verification import VerificationGuard, Verifications
@@ -450,13 +449,14 @@ class LocalLog:
 
         The bytes are of one segment; the last batch may be cut, the first is whole:
         with ``min_one_batch`` even if it is over ``max_bytes``, else it must fit. Raises
-        ``OffsetOutOfRange`` outside ``[log start, log end]``, ``OffsetNotLocal`` if
-        the tier has it, ``StorageError``.
+        ``OffsetOutOfRange`` outside ``[local log start, log end]``, ``StorageError``.
         """
         segments = self._segments
         if segments.is_offline:
             segments.check_online()
-        self._check_readable(offset)
+        start, end = self.local_log_start_offset, segments.all[-1].end_offset
+        if not start <= offset <= end:
+            raise OffsetOutOfRange(self.partition, offset, start=start, end=end)
         found = None
         if offset < up_to:
             found = segments.read(
@@ -486,14 +486,6 @@ class LocalLog:
             segments.end_offset,
             aborted,
         )
-
-    def _check_readable(self, offset: int) -> None:
-        start, end = self._start.offset, self._segments.all[-1].end_offset
-        if not start <= offset <= end:
-            raise OffsetOutOfRange(self.partition, offset, start=start, end=end)
-        if offset < self._segments.all[0].base_offset:
-            local_start = self._segments.start_offset
-            raise OffsetNotLocal(self.partition, offset, start=local_start, end=end)
 
     def offset_for_timestamp(
         self, timestamp_ms: int, search: BatchSearch = find_record

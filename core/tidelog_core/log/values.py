@@ -7,7 +7,7 @@ from enum import Enum
 from pathlib import Path
 from typing import NamedTuple
 
-from tidelog_core.errors import ErrorCode, OffsetOutOfRange, StorageError, TidelogError
+from tidelog_core.errors import ErrorCode, StorageError, TidelogError
 from tidelog_core.model import FileSlice
 
 
@@ -25,10 +25,6 @@ class CorruptLog(StorageError):
     The partition stays offline on this node. Its directory can be removed once
     another replica, or the object store, is known to hold the records.
     """
-
-
-class OffsetNotLocal(OffsetOutOfRange):
-    """The offset is in the log, but this node has evicted its segment: read the tier."""
 
 
 class UnexpectedAppendOffset(TidelogError):

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tidelog_core.errors import OffsetOutOfRange
 from tidelog_core.log.local_log import LocalLog
-from tidelog_core.log.values import OffsetNotLocal
 
 from tests.core.log.building import (
     NOW_MS,
@@ -208,7 +208,7 @@ def test_start_offsets_are_kept_over_a_restart(tmp_path: Path) -> None:
         reopened = open_log(directory, **SETTINGS)
         assert reopened.log_start_offset == 5
         assert reopened.local_log_start_offset == base
-        with pytest.raises(OffsetNotLocal):
+        with pytest.raises(OffsetOutOfRange):
             reopened.read(base - 1, max_bytes=1, up_to=base)
         reopened.close()
 

@@ -10,7 +10,6 @@ import pytest
 from tidelog_core.errors import OffsetOutOfRange, StorageError, UnknownTopicOrPartition
 from tidelog_core.log.deletion import remove_deleted_logs
 from tidelog_core.log.local_log import LocalLog
-from tidelog_core.log.values import OffsetNotLocal
 
 from tests.core.log.building import (
     NOW_MS,
@@ -79,7 +78,7 @@ def test_eviction_needs_the_tier_and_keeps_the_log_start(tmp_path: Path) -> None
     log.set_tiered_up_to(11)
     assert log.evict_local(20) == size_bytes * 4 // 10
     assert (log.log_start_offset, log.local_log_start_offset) == (0, 8)
-    with pytest.raises(OffsetNotLocal) as caught:
+    with pytest.raises(OffsetOutOfRange) as caught:
         log.read(7, max_bytes=1, up_to=20)
     assert (caught.value.offset, caught.value.start) == (7, 8)
     assert log.leader_epochs[0] == (0, 0)

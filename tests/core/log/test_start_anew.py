@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tidelog_core.errors import OffsetOutOfRange
 from tidelog_core.log.producer_snapshot import CorruptSnapshot
-from tidelog_core.log.values import OffsetNotLocal
 
 from tests.core.log.building import batch, open_log
 
@@ -40,7 +40,7 @@ def test_a_log_begins_anew_with_the_past_that_it_is_given(tmp_path: Path) -> Non
         assert (log.log_start_offset, log.local_log_start_offset) == (0, 10)
         assert log.log_end_offset == log.high_watermark == 10
         assert log.leader_epochs == ((2, 0),)
-        with pytest.raises(OffsetNotLocal):
+        with pytest.raises(OffsetOutOfRange):
             log.read(3, max_bytes=100, up_to=10)
         repeated = batch(10, producer_id=7, producer_epoch=0, base_sequence=0)
         assert log.append_as_leader(repeated, leader_epoch=3).is_duplicate

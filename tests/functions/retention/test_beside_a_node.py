@@ -86,7 +86,7 @@ def test_who_is_first_makes_no_difference(tmp_path: Path, seed: int) -> None:
             data = await node.read_all(replica, start, end, max_bytes=4000)
             assert data == b"".join(logs)
             with pytest.raises(OffsetOutOfRange):
-                await node.tier.read(replica.topic_id, replica.partition, start - 1, max_bytes=1)
+                await node.read(replica, start - 1, max_bytes=1)
             assert by_function + node.tier.status["deleted_segment_count"] > 0
 
     asyncio.run(run())

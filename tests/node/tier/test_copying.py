@@ -178,9 +178,7 @@ def test_what_could_still_change_is_not_copied(tmp_path: Path) -> None:
             aborted = [[(t.producer_id, t.first_offset) for t in i.aborted] for i in indexes]
             assert aborted[0] == []
             assert aborted[1] == [(5, 30)]
-            read = await node.tier.read(
-                replica.topic_id, replica.partition, 35, max_bytes=1, include_aborted=True
-            )
+            read = await node.read(replica, 35, max_bytes=1, include_aborted=True)
             assert [t.first_offset for t in read.aborted_transactions] == [30]
 
     asyncio.run(run())
@@ -412,7 +410,7 @@ def test_a_leader_reads_the_item_of_each_segment_once_when_it_starts(
         async with running_node(tmp_path) as node:
             replica = node.replica()
             await node.tier.apply_retention()
-            await node.tier.read(replica.topic_id, replica.partition, 0, max_bytes=1)
+            await node.read(replica, 0, max_bytes=1)
             node.produce_segments(replica, 2)
 
             async def is_copied() -> bool:

@@ -9,7 +9,6 @@ import os
 import signal
 from functools import partial
 from pathlib import Path
-from uuid import UUID
 
 import pytest
 from tidelog_core.errors import (
@@ -17,14 +16,14 @@ from tidelog_core.errors import (
     OffsetOutOfRange,
     StorageError,
     TierUnavailable,
-    UnknownTopicId,
 )
-from tidelog_core.log.values import OffsetNotLocal
+from tidelog_core.log.record_source import ReadLimits
 from tidelog_core.metadata.records import SEGMENT_COLLECTION_PREFIX, put
 from tidelog_core.metadata.rewrite_claims import RewriteClaim
 from tidelog_core.metadata.store import ALL_KEYS, Item, KeyRange
 from tidelog_core.records.batch import iter_headers
 from tidelog_core.tier.lifecycle import drop_segments, start_deletions
+from tidelog_node.inspection.inspector import BatchInspector
 from tidelog_node.replica import Replica
 from tidelog_node.tier.remote_log import OPEN_CHUNKS_MAX
 
@@ -83,7 +82,7 @@ def test_a_consumer_gets_the_log_byte_for_byte(
     async def run() -> None:
         async with running_node(tmp_path, config) as node:
             replica, data = await evicted(node, 3)
-            with pytest.raises(OffsetNotLocal):
+            with pytest.raises(OffsetOutOfRange):
                 replica.log.read(0, max_bytes=1, up_to=600)
             assert await node.read_all(replica, 0, 600, max_bytes=max_bytes) == data
 
@@ -95,21 +94,15 @@ def test_a_read_starts_with_the_batch_that_holds_the_offset(tmp_path: Path) -> N
         async with running_node(tmp_path) as node:
             replica, data = await evicted(node, 2)
             start, _, end, behind = [position for position, _ in iter_headers(data)][21:25]
-            read = await node.tier.read(
-                replica.topic_id, replica.partition, 215, max_bytes=behind - start - 1
-            )
+            read = await node.read(replica, 215, max_bytes=behind - start - 1)
             assert read.start_offset == 210
             assert read.slice is not None
             assert slice_bytes(read.slice) == data[start:end]
             assert (read.high_watermark, read.log_start_offset) == (400, 0)
             with pytest.raises(OffsetOutOfRange):
-                await node.tier.read(replica.topic_id, replica.partition, 400, max_bytes=1)
-            nothing = await node.tier.read(
-                replica.topic_id, replica.partition, 0, max_bytes=1, min_one_batch=False
-            )
+                await node.read(replica, 400, max_bytes=1)
+            nothing = await node.read(replica, 0, max_bytes=1, min_one_batch=False)
             assert nothing.slice is None
-            with pytest.raises(UnknownTopicId):
-                await node.tier.read(UUID(int=1), replica.partition, 0, max_bytes=1)
 
     asyncio.run(run())
 
@@ -118,12 +111,7 @@ def test_many_readers_of_one_chunk_cost_one_get(tmp_path: Path) -> None:
     async def run() -> None:
         async with running_node(tmp_path) as node:
             replica, _ = await evicted(node, 1)
-            reads = await asyncio.gather(
-                *(
-                    node.tier.read(replica.topic_id, replica.partition, 5, max_bytes=100)
-                    for _ in range(50)
-                )
-            )
+            reads = await asyncio.gather(*(node.read(replica, 5, max_bytes=100) for _ in range(50)))
             assert len({slice_bytes(read.slice) for read in reads if read.slice}) == 1
             # The index, the chunk, and the one behind it: who has begun may go on.
             assert (await node.tier.client.status())["get_count"] == 3
@@ -137,9 +125,7 @@ def test_a_sequential_reader_is_read_ahead_for_across_segments(tmp_path: Path) -
             replica, _ = await evicted(node, 3)
             offset = 0
             while offset < 300:
-                read = await node.tier.read(
-                    replica.topic_id, replica.partition, offset, max_bytes=1
-                )
+                read = await node.read(replica, offset, max_bytes=1)
                 offset = read.start_offset + 10
             status = node.tier.client.status
 
@@ -148,12 +134,12 @@ def test_a_sequential_reader_is_read_ahead_for_across_segments(tmp_path: Path) -
 
             await eventually(is_ahead)
             before = (await status())["get_count"]
-            await node.tier.read(replica.topic_id, replica.partition, offset, max_bytes=1)
+            await node.read(replica, offset, max_bytes=1)
             assert (await status())["cache_hit_count"] > 0
             # A reader that jumps may go on: its chunk and the next, perhaps one index.
             await asyncio.sleep(0.2)
             before = (await status())["get_count"]
-            await node.tier.read(replica.topic_id, replica.partition, 550, max_bytes=1)
+            await node.read(replica, 550, max_bytes=1)
             await asyncio.sleep(0.2)
             assert (await status())["get_count"] <= before + 3
 
@@ -166,7 +152,7 @@ def test_who_begins_where_a_segment_begins_is_read_ahead_for_at_once(tmp_path: P
     async def run() -> None:
         async with running_node(tmp_path, config) as node:
             replica, _ = await evicted(node, 2)
-            await node.tier.read(replica.topic_id, replica.partition, 200, max_bytes=1)
+            await node.read(replica, 200, max_bytes=1)
 
             async def is_ahead() -> bool:
                 return (await node.tier.client.status())["get_count"] >= 8
@@ -182,7 +168,7 @@ def test_within_a_chunk_a_reader_needs_neither_the_worker_nor_its_cache(tmp_path
             replica, data = await evicted(node, 2)
             positions = [position for position, _ in iter_headers(data)]
             batch_count = sum(position < CONFIG.remote_chunk_bytes for position in positions)
-            first = await node.tier.read(replica.topic_id, replica.partition, 0, max_bytes=1)
+            first = await node.read(replica, 0, max_bytes=1)
             client = node.tier.client
             pid = client.worker_pid
             assert pid is not None
@@ -192,15 +178,13 @@ def test_within_a_chunk_a_reader_needs_neither_the_worker_nor_its_cache(tmp_path
             found = slice_bytes(first.slice)
             for number in range(1, batch_count):
                 read = await asyncio.wait_for(
-                    node.tier.read(replica.topic_id, replica.partition, 10 * number, max_bytes=1),
+                    node.read(replica, 10 * number, max_bytes=1),
                     10,
                 )
                 assert read.slice is not None
                 found += slice_bytes(read.slice)
             assert found == data[: positions[batch_count]]
-            behind = asyncio.create_task(
-                node.tier.read(replica.topic_id, replica.partition, 10 * batch_count, max_bytes=1)
-            )
+            behind = asyncio.create_task(node.read(replica, 10 * batch_count, max_bytes=1))
             await asyncio.sleep(0.1)
             assert not behind.done()
             os.kill(pid, signal.SIGCONT)
@@ -219,7 +203,7 @@ def test_the_node_keeps_few_chunks_open(tmp_path: Path) -> None:
         async with running_node(tmp_path, config) as node:
             replica, _ = await evicted(node, 6)
             for offset in range(1190, -1, -10):  # so that every chunk is left in its middle
-                await node.tier.read(replica.topic_id, replica.partition, offset, max_bytes=1)
+                await node.read(replica, offset, max_bytes=1)
             chunks = files_open_in(tmp_path / "cache")
             assert len(chunks) == OPEN_CHUNKS_MAX
 
@@ -232,7 +216,7 @@ def test_the_node_lets_go_of_the_chunks_of_readers_that_have_left(tmp_path: Path
     async def run() -> None:
         async with running_node(tmp_path, config) as node:
             replica, _ = await evicted(node, 2)
-            read = partial(node.tier.read, replica.topic_id, replica.partition, max_bytes=1)
+            read = partial(node.read, replica, max_bytes=1)
             await read(0)
             await read(300)
             assert len(files_open_in(tmp_path / "cache")) == 2
@@ -267,7 +251,7 @@ def test_a_reader_keeps_its_bytes_when_the_chunk_is_evicted(tmp_path: Path) -> N
     async def run() -> None:
         async with running_node(tmp_path) as node:
             replica, data = await evicted(node, 1)
-            read = await node.tier.read(replica.topic_id, replica.partition, 0, max_bytes=500)
+            read = await node.read(replica, 0, max_bytes=500)
             empty(tmp_path / "cache")
             assert read.slice is not None
             assert data.startswith(slice_bytes(read.slice))
@@ -287,10 +271,7 @@ def test_a_worker_killed_in_the_middle_of_a_read_fails_it_retriably(tmp_path: Pa
                 assert pid is not None
                 os.kill(pid, signal.SIGSTOP)
                 reads = [
-                    asyncio.create_task(
-                        node.tier.read(replica.topic_id, replica.partition, offset, max_bytes=1)
-                    )
-                    for _ in range(5)
+                    asyncio.create_task(node.read(replica, offset, max_bytes=1)) for _ in range(5)
                 ]
                 await asyncio.sleep(0.1)
                 assert not any(read.done() for read in reads)
@@ -311,16 +292,12 @@ def test_times_lead_to_tiered_records(tmp_path: Path) -> None:
     async def run() -> None:
         async with running_node(tmp_path) as node:
             replica, _ = await evicted(node, 3)
+            log, search = replica.unified_log, BatchInspector().search
             for offset in (0, 7, 199, 200, 455, 599):
-                found = await node.tier.offset_for_timestamp(
-                    replica.topic_id, replica.partition, BASE_TIMESTAMP_MS + offset
-                )
+                found = await log.offset_for_timestamp(BASE_TIMESTAMP_MS + offset, search)
                 assert found == (BASE_TIMESTAMP_MS + offset, offset)
-            after = await node.tier.offset_for_timestamp(
-                replica.topic_id, replica.partition, BASE_TIMESTAMP_MS + 600
-            )
-            assert after is None
-            newest = await node.tier.max_timestamp(replica.topic_id, replica.partition)
+            assert await log.offset_for_timestamp(BASE_TIMESTAMP_MS + 600, search) is None
+            newest = await log.max_timestamp(search)
             assert newest == (BASE_TIMESTAMP_MS + 599, 599)
 
     asyncio.run(run())
@@ -335,7 +312,7 @@ def test_a_damaged_object_is_an_error_not_data(tmp_path: Path) -> None:
             damaged[150] ^= 1
             index.write_bytes(damaged)
             with pytest.raises(Exception, match="CRC") as caught:
-                await node.tier.read(replica.topic_id, replica.partition, 0, max_bytes=1)
+                await node.read(replica, 0, max_bytes=1)
             assert caught.value.code == StorageError.code  # type: ignore[attr-defined]
 
     asyncio.run(run())
@@ -348,7 +325,7 @@ def test_a_lost_object_is_reported_after_looking_again(tmp_path: Path) -> None:
             (log,) = node.objects_folder.rglob("*.log")
             log.unlink()
             with pytest.raises(ObjectNotFound):
-                await node.tier.read(replica.topic_id, replica.partition, 0, max_bytes=1)
+                await node.read(replica, 0, max_bytes=1)
 
     asyncio.run(run())
 
@@ -359,7 +336,7 @@ def test_a_segment_that_someone_else_removed_is_out_of_range(tmp_path: Path) -> 
     async def run() -> None:
         async with running_node(tmp_path) as node:
             replica, _ = await evicted(node, 1)
-            first = await node.tier.read(replica.topic_id, replica.partition, 0, max_bytes=1)
+            first = await node.read(replica, 0, max_bytes=1)
             assert first.slice is not None
             # Someone else removes the segment, as retention in a function does.
             (meta,) = await node.finished(replica)
@@ -371,7 +348,7 @@ def test_a_segment_that_someone_else_removed_is_out_of_range(tmp_path: Path) -> 
                 path.unlink()
             await drop_segments(node.store, marked)
             with pytest.raises(OffsetOutOfRange):
-                await node.tier.read(replica.topic_id, replica.partition, 100, max_bytes=1)
+                await node.read(replica, 100, max_bytes=1)
 
     asyncio.run(run())
 
@@ -385,8 +362,12 @@ def test_a_segment_is_read_that_was_finished_while_others_looked_for_theirs(
         async with running_node(tmp_path) as node:
             replica, _ = await evicted(node, 1)
             # As of a node that has just begun to lead or to follow.
-            remote = node.tier._remote_log(replica)
-            limits = {"max_bytes": 1, "min_one_batch": True, "include_aborted": False}
+            remote = node.tier._new_remote_log(replica)
+
+            async def read(offset: int) -> int | None:
+                found = await remote.read(offset, ReadLimits(1))
+                return None if found is None else found.start_offset
+
             has_read, may_go_on = asyncio.Event(), asyncio.Event()
             list_items = node.store.list
 
@@ -400,7 +381,7 @@ def test_a_segment_is_read_that_was_finished_while_others_looked_for_theirs(
                 return items
 
             monkeypatch.setattr(node.store, "list", list_slowly)
-            first = asyncio.create_task(remote.read(0, **limits))
+            first = asyncio.create_task(read(0))
             await asyncio.wait_for(has_read.wait(), READY_TIMEOUT_S)
             node.produce_segments(replica, 1)
 
@@ -408,11 +389,11 @@ def test_a_segment_is_read_that_was_finished_while_others_looked_for_theirs(
                 return replica.log.local_log_start_offset == replica.log.log_end_offset
 
             await eventually(is_evicted)
-            second = asyncio.create_task(remote.read(200, **limits))
+            second = asyncio.create_task(read(200))
             await asyncio.sleep(0)
             may_go_on.set()
-            assert (await first).start_offset == 0
-            assert (await second).start_offset == 200
+            assert await first == 0
+            assert await second == 200
 
     asyncio.run(run())
 
@@ -425,7 +406,7 @@ def test_cold_reads_go_on_while_segments_are_swapped(
     async def run() -> None:
         async with running_node(tmp_path) as node:
             replica, _ = await evicted(node, 2)
-            read = partial(node.tier.read, replica.topic_id, replica.partition, max_bytes=1)
+            read = partial(node.read, replica, max_bytes=1)
             await read(0)
             may_go_on, reading_count = asyncio.Event(), 0
             list_items = node.store.list
@@ -455,7 +436,7 @@ def test_cold_reads_go_on_while_segments_are_swapped(
                 served = await asyncio.wait_for(read(0), READY_TIMEOUT_S)
                 assert served.start_offset == 0
             may_go_on.set()
-            remote = node.tier._led_of(replica.topic_id, replica.partition).remote
+            remote = node.tier.remote_log(replica)
 
             async def has_caught_up() -> bool:
                 return not remote.is_behind

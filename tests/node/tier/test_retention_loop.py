@@ -76,8 +76,8 @@ def test_old_segments_go_everywhere(tmp_path: Path) -> None:
             assert [m.base_offset for m in await node.metas(replica)] == [100, 150]
             assert len(await node.objects()) == 4
             with pytest.raises(OffsetOutOfRange):
-                await node.tier.read(replica.topic_id, replica.partition, 99, max_bytes=1)
-            assert await node.tier.read(replica.topic_id, replica.partition, 100, max_bytes=1)
+                await node.read(replica, 99, max_bytes=1)
+            assert await node.read(replica, 100, max_bytes=1)
             for _ in range(2):  # harmless when repeated
                 await node.tier.apply_retention()
             assert len(await node.objects()) == 4
@@ -198,7 +198,7 @@ def test_a_log_start_that_a_function_has_advanced_turns_readers_away(tmp_path: P
             await node.view.refresh()
             assert replica.log.log_start_offset == 100
             with pytest.raises(OffsetOutOfRange):
-                await node.tier.read(replica.topic_id, replica.partition, 99, max_bytes=1)
+                await node.read(replica, 99, max_bytes=1)
 
     asyncio.run(run())
 
@@ -241,7 +241,7 @@ def test_deleted_records_leave_the_tier_too(tmp_path: Path) -> None:
             assert await stored_log_start(node, replica) == 75
             assert [m.base_offset for m in await node.finished(replica)] == [50, 100]
             with pytest.raises(OffsetOutOfRange):
-                await node.tier.read(replica.topic_id, replica.partition, 74, max_bytes=1)
+                await node.read(replica, 74, max_bytes=1)
             await node.change_partition(replica, log_start_offset=100)
             await node.view.refresh()
             await node.tier.apply_retention()

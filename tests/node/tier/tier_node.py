@@ -12,10 +12,14 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 from tidelog_core.config import NodeConfig
 from tidelog_core.errors import ObjectNotFound
+from tidelog_core.log.record_source import ReadLimits
+from tidelog_core.log.unified_log import RemoteRead
+from tidelog_core.log.values import LogRead
 from tidelog_core.metadata import records
 from tidelog_core.metadata.endpoints import plaintext_endpoints
 from tidelog_core.metadata.image import ClusterView
@@ -96,6 +100,7 @@ class TierNode:
             directories=self.directories,
             node_config=lambda: self.config,
             executor=self.executor,
+            remote_of=lambda replica: self.tier.remote_log(replica),  # noqa: PLW0108
         )
         await self.replicas.start()
         for replica in self.replicas.replicas():
@@ -244,13 +249,18 @@ class TierNode:
         verify_chain(chain)
         return logs
 
+    async def read(self, replica: Replica, offset: int, **limits: Any) -> LogRead:
+        """Read within ``ReadLimits`` from the tier, also what the local log still has."""
+        log = replica.log
+        remote = self.tier.remote_log(replica)
+        read = RemoteRead(log, remote, offset, ReadLimits(**limits), log.high_watermark)
+        return read.found or await read.wait()
+
     async def read_all(self, replica: Replica, offset: int, end: int, *, max_bytes: int) -> bytes:
         """Read from the tier as a consumer does, from one response to the next."""
         data = b""
         while offset < end:
-            read = await self.tier.read(
-                replica.topic_id, replica.partition, offset, max_bytes=max_bytes
-            )
+            read = await self.read(replica, offset, max_bytes=max_bytes)
             assert read.slice is not None
             part = slice_bytes(read.slice)
             headers = [header for _, header in iter_headers(part)]

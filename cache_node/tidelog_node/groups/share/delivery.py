@@ -13,7 +13,6 @@ Source: KIP-932; ``DelayedShareFetch`` of Kafka.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -23,12 +22,12 @@ from tidelog_core.config import NodeConfig
 from tidelog_core.errors import (
     ErrorCode,
     OffsetOutOfRange,
-    StorageError,
     TidelogError,
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
-from tidelog_core.log.values import LogRead, OffsetNotLocal
+from tidelog_core.log.unified_log import RemoteRead
+from tidelog_core.log.values import LogRead
 
 from tidelog_node.groups.share.partition import SharePartition
 from tidelog_node.groups.share.reading import scan_batches, slice_of
@@ -36,7 +35,7 @@ from tidelog_node.groups.share.service import ShareService
 from tidelog_node.groups.share.sessions import ShareSession
 from tidelog_node.groups.share.state import AcquireLimits
 from tidelog_node.replica import Replica
-from tidelog_node.tiered_reads import TieredRead, TierReader, read_all
+from tidelog_node.tier.remote_reads import wait_for_all
 from tidelog_node.wire.share_fetch import (
     RECORD_LIMIT,
     PartitionKey,
@@ -73,12 +72,11 @@ class _Found(NamedTuple):
     read: LogRead
 
 
-class _InTier(NamedTuple):
-    """Records that only the tier has."""
+class _Owed(NamedTuple):
+    """Records that have to be waited for."""
 
     share: SharePartition
-    offset: int
-    max_bytes: int
+    read: RemoteRead
 
 
 @dataclass(slots=True)
@@ -87,27 +85,20 @@ class _Look:
 
     results: dict[PartitionKey, ShareFetchResult] = field(default_factory=dict)  # of errors
     found: dict[PartitionKey, _Found] = field(default_factory=dict)
-    in_tier: dict[PartitionKey, _InTier] = field(default_factory=dict)
+    owed: dict[PartitionKey, _Owed] = field(default_factory=dict)
     size_bytes: int = 0
 
     @property
     def is_first(self) -> bool:
-        return not self.found and not self.in_tier
+        return not self.found and not self.owed
 
 
 class ShareDelivery:
     """Finds records for the members of share groups."""
 
-    def __init__(
-        self,
-        *,
-        service: ShareService,
-        node_config: Callable[[], NodeConfig],
-        tier: TierReader | None = None,
-    ) -> None:
+    def __init__(self, *, service: ShareService, node_config: Callable[[], NodeConfig]) -> None:
         self._service = service
         self._node_config = node_config
-        self._tier = tier
         self._loop = asyncio.get_running_loop()
         self._waits: set[_Wait] = set()
         self._is_closing = False
@@ -138,8 +129,8 @@ class ShareDelivery:
                 wait.missing_bytes = request.min_bytes - look.size_bytes
                 is_late = self._is_closing or self._loop.time() >= ends_at or not keys
                 must_answer = bool(look.results) or is_late
-                if look.in_tier:
-                    await self._read_tier(look, session)
+                if look.owed:
+                    await self._read_remote(look)
                 elif wait.missing_bytes > 0 and not must_answer:
                     await wait.until(ends_at)
                     continue
@@ -218,85 +209,50 @@ class ShareDelivery:
         """Note what can be acquired; return how many bytes those may be."""
         if share.problem is not None:
             raise share.problem.with_traceback(None)
-        log = share.replica.log
+        unified = share.replica.unified_log
+        log = unified.local
         log.check_online()
         if log.log_start_offset > share.state.start_offset:
             share.state.advance_log_start(log.log_start_offset)
             share.changed(wakes=False)
         if share.is_reading or not share.state.can_acquire(locks_max):
             return 0
-        is_committed_only = self._is_committed_only(share.group_id)
+        settings = self._service.partitions.settings(share.group_id)
+        is_committed_only = settings.share_isolation_level == READ_COMMITTED
         bound = log.last_stable_offset if is_committed_only else log.high_watermark
         offset = share.state.next_fetch_offset
         if offset >= bound or (max_bytes == 0 and not look.is_first):
             return 0
-        try:
-            read = log.read(
-                offset,
-                max_bytes=max_bytes,
-                up_to=bound,
-                min_one_batch=look.is_first,
-                include_aborted=is_committed_only,
-            )
-        except OffsetNotLocal:
-            tiered = self._read_open(share, offset, max_bytes, is_first=look.is_first)
-            if tiered is None:
-                look.in_tier[key] = _InTier(share, offset, max_bytes)
+        read = unified.read(
+            offset,
+            max_bytes=max_bytes,
+            up_to=bound,
+            min_one_batch=look.is_first,
+            include_aborted=is_committed_only,
+        )
+        if isinstance(read, RemoteRead):
+            if read.found is None:
+                look.owed[key] = _Owed(share, read)
                 return max_bytes
-            read = tiered
+            read = read.found
         if read.slice is None:
             return 0
         look.found[key] = _Found(share, offset, read)
         return read.slice.size_bytes
 
-    def _is_committed_only(self, group_id: str) -> bool:
-        settings = self._service.partitions.settings(group_id)
-        return settings.share_isolation_level == READ_COMMITTED
-
-    # -- the tier
-
-    def _read_open(
-        self, share: SharePartition, offset: int, max_bytes: int, *, is_first: bool
-    ) -> LogRead | None:
-        """Return what can be read on from a file that is open."""
-        if self._tier is None:
-            raise StorageError(f"no tier to read {share.replica.partition} from")
-        with contextlib.suppress(TidelogError):  # It comes again of reading in full.
-            return self._tier.read_open(
-                share.replica.topic_id,
-                share.replica.partition,
-                offset,
-                max_bytes=max_bytes,
-                include_aborted=self._is_committed_only(share.group_id),
-                min_one_batch=is_first,
-            )
-        return None
-
-    async def _read_tier(self, look: _Look, session: ShareSession) -> None:
-        """Read what only the tier has, all partitions at once, each kept from others meanwhile."""
-        assert self._tier is not None
-        reads = [
-            TieredRead(
-                wanted.share.replica.topic_id,
-                wanted.share.replica.partition,
-                wanted.offset,
-                max_bytes=wanted.max_bytes,
-                include_aborted=self._is_committed_only(session.group_id),
-                min_one_batch=number == 0,
-            )
-            for number, wanted in enumerate(look.in_tier.values())
-        ]
-        for wanted in look.in_tier.values():
-            wanted.share.is_reading = True
+    async def _read_remote(self, look: _Look) -> None:
+        """Read what is not on this node's disk, all at once, each kept from others meanwhile."""
+        for owed in look.owed.values():
+            owed.share.is_reading = True
         try:
-            found = await read_all(self._tier, reads)
+            found = await wait_for_all([owed.read for owed in look.owed.values()])
         finally:
-            for wanted in look.in_tier.values():
-                wanted.share.is_reading = False
-                wanted.share.wake()
-        for (key, wanted), read in zip(look.in_tier.items(), found, strict=True):
+            for owed in look.owed.values():
+                owed.share.is_reading = False
+                owed.share.wake()
+        for (key, owed), read in zip(look.owed.items(), found, strict=True):
             if isinstance(read, LogRead):
-                look.found[key] = _Found(wanted.share, wanted.offset, read)
+                look.found[key] = _Found(owed.share, owed.read.offset, read)
             elif read is not None and not isinstance(read, OffsetOutOfRange):
                 # What is gone was deleted meanwhile: the next look begins behind it.
                 look.results[key] = ShareFetchResult(ErrorCode.kafka_storage_error)

@@ -37,7 +37,6 @@ from tidelog_core.offset_reset import parse_offset_reset
 from tidelog_node.groups.share.partition import SharePartition, store_record
 from tidelog_node.groups.share.state import SharePartitionState
 from tidelog_node.inspection.inspector import BatchInspector
-from tidelog_node.offsets_by_time import TierTimestamps, find_by_time
 from tidelog_node.replica import Replica
 from tidelog_node.replicas import ReplicaManager
 from tidelog_node.wire.share_fetch import PartitionKey
@@ -58,7 +57,6 @@ class SharePartitions:
         replicas: ReplicaManager,
         node_config: Callable[[], NodeConfig],
         inspector: BatchInspector,
-        tier: TierTimestamps | None = None,
         clock_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
         self._store = store
@@ -66,7 +64,6 @@ class SharePartitions:
         self._replicas = replicas
         self._node_config = node_config
         self._inspector = inspector
-        self._tier = tier
         self._clock_ms = clock_ms
         self._held: dict[ItemKey, SharePartition] = {}
         self._loading: dict[ItemKey, asyncio.Task[SharePartition | TidelogError]] = {}
@@ -216,7 +213,7 @@ class SharePartitions:
             raise OffsetNotAvailable("the partition's end is not known to its new leader yet")
         if reset.strategy == "by_duration":
             since_ms = max(self._clock_ms() - reset.duration_ms, 0)
-            found = await find_by_time(replica, self._tier, since_ms, inspector=self._inspector)
+            found = await replica.unified_log.offset_for_timestamp(since_ms, self._inspector.search)
             if found is not None and found[1] < log.high_watermark:
                 return max(found[1], log.log_start_offset)
         return log.high_watermark

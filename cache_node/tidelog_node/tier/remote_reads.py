@@ -1,0 +1,58 @@
+"""Waiting for records that are not on this node's disk."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from tidelog_core.errors import (
+    OffsetOutOfRange,
+    StoreUnavailable,
+    TidelogError,
+    TierRewritten,
+    TierUnavailable,
+)
+from tidelog_core.log.unified_log import RemoteRead
+from tidelog_core.log.values import LogRead
+
+logger = logging.getLogger(__name__)
+
+REMOTE_WAIT_SECONDS_MAX = 20.0  # under the 30 s after which clients give a request up
+
+
+async def wait_for_all(
+    reads: Sequence[RemoteRead],
+) -> list[LogRead | TidelogError | OSError | None]:
+    """Return what each read has found, or its failure, in the same order.
+
+    ``None`` is a read that was given up after ``REMOTE_WAIT_SECONDS_MAX``. Failures are logged,
+    but for records that are gone (``OffsetOutOfRange``). When this is cancelled so are the reads.
+    """
+    tasks = [asyncio.ensure_future(read.wait()) for read in reads]
+    try:
+        await asyncio.wait(tasks, timeout=REMOTE_WAIT_SECONDS_MAX)
+    finally:
+        for task in tasks:
+            task.cancel()
+        done = await asyncio.gather(*tasks, return_exceptions=True)
+    return [_outcome(read, result) for read, result in zip(reads, done, strict=True)]
+
+
+def _outcome(
+    read: RemoteRead, result: LogRead | BaseException
+) -> LogRead | TidelogError | OSError | None:
+    if isinstance(result, asyncio.CancelledError):
+        return None
+    if isinstance(result, TidelogError | OSError):
+        if not isinstance(result, OffsetOutOfRange):
+            # A store that is away comes back; what is missing or damaged needs somebody.
+            is_away = isinstance(result, TierUnavailable | StoreUnavailable | TierRewritten)
+            logger.log(
+                logging.WARNING if is_away else logging.ERROR,
+                "read from the tier failed",
+                extra={"partition": str(read.partition), "reason": str(result)},
+            )
+    elif isinstance(result, BaseException):
+        raise result
+    return result

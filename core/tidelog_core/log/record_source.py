@@ -1,0 +1,59 @@
+"""Where records are read that are no longer on this node's disk.
+
+The records of a partition below the local log start offset are in the tier. ``UnifiedLog`` reads
+them from a ``RecordSource``, and knows nothing of objects, caches or stores. A source answers for
+its own records only, from the first to the last that it holds: where several share a log, each
+reads on from the end of the one before.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from tidelog_core.log.values import AbortedTransaction
+from tidelog_core.model import FileSlice
+
+TimestampOffset = tuple[int, int]
+"""A record's timestamp and its offset."""
+
+
+class ReadLimits(NamedTuple):
+    """How much one read returns."""
+
+    max_bytes: int
+    min_one_batch: bool = True  # the first batch is whole, also where it is over ``max_bytes``
+    include_aborted: bool = False  # with the aborted transactions that overlap the batches
+
+
+class SourceRead(NamedTuple):
+    """Whole batches in a file."""
+
+    slice: FileSlice | None  # None: the first batch is larger than ``max_bytes``
+    start_offset: int  # base offset of the first batch
+    aborted_transactions: tuple[AbortedTransaction, ...] = ()
+
+
+class RecordSource(Protocol):
+    """Committed records of one partition, all in offsets ``[start, end)``. For one event loop.
+
+    What is in it stays below the high watermark and the last stable offset.
+    """
+
+    def read_open(self, offset: int, limits: ReadLimits) -> SourceRead | None:
+        """Return what ``read`` would if it need not wait for it, else ``None``."""
+
+    async def read(self, offset: int, limits: ReadLimits) -> SourceRead | None:
+        """Return batches from the one that holds ``offset`` on.
+
+        ``None`` where compaction has left no batch from there to the source's end. Raises
+        ``OffsetOutOfRange`` where the source does not hold the offset, and what the stores
+        raise.
+        """
+
+    async def offset_for_timestamp(
+        self, timestamp_ms: int, *, start_offset: int
+    ) -> TimestampOffset | None:
+        """Return the first record at or after both a time and an offset, if there is one."""
+
+    async def max_timestamp(self, *, start_offset: int) -> TimestampOffset | None:
+        """Return the first record that has the greatest timestamp, if any has one."""

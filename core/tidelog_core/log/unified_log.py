@@ -1,0 +1,185 @@
+"""All records of one partition, on this node's disk or not: reading, and offsets by time and epoch.
+
+    log start offset ≤ … local log start offset ≤ … log end offset
+    [------ remote source ------)
+                           [--------- local log ---------)
+
+The remote source holds every record below the local log start offset: a segment is evicted only
+after it was copied. Where both have a record, the local log is read.
+
+Reading the remote source and looking into large batches take time, and the log goes on meanwhile:
+segments are copied and evicted, the log start offset advances. An offset that was evicted before
+the local log was asked is asked of the remote source again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+from tidelog_core.errors import OffsetOutOfRange
+from tidelog_core.log.local_log import LocalLog
+from tidelog_core.log.record_source import ReadLimits, RecordSource, SourceRead, TimestampOffset
+from tidelog_core.log.time_search import BatchSearch
+from tidelog_core.log.values import LogRead
+from tidelog_core.model import TopicPartition
+
+SearchLocal = Callable[
+    [Callable[[BatchSearch], TimestampOffset | None]], Awaitable[TimestampOffset | None]
+]
+"""Runs a search of the local log with something that looks into batches, wherever it does that."""
+
+
+class RemoteRead:
+    """A read below the local log. ``found`` is there if it was at hand, else ``wait`` for it."""
+
+    __slots__ = ("_limits", "_local", "_source", "_up_to", "found", "offset")
+
+    def __init__(
+        self, local: LocalLog, source: RecordSource, offset: int, limits: ReadLimits, up_to: int
+    ) -> None:
+        self.offset = offset
+        self._local = local
+        self._source = source
+        self._limits = limits
+        self._up_to = up_to
+        found = source.read_open(offset, limits)
+        self.found: LogRead | None = None if found is None else _log_read(local, found)
+
+    @property
+    def partition(self) -> TopicPartition:
+        """The partition that is read."""
+        return self._local.partition
+
+    async def wait(self) -> LogRead:
+        """Return the records. Raises as ``RecordSource.read`` and ``LocalLog.read``."""
+        local, limits = self._local, self._limits
+        if self.offset < local.log_start_offset:
+            raise OffsetOutOfRange(
+                local.partition, self.offset, start=local.log_start_offset, end=local.log_end_offset
+            )
+        found = await self._source.read(self.offset, limits)
+        if found is not None:
+            return _log_read(local, found)
+        # Compaction has taken the last records there: the next one is local. A log that was cut
+        # meanwhile may be committed less far.
+        return local.read(
+            local.local_log_start_offset,
+            max_bytes=limits.max_bytes,
+            up_to=min(self._up_to, local.high_watermark),
+            min_one_batch=limits.min_one_batch,
+            include_aborted=limits.include_aborted,
+        )
+
+
+class UnifiedLog:
+    """The log of one partition, read over the local log and the remote source."""
+
+    __slots__ = ("_remote", "local")
+
+    def __init__(self, local: LocalLog, remote: Callable[[], RecordSource] | None) -> None:
+        """``remote`` returns the source of this moment; ``None``: nothing was ever evicted."""
+        self.local = local
+        self._remote = remote
+
+    def read(
+        self,
+        offset: int,
+        *,
+        max_bytes: int,
+        up_to: int,
+        min_one_batch: bool = True,
+        include_aborted: bool = False,
+    ) -> LogRead | RemoteRead:
+        """Return the bytes from the batch that holds ``offset`` on, all below ``up_to``.
+
+        The limits are those of ``LocalLog.read``. Raises ``OffsetOutOfRange`` outside
+        ``[log start, log end]``, ``StorageError``, and what finding the remote source raises.
+        """
+        local, remote = self.local, self._remote
+        if (
+            offset >= local.local_log_start_offset
+            or offset < local.log_start_offset
+            or remote is None
+        ):
+            return local.read(
+                offset,
+                max_bytes=max_bytes,
+                up_to=up_to,
+                min_one_batch=min_one_batch,
+                include_aborted=include_aborted,
+            )
+        local.check_online()
+        limits = ReadLimits(max_bytes, min_one_batch, include_aborted)
+        return RemoteRead(local, remote(), offset, limits, up_to)
+
+    async def offset_for_timestamp(
+        self, timestamp_ms: int, search: SearchLocal
+    ) -> TimestampOffset | None:
+        """Return the first record at or after a time, if there is one.
+
+        «First» is by offset. Not bounded by the high watermark. Raises ``StorageError``, and what
+        ``search`` and the remote source raise.
+        """
+        local = self.local
+        while True:
+            start_offset = local.local_log_start_offset
+            source = self._evicted()
+            if source is not None:
+                # It holds the older part of the log.
+                found = await source.offset_for_timestamp(
+                    timestamp_ms, start_offset=local.log_start_offset
+                )
+                if found is not None and found[1] < local.log_start_offset:
+                    continue  # It was deleted meanwhile.
+                if found is not None and found[1] < local.local_log_start_offset:
+                    return found
+            found = await search(partial(local.offset_for_timestamp, timestamp_ms))
+            if local.local_log_start_offset == start_offset:
+                return found
+            # What was evicted meanwhile may have been searched in neither.
+
+    async def max_timestamp(self, search: SearchLocal) -> TimestampOffset | None:
+        """Return the first record that has the greatest timestamp, if any has one.
+
+        Not bounded by the high watermark. Raises as ``offset_for_timestamp``.
+        """
+        # The local log first: what is evicted after that is found in the remote source.
+        newest = await search(self.local.max_timestamp)
+        source = self._evicted()
+        if source is None:
+            return newest
+        older = await source.max_timestamp(start_offset=self.local.log_start_offset)
+        if older is None or (newest is not None and newest[0] > older[0]):
+            return newest
+        return older
+
+    def offset_for_leader_epoch(self, epoch: int) -> tuple[int, int]:
+        """Return the greatest epoch at or below ``epoch`` and its end offset, else (-1, -1).
+
+        The local log keeps the epochs of all records from the log start offset on.
+        """
+        return self.local.offset_for_leader_epoch(epoch)
+
+    def leader_epoch_for(self, offset: int) -> int:
+        """Return the epoch that wrote ``offset``, be it evicted, -1 if it is not known."""
+        return self.local.leader_epoch_for(offset)
+
+    def _evicted(self) -> RecordSource | None:
+        """Return the remote source if it has records that the local log has not."""
+        local = self.local
+        if self._remote is None or local.log_start_offset >= local.local_log_start_offset:
+            return None
+        return self._remote()
+
+
+def _log_read(local: LocalLog, found: SourceRead) -> LogRead:
+    return LogRead(
+        found.slice,
+        found.start_offset,
+        local.high_watermark,
+        local.last_stable_offset,
+        local.log_start_offset,
+        local.log_end_offset,
+        found.aborted_transactions,
+    )
