@@ -67,8 +67,9 @@ format: $(STAMP)  ## rewrite the code as lint wants it
 types: $(STAMP)  ## mypy --strict
 	$(BIN)/mypy
 
-docs: $(STAMP)  ## docs/configuration.md, from the settings that are declared
+docs: $(STAMP)  ## docs/configuration.md and docs/internals/metadata-items.md, from what is declared
 	$(BIN)/python -m tools.configuration
+	$(BIN)/python -m tools.metadata_items
 
 template: $(STAMP) $(TOOLS)  ## validate and lint the AWS templates, build functions and layer; no Docker, no account
 	$(BIN)/python -m tools.sam

@@ -23,7 +23,7 @@ DEFINED = re.compile(
 )
 FOREIGN = {
     *("kio", "pyproject.toml", "os.sendfile", "sendfile", "__cause__"),
-    *("read_committed", "request", "response", "__consumer_offsets", "__transaction_state"),
+    *("read_committed", "next", "request", "response", "__consumer_offsets", "__transaction_state"),
 }
 
 

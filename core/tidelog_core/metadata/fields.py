@@ -74,66 +74,71 @@ Added = Annotated[T, _Rule.ADDED]  # items of older programs lack it
 class StoredField(NamedTuple):
     """A field as its declaration says it is stored."""
 
-    field: str
+    field: dataclasses.Field[Any]
     name: str  # in the body
-    type: Any
+    type: Any  # without ``None`` and rules
+    at_least: int  # of a whole number
+    is_optional: bool  # may be ``None``
     is_in_key: bool
     is_stored: bool
     convert: Convert | None  # None: the value as it is, or ``write``
     write: Callable[[Any], JsonValue] | None  # gets the record
     is_omitted: bool  # not stored while it has its default
-    default: object
     read: Read  # raises ``ValueError``, which names the field
-    is_required: bool  # in a stored item
+    may_lack: bool  # the stored item need not have it
 
 
 def stored_field(field: dataclasses.Field[Any], hint: Any) -> StoredField:
     """Return how the field of a record is stored; ``hint`` is its type with the rules."""
-    rules: tuple[object, ...] = ()
-    if get_origin(hint) is Annotated:
-        hint, *given = get_args(hint)
-        rules = tuple(given)
-    name, is_omitted, is_stored = field.name, _Rule.OMITTED in rules, True
-    convert, write = None, None
-    for rule in rules:
-        if isinstance(rule, Stored):
-            name = rule.name or name
-            write, read = rule.write, _reported(name, rule.read)
-            is_stored = write is not None
-            break
+    hint, rules = _split(hint)
+    is_optional = type(None) in get_args(hint)
+    if is_optional:
+        hint, more = _split(next(some for some in get_args(hint) if some is not type(None)))
+        rules += more
+    is_omitted = _Rule.OMITTED in rules
+    own = next((rule for rule in rules if isinstance(rule, Stored)), None)
+    at_least = next((rule.value for rule in rules if isinstance(rule, AtLeast)), _INT64_MIN)
+    name, convert = field.name, None
+    if own is not None:
+        name = own.name or name
+        read = _reported(name, own.read)
+    elif _Rule.IN_KEY in rules:
+        read = _not_in_body
     else:
-        is_optional = type(None) in get_args(hint)
-        if is_optional:
-            hint = next(some for some in get_args(hint) if some is not type(None))
-        convert, read = _by_type(name, hint, rules)
+        convert, read = _by_type(name, hint, at_least)
         if is_optional and not is_omitted:
             assert convert is None, "no record has such a field yet"
             read = _or_none(read)
-        for rule in rules:
-            if isinstance(rule, Checked):
-                read = _checked(name, read, rule.check)
+    for rule in rules:
+        if isinstance(rule, Checked):
+            read = _checked(name, read, rule.check)
     return StoredField(
-        field=field.name,
+        field=field,
         name=name,
         type=hint,
+        at_least=at_least,
+        is_optional=is_optional,
         is_in_key=_Rule.IN_KEY in rules,
-        is_stored=is_stored,
+        is_stored=own is None or own.write is not None,
         convert=convert,
-        write=write,
+        write=None if own is None else own.write,
         is_omitted=is_omitted,
-        default=field.default,
         read=read,
-        is_required=is_stored and not is_omitted and _Rule.ADDED not in rules,
+        may_lack=is_omitted or _Rule.ADDED in rules or (own is not None and own.write is None),
     )
 
 
-def _by_type(name: str, hint: Any, rules: tuple[object, ...]) -> tuple[Convert | None, Read]:
-    if get_origin(hint) is Annotated:  # as in ``Natural | None``
-        hint, *more = get_args(hint)
-        rules = (*rules, *more)
+def _split(hint: Any) -> tuple[Any, tuple[object, ...]]:
+    """Return the type without ``Annotated``, and the rules in that."""
+    if get_origin(hint) is not Annotated:
+        return hint, ()
+    bare, *rules = get_args(hint)
+    return bare, tuple(rules)
+
+
+def _by_type(name: str, hint: Any, at_least: int) -> tuple[Convert | None, Read]:
     if hint is int:
-        least = next((rule.value for rule in rules if isinstance(rule, AtLeast)), _INT64_MIN)
-        return None, _whole_number(name, least)
+        return None, _whole_number(name, at_least)
     if hint is str or hint is bool:
         return None, _plain(name, hint, "a string" if hint is str else "true or false")
     if hint is UUID:
@@ -151,6 +156,10 @@ def _collection_by_type(name: str, hint: Any) -> tuple[Convert, Read]:
     if get_origin(hint) is Mapping:
         return dict, _mapping(name, get_args(hint)[1])
     raise TypeError(f"nothing says how {name} is stored: {hint}")
+
+
+def _not_in_body(*_: object) -> Any:
+    raise AssertionError("a field of the key is not in the body")
 
 
 def _or_none(read: Read) -> Read:

@@ -34,7 +34,7 @@ from operator import attrgetter
 from typing import Any, ClassVar, Generic, NamedTuple, ParamSpec, Self, cast, get_type_hints
 
 from tidelog_core.errors import CorruptItem
-from tidelog_core.metadata.fields import stored_field
+from tidelog_core.metadata.fields import StoredField, stored_field
 from tidelog_core.metadata.store import ABSENT, Body, Item, ItemKey
 
 P = ParamSpec("P")
@@ -61,17 +61,18 @@ class KeyForm(Generic[P]):
             lambda name, digits: f"<{name.replace('_', ' ')}{digits and f', {digits} digits'}>"
         )
 
-    def parse(self, key: ItemKey) -> re.Match[str]:
-        """Return the arguments in the key, as groups of their names. Raises ``ValueError``."""
-        found = self._pattern.fullmatch(f"{key.collection}\n{key.key}")
-        if found is None:
+    def parse(self, key: ItemKey) -> dict[str, str]:
+        """Return the arguments for which the function returns the key. Raises ``ValueError``."""
+        collection = self._patterns[0].fullmatch(key.collection)
+        rest = self._patterns[1].fullmatch(key.key)
+        if collection is None or rest is None:
             raise ValueError(f"the key is not {self.text.key} in {self.text.collection}")
-        return found
+        return collection.groupdict() | rest.groupdict()
 
     @functools.cached_property
-    def _pattern(self) -> re.Pattern[str]:
+    def _patterns(self) -> tuple[re.Pattern[str], re.Pattern[str]]:
         form = self._form(lambda name, digits: f"(?P<{name}>{'[0-9]+' if digits else '.+'})")
-        return re.compile(f"{form.collection}\n{form.key}", re.DOTALL)
+        return re.compile(form.collection, re.DOTALL), re.compile(form.key, re.DOTALL)
 
     def _form(self, show: Callable[[str, str], str]) -> ItemKey:
         """Return a key, where ``show`` gets the arguments' names and numbers of digits."""
@@ -144,27 +145,32 @@ class Record:
         return body
 
 
+def stored_fields(record: type[Record]) -> list[StoredField]:
+    """Return how the fields of a record are stored, all but the version."""
+    hints = get_type_hints(record, include_extras=True)
+    return [
+        stored_field(field, hints[field.name])
+        for field in dataclasses.fields(record)
+        if field.name != "version"
+    ]
+
+
 class _Layout:
     """How the records of one class are stored."""
 
     def __init__(self, record: type[Record]) -> None:
-        hints = get_type_hints(record, include_extras=True)
-        fields = [
-            stored_field(field, hints[field.name])
-            for field in dataclasses.fields(record)
-            if field.name != "version"
-        ]
+        fields = stored_fields(record)
         body = [field for field in fields if not field.is_in_key]
         stored = [field for field in body if field.is_stored]
         # With the version before them, for a getter of one attribute returns no tuple.
-        self.values = attrgetter("version", *(field.field for field in stored))
-        self.names = ["version", *(field.name for field in stored)]
-        self.omitted = [(f.name, f.default) for f in stored if f.is_omitted]
+        self.values = attrgetter("version", *(f.field.name for f in stored))
+        self.names = ["version", *(f.name for f in stored)]
+        self.omitted = [(f.name, f.field.default) for f in stored if f.is_omitted]
         self.converts = [(f.name, f.convert) for f in stored if f.convert is not None]
         self.writes = [(f.name, f.write) for f in stored if f.write is not None]
         self._form = record.KEY
-        self._in_key = [(f.field, f.type) for f in fields if f.is_in_key]
-        self._in_body = [(f.name, f.field, f.read, f.is_required) for f in body]
+        self._in_key = [(f.field.name, f.type) for f in fields if f.is_in_key]
+        self._in_body = [(f.name, f.field.name, f.read, not f.may_lack) for f in body]
 
     def read(self, key: ItemKey, body: Body) -> dict[str, Any]:
         """Return the fields. Raises ``ValueError``."""

@@ -118,7 +118,7 @@ class Broker(Record):
     @classmethod
     def renewed(cls, body: Body) -> Body:
         """Return the body with ``endpoints`` where it has ``host`` and ``port``."""
-        if "endpoints" in body:
+        if "endpoints" in body or not body.keys() & {"host", "port"}:
             return body
         others = dict(body)
         for name in ("host", "port"):

@@ -1,0 +1,114 @@
+"""Every kind of item in the metadata store: its record, who writes it and who reads it.
+
+``docs/internals/metadata-items.md`` is made from this table.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tidelog_core.metadata.group_configs import GroupConfigOverrides
+from tidelog_core.metadata.groups import GroupOffsets, GroupRecord
+from tidelog_core.metadata.key_erasures import KeyErasure
+from tidelog_core.metadata.local_erasures import LocalErasure
+from tidelog_core.metadata.member_pages import MemberPage
+from tidelog_core.metadata.record import Record
+from tidelog_core.metadata.records import (
+    PRODUCER_ID_COUNTER,
+    Broker,
+    BrokerLease,
+    Cluster,
+    DeletedTopic,
+    FunctionProgress,
+    JobStart,
+    NodeConfigOverrides,
+    Partition,
+    RestorationMark,
+    ScrubOrphans,
+    SegmentMeta,
+    Topic,
+)
+from tidelog_core.metadata.rewrite_claims import RewriteClaim
+from tidelog_core.metadata.share_partitions import SharePartitionRecord
+from tidelog_core.metadata.store import ItemKey
+from tidelog_core.metadata.transactions import (
+    PendingOffsets,
+    PendingOffsetsClaim,
+    TransactionRecord,
+)
+
+ALWAYS, NEVER = "always", "never"
+ADMIN = "administration"  # on a node or as a function
+IMAGES = "every image"
+
+
+@dataclass(frozen=True, slots=True)
+class ItemKind:
+    """What there is to know of items under one form of key."""
+
+    value: type[Record] | ItemKey  # a key: of a counter
+    logged: str  # whether, or when, a write of it is in the changelog
+    writers: str
+    readers: str
+
+
+ITEMS = (
+    ItemKind(Cluster, ALWAYS, "the first node that starts", "nodes at their start, " + IMAGES),
+    ItemKind(Broker, ALWAYS, "the broker at its start", IMAGES),
+    ItemKind(BrokerLease, NEVER, "the broker's lease thread", "the other brokers, " + ADMIN),
+    ItemKind(NodeConfigOverrides, ALWAYS, ADMIN, IMAGES),
+    ItemKind(GroupConfigOverrides, ALWAYS, ADMIN, IMAGES),
+    ItemKind(Topic, ALWAYS, ADMIN, IMAGES),
+    ItemKind(
+        Partition,
+        "all but its creation, which its topic's item tells",
+        "the leader, the broker that elects one, administration, retention",
+        IMAGES,
+    ),
+    ItemKind(
+        SegmentMeta,
+        NEVER,
+        "the leader, retention, compaction and erasure",
+        "the leader, functions, Spark, commands on the tier",
+    ),
+    ItemKind(
+        DeletedTopic, ALWAYS, "administration; retention removes it", "every image, retention"
+    ),
+    ItemKind(RewriteClaim, "with a swap", "the process that rewrites segments", "nodes, rewriters"),
+    ItemKind(LocalErasure, ALWAYS, "erasure, then each replica", "the partition's replicas"),
+    ItemKind(KeyErasure, ALWAYS, "erasure, then each replica", "the partition's replicas"),
+    ItemKind(FunctionProgress, NEVER, "the function", "its next run"),
+    ItemKind(ScrubOrphans, NEVER, "the scrub", "its next run"),
+    ItemKind(JobStart, NEVER, "the function that starts jobs", "its next run"),
+    ItemKind(RestorationMark, NEVER, "the restoration", "the restoration that is to go on"),
+    ItemKind(
+        GroupRecord,
+        "by administration",
+        "the group's coordinator, administration",
+        "the group's coordinator, share-partition leaders, administration",
+    ),
+    ItemKind(
+        MemberPage,
+        NEVER,
+        "the group's coordinator, administration",
+        "the group's coordinator, administration",
+    ),
+    ItemKind(
+        GroupOffsets,
+        NEVER,
+        "the group's coordinator, administration",
+        "the group's coordinator, administration",
+    ),
+    ItemKind(
+        SharePartitionRecord,
+        "by administration",
+        "the partition's leader, administration",
+        "the partition's leader, administration",
+    ),
+    ItemKind(PRODUCER_ID_COUNTER, NEVER, "nodes, a block of ids at a time", "nodes"),
+    ItemKind(TransactionRecord, NEVER, "the transaction coordinator", "its successors"),
+    ItemKind(PendingOffsets, NEVER, "the group's coordinator", "its successors, administration"),
+    ItemKind(
+        PendingOffsetsClaim, NEVER, "the group's coordinator", "nobody: writes expect its version"
+    ),
+)
