@@ -69,6 +69,7 @@ from tidelog_node.transactions.verifier import TransactionVerifier
 from tidelog_node.upkeep.flushing import Flusher
 from tidelog_node.upkeep.log_changes import LogChanges
 from tidelog_node.upkeep.log_reopening import LogReopener
+from tidelog_node.upkeep.log_upkeep import LogUpkeep
 from tidelog_node.upkeep.scrubbing import Scrubber
 from tidelog_node.upkeep.segment_mending import SegmentMender
 
@@ -177,9 +178,7 @@ async def _start(
     tasks = Background(stop)
     stack.push_async_callback(tasks.close)
     tasks.add(view.run(static_config.metadata_poll_interval_ms / 1000))
-    tasks.add(data.changes.run())
-    tasks.add(data.flusher.run(data.replicas))
-    tasks.add(data.disk_watch.run())
+    _start_upkeep(data, tasks)
     await _start_rewriting(settings, cluster, data, tasks)
     port = server.bind(settings.host, settings.port)
     await member.take_lease(lease_tasks.add)
@@ -298,7 +297,6 @@ async def _open_logs(
     stack.push_async_callback(inspector.close)
     changes = LogChanges(replicas)
     flusher = Flusher(executor)
-    changes.subscribe(flusher.on_changed)
     stack.push_async_callback(flusher.close)
     clock = ClockWatch(
         wall_ms=wall_clock_ms,
@@ -345,6 +343,14 @@ def _open_files_max(config: NodeConfig) -> int:
     """Return how many segment files may be open, so that there is room for everything else."""
     allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return min(config.log_open_files_max, allowed // 4 * 3)
+
+
+def _start_upkeep(data: DataParts, tasks: Background) -> None:
+    upkeep = LogUpkeep(data.flusher, data.replicas)
+    data.changes.subscribe(upkeep.on_changed)
+    tasks.add(data.changes.run())
+    tasks.add(upkeep.run())
+    tasks.add(data.disk_watch.run())
 
 
 async def _start_rewriting(

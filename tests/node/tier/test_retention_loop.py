@@ -35,6 +35,7 @@ from tidelog_node.tier import retention_loop
 from tidelog_node.tier.retention_loop import CLEANED_AT_ONCE, CLOCK_RETRY_SECONDS
 from tidelog_node.upkeep.flushing import Flusher
 from tidelog_node.upkeep.log_changes import LogChanges
+from tidelog_node.upkeep.log_upkeep import LogUpkeep
 
 from tests.core.tier.segments import BASE_TIMESTAMP_MS
 from tests.node.tier import tier_node
@@ -278,7 +279,7 @@ def test_an_active_segment_that_expires_is_flushed_without_another_append(tmp_pa
             replica = await node.create_topic(configs={"retention.ms": "100000"})
             node.produce(replica, 1)
             flusher, changes = Flusher(node.executor), LogChanges(node.replicas)
-            changes.subscribe(flusher.on_changed)
+            changes.subscribe(LogUpkeep(flusher, node.replicas).on_changed)
 
             async def is_durable() -> bool:
                 return replica.log.recovery_point == replica.log.log_end_offset

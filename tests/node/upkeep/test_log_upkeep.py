@@ -15,10 +15,10 @@ from tidelog_core.config import NodeConfig
 from tidelog_core.errors import StorageError
 from tidelog_core.log.local_log import LocalLog
 from tidelog_node.replica import Replica
-from tidelog_node.upkeep import flushing as flushing_module
-from tidelog_node.upkeep import log_changes
-from tidelog_node.upkeep.flushing import RETRY_MS, Flusher
+from tidelog_node.upkeep import log_changes, log_upkeep
+from tidelog_node.upkeep.flushing import Flusher
 from tidelog_node.upkeep.log_changes import RETRY_SECONDS, TOLD_IN_TURN_COUNT, LogChanges
+from tidelog_node.upkeep.log_upkeep import RETRY_MS, LogUpkeep
 
 from tests.node.replication.led_node import LedNode, led_node
 from tests.node.wire_client import a_batch
@@ -28,14 +28,15 @@ PRODUCER = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
 
 
 class Flushing:
-    """A node whose flusher is told by hand, at a time that a test sets."""
+    """A node whose upkeep of logs is told by hand, at a time that a test sets."""
 
     def __init__(self, node: LedNode) -> None:
         self.node = node
         self.now_ms = wall_clock_ms()
-        self.flusher = Flusher(node.executor, clock_ms=lambda: self.now_ms)
+        self.flusher = Flusher(node.executor)
+        self.upkeep = LogUpkeep(self.flusher, node.replicas, clock_ms=lambda: self.now_ms)
         self.changes = LogChanges(node.replicas)
-        self.changes.subscribe(self.flusher.on_changed)
+        self.changes.subscribe(self.upkeep.on_changed)
 
     async def create(self, *, partition_count: int = 1, **configs: str) -> Replica:
         replica = await self.node.create_topic(
@@ -47,7 +48,7 @@ class Flushing:
 
     def sweep(self, *, after_ms: int) -> None:
         self.now_ms += after_ms
-        self.flusher.sweep()
+        self.upkeep.sweep()
 
 
 @asynccontextmanager
@@ -176,7 +177,7 @@ def test_idle_producers_are_forgotten(tmp_path: Path) -> None:
             assert replica.log.producer_count == 1
             one.sweep(after_ms=1)
             assert replica.log.producer_count == 0
-            assert replica not in one.flusher._to_expire
+            assert replica not in one.upkeep._to_expire
 
     asyncio.run(run())
 
@@ -187,12 +188,12 @@ def test_a_dropped_log_is_not_kept_in_mind(tmp_path: Path) -> None:
             replica = await one.create()
             replica.append(bytearray(a_batch(b"x", **PRODUCER)))
             one.changes.tell()
-            assert replica in one.flusher._to_roll
-            assert replica in one.flusher._to_expire
+            assert replica in one.upkeep._to_roll
+            assert replica in one.upkeep._to_expire
             await one.node.delete_topic()
             one.changes.tell()
-            assert replica not in one.flusher._to_roll
-            assert replica not in one.flusher._to_expire
+            assert replica not in one.upkeep._to_roll
+            assert replica not in one.upkeep._to_expire
 
     asyncio.run(run())
 
@@ -281,7 +282,7 @@ def test_the_loops_over_logs_survive_a_log_that_breaks_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are tasks whose end stops the node."""
-    monkeypatch.setattr(flushing_module, "SWEEP_SECONDS", 0.01)
+    monkeypatch.setattr(log_upkeep, "SWEEP_SECONDS", 0.01)
 
     async def run() -> None:
         async with flushing(tmp_path) as one:
@@ -301,11 +302,11 @@ def test_the_loops_over_logs_survive_a_log_that_breaks_them(
             changes.subscribe(refuse)
             loops = [
                 asyncio.create_task(changes.run()),
-                asyncio.create_task(one.flusher.run(one.node.replicas)),
+                asyncio.create_task(one.upkeep.run()),
             ]
             retry_ms = one.now_ms + RETRY_MS
             async with asyncio.timeout(10):
-                while len(calls) < 3 or one.flusher._to_roll.first_due != retry_ms:  # noqa: ASYNC110
+                while len(calls) < 3 or one.upkeep._to_roll.first_due != retry_ms:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
             assert not any(loop.done() for loop in loops)
             for loop in loops:
