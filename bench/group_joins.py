@@ -174,7 +174,7 @@ def _percentile_ms(ordered: list[float], share: float) -> float:
     return round(ordered[at] * 1000, 1) if ordered else 0.0
 
 
-# -- the other client
+# -- the other client --
 
 
 def _probe(port: int, pipe: Connection) -> None:
@@ -194,7 +194,7 @@ def _probe(port: int, pipe: Connection) -> None:
     pipe.send(latencies)
 
 
-# -- members
+# -- members --
 
 
 async def join_all(port: int, crowd: Crowd, ramp_seconds: float, seconds_max: float) -> None:
@@ -304,7 +304,7 @@ def _compact(data: bytes) -> bytes:
     return bytes([len(data) + 1]) + data
 
 
-# -- what a commit weighs
+# -- what a commit weighs --
 
 
 async def _weigh(url: str) -> dict[str, float | int]:

@@ -132,7 +132,7 @@ def _item_writes(store: MeasuredStore, groups: Sequence[str]) -> int:
     return asyncio.run(read())
 
 
-# -- raw members: a connection each, one commit in flight on it
+# -- raw members: a connection each, one commit in flight on it --
 
 
 @contextmanager
@@ -202,7 +202,7 @@ def _require_success(answer: bytes) -> None:
         raise RuntimeError(f"commits were refused: {codes}")
 
 
-# -- librdkafka as the one member of a group
+# -- librdkafka as the one member of a group --
 
 
 @contextmanager

@@ -54,13 +54,13 @@ class Scenario:
     """A day. Rates are means over it where nothing else is said."""
 
     seed: int = 7
-    # -- the cluster
+    # -- the cluster --
     machines_per_zone: int = 20
     processes_per_machine: int = 3  # nodes
     machine: Machine = dataclasses.field(default_factory=lambda: machine_named("i4i.2xlarge"))
     topics: int = 100
     partitions_per_topic: int = 60
-    # -- the load
+    # -- the load --
     produced_gb_per_s: float = 1.0
     peak_factor: float = 1.6  # of the mean, at 15:00; the night has as much less
     popularity_exponent: float = 0.7  # Zipf's, over all partitions
@@ -75,12 +75,12 @@ class Scenario:
     cold_read_from_h: float = 2.0
     cold_read_to_h: float = 4.0
     spark_read_share: float = 1.0  # of what is produced in a day, read once from the bucket
-    # -- troubles
+    # -- failures --
     machine_fails_at_h: float = 9.5
     machine_replaced_after_s: float = 240.0  # with an empty disk
     zone_fails_at_h: float = 15.0
     zone_fails_for_s: float = 600.0  # its machines are cut off and keep their disks
-    # -- other
+    # -- other --
     retention_days: float = 7.0
     function_schedule_s: float = 900.0  # retention of everything
     s3_connection_gb_per_s: float = 0.087

@@ -124,7 +124,7 @@ class _Simulation:
         self._rates = self._cluster.share * total * np.repeat(noise, scenario.partitions_per_topic)
         return self._rates
 
-    # -- troubles
+    # -- failures --
 
     def _troubles(self, now: float, hour: Hour) -> None:
         for trouble in self._to_come:
@@ -270,7 +270,7 @@ class _Simulation:
     def _note(self, now: float, what: str) -> None:
         self._events.append(Event(now / HOUR_S, what))
 
-    # -- the tier
+    # -- the tier --
 
     def _tier(self, found: flows.Flows, rates: Floats, hour: Hour) -> None:
         """Seal what is full, upload what is sealed, with as many PUTs at once as are allowed."""
@@ -348,7 +348,7 @@ class _Simulation:
             hour.requests["LIST by the scrub"] += objects / LIST_PAGE_KEYS
             hour.load.reads["scrub"] += float(self._list_units.sum()) + scenario.partitions
 
-    # -- sums
+    # -- sums --
 
     def _metadata(self, hour: Hour) -> None:
         alive = int(self._alive.sum())

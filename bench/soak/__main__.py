@@ -175,7 +175,7 @@ class Soak:
         self._judge_series()
         self._judge_content()
 
-    # -- the phases
+    # -- the phases --
 
     def _wait_until_all_report(self) -> None:
         deadline = time.monotonic() + SETTLE_SECONDS_MAX
@@ -266,7 +266,7 @@ class Soak:
             client.require_alive()
         time.sleep(seconds)
 
-    # -- the verdicts
+    # -- the verdicts --
 
     def _judge_series(self) -> None:
         found = self._found

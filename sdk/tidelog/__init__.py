@@ -1,7 +1,7 @@
 """Tidelog's Python SDK: write, read and administer a log that speaks the Kafka protocol.
 
-A name is imported when it is first used: the command line needs few of them, and the
-message classes behind them take half a second to load.
+A name is imported on first use: the command line needs few of them, and importing the
+message classes takes half a second.
 """
 
 from __future__ import annotations

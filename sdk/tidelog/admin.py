@@ -1,4 +1,4 @@
-"""``Admin``: topics, configs, records, groups, transactions and the cluster."""
+"""``Admin`` manages topics, configs, records, groups, transactions and the cluster."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tidelog.options import ClientSettings, check, client_options
 class Admin(EveryCall):
     """Administers a cluster.
 
-    ``async with Admin("localhost:9092") as admin:`` or ``start()`` and ``close()``. A
-    call about several things raises the error of the one that failed, or
-    ``SeveralFailed``; the others are done. Calls try again for ``timeout_ms`` while what
-    stands in their way may pass. All calls from one event loop; ``sync()`` gives the
-    same for programs without one.
+    Use ``async with Admin("localhost:9092") as admin:``, or call ``start()`` and ``close()``.
+    A call about several resources raises the error of the one that failed, or
+    ``SeveralFailed``; the changes to the other resources stay. Retriable errors are retried
+    for ``timeout_ms``. Make all calls from one event loop; ``sync()`` returns a client for
+    programs without one.
     """
 
     def __init__(
@@ -28,14 +28,14 @@ class Admin(EveryCall):
         timeout_ms: int = 60_000,
         **settings: Unpack[ClientSettings],
     ) -> None:
-        """Check the options (see ``options``); nothing is sent before ``start()``.
+        """Check the options (see ``tidelog.options``); ``start()`` connects.
 
-        Raises ``InvalidConfig`` naming every problem.
+        Raises ``InvalidConfig`` with all problems.
         """
         client = client_options(bootstrap_servers, settings)
         check(client)
         super().__init__(Cluster(client), timeout_ms)
 
     def sync(self) -> SyncAdmin:
-        """Return the plain face of this admin; it is used through that alone from here on."""
+        """Return a synchronous client around this admin; use only that one afterwards."""
         return SyncAdmin(self)

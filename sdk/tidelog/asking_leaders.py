@@ -1,4 +1,4 @@
-"""Asking the leaders of partitions until each partition has its answer."""
+"""Requests to partition leaders, repeated until each partition has an answer."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ async def ask_until_found(
 ) -> dict[TopicPartition, AnswerT]:
     """Return the answer of each partition.
 
-    ``ask`` adds what it is told to its second argument, and returns a failure if a partition
-    is missing. Asks again while leaders move; raises what the nodes say if that will not
-    pass, else ``RequestTimedOut``: no ``what`` in time.
+    ``ask`` adds answers to its second argument, and returns a failure if a partition has
+    none. Retries while leaders move; raises an error that is not retriable, else
+    pass, else ``RequestTimedOut``.
     """
     found: dict[TopicPartition, AnswerT] = {}
     backoff = cluster.backoff()
@@ -68,5 +68,5 @@ async def by_leader(
 
 
 def worst(failures: Iterable[TidelogError]) -> TidelogError | None:
-    """Return a failure that will not pass, if there is one, else any."""
+    """Return a failure that is not retriable if one exists, else any failure, or None."""
     return min(failures, key=lambda failure: failure.retriable, default=None)

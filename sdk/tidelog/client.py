@@ -1,4 +1,4 @@
-"""What every client is."""
+"""``Client``: the life cycle of every client."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Self
 
 
 class Client(ABC):
-    """Started and closed, or open for the length of an ``async with``."""
+    """Starts and closes, by calls or by ``async with``."""
 
     @abstractmethod
     async def start(self) -> None:
@@ -16,7 +16,7 @@ class Client(ABC):
 
     @abstractmethod
     async def close(self) -> None:
-        """End."""
+        """Close the connections."""
 
     async def __aenter__(self) -> Self:
         """Start."""

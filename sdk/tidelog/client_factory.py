@@ -1,7 +1,7 @@
-"""Makes all clients of one program, so that each reaches the cluster in the same way.
+"""``ClientFactory`` makes all clients of a program with the same connection settings.
 
-The command line and Spark make theirs here. What says how a connection is made, such as TLS, is
-told the factory: who makes a client does not have to hand it on.
+The command line and Spark use it, so settings such as TLS are given once and not passed
+through their code.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ C = TypeVar("C")
 
 
 class ClientFactory:
-    """Where the cluster is, and how all clients of a program talk to it."""
+    """Holds the cluster's addresses and the settings of a program's connections."""
 
     def __init__(self, bootstrap_servers: str, **settings: Unpack[ClientSettings]) -> None:
         self._bootstrap_servers = bootstrap_servers
@@ -33,7 +33,7 @@ class ClientFactory:
         return client(self._bootstrap_servers, *args, **{**self._settings, **options})  # type: ignore[arg-type]
 
     def cluster(self, **settings: Unpack[ClientSettings]) -> Cluster:
-        """Return what the clients are built on, not started, for requests of one's own.
+        """Return an unstarted ``Cluster``, for requests that no client offers.
 
         Raises ``InvalidConfig``.
         """

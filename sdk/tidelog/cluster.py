@@ -1,10 +1,10 @@
-"""What a client knows of the cluster, and its connections to the nodes.
+"""``Cluster``: cached metadata, and connections to the nodes.
 
-One background task keeps the metadata: it fetches when someone asks (an unknown topic,
-an answer that says the leader moved) and at the latest every ``metadata_max_age_ms``.
-Whoever waits for news awaits ``wait_for_news``. Connections are opened on demand, one
-per node and lane: a node answers each connection in order, so requests that may take
-long (fetches, joining a group) get a lane of their own.
+One background task fetches the metadata: on request (an unknown topic, or an answer that
+shows a leader change) and at least every ``metadata_max_age_ms``. ``wait_for_news`` waits
+for the next answer. Connections are opened on demand, one per node and lane: a node
+answers each connection in order, so slow requests (fetches, joining a group) have a lane
+of their own.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ from tidelog.wire.requests import FIND_COORDINATOR, METADATA, Api
 
 logger = logging.getLogger(__name__)
 
-_IDLE_AGES_MAX = 3  # Topics not asked about for so many metadata ages are no longer looked up.
+_IDLE_AGES_MAX = 3  # Topics unused for so many metadata ages are no longer fetched.
 
 
 class Lane(Enum):
-    """Which of a node's connections a request takes."""
+    """Selects one of the connections to a node."""
 
     SHARED = "shared"
     TAIL = "tail"  # fetches that wait for records
-    CATCH_UP = "catch-up"  # fetches of records that are there
+    CATCH_UP = "catch-up"  # fetches of records that exist already
     GROUP = "group"
     TRANSACTION = "transaction"  # must not wait behind produce requests of the same producer
 
 
 class CoordinatorKind(Enum):
-    """What a node coordinates; the value is the protocol's key type."""
+    """The type of a coordinator; the value is the protocol's key type."""
 
     GROUP = 0
     TRANSACTION = 1
@@ -64,7 +64,7 @@ class CoordinatorKind(Enum):
 
 @dataclass(slots=True)
 class _Line:
-    """The way to one address in one lane."""
+    """The connection to one address in one lane, and its retry state."""
 
     backoff: Backoff
     retry_at: float = 0.0  # loop time before which no connection is tried
@@ -73,13 +73,13 @@ class _Line:
 
 
 class Cluster:
-    """The cluster as one client sees it. Used from one event loop only."""
+    """A client's view of the cluster. Used from one event loop only."""
 
     def __init__(self, options: ClientOptions) -> None:
         self._options = options
         self._nodes: dict[int, Node] = {}
         self._topics: dict[str, TopicInfo] = {}
-        self._wanted: dict[str, float] = {}  # topic -> loop time of the last question
+        self._wanted: dict[str, float] = {}  # topic -> loop time of its last use
         self._wants_all = False
         self._auto_create = False
         self._lines: dict[tuple[Address, Lane], _Line] = {}
@@ -92,13 +92,13 @@ class Cluster:
         self.version = 0  # grows with every metadata answer
         self.last_error: TidelogError | None = None
 
-    # --- life ---
+    # -- starting and closing --
 
     async def start(self, *, auto_create_topics: bool = False) -> None:
-        """Reach one node and learn the others.
+        """Connect to one node and fetch the metadata.
 
-        Raises the last failure if none answers within the request timeout. Failed or
-        cancelled it leaves no connection open, and may be tried again.
+        Raises the last failure if no node answers within the request timeout. After a failure
+        or cancellation no connection is open, and ``start`` may be called again.
         """
         if self._keeper is not None:
             return
@@ -131,7 +131,7 @@ class Cluster:
             self._keeper.cancel()
             await asyncio.gather(self._keeper, return_exceptions=True)
         await self._disconnect()
-        self._tell()
+        self._notify()
 
     async def _disconnect(self) -> None:
         lines = list(self._lines.values())
@@ -145,7 +145,7 @@ class Cluster:
 
     @property
     def request_timeout_s(self) -> float:
-        """Return how long an answer may take."""
+        """Return the time that an answer may take."""
         return self._options.request_timeout_ms / 1000
 
     @property
@@ -154,22 +154,22 @@ class Cluster:
         return self._nodes
 
     def backoff(self) -> Backoff:
-        """Return fresh waits for one request's retries."""
+        """Return a new backoff for one request's retries."""
         return Backoff(self._options.retry_backoff_ms, self._options.retry_backoff_max_ms)
 
-    # --- metadata ---
+    # -- metadata --
 
     def topic(self, name: str) -> TopicInfo | None:
-        """Return what is known of the topic now, None if nothing; keeps it looked up."""
+        """Return the known metadata of the topic, or None; keeps the topic in later fetches."""
         self._wanted[name] = asyncio.get_running_loop().time()
         return self._topics.get(name)
 
     def topics(self) -> Mapping[str, TopicInfo]:
-        """Return every topic known now."""
+        """Return the metadata of all known topics."""
         return self._topics
 
     def leader(self, partition: TopicPartition) -> PartitionInfo | None:
-        """Return the partition if it has a live leader that we know the address of."""
+        """Return the partition if it has a live leader whose address is known."""
         topic = self._topics.get(partition.topic)
         info = topic.partitions.get(partition.partition) if topic is not None else None
         return info if info is not None and info.leader in self._nodes else None
@@ -177,7 +177,7 @@ class Cluster:
     def note_leader(
         self, partition: TopicPartition, *, leader: int, leader_epoch: int, nodes: Iterable[Node]
     ) -> None:
-        """Take note of a leader named by another answer than metadata, if that is news.
+        """Store a leader from an answer other than metadata, if its epoch is newer.
 
         Source: KIP-951.
         """
@@ -190,7 +190,7 @@ class Cluster:
             )
 
     def want(self, topics: Iterable[str]) -> None:
-        """Keep these topics looked up; fetches soon if one is not known yet."""
+        """Keep these topics in metadata fetches; fetches soon if one is unknown."""
         now = asyncio.get_running_loop().time()
         for name in topics:
             if name not in self._topics:
@@ -198,13 +198,13 @@ class Cluster:
             self._wanted[name] = now
 
     def want_all(self) -> None:
-        """Keep every topic of the cluster looked up (subscription by pattern)."""
+        """Keep all topics in metadata fetches (for a subscription by pattern)."""
         if not self._wants_all:
             self._wants_all = True
             self._stale.set()
 
     def invalidate(self) -> None:
-        """Have the metadata fetched again soon: an answer showed that it is old."""
+        """Fetch the metadata again soon: an answer showed that it is outdated."""
         self._stale.set()
 
     def change_event(self) -> asyncio.Event:
@@ -212,20 +212,20 @@ class Cluster:
         return self._news
 
     async def wait_for_news(self) -> None:
-        """Return when metadata newer than now has come. Raises ``ClientClosed``."""
+        """Wait for the next metadata answer. Raises ``ClientClosed``."""
         await self._news.wait()
         if self._is_closed:
             raise ClientClosed("the client is closed")
 
     async def refresh(self) -> None:
-        """Fetch the metadata and return when it has come; waits out failures."""
+        """Fetch the metadata and wait for the answer, through failures."""
         self._stale.set()
         await self.wait_for_news()
 
     async def wait_for_topic(self, name: str, *, timeout_s: float) -> TopicInfo:
-        """Return the topic once it is known.
+        """Return the topic once its metadata is known.
 
-        Raises what the nodes say of it if that will not change by waiting, and
+        Raises the nodes' error for the topic if it is not retriable, and
         ``UnknownTopicOrPartition`` or ``RequestTimedOut`` after the timeout.
         """
         known = self.topic(name)
@@ -247,9 +247,9 @@ class Cluster:
     async def wait_for_partition(
         self, known: TopicInfo, partition: int, *, timeout_s: float
     ) -> TopicInfo:
-        """Return the topic once it has the partition, which may have been added just now.
+        """Return the topic once it has the partition, which may have been added recently.
 
-        Raises ``PartitionNotKnown`` after the timeout, and as ``wait_for_topic``.
+        Raises ``PartitionNotKnown`` after the timeout, and the errors of ``wait_for_topic``.
         """
         backoff = self.backoff()
         try:
@@ -268,7 +268,7 @@ class Cluster:
             ) from None
         return known
 
-    # --- requests ---
+    # -- requests --
 
     async def request(
         self,
@@ -297,7 +297,7 @@ class Cluster:
         try:
             return await self._connect(node.address, lane)
         except TidelogError:
-            self._stale.set()  # It may have left, or moved to another address.
+            self._stale.set()  # The node may have left, or changed its address.
             raise
 
     def open_connection_to(self, node_id: int, lane: Lane = Lane.SHARED) -> Connection | None:
@@ -308,7 +308,7 @@ class Cluster:
         return connection if connection is not None and connection.is_open else None
 
     async def any_connection(self) -> Connection:
-        """Return a connection to any node, an open one if there is one."""
+        """Return a connection to any node, preferably one that is open."""
         for (_, lane), line in self._lines.items():
             if lane is Lane.SHARED and line.connection is not None and line.connection.is_open:
                 return line.connection
@@ -336,7 +336,7 @@ class Cluster:
         self._nodes.setdefault(node.node_id, node)
         return node.node_id
 
-    # --- inside ---
+    # -- internals --
 
     async def _connect(self, address: Address, lane: Lane) -> Connection:
         if self._is_closed:
@@ -400,7 +400,7 @@ class Cluster:
             await asyncio.sleep(backoff.next_s())
 
     def _is_settled(self) -> bool:
-        """Whether every wanted topic is there and every partition of it has a leader."""
+        """Whether all wanted topics are known and all their partitions have leaders."""
         wanted = [topic for name in self._wanted if (topic := self._topics.get(name)) is not None]
         is_settled = not any(
             topic.error.retriable
@@ -434,10 +434,10 @@ class Cluster:
                 known[answer.name] = merge(self._topics.get(answer.name), topic_info(answer))
         self._topics = known
         self._drop_lines()
-        self._tell()
+        self._notify()
 
     def _drop_lines(self) -> None:
-        """Close the connections to addresses that are no longer the cluster's."""
+        """Close connections to addresses that have left the cluster."""
         current = {node.address for node in self._nodes.values()} | set(self._options.bootstrap)
         for key in [key for key in self._lines if key[0] not in current]:
             if (connection := self._lines[key].connection) is not None and connection.is_open:
@@ -445,7 +445,7 @@ class Cluster:
             if self._lines[key].opening is None:
                 del self._lines[key]
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         self.version += 1
         news, self._news = self._news, asyncio.Event()
         if self._is_closed:
@@ -454,6 +454,6 @@ class Cluster:
 
 
 def _retrieve(task: asyncio.Task[Connection]) -> None:
-    """Take note of the task's failure, for when everyone who waited has left."""
+    """Retrieve the task's exception, in case nobody is left to await the task."""
     if not task.cancelled():
         task.exception()

@@ -1,4 +1,4 @@
-"""``Consumer``: reads records, alone or as a member of a group."""
+"""``Consumer`` reads records, alone or as a member of a group."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tidelog.options import (
 
 
 class Consumer(RecordReader):
-    """Reads records of topics (as a member of a group) or of partitions chosen by hand.
+    """Reads records of topics (as a member of a group) or of partitions assigned by hand.
 
     ::
 
@@ -33,11 +33,11 @@ class Consumer(RecordReader):
             async for record in consumer:
                 ...
 
-    Delivery is at least once: with ``enable_auto_commit`` the offsets of records that
-    the user has come back from are committed every ``auto_commit_interval_ms``, before
-    partitions are handed over, and by ``close()``. A block left by an exception does
-    not commit the record it was left in. All calls from one event loop; ``sync()``
-    gives the same for programs without one.
+    Delivery is at least once: with ``enable_auto_commit``, offsets of processed records are
+    committed every ``auto_commit_interval_ms``, before partitions are revoked, and by
+    ``close()``. A record counts as processed once the program asks for the next one or polls
+    again; leaving the block by an exception does not commit the current record. Make all
+    calls from one event loop; ``sync()`` returns a client for programs without one.
     """
 
     def __init__(
@@ -68,10 +68,10 @@ class Consumer(RecordReader):
         rack: str | None = None,
         **settings: Unpack[ClientSettings],
     ) -> None:
-        """Check the options (see ``options``); nothing is sent before ``start()``.
+        """Check the options (see ``tidelog.options``); ``start()`` connects.
 
-        ``topics`` is the same as ``subscribe(topics)``. Raises ``InvalidConfig`` naming
-        every problem.
+        ``topics`` is the same as ``subscribe(topics)``. Raises ``InvalidConfig`` with all
+        problems.
         """
         client = client_options(bootstrap_servers, settings)
         options = ConsumerOptions(
@@ -103,5 +103,5 @@ class Consumer(RecordReader):
             self.subscribe(topics)
 
     def sync(self) -> SyncConsumer:
-        """Return the plain face of this consumer; it is used through that alone from here on."""
+        """Return a synchronous client around this consumer; use only that one afterwards."""
         return SyncConsumer(self)

@@ -1,4 +1,4 @@
-"""What nodes say of themselves and of topics: values, and how news of them are merged."""
+"""Metadata of nodes and topics, and the merging of newer answers."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class Node:
 
     @property
     def address(self) -> Address:
-        """Return where it listens."""
+        """Return the address that it listens on."""
         return Address(self.host, self.port)
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionInfo:
-    """Where a partition is. ``leader`` is -1 while it has none."""
+    """A partition's leader and replicas. ``leader`` is -1 while it has none."""
 
     partition: int
     leader: int
@@ -40,7 +40,7 @@ class PartitionInfo:
 
 @dataclass(frozen=True, slots=True)
 class TopicInfo:
-    """A topic and its partitions; ``error`` instead if the nodes would not say."""
+    """A topic and its partitions, or the ``error`` that the nodes returned for it."""
 
     name: str
     topic_id: uuid.UUID | None
@@ -55,12 +55,12 @@ class TopicInfo:
 
 
 def topic_id_or_none(topic_id: uuid.UUID | None) -> uuid.UUID | None:
-    """Return the id, None for the protocol's zero id."""
+    """Return the id, or None for the protocol's zero id."""
     return topic_id if topic_id is not None and topic_id.int else None
 
 
 def topic_info(answer: Any) -> TopicInfo:
-    """Return what a metadata response says of a topic."""
+    """Return the topic in a metadata response."""
     partitions = {
         int(p.partition_index): PartitionInfo(
             int(p.partition_index),
@@ -81,10 +81,10 @@ def topic_info(answer: Any) -> TopicInfo:
 
 
 def merge(known: TopicInfo | None, fresh: TopicInfo) -> TopicInfo:
-    """Return the fresh topic, but no partition from before what is known already.
+    """Return the fresh topic, except partitions with a leader epoch below the known one.
 
-    Nodes learn of a new leader at different moments: an answer from a node that is
-    behind must not undo what another has said.
+    Nodes learn of a new leader at different times: an answer from a node that is behind
+    must not undo a newer one.
     """
     if known is None or known.topic_id != fresh.topic_id or fresh.error is not ErrorCode.none:
         return fresh
@@ -99,7 +99,7 @@ def merge(known: TopicInfo | None, fresh: TopicInfo) -> TopicInfo:
 
 
 def with_leader(known: TopicInfo, partition: int, *, leader: int, leader_epoch: int) -> TopicInfo:
-    """Return the topic with the partition's leader, unless that is no news."""
+    """Return the topic with the partition's leader, if its epoch is newer."""
     info = known.partitions.get(partition)
     if info is None or leader_epoch <= info.leader_epoch:
         return known

@@ -1,4 +1,4 @@
-"""Looking up offsets by time, and the ends of partitions: for consumers and admins."""
+"""ListOffsets requests: offsets by time, and the ends of partitions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LATEST_TIERED_TIMESTAMP = -5
 
 
 class FoundOffset(NamedTuple):
-    """An answer: -1 for what does not exist."""
+    """The result of a lookup; -1 for a value that does not exist."""
 
     offset: int
     timestamp_ms: int
@@ -45,8 +45,8 @@ async def list_offsets(
 ) -> dict[TopicPartition, FoundOffset]:
     """Return for each partition the first offset at or after its timestamp.
 
-    The special timestamps above ask for the ends. Retries while leaders move; raises
-    what the nodes say if that will not pass, else ``RequestTimedOut``.
+    The special timestamps above select the ends. Retries while leaders move; raises an error
+    that is not retriable, else ``RequestTimedOut``.
     """
     return await ask_until_found(
         cluster,
@@ -64,9 +64,9 @@ async def ask_offsets(
     *,
     read_committed: bool,
 ) -> TidelogError | None:
-    """Ask every leader once and add what they say to ``found``.
+    """Ask every leader once and add the answers to ``found``.
 
-    Returns a failure if any partition is missing: one that will not pass, if there is.
+    Returns a failure if any partition has no answer, preferably one that is not retriable.
     """
     led, failures = await by_leader(cluster, timestamps)
     answers = await asyncio.gather(

@@ -1,7 +1,7 @@
-"""What a client can be told, checked once with all problems reported together.
+"""Client options, checked once with all problems reported together.
 
-What each option means and which values it takes. The defaults of what every client can be
-told are here, the others in the signatures of ``Producer``, ``Consumer`` and ``Admin``.
+Each field documents an option and its values. Options that all clients have get their
+defaults here, the others in the signatures of ``Producer``, ``Consumer`` and ``Admin``.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tidelog.errors import InvalidConfig
 from tidelog.wire.connection import Address
 
 Partitioner = Callable[[str, bytes | None, bytes | None, int], int]
-"""Chooses a partition from topic, key, value and the number of partitions."""
+"""Returns a partition for topic, key, value and the number of partitions."""
 
 PartitionerName = Literal["murmur2", "sticky", "round-robin"]
 CompressionName = Literal["none", "gzip", "snappy", "lz4", "zstd"]
@@ -32,13 +32,13 @@ ASSIGNORS: tuple[AssignorName, ...] = ("range", "roundrobin", "sticky", "coopera
 DEFAULT_ASSIGNOR: AssignorName = "cooperative-sticky"
 DEFAULT_SESSION_TIMEOUT_MS = 45_000
 DEFAULT_HEARTBEAT_INTERVAL_MS = 3_000
-IN_FLIGHT_MAX_IDEMPOTENT = 5  # How many batches a partition's leader remembers of a producer.
+IN_FLIGHT_MAX_IDEMPOTENT = 5  # A partition's leader remembers so many batches of a producer.
 
 DEFAULT_PORT = 9092
 
 
 class ClientSettings(TypedDict, total=False):
-    """What every client can be told of how to talk to a cluster: see ``ClientOptions``."""
+    """Connection settings that every client accepts: see ``ClientOptions``."""
 
     client_id: str
     request_timeout_ms: int
@@ -52,20 +52,20 @@ class ClientSettings(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class ClientOptions:
-    """What every client needs to find and talk to a cluster."""
+    """Options of every client: how to find the cluster and talk to it."""
 
     bootstrap: tuple[Address, ...]
     client_id: str = "tidelog"
-    request_timeout_ms: int = 30_000  # an answer must come within
-    metadata_max_age_ms: int = 300_000  # leaders and partition counts are looked up again after
-    retry_backoff_ms: int = 100  # first wait before a failed request is tried again
+    request_timeout_ms: int = 30_000  # longest wait for an answer
+    metadata_max_age_ms: int = 300_000  # longest age before metadata is fetched again
+    retry_backoff_ms: int = 100  # wait before the first retry; doubles up to the maximum
     retry_backoff_max_ms: int = 1_000
-    reconnect_backoff_ms: int = 50  # first wait before a node that failed is connected to again
+    reconnect_backoff_ms: int = 50  # wait before the first reconnection to a node; doubles
     reconnect_backoff_max_ms: int = 1_000
     ssl: ssl_module.SSLContext | None = None  # None: plain TCP
 
     def problems(self) -> list[str]:
-        """Return what is wrong, one sentence each."""
+        """Return the problems, one sentence each."""
         return [
             *positive(self, "request_timeout_ms", "metadata_max_age_ms"),
             *positive(self, "retry_backoff_ms", "retry_backoff_max_ms"),
@@ -75,28 +75,28 @@ class ClientOptions:
 
 @dataclass(frozen=True, slots=True)
 class ProducerOptions:
-    """How a producer batches, retries and promises."""
+    """Options for batching, retries and delivery guarantees."""
 
-    acks: int  # 0: none waited for, 1: the leader's, -1: all in-sync replicas'
-    is_idempotent: bool  # each record is written once and in order, whatever is retried
+    acks: int  # 0: no answer, 1: after the leader's append, -1: after all in-sync replicas'
+    is_idempotent: bool  # writes each record once and in order, despite retries
     compression: CompressionType
     compression_level: int | None  # None: the codec's default
-    batch_size_bytes: int  # a partition's batch is sent when this is reached
-    linger_ms: float  # or when it is this old
-    request_size_bytes_max: int  # no record and no request is larger
-    buffer_memory_bytes: int  # records that wait or are under way; more make send() wait
-    max_block_ms: int  # how long send() waits for room or for the topic's metadata
-    max_in_flight: int  # requests under way to one node
+    batch_size_bytes: int  # A partition's batch is sent when it has this size
+    linger_ms: float  # or this age.
+    request_size_bytes_max: int  # largest record and largest request
+    buffer_memory_bytes: int  # buffered and in-flight records; send() waits when it is full
+    max_block_ms: int  # longest wait in send() for buffer space or the topic's metadata
+    max_in_flight: int  # requests in flight to one node
     retries: int
     delivery_timeout_ms: int  # from send() to success or failure, retries included
     request_timeout_ms: int
     retry_backoff_ms: int
     retry_backoff_max_ms: int
-    transactional_id: str | None  # names this producer over restarts; None: no transactions
-    transaction_timeout_ms: int  # after which the coordinator aborts what is still open
+    transactional_id: str | None  # identifies this producer across restarts; None: no transactions
+    transaction_timeout_ms: int  # The coordinator aborts an open transaction after this time.
 
     def problems(self) -> list[str]:
-        """Return what is wrong, one sentence each."""
+        """Return the problems, one sentence each."""
         found = [
             *positive(self, "batch_size_bytes", "request_size_bytes_max", "buffer_memory_bytes"),
             *positive(self, "max_block_ms", "max_in_flight", "delivery_timeout_ms"),
@@ -105,7 +105,7 @@ class ProducerOptions:
         if self.transactional_id == "":
             found.append("transactional_id must not be empty; leave it out to have no transactions")
         if self.transactional_id is not None and not self.is_idempotent:
-            found.append("transactions need idempotence")
+            found.append("transactions need idempotence; set enable_idempotence=True")
         if self.acks not in (0, 1, -1):
             found.append(f"acks must be 0, 1 or 'all', not {self.acks}")
         if self.linger_ms < 0:
@@ -124,9 +124,9 @@ class ProducerOptions:
     def _problems_of_idempotence(self) -> list[str]:
         found = []
         if self.acks != -1:
-            found.append("idempotence needs acks='all'")
+            found.append("idempotence needs acks='all'; set it, or enable_idempotence=False")
         if self.retries == 0:
-            found.append("idempotence needs retries")
+            found.append("idempotence needs retries above zero")
         if self.max_in_flight > IN_FLIGHT_MAX_IDEMPOTENT:
             found.append(
                 f"idempotence needs max_in_flight of at most {IN_FLIGHT_MAX_IDEMPOTENT}, "
@@ -137,32 +137,32 @@ class ProducerOptions:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerOptions:
-    """How a consumer fetches, commits and lives in its group."""
+    """Options for fetching, committing and group membership."""
 
     group_id: str | None  # None: no group, only assign()
     group_instance_id: str | None  # a name that survives restarts: static membership
-    group_protocol: GroupProtocol  # who divides the partitions: a member, or the coordinator
-    group_remote_assignor: str | None  # the coordinator's assignor to ask for; None: its choice
+    group_protocol: GroupProtocol  # partitions are assigned by: a member, or the coordinator
+    group_remote_assignor: str | None  # the coordinator's assignor; None: its default
     assignors: tuple[AssignorName, ...]  # in order of preference; classic protocol
-    auto_offset_reset: ResetPolicy  # where to start when nothing (or nothing valid) is committed
+    auto_offset_reset: ResetPolicy  # start position without a valid committed offset
     enable_auto_commit: bool
     auto_commit_interval_ms: int
     isolation_level: IsolationLevel
     fetch_min_bytes: int
     fetch_max_wait_ms: int
-    fetch_max_bytes: int  # of one answer
-    max_partition_fetch_bytes: int  # of one partition in one answer
-    prefetch_bytes_max: int  # fetched and not yet consumed, all partitions together
+    fetch_max_bytes: int  # for one answer
+    max_partition_fetch_bytes: int  # for one partition in one answer
+    prefetch_bytes_max: int  # fetched and not yet returned, over all partitions
     max_poll_records: int
-    max_poll_interval_ms: int  # longer between two polls and the group gives up on us
-    session_timeout_ms: int  # classic protocol, and the next
+    max_poll_interval_ms: int  # The group removes a member that does not poll for so long.
+    session_timeout_ms: int  # classic protocol only, as is the next
     heartbeat_interval_ms: int
     allow_auto_create_topics: bool
     check_crcs: bool
     rack: str | None
 
     def problems(self) -> list[str]:
-        """Return what is wrong, one sentence each."""
+        """Return the problems, one sentence each."""
         found = [
             *positive(self, "auto_commit_interval_ms", "fetch_min_bytes", "fetch_max_bytes"),
             *positive(self, "max_partition_fetch_bytes", "prefetch_bytes_max", "max_poll_records"),
@@ -195,7 +195,7 @@ class ConsumerOptions:
             found.append("group_remote_assignor needs group_protocol='consumer'")
         if self.group_protocol == "consumer":
             found += [
-                f"{name} is the coordinator's to say with group_protocol='consumer'"
+                f"{name} cannot be set with group_protocol='consumer'; the coordinator decides"
                 for name, default in (
                     ("assignors", (DEFAULT_ASSIGNOR,)),
                     ("session_timeout_ms", DEFAULT_SESSION_TIMEOUT_MS),
@@ -209,12 +209,12 @@ class ConsumerOptions:
 def client_options(
     bootstrap_servers: str | Sequence[str], settings: ClientSettings
 ) -> ClientOptions:
-    """Return the options, not checked. Raises ``InvalidConfig`` for the servers."""
+    """Return unchecked options. Raises ``InvalidConfig`` for invalid servers."""
     return ClientOptions(parse_bootstrap(bootstrap_servers), **settings)
 
 
 def check(*options: ClientOptions | ProducerOptions | ConsumerOptions) -> None:
-    """Raise ``InvalidConfig`` with every problem of the options, if there is any."""
+    """Raise ``InvalidConfig`` with all problems of the options, if any."""
     problems = [problem for option in options for problem in option.problems()]
     if problems:
         raise InvalidConfig(problems)
@@ -230,7 +230,7 @@ def positive(options: object, *names: str) -> list[str]:
 
 
 def one_of(name: str, value: object, allowed: Sequence[str]) -> list[str]:
-    """Return a sentence if the value is not one of those allowed."""
+    """Return a sentence if the value is not an allowed one."""
     return [] if value in allowed else [f"{name} must be one of {', '.join(allowed)}, not {value}"]
 
 
@@ -250,7 +250,7 @@ def parse_bootstrap(servers: str | Sequence[str]) -> tuple[Address, ...]:
         else:
             addresses.append(address)
     if not addresses and not problems:
-        problems.append("bootstrap_servers names no server")
+        problems.append("bootstrap_servers names no server; give host:port")
     if problems:
         raise InvalidConfig(problems)
     return tuple(addresses)

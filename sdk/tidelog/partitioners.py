@@ -1,9 +1,9 @@
-"""Which partition a record without one goes to.
+"""Partitioners: they choose a partition for each record sent without one.
 
-A partitioner is made per topic. ``choose`` gets the batch that the record would join
-only through ``on_batch_filled``: the sticky ones move on when a batch is full, so that
-records without a key fill few batches instead of many small ones.
-Source: KIP-480 and KIP-794, the sticky partitioner; murmur2 is every Kafka client's.
+A partitioner is made per topic. ``on_batch_filled`` tells it that the current batch is
+full: the sticky ones then change the partition, so that records without a key fill few
+batches instead of many small ones.
+Source: KIP-480 and KIP-794, the sticky partitioner; murmur2 as in every Kafka client.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class TopicPartitioner(Protocol):
         """Return a partition in ``[0, partition_count)``."""
 
     def on_batch_filled(self, partition_count: int) -> None:
-        """Note that the batch of the partition last chosen takes no more."""
+        """Note that the batch of the last chosen partition is full."""
 
 
 class Sticky:
-    """Stays with one partition until its batch is full, whatever the keys."""
+    """Keeps one partition for all keys until its batch is full."""
 
     def __init__(self, topic: str) -> None:
         del topic
@@ -52,11 +52,11 @@ class Sticky:
 
 
 class Murmur2(Sticky):
-    """The partition of the key's hash; sticky for records without a key."""
+    """Chooses by the key's hash; sticky for records without a key."""
 
     def __init__(self, topic: str) -> None:
         super().__init__(topic)
-        self._hashes: dict[bytes, int] = {}  # Keys come again and the hash is slow in Python.
+        self._hashes: dict[bytes, int] = {}  # Keys repeat, and the hash is slow in Python.
 
     def choose(self, key: bytes | None, value: bytes | None, partition_count: int) -> int:
         """Return the partition that every Kafka client chooses for the key."""
@@ -71,7 +71,7 @@ class Murmur2(Sticky):
 
 
 class RoundRobin:
-    """Each record to the next partition, whatever the keys."""
+    """Sends each record to the next partition, for all keys."""
 
     def __init__(self, topic: str) -> None:
         del topic
@@ -84,17 +84,17 @@ class RoundRobin:
         return self._next % partition_count
 
     def on_batch_filled(self, partition_count: int) -> None:
-        """Nothing depends on batches."""
+        """Ignore batches: the choice does not depend on them."""
 
 
 class Custom:
-    """The user's own function."""
+    """Calls the user's function."""
 
     def __init__(self, topic: str, function: Partitioner) -> None:
         self._topic, self._function = topic, function
 
     def choose(self, key: bytes | None, value: bytes | None, partition_count: int) -> int:
-        """Return what the function says. Raises ``InvalidRequest`` if that is no partition."""
+        """Return the function's choice. Raises ``InvalidRequest`` if it is not a partition."""
         partition = self._function(self._topic, key, value, partition_count)
         if type(partition) is not int or not 0 <= partition < partition_count:
             raise InvalidRequest(
@@ -104,7 +104,7 @@ class Custom:
         return partition
 
     def on_batch_filled(self, partition_count: int) -> None:
-        """Nothing depends on batches."""
+        """Ignore batches: the choice does not depend on them."""
 
 
 _BY_NAME: dict[str, Callable[[str], TopicPartitioner]] = {
@@ -117,7 +117,7 @@ _BY_NAME: dict[str, Callable[[str], TopicPartitioner]] = {
 def partitioner_factory(
     partitioner: PartitionerName | Partitioner,
 ) -> Callable[[str], TopicPartitioner]:
-    """Return what makes the partitioner of a topic. Raises ``InvalidConfig``."""
+    """Return a function that makes a topic's partitioner. Raises ``InvalidConfig``."""
     if callable(partitioner):
         return lambda topic: Custom(topic, partitioner)
     if partitioner not in _BY_NAME:

@@ -1,4 +1,4 @@
-"""``Producer``: writes records, in batches, each once and in order unless told otherwise."""
+"""``Producer`` writes records in batches, by default each exactly once and in order."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from tidelog.producing.writer import RecordWriter
 class Producer(RecordWriter):
     """Writes records to topics.
 
-    ``async with Producer("localhost:9092") as producer:`` or ``start()`` and ``close()``.
-    One task-safe object for the whole program; all calls from one event loop.
-    ``sync()`` gives the same for programs without one.
+    Use ``async with Producer("localhost:9092") as producer:``, or ``start()`` and ``close()``.
+    One producer serves all tasks of a program; make all calls from one event loop.
+    ``sync()`` returns a producer for programs without one.
     """
 
     def __init__(
@@ -51,12 +51,12 @@ class Producer(RecordWriter):
         delivery_timeout_ms: int = 120_000,
         **settings: Unpack[ClientSettings],
     ) -> None:
-        """Check the options (see ``options``); nothing is sent before ``start()``.
+        """Check the options (see ``tidelog.options``); ``start()`` connects.
 
-        ``enable_idempotence`` is on unless ``acks``, ``retries`` or ``max_in_flight``
-        rule it out. With a ``transactional_id``, records are sent within ``transaction()``
-        only; of all producers that have the same, the one that began last can. Raises
-        ``InvalidConfig`` naming every problem.
+        ``enable_idempotence`` is on unless ``acks``, ``retries`` or ``max_in_flight`` exclude it.
+        With a ``transactional_id``, records can be sent only within ``transaction()``; a new
+        producer with the same id fences the earlier ones. Raises ``InvalidConfig`` with all
+        problems.
         """
         acks_number = parse_acks(acks)
         if enable_idempotence is None:
@@ -85,5 +85,5 @@ class Producer(RecordWriter):
         super().__init__(Cluster(client), options, partitioner_factory(partitioner))
 
     def sync(self) -> SyncProducer:
-        """Return the plain face of this producer; it is used through that alone from here on."""
+        """Return a synchronous client around this producer; use only that one afterwards."""
         return SyncProducer(self)

@@ -1,7 +1,7 @@
-"""When the record at an offset was made: for how far, in time, a group is behind.
+"""Timestamps of records at given offsets, for the time lag of groups.
 
-No request of the protocol gives the time of an offset, so the record is fetched: a
-little of each partition in one request a node, and one batch by itself of partitions
+No request of the protocol returns the time of an offset, so the record is fetched: a few
+KiB of each partition in one request per node, and one batch alone for each partition
 whose next batch is larger than that.
 """
 
@@ -28,7 +28,7 @@ FETCHED_AT_FIRST_BYTES = 4096  # of each partition
 FETCHED_IN_ALL_BYTES_MAX = 50 * 1024 * 1024  # by one request
 ALONE_AT_ONCE_MAX = 8
 
-# Answers after which it is asked again, of the leader that there is by then.
+# Errors after which the current leader is asked.
 _LEADER_MOVED = frozenset(
     {
         ErrorCode.not_leader_or_follower,
@@ -44,9 +44,10 @@ async def record_times(
 ) -> dict[TopicPartition, int | None]:
     """Return for each partition the timestamp of the first record at or after the offset.
 
-    In milliseconds since 1970; ``None`` where there is no record, or none any more at the
-    offset. Of a batch that compaction has emptied from the offset on it is the batch's
-    largest. Retries while leaders move; then raises ``RequestTimedOut`` or what nodes say.
+    In milliseconds since 1970; ``None`` if no record exists at or after the offset, or the
+    offset is gone. If compaction has removed all later records of the batch, the batch's
+    largest timestamp. Retries while leaders move; then raises ``RequestTimedOut`` or the
+    nodes' error.
     """
     return await ask_until_found(
         cluster,
@@ -62,7 +63,7 @@ async def _ask(
     offsets: Mapping[TopicPartition, int],
     found: dict[TopicPartition, int | None],
 ) -> TidelogError | None:
-    """Ask every leader and add what they say to ``found``; return a failure if one is missing."""
+    """Ask every leader and add the answers to ``found``; return a failure, if any."""
     led, failures = await by_leader(cluster, offsets)
 
     async def ask(node: int, some: Iterable[TopicPartition]) -> list[TopicPartition]:
@@ -77,7 +78,7 @@ async def _ask(
     for start in range(0, len(alone), ALONE_AT_ONCE_MAX):
         some = alone[start : start + ALONE_AT_ONCE_MAX]
         for left in await asyncio.gather(*(ask(node, [partition]) for node, partition in some)):
-            # Alone, a batch of any size is sent: there was none to come.
+            # Alone, a batch of any size is returned: an empty answer means no record.
             found.update(dict.fromkeys(left))
     return worst(failures)
 
@@ -88,7 +89,7 @@ async def _fetch(
     offsets: Mapping[TopicPartition, int],
     found: dict[TopicPartition, int | None],
 ) -> list[TopicPartition]:
-    """Add to ``found`` what one answer tells; return partitions that have more than fitted."""
+    """Add one answer's times to ``found``; return partitions whose batch did not fit."""
     topics: dict[str, list[FetchPartition]] = {}
     for partition, offset in offsets.items():
         leader = cluster.leader(partition)
@@ -147,7 +148,7 @@ def _timestamp(data: bytes, offset: int) -> int:
             if record.offset >= offset:
                 return record.timestamp_ms
     except CorruptRecordBatch:
-        # Cut short: Kafka cuts a batch where a partition's share of the answer ends. The
-        # batch's begin is older than the record by what the producer waited for others.
+        # Truncated: Kafka cuts a batch where the partition's share of the answer ends. The
+        # batch's base timestamp is earlier by at most the time that the producer lingered.
         return header.base_timestamp_ms
     return header.max_timestamp_ms

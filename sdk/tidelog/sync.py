@@ -1,8 +1,8 @@
-"""The clients for programs without an event loop: ``Producer(...).sync()`` and so on.
+"""Synchronous clients for programs without an event loop: ``Producer(...).sync()`` etc.
 
-Each face owns a thread with an event loop, in which its client lives. A call runs the
-client's coroutine there and waits for it; ``Blocking`` makes such a method of a
-coroutine method, with the same signature.
+Each has a thread with an event loop, in which the asynchronous client runs. A call runs
+the client's coroutine there and waits for it; ``Blocking`` turns a coroutine method into
+such a method, with the same signature.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ class LoopThread:
         self.is_closed = False
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Run the coroutine in the loop and return its result; interrupted, it is cancelled."""
+        """Run the coroutine in the loop and return its result; an interrupt cancels it."""
         if self.is_closed:
             coroutine.close()
             raise ClientClosed("the client is closed")
         if threading.current_thread() is self._thread:
             coroutine.close()
-            raise InvalidRequest("a callback of the client's own thread must not wait for it")
+            raise InvalidRequest("a callback in the client's thread must not call the client")
         future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
         try:
             return future.result()
@@ -53,7 +53,7 @@ class LoopThread:
             raise
 
     def call_soon(self, function: Callable[[], object]) -> None:
-        """Call the function in the loop, soon; any thread may ask."""
+        """Call the function in the loop, soon. Thread-safe."""
         if self.is_closed:
             raise ClientClosed("the client is closed")
         self._loop.call_soon_threadsafe(function)
@@ -67,7 +67,7 @@ class LoopThread:
         self._thread.join()
 
     def _serve(self) -> None:
-        # All of the loop's life is in this thread: the others may run loops of their own.
+        # The loop is closed in its own thread, because other threads may run loops of their own.
         try:
             self._loop.run_forever()
             self._loop.run_until_complete(self._loop.shutdown_asyncgens())
@@ -79,19 +79,19 @@ class LoopThread:
 ClientT = TypeVar("ClientT", bound=Client)
 
 
-class Face(Generic[ClientT]):
-    """A client in a thread of its own."""
+class SyncClient(Generic[ClientT]):
+    """Runs a client in its own thread."""
 
     def __init__(self, client: ClientT) -> None:
-        self.client = client  # Lives in the thread: its methods must not be called elsewhere.
+        self.client = client  # Runs in the thread: call its methods only there.
         self.thread = LoopThread(f"tidelog-{type(client).__name__.lower()}")
 
     def start(self) -> None:
-        """Connect. Idempotent; every call does it when it was not done."""
+        """Connect. Idempotent; every call starts the client if needed."""
         self.thread.run(self.client.start())
 
     def close(self) -> None:
-        """End, as the client does, and the thread with it. Idempotent."""
+        """Close the client and end the thread. Idempotent."""
         self._close(has_failed=False)
 
     def __enter__(self) -> Self:
@@ -121,41 +121,41 @@ class Face(Generic[ClientT]):
             self.thread.close()
 
     def _end(self, *, has_failed: bool) -> Coroutine[Any, Any, None]:
-        """Return what closes the client."""
+        """Return the coroutine that closes the client."""
         del has_failed
         return self.client.close()
 
 
 class Blocking(Generic[C, P, T]):
-    """A coroutine method of a client as a plain method of its face."""
+    """Turns a client's coroutine method into a blocking method."""
 
     def __init__(self, method: Callable[Concatenate[C, P], Coroutine[Any, Any, T]]) -> None:
         self._method = method
         self.__doc__ = method.__doc__
 
-    def __get__(self, face: Face[Any], owner: type[Face[Any]]) -> Callable[P, T]:
-        """Return the method, bound to the face's client."""
+    def __get__(self, sync_client: SyncClient[Any], owner: type[SyncClient[Any]]) -> Callable[P, T]:
+        """Return the method, bound to the client."""
 
         def call(*args: P.args, **kwargs: P.kwargs) -> T:
-            return face.thread.run(self._method(face.client, *args, **kwargs))
+            return sync_client.thread.run(self._method(sync_client.client, *args, **kwargs))
 
         return call
 
 
 class InLoop(Generic[C, P, T]):
-    """A plain method of a client that has to run in the client's loop."""
+    """Runs a client's plain method in the client's loop."""
 
     def __init__(self, method: Callable[Concatenate[C, P], T]) -> None:
         self._method = method
         self.__doc__ = method.__doc__
 
-    def __get__(self, face: Face[Any], owner: type[Face[Any]]) -> Callable[P, T]:
-        """Return the method, bound to the face's client."""
+    def __get__(self, sync_client: SyncClient[Any], owner: type[SyncClient[Any]]) -> Callable[P, T]:
+        """Return the method, bound to the client."""
 
         def call(*args: P.args, **kwargs: P.kwargs) -> T:
             async def run() -> T:
-                return self._method(face.client, *args, **kwargs)
+                return self._method(sync_client.client, *args, **kwargs)
 
-            return face.thread.run(run())
+            return sync_client.thread.run(run())
 
         return call

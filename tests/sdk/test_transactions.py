@@ -269,7 +269,7 @@ def test_send_needs_a_transaction_and_there_is_one_at_a_time(
             with pytest.raises(InvalidRequest, match="within a transaction"):
                 await producer.send(topic, b"v")
             async with producer.transaction() as transaction:
-                with pytest.raises(InvalidRequest, match="one at a time"):
+                with pytest.raises(InvalidRequest, match="has an open transaction"):
                     async with producer.transaction():
                         pass
                 await producer.send(topic, b"v")

@@ -1,1 +1,1 @@
-"""The inside of the admin: one module per kind of thing administered."""
+"""The implementation of ``Admin``, one module per kind of resource."""

@@ -1,4 +1,4 @@
-"""How an admin asks: tries again what may pass, raises what will not."""
+"""The start, close and retry logic that all calls of ``Admin`` share."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class AdminCalls(Client):
-    """What the parts of ``Admin`` share."""
+    """Owns the admin's connections and retries its calls."""
 
     def __init__(self, cluster: Cluster, timeout_ms: int) -> None:
         self._cluster = cluster
@@ -26,7 +26,7 @@ class AdminCalls(Client):
         self._is_closed = False
 
     async def start(self) -> None:
-        """Connect. Idempotent; every call does it when it was not done.
+        """Connect. Idempotent; every call starts the admin if needed.
 
         Raises ``ConnectionFailed`` if no node answers within the request timeout.
         """
@@ -46,7 +46,7 @@ class AdminCalls(Client):
         return datetime.timedelta(seconds=self._cluster.request_timeout_s)
 
     async def _retried(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Return what an attempt returns, trying again while its error is retriable."""
+        """Return the attempt's result; retriable errors are retried until the timeout."""
         await self.start()
         backoff = self._cluster.backoff()
         failure: TidelogError | None = None
@@ -66,12 +66,13 @@ class AdminCalls(Client):
 
 
 def _may_pass(error: TidelogError) -> bool:
-    # Clients that wait for a topic to appear retry this; who asks by name wants to know.
+    # Only clients that wait for a topic to appear retry this error. An admin asked for the
+    # topic by name and reports that it does not exist.
     return error.retriable and error.code is not ErrorCode.unknown_topic_or_partition
 
 
 def raise_failures(failures: Mapping[object, tuple[ErrorCode, str | None]], *, what: str) -> None:
-    """Raise the errors among the answers, one by itself or several together."""
+    """Raise the only error among the answers as it is, or several as ``SeveralFailed``."""
     errors = {
         name: error_for(code, message, about=f"{what} {name}" if what else name)
         for name, (code, message) in failures.items()

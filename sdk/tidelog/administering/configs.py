@@ -1,4 +1,4 @@
-"""Configs of topics, groups and nodes, the cluster itself, and its disks."""
+"""Admin calls for configs of topics, groups and nodes, for nodes and for log directories."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ _TYPES = {
 
 
 class ConfigCalls(AdminCalls):
-    """The admin's calls about configs, nodes and log directories."""
+    """Admin calls for configs, nodes and log directories."""
 
     async def describe_configs(
         self,
@@ -71,10 +71,10 @@ class ConfigCalls(AdminCalls):
         keys: Iterable[str] | None = None,
         include_documentation: bool = False,
     ) -> dict[str, ConfigEntry]:
-        """Return a resource's configs in force, by name; only these if ``keys`` are given.
+        """Return a resource's configs in force, by name; only ``keys`` if they are given.
 
-        A node is named by its id; ``""`` are the defaults of all nodes. A group has configs
-        whether it is there or not.
+        A node is named by its id; ``""`` selects the defaults of all nodes. A group has configs
+        even before it exists.
         """
         request = build(
             DescribeConfigsRequest,
@@ -110,9 +110,9 @@ class ConfigCalls(AdminCalls):
         subtract: Mapping[str, str] | None = None,
         validate_only: bool = False,
     ) -> None:
-        """Set configs, put them back to their defaults, or change lists; the others stay.
+        """Set configs, reset them to their defaults, or change lists; other configs stay.
 
-        All of it or nothing. Raises ``InvalidConfig``.
+        Atomic: either all changes are made or none. Raises ``InvalidConfig``.
         """
         changes = [
             *((key, "set", value) for key, value in (set or {}).items()),
@@ -172,7 +172,7 @@ class ConfigCalls(AdminCalls):
         return await self._retried(attempt)
 
     async def describe_log_dirs(self, node_ids: Iterable[int] | None = None) -> list[LogDir]:
-        """Return the log directories of these nodes, of all if none are named."""
+        """Return the log directories of the named nodes; of all nodes by default."""
         await self.start()
         wanted = sorted(self._cluster.nodes) if node_ids is None else list(node_ids)
         request = build(DescribeLogDirsRequest, topics=None)
@@ -199,11 +199,11 @@ def _resource_type(resource_type: str) -> int:
 
 
 def _node_of(resource_type: ResourceType, name: str | int) -> int | None:
-    """Return which node must be asked: a node's own configs are known to it alone."""
+    """Return the node to ask, or None for any: only a node itself knows its own configs."""
     if resource_type != "node" or name == "":
         return None
     if not str(name).isdecimal():
-        raise InvalidRequest(f"a node is named by its id, not {name!r}")
+        raise InvalidRequest(f"name a node by its id, not {name!r}")
     return int(name)
 
 

@@ -1,4 +1,4 @@
-"""Everything that an ``Admin`` can be asked."""
+"""All calls of an ``Admin`` in one class."""
 
 from __future__ import annotations
 
@@ -8,4 +8,4 @@ from tidelog.administering.transactions import TransactionCalls
 
 
 class EveryCall(ShareGroupCalls, ConfigCalls, TransactionCalls):
-    """The calls of an admin, once its options are checked."""
+    """An admin whose options have been checked; it has every admin call."""

@@ -1,4 +1,4 @@
-"""Groups and the offsets they have committed."""
+"""Admin calls for groups and their committed offsets."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from tidelog.wire.requests import (
     OFFSET_DELETE,
 )
 
-CLASSIC_MEMBER = 0  # a member's type in ConsumerGroupDescribe
+CLASSIC_MEMBER = 0  # the member type in ConsumerGroupDescribe
 
 _HAS_MEMBERS = frozenset(
     {
@@ -61,12 +61,12 @@ _HAS_MEMBERS = frozenset(
 
 
 class GroupCalls(TopicCalls):
-    """The admin's calls about groups; offsets are reset by what ``TopicCalls`` looks up."""
+    """Admin calls for groups; resets look offsets up through ``TopicCalls``."""
 
     async def list_groups(
         self, *, states: Iterable[str] = (), types: Iterable[str] = ()
     ) -> list[GroupListing]:
-        """Return all groups by id, of these states and types if any are named."""
+        """Return groups sorted by id; only those with the given states and types, if any."""
         await self.start()
         request = build(ListGroupsRequest, states_filter=tuple(states), types_filter=tuple(types))
 
@@ -96,9 +96,9 @@ class GroupCalls(TopicCalls):
         return dict(zip(wanted, found, strict=True))
 
     async def delete_groups(self, group_ids: Iterable[str]) -> None:
-        """Delete groups with what they committed.
+        """Delete groups and their committed offsets.
 
-        Raises ``NonEmptyGroup`` while a group has members, ``GroupIdNotFound``.
+        Raises ``NonEmptyGroup`` while a group has members, and ``GroupIdNotFound``.
         """
         wanted = list(dict.fromkeys(group_ids))
         outcomes = await asyncio.gather(
@@ -115,7 +115,7 @@ class GroupCalls(TopicCalls):
     async def list_group_offsets(
         self, group_id: str, partitions: Iterable[tuple[str, int]] | None = None
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return what the group has committed, of all partitions if none are named."""
+        """Return the group's committed offsets; of all its partitions by default."""
         await self.start()
         wanted = None if partitions is None else [TopicPartition(*p) for p in partitions]
         return await Coordinator(self._cluster, group_id).committed(
@@ -125,10 +125,10 @@ class GroupCalls(TopicCalls):
     async def group_lag(
         self, group_id: str, partitions: Iterable[tuple[str, int]] = ()
     ) -> dict[TopicPartition, PartitionLag]:
-        """Return how far the group is behind, in what it has committed and these partitions.
+        """Return the group's lag in every committed partition and in ``partitions``.
 
-        One fetch a node and 4 KiB a partition that lags, and one batch of each whose next
-        batch is larger. A topic that was deleted since has no end.
+        The cost is one fetch per node, with 4 KiB for each lagging partition, and one further
+        batch for each partition whose next batch is larger. A deleted topic has no end offset.
         """
         committed = await self.list_group_offsets(group_id)
         offsets = {partition: at.offset for partition, at in committed.items()}
@@ -161,9 +161,9 @@ class GroupCalls(TopicCalls):
         to: OffsetSpec,
         is_dry_run: bool = False,
     ) -> dict[TopicPartition, int]:
-        """Commit an end of each partition, or where a time begins; return the new offsets.
+        """Commit the first, last or first offset after a time of each partition; return them.
 
-        A time behind the last record gives the end. Nothing is committed in a dry run.
+        A time after the last record selects the end offset. A dry run commits nothing.
         """
         wanted = [TopicPartition(*partition) for partition in partitions]
         found = await self.list_offsets(dict.fromkeys(wanted, to))
@@ -181,7 +181,7 @@ class GroupCalls(TopicCalls):
     async def delete_group_offsets(
         self, group_id: str, partitions: Iterable[tuple[str, int]]
     ) -> None:
-        """Forget what the group has committed for these partitions.
+        """Delete the group's committed offsets of these partitions.
 
         Raises ``GroupSubscribedToTopic`` while members read the topic.
         """
@@ -210,7 +210,7 @@ class GroupCalls(TopicCalls):
     async def _lags(
         self, offsets: Mapping[TopicPartition, int], partitions: Iterable[tuple[str, int]]
     ) -> dict[TopicPartition, PartitionLag]:
-        """Return how far these offsets, and these partitions without one, are behind."""
+        """Return the lag at these offsets, and for partitions without a committed offset."""
         wanted = {*offsets, *(TopicPartition(*p) for p in partitions)}
         counts = {
             topic.name: topic.partition_count
@@ -239,7 +239,7 @@ class GroupCalls(TopicCalls):
         try:
             return await self._describe_classic(coordinator)
         except GroupIdNotFound as not_found:
-            # Perhaps it is of the other type; older nodes do not know any such.
+            # The group may have the other type; older nodes know only classic groups.
             try:
                 return await self._describe_consumers(coordinator)
             except (GroupIdNotFound, UnsupportedVersion):
@@ -317,17 +317,17 @@ class GroupCalls(TopicCalls):
 
 
 def check_described(response: Any, group_id: str) -> None:
-    """Raise what a description of one group says instead."""
+    """Raise the error in a description of one group."""
     group = response.groups[0]
     if group.error_code is not ErrorCode.none:
         raise error_for(group.error_code, group.error_message, about=f"group {group_id!r}")
-    # Before version 6 an unknown group is told by its state alone.
+    # Before version 6 only the state ``Dead`` shows that a group is unknown.
     if group.group_state == "Dead":
-        raise GroupIdNotFound(f"group {group_id!r} is not there")
+        raise GroupIdNotFound(f"group {group_id!r} does not exist")
 
 
 def assigned_partitions(assignment: Any) -> tuple[TopicPartition, ...]:
-    """Return the partitions of a described member."""
+    """Return the partitions in a described member's assignment."""
     return tuple(
         TopicPartition(topic.topic_name, int(number))
         for topic in assignment.topic_partitions

@@ -1,4 +1,4 @@
-"""What an admin takes and returns: frozen values, ready for ``dataclasses.asdict``."""
+"""Arguments and results of admin calls: frozen values that ``dataclasses.asdict`` accepts."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ __all__ = [
 
 NamedOffset = Literal["earliest", "latest", "max-timestamp", "earliest-local", "latest-tiered"]
 OffsetSpec = NamedOffset | int
-"""An end of a partition by name, or a time in milliseconds since 1970."""
+"""``earliest``, ``latest`` and so on, or a time in milliseconds since 1970."""
 
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """A topic to create; -1 leaves the number to the cluster's defaults.
+    """A topic to create; a number of -1 means the cluster's default.
 
-    With ``assignments`` (replicas by partition) the two numbers stay at -1.
+    With ``assignments`` (replicas by partition) both numbers must be -1.
     """
 
     name: str
@@ -53,7 +53,7 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True)
 class CreatedTopic:
-    """A topic just created (or, only validated, as it would be: then without an id)."""
+    """A created topic; after ``validate_only``, the topic that would be created, without an id."""
 
     name: str
     topic_id: uuid.UUID | None
@@ -73,7 +73,7 @@ class TopicListing:
 
 @dataclass(frozen=True, slots=True)
 class PartitionDescription:
-    """A partition; ``leader`` is -1 while there is none."""
+    """A partition; ``leader`` is -1 while it has none."""
 
     partition: int
     leader: int
@@ -94,7 +94,7 @@ class TopicDescription:
 
 @dataclass(frozen=True, slots=True)
 class ConfigSynonym:
-    """One of the places a config's value could come from."""
+    """A level at which a config has a value."""
 
     name: str
     value: str | None
@@ -103,9 +103,9 @@ class ConfigSynonym:
 
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
-    """A config's value in force. A sensitive one has no value here.
+    """A config's effective value; None for a sensitive one.
 
-    ``source`` is where the value comes from (``default``, ``dynamic_topic``,
+    ``source`` is the level that the value was set at (``default``, ``dynamic_topic``,
     ``dynamic_broker``, ``dynamic_default_broker``, ``static_broker``, ``unknown``).
     """
 
@@ -120,7 +120,7 @@ class ConfigEntry:
 
     @property
     def is_default(self) -> bool:
-        """Whether no one has set it."""
+        """Whether the value is the default."""
         return self.source == "default"
 
 
@@ -156,7 +156,7 @@ class LogDirReplica:
 
 @dataclass(frozen=True, slots=True)
 class LogDir:
-    """A log directory of a node; sizes are -1 where the node does not say."""
+    """A log directory of a node; sizes are -1 if the node does not report them."""
 
     node_id: int
     path: str
@@ -178,10 +178,10 @@ class GroupListing:
 
 @dataclass(frozen=True, slots=True)
 class GroupMember:
-    """A member and what it is assigned.
+    """A member and its assignment.
 
-    What it is to have in the end is told of groups of KIP-848 alone, its epoch also of share
-    groups. ``is_classic`` tells whether it came by the classic protocol.
+    Only groups of KIP-848 report the target assignment; the member epoch is reported by
+    share groups too. ``is_classic`` is true for a member that uses the classic protocol.
     """
 
     member_id: str
@@ -196,11 +196,11 @@ class GroupMember:
 
 @dataclass(frozen=True, slots=True)
 class GroupDescription:
-    """A group, its members, and the node that coordinates it.
+    """A group, its members, and its coordinator.
 
-    ``type`` is ``classic``, ``consumer`` (KIP-848) or ``share`` (KIP-932); the latter two have
-    epochs: of the group, and of the assignment that its members are on their way to. Members
-    of a share group may have the same partitions.
+    ``type`` is ``classic``, ``consumer`` (KIP-848) or ``share`` (KIP-932). The latter two have
+    two epochs: the group's, and that of the target assignment. Several members of a share
+    group may have the same partition.
     """
 
     group_id: str
@@ -216,13 +216,13 @@ class GroupDescription:
 
 @dataclass(frozen=True, slots=True)
 class PartitionLag:
-    """How far a group is behind the end of a partition. ``None`` is not known.
+    """The distance from a group's position to the end of a partition; None if unknown.
 
-    ``lag`` counts offsets: what compaction and transactions leave out counts too.
-    ``lag_seconds`` is the age of the next record to be read, by its timestamp and this
-    machine's clock; 0 at the end, ``None`` where that record is gone or was never there.
-    Of a share group ``committed_offset`` is where it begins: before it everything is done.
-    What is done behind it counts as lag all the same.
+    ``lag`` counts offsets, including those removed by compaction or used by transactions.
+    ``lag_seconds`` is the age of the next record to read, by its timestamp and this
+    machine's clock; 0 at the end, ``None`` if that record does not exist (any more).
+    For a share group, ``committed_offset`` is its start offset: all records before it are
+    done. Records after it count as lag even if they are done.
     """
 
     committed_offset: int | None
@@ -233,7 +233,7 @@ class PartitionLag:
 
 @dataclass(frozen=True, slots=True)
 class ListedOffset:
-    """An offset looked up; -1 for what does not exist."""
+    """The result of an offset lookup; -1 for a value that does not exist."""
 
     offset: int
     timestamp_ms: int
@@ -242,7 +242,7 @@ class ListedOffset:
 
 @dataclass(frozen=True, slots=True)
 class TransactionListing:
-    """A transactional id in a list, with the state of its last transaction."""
+    """A transactional id and the state of its last transaction."""
 
     transactional_id: str
     producer_id: int
@@ -251,21 +251,21 @@ class TransactionListing:
 
 @dataclass(frozen=True, slots=True)
 class TransactionDescription:
-    """A transactional id, its last transaction, and the node that coordinates it."""
+    """A transactional id, its last transaction, and its coordinator."""
 
     transactional_id: str
     state: str
     producer_id: int
     producer_epoch: int
     timeout_ms: int
-    start_time_ms: int | None  # None: nothing is open
-    partitions: tuple[TopicPartition, ...]  # that take part, the reserved ones included
+    start_time_ms: int | None  # None: no transaction is open
+    partitions: tuple[TopicPartition, ...]  # those of the transaction, reserved ones included
     coordinator: int
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerDescription:
-    """What a partition's leader knows of a producer; -1 for what it does not."""
+    """A producer as a partition's leader knows it; -1 for an unknown number."""
 
     producer_id: int
     producer_epoch: int
@@ -277,7 +277,7 @@ class ProducerDescription:
 
 @dataclass(frozen=True, slots=True)
 class HangingTransaction:
-    """A transaction that is open in a partition, and that its coordinator will not end."""
+    """An open transaction in a partition that no coordinator will end."""
 
     partition: TopicPartition
     producer: ProducerDescription

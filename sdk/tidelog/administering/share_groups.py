@@ -1,4 +1,4 @@
-"""Share groups (KIP-932) and where they stand."""
+"""Admin calls for share groups (KIP-932) and their start offsets."""
 
 from __future__ import annotations
 
@@ -43,14 +43,15 @@ SHARE_PROTOCOL_TYPE = "share"
 
 
 class ShareGroupCalls(GroupCalls):
-    """The admin's calls about share groups, beside those about groups of any type."""
+    """Admin calls for share groups, in addition to those for groups of any type."""
 
     async def list_share_group_offsets(
         self, group_id: str, partitions: Iterable[tuple[str, int]] | None = None
     ) -> dict[TopicPartition, int | None]:
-        """Return where the group begins to read, in all that it reads if none are named.
+        """Return the group's start offsets; of all partitions that it reads by default.
 
-        Everything before is done. ``None``: it has not read the partition yet.
+        All records before a start offset are done. ``None``: the group has not read the
+        partition yet.
         """
         topics = None
         if partitions is not None:
@@ -79,9 +80,9 @@ class ShareGroupCalls(GroupCalls):
     async def share_group_lag(
         self, group_id: str, partitions: Iterable[tuple[str, int]] = ()
     ) -> dict[TopicPartition, PartitionLag]:
-        """Return how far the group is behind, in all that it reads and these partitions.
+        """Return the group's lag in all partitions that it reads and in ``partitions``.
 
-        It costs as ``group_lag`` does.
+        The cost is the same as for ``group_lag``.
         """
         known = await self.list_share_group_offsets(group_id)
         offsets = {partition: at for partition, at in known.items() if at is not None}
@@ -90,10 +91,10 @@ class ShareGroupCalls(GroupCalls):
     async def alter_share_group_offsets(
         self, group_id: str, offsets: Mapping[tuple[str, int], int]
     ) -> None:
-        """Have a group without members begin there, as if nothing from there on was read.
+        """Set the start offsets of a group without members; all records from there are unread.
 
-        A group that does not exist is created, as by Kafka from 4.2 on. Raises ``NonEmptyGroup``,
-        and ``GroupIdNotFound`` for a group of another kind.
+        Creates a group that does not exist, as Kafka does from 4.2 on. Raises ``NonEmptyGroup``,
+        and ``GroupIdNotFound`` for a group of another type.
         """
         for offset in offsets.values():
             check_offset(offset)
@@ -122,9 +123,9 @@ class ShareGroupCalls(GroupCalls):
         _raise_partition_errors(response.responses, group_id)
 
     async def delete_share_group_offsets(self, group_id: str, topics: Iterable[str]) -> None:
-        """Have a group without members forget where it was in these topics.
+        """Delete the start offsets of these topics from a group without members.
 
-        It begins anew by its ``share.auto.offset.reset``. Raises ``NonEmptyGroup``,
+        It starts again by its ``share.auto.offset.reset``. Raises ``NonEmptyGroup``,
         ``GroupIdNotFound``, and ``UnknownTopicOrPartition`` for a topic it has not read.
         """
         request = build(
@@ -157,7 +158,7 @@ class ShareGroupCalls(GroupCalls):
         try:
             return await super()._describe_group(group_id)
         except GroupIdNotFound as not_found:
-            # Perhaps it is a share group; older nodes do not know any such.
+            # It may be a share group; older nodes do not know that type.
             try:
                 return await self._describe_sharers(group_id)
             except (GroupIdNotFound, UnsupportedVersion):
@@ -207,7 +208,7 @@ def _check_answer(answer: Any, group_id: str) -> None:
 
 
 def _raise_partition_errors(topics: Any, group_id: str) -> None:
-    # Not tried again: that a topic is unknown would pass only for one that is being made.
+    # Not retried: an unknown topic could only be one that is being created right now.
     raise_failures(
         {
             TopicPartition(topic.topic_name, int(p.partition_index)): (

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from tidelog.administering.every_call import EveryCall
-from tidelog.sync import Blocking, Face
+from tidelog.sync import Blocking, SyncClient
 
 
-class SyncAdmin(Face[EveryCall]):
+class SyncAdmin(SyncClient[EveryCall]):
     """``Admin`` without an event loop; usable from any thread."""
 
     create_topic = Blocking(EveryCall.create_topic)

@@ -1,4 +1,4 @@
-"""Topics, partitions and their records."""
+"""Admin calls for topics, partitions and their records."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ _TIMESTAMPS: Mapping[str, int] = {
 
 
 class TopicCalls(AdminCalls):
-    """The admin's calls about topics."""
+    """Admin calls for topics."""
 
     async def create_topic(
         self,
@@ -73,14 +73,14 @@ class TopicCalls(AdminCalls):
         replication_factor: int = -1,
         configs: Mapping[str, str | None] | None = None,
     ) -> CreatedTopic:
-        """Create one topic. Raises ``TopicAlreadyExists``, ``InvalidTopic`` and the like."""
+        """Create one topic. Raises ``TopicAlreadyExists``, ``InvalidTopic`` and others."""
         topic = NewTopic(name, partition_count, replication_factor, configs or {})
         return (await self.create_topics([topic]))[name]
 
     async def create_topics(
         self, topics: Iterable[NewTopic], *, validate_only: bool = False
     ) -> dict[str, CreatedTopic]:
-        """Create topics; those that can be are, also if others fail. Durable on return."""
+        """Create topics, each independently of the others' failures. Durable on return."""
         request = build(
             CreateTopicsRequest,
             topics=tuple(_creatable(topic) for topic in topics),
@@ -120,7 +120,7 @@ class TopicCalls(AdminCalls):
         await self._retried(attempt)
 
     async def list_topics(self, *, include_internal: bool = False) -> list[TopicListing]:
-        """Return all topics by name."""
+        """Return all topics sorted by name."""
         topics = await self._metadata(None)
         return [
             TopicListing(
@@ -143,7 +143,7 @@ class TopicCalls(AdminCalls):
     async def create_partitions(
         self, partition_counts: Mapping[str, int], *, validate_only: bool = False
     ) -> None:
-        """Raise topics' numbers of partitions to these. Raises ``InvalidPartitions``."""
+        """Increase topics' partition counts to the given ones. Raises ``InvalidPartitions``."""
         request = build(
             CreatePartitionsRequest,
             topics=tuple(
@@ -164,9 +164,9 @@ class TopicCalls(AdminCalls):
     async def delete_records(
         self, before: Mapping[tuple[str, int], int]
     ) -> dict[TopicPartition, int]:
-        """Delete what is before each partition's offset; return the new log start offsets.
+        """Delete the records before each partition's offset; return the new log start offsets.
 
-        Offset -1 deletes everything there is. Raises ``NodeError`` with code
+        Offset -1 deletes all records. Raises ``NodeError`` with code
         ``offset_out_of_range`` for offsets beyond the high watermark.
         """
         left = {TopicPartition(*partition): offset for partition, offset in before.items()}
@@ -205,7 +205,7 @@ class TopicCalls(AdminCalls):
     async def list_offsets(
         self, specs: Mapping[tuple[str, int], OffsetSpec], *, read_committed: bool = False
     ) -> dict[TopicPartition, ListedOffset]:
-        """Return an offset of each partition: an end by name, or the first at or after a time."""
+        """Return one offset per partition: an end by name, or the first at or after a time."""
         await self.start()
         found = await list_offsets(
             self._cluster,
@@ -248,7 +248,7 @@ class TopicCalls(AdminCalls):
         }
 
     async def _metadata(self, names: list[str] | None) -> Any:
-        """Return the topics in a fresh metadata answer: what we know may be older."""
+        """Return the topics from a new metadata response; cached metadata may be older."""
         topics = None
         if names is not None:
             topics = tuple(build(MetadataRequestTopic, name=name) for name in names)
@@ -261,7 +261,7 @@ class TopicCalls(AdminCalls):
 
 
 def timestamp_of(spec: OffsetSpec) -> int:
-    """Return the timestamp by which the protocol asks for the offset."""
+    """Return the timestamp that stands for the offset in a ListOffsets request."""
     if isinstance(spec, int):
         if spec < 0:
             raise InvalidRequest(f"a time must not be negative, is {spec}")

@@ -1,9 +1,9 @@
-"""Transactions: what is open, and ending what nobody else will end.
+"""Admin calls for transactions: listing them, and ending hanging ones.
 
-A transaction hangs when a partition has it open and its coordinator does not know of it
-(any more): readers of committed records stop before it for good. Such a one is found by
-comparing what leaders and coordinators say, and ended by a marker written by hand.
-Source: KIP-664.
+A transaction hangs if it is open in a partition but its coordinator does not know it
+(any more): it stops readers of committed records forever. Hanging transactions are
+found by comparing the answers of leaders and coordinators, and ended by an abort marker
+that the admin writes. Source: KIP-664.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ from tidelog.wire.requests import (
     Api,
 )
 
-LONGEST_TRANSACTION_MS = 900_000  # ``transaction.max.timeout.ms`` unless it is set otherwise
+LONGEST_TRANSACTION_MS = 900_000  # the default of ``transaction.max.timeout.ms``
 _UNDECIDED = frozenset({"Ongoing", "PrepareCommit", "PrepareAbort"})
 
 
 class TransactionCalls(AdminCalls):
-    """The admin's calls about transactions."""
+    """Admin calls for transactions."""
 
     async def list_transactions(
         self,
@@ -59,10 +59,10 @@ class TransactionCalls(AdminCalls):
         open_longer_than_ms: int = -1,
         id_pattern: str | None = None,
     ) -> list[TransactionListing]:
-        """Return all transactional ids in order, or those that fit all that is given.
+        """Return the transactional ids that match every given filter, sorted.
 
-        ``id_pattern`` is RE2's and matches whole ids. Raises ``InvalidRegularExpression``, and
-        ``UnsupportedVersion`` where a node knows nothing of patterns.
+        ``id_pattern`` is an RE2 expression that must match the whole id. Raises
+        ``InvalidRegularExpression``, and ``UnsupportedVersion`` for a node without pattern support.
         """
         await self.start()
         request = build(
@@ -99,7 +99,7 @@ class TransactionCalls(AdminCalls):
     ) -> dict[str, TransactionDescription]:
         """Return transactional ids with their last transactions.
 
-        Raises the error of the first that its coordinator does not know.
+        Raises the error of the first id that its coordinator does not know.
         """
         await self.start()
         wanted = list(dict.fromkeys(transactional_ids))
@@ -109,7 +109,7 @@ class TransactionCalls(AdminCalls):
     async def describe_producers(
         self, partitions: Iterable[tuple[str, int]]
     ) -> dict[TopicPartition, list[ProducerDescription]]:
-        """Return the producers that each partition's leader remembers, by id."""
+        """Return the producers that each partition's leader knows, sorted by id."""
         await self.start()
         wanted = [TopicPartition(*partition) for partition in partitions]
         found = await asyncio.gather(*(self._describe_producers(each) for each in wanted))
@@ -123,8 +123,8 @@ class TransactionCalls(AdminCalls):
     ) -> list[HangingTransaction]:
         """Return the transactions open in these partitions that no coordinator will end.
 
-        Only those whose producer has written nothing there for ``silent_for_ms``: others
-        may be about to begin or to end.
+        Includes only transactions whose producer has written nothing there for
+        ``silent_for_ms``: others may just be starting or ending.
         """
         written_before_ms = wall_clock_ms() - silent_for_ms
         suspects = [
@@ -148,11 +148,10 @@ class TransactionCalls(AdminCalls):
         return [s for s in suspects if (s.producer.producer_id, s.partition) not in held]
 
     async def abort_transaction(self, partition: tuple[str, int], *, start_offset: int) -> None:
-        """Write an abort marker for the transaction that is open there since that offset.
+        """Write an abort marker for the transaction open in the partition since that offset.
 
-        For hanging transactions: it does not ask the coordinator, which would go on with
-        a transaction that it knows of as if nothing had happened. Raises
-        ``InvalidTxnState`` if no such transaction is open.
+        Only for hanging transactions: a coordinator that knows the transaction is not informed
+        and would continue with it. Raises ``InvalidTxnState`` if no such transaction is open.
         """
         target = TopicPartition(*partition)
         (producers,) = (await self.describe_producers([target])).values()
@@ -187,7 +186,7 @@ class TransactionCalls(AdminCalls):
 
         await self._retried(attempt)
 
-    # --- inside ---
+    # -- internals --
 
     async def _describe_transaction(self, transactional_id: str) -> TransactionDescription:
         coordinator = Coordinator(self._cluster, transactional_id, CoordinatorKind.TRANSACTION)
@@ -241,7 +240,7 @@ class TransactionCalls(AdminCalls):
         return sorted(producers, key=lambda producer: producer.producer_id)
 
     async def _ask_leader(self, api: Api, request: object, partition: TopicPartition) -> Any:
-        """Send to the partition's leader. One attempt."""
+        """Send one request to the partition's leader, without retries."""
         if self._cluster.topic(partition.topic) is None:
             await self._cluster.refresh()
         leader = self._cluster.leader(partition)

@@ -1,1 +1,1 @@
-"""The inside of the consumer: positions, fetching, and life in a group."""
+"""The implementation of ``Consumer``: positions, fetching and group membership."""

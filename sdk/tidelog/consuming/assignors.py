@@ -1,10 +1,10 @@
-"""Who in a group gets which partitions: pure, decided by the group's leader.
+"""The assignors of the classic protocol, run by the group's leader. No I/O.
 
-``range`` gives each member a run of every topic's partitions, ``roundrobin`` deals all
-partitions out in turn, and the sticky ones balance while moving as little as they can.
-``cooperative-sticky`` also lets members keep reading what they keep: a partition that
-changes hands is given to nobody in the first round, and to its new owner in the next,
-once the old one has let go of it.
+``range`` gives each member a range of every topic's partitions, ``roundrobin`` deals all
+partitions out in turn, and the sticky assignors balance with as few moves as possible.
+With ``cooperative-sticky`` members also keep reading the partitions they keep: a
+partition that moves has no owner in the first round, and is assigned to its new owner in
+the next, after the old owner has revoked it.
 Source: Kafka's consumer assignors, KIP-54, KIP-341, KIP-429.
 """
 
@@ -26,19 +26,19 @@ _INT16 = struct.Struct(">h")
 
 @dataclass(frozen=True, slots=True)
 class Assignor:
-    """A way of assigning, under the name that members agree on."""
+    """An assignor and the name that members agree on."""
 
     name: str
     is_cooperative: bool
     assign: Callable[[Sequence[MemberSubscription], Mapping[str, int]], Assignment]
-    # What a member adds to its subscription: from its last assignment and generation.
+    # A member's user data for its subscription, from its last assignment and generation.
     user_data: Callable[[Sequence[TopicPartition], int], bytes | None]
 
 
 def assign_range(
     members: Sequence[MemberSubscription], partition_counts: Mapping[str, int]
 ) -> Assignment:
-    """Give each member a run of every topic; the first get one more where it is uneven."""
+    """Assign each member a range of every topic; the first members get the remainder."""
     assignment: Assignment = {member.member_id: [] for member in members}
     ordered = sorted(members, key=lambda member: member.sort_key)
     for topic in sorted(partition_counts):
@@ -57,7 +57,7 @@ def assign_range(
 def assign_round_robin(
     members: Sequence[MemberSubscription], partition_counts: Mapping[str, int]
 ) -> Assignment:
-    """Deal the partitions of all topics out in turn to the members that want them."""
+    """Deal the partitions of all topics out in turn to the members subscribed to them."""
     assignment: Assignment = {member.member_id: [] for member in members}
     circle = deque(sorted(members, key=lambda member: member.sort_key))
     for partition in _all_partitions(members, partition_counts):
@@ -71,14 +71,14 @@ def assign_round_robin(
 def assign_sticky(
     members: Sequence[MemberSubscription], partition_counts: Mapping[str, int]
 ) -> Assignment:
-    """Balance, leaving partitions where they were; members say so in their user data."""
+    """Balance with few moves; each member's user data holds its previous assignment."""
     return _balance(members, partition_counts, [_previous_of_sticky(m) for m in members])
 
 
 def assign_cooperative_sticky(
     members: Sequence[MemberSubscription], partition_counts: Mapping[str, int]
 ) -> Assignment:
-    """Balance, leaving partitions where they are; those that move are left out this round."""
+    """Balance with few moves; partitions that change owner stay unassigned this round."""
     previous = [(list(m.owned), _generation_of_cooperative(m)) for m in members]
     assignment = _balance(members, partition_counts, previous)
     owners = {partition: m.member_id for m in members for partition in m.owned}
@@ -104,10 +104,10 @@ def _balance(
     partition_counts: Mapping[str, int],
     previous: Sequence[tuple[list[TopicPartition], int]],
 ) -> Assignment:
-    """Return the most even assignment reached by moving little from the previous one.
+    """Return the most even assignment that takes few moves from the previous one.
 
-    ``previous`` holds what each member had and in which generation; of two members that
-    claim a partition the later generation counts, in the same generation neither does.
+    ``previous`` holds each member's partitions and generation. If two members claim a
+    partition, the later generation wins; in the same generation neither does.
     """
     partitions = _all_partitions(members, partition_counts)
     topics_of = {member.member_id: set(member.topics) for member in members}
@@ -120,7 +120,7 @@ def _balance(
         topic: [member_id for member_id in sorted(topics_of) if topic in topics_of[member_id]]
         for topic in partition_counts
     }
-    # Partitions that few members may take go first: the others can still even out.
+    # Partitions that few members can take go first: the others can still be balanced.
     for partition in sorted(missing, key=lambda p: len(takers_of[p.topic])):
         taker = min(takers_of[partition.topic], key=lambda m: len(assignment[m]))
         assignment[taker].append(partition)
@@ -151,7 +151,7 @@ def _keep(
 
 
 def _trim(assignment: Assignment, partition_count: int) -> list[TopicPartition]:
-    """Take away what members have beyond an even share; return it."""
+    """Remove the partitions beyond each member's even share; return them."""
     each, extra = divmod(partition_count, len(assignment))
     taken: list[TopicPartition] = []
     for member_id in sorted(assignment, key=lambda m: (-len(assignment[m]), m)):
@@ -165,7 +165,7 @@ def _trim(assignment: Assignment, partition_count: int) -> list[TopicPartition]:
 
 
 def _even_out(assignment: Assignment, takers_of: Mapping[str, list[str]]) -> None:
-    """Move partitions to members that have at least two fewer, until there is none.
+    """Move partitions to members that have at least two fewer, while such members exist.
 
     Every move lowers the sum of squares of the members' counts, so this ends.
     """
@@ -195,7 +195,7 @@ def _sticky_user_data(partitions: Sequence[TopicPartition], generation: int) -> 
 
 
 def _previous_of_sticky(member: MemberSubscription) -> tuple[list[TopicPartition], int]:
-    """Return what ``_sticky_user_data`` says; nothing if another assignor wrote the bytes."""
+    """Return the content of ``_sticky_user_data``; empty if another assignor wrote it."""
     data = member.user_data
     partitions: list[TopicPartition] = []
     if not data:
@@ -221,7 +221,7 @@ def _previous_of_sticky(member: MemberSubscription) -> tuple[list[TopicPartition
 
 
 def _cooperative_user_data(partitions: Sequence[TopicPartition], generation: int) -> bytes | None:
-    del partitions  # They are among the subscription's own fields.
+    del partitions  # The subscription has a field for them.
     return _INT32.pack(generation)
 
 

@@ -1,8 +1,8 @@
-"""Membership by the classic protocol: the members' leader divides the partitions.
+"""Membership by the classic protocol: the group's leader assigns the partitions.
 
-    poll -> rebalance task: let go (eager: all) -> JoinGroup -> (leader: assign) -> SyncGroup
-         -> let go of what is not ours any more (cooperative; then join once more)
-         -> take on what is new
+    poll -> rebalance task: revoke (eager: all) -> JoinGroup -> (leader: assign) -> SyncGroup
+         -> revoke partitions assigned to others (cooperative; then join once more)
+         -> add new partitions
 
 Source: the classic group protocol of the Kafka protocol guide; KIP-62, 345, 394, 429.
 """
@@ -42,9 +42,9 @@ from tidelog.wire.requests import HEARTBEAT, JOIN_GROUP, LEAVE_GROUP, SYNC_GROUP
 
 logger = logging.getLogger(__name__)
 
-_JOIN_LAPSE_S = 5.0  # The coordinator may take the whole rebalance timeout, and then answer.
+_JOIN_LAPSE_S = 5.0  # The coordinator may use all of the rebalance timeout before it answers.
 _QUICK_JOINS_MAX = 3
-# Answers that say: you are not the member you think you are.
+# Answers to a member that the group has removed.
 _LOST = frozenset({ErrorCode.unknown_member_id, ErrorCode.illegal_generation})
 _REJOIN_AT_ONCE = frozenset(
     {
@@ -57,7 +57,7 @@ _REJOIN_AT_ONCE = frozenset(
 
 
 class ClassicMembership(Membership):
-    """One consumer's place in its group, by the classic protocol."""
+    """A consumer's membership in its group by the classic protocol."""
 
     def __init__(
         self,
@@ -77,16 +77,16 @@ class ClassicMembership(Membership):
         self._joined_topics: frozenset[str] = frozenset()
         self._last_assignment: tuple[TopicPartition, ...] = ()
         self._last_generation = NO_GENERATION
-        self._assigned_counts: Mapping[str, int] | None = None  # as leader, what it saw
+        self._assigned_counts: Mapping[str, int] | None = None  # as leader, last seen
 
-    # --- called by the consumer ---
+    # -- called by the consumer --
 
     def on_subscription(self) -> None:
-        """Join anew with what is subscribed to now."""
+        """Join again with the current subscription."""
         self._request_rebalance("subscribe was called")
 
     async def on_metadata(self) -> None:
-        """Join anew if what we subscribe to, or (as leader) what we assigned, has changed."""
+        """Join again if our subscription or, as leader, the partition counts have changed."""
         if not self._is_stable or self._is_rebalance_due:
             return
         if await self._member.topics() != self._joined_topics:
@@ -97,11 +97,11 @@ class ClassicMembership(Membership):
                 self._request_rebalance("partitions were added or removed")
 
     def note_commit_error(self, code: ErrorCode) -> None:
-        """Take note of what the coordinator answered to a commit."""
+        """Handle the coordinator's error for a commit."""
         if code in _LOST:
             self._lose(code)
         elif code is ErrorCode.rebalance_in_progress:
-            self._request_rebalance("a commit was answered so")
+            self._request_rebalance("a commit showed a rebalance")
 
     async def leave(self, reason: str) -> None:
         """Leave the group, unless the membership is static."""
@@ -112,12 +112,12 @@ class ClassicMembership(Membership):
         request = build(
             LeaveGroupRequest,
             group_id=self._coordinator.group_id,
-            # Version 3 and later name members in a list; before, kio's field is another.
+            # Version 3 and later name members in a list; kio's class for older ones differs.
             members=(build(MemberIdentity, member_id=member_id, reason=reason),),
         )
-        await self._say_goodbye(LEAVE_GROUP, request)
+        await self._send_leave(LEAVE_GROUP, request)
 
-    # --- heartbeats ---
+    # -- heartbeats --
 
     async def _beat_once(self) -> None:
         generation = self.generation
@@ -150,10 +150,10 @@ class ClassicMembership(Membership):
             self.member_id = ""
         super()._lose(code)
 
-    # --- the rebalance ---
+    # -- the rebalance --
 
     async def _rebalance(self) -> None:
-        """Join until it holds, retrying what may pass."""
+        """Join until the assignment is stable; retriable errors are retried."""
         await self._prepare()
         backoff = self._cluster.backoff()
         quick_count = 0
@@ -180,12 +180,12 @@ class ClassicMembership(Membership):
         owned = self._member.owned()
         if self.is_lost:
             self.is_lost = False
-            await self._member.let_go(owned, is_lost=True)
+            await self._member.revoke(owned, is_lost=True)
         elif not self._assignors[0].is_cooperative:
-            await self._member.let_go(owned, is_lost=False)
+            await self._member.revoke(owned, is_lost=False)
         else:
             topics = await self._member.topics()
-            await self._member.let_go(
+            await self._member.revoke(
                 [partition for partition in owned if partition.topic not in topics], is_lost=False
             )
 
@@ -194,13 +194,13 @@ class ClassicMembership(Membership):
         self._last_assignment, self._last_generation = tuple(assigned), self.generation
         revoked = owned.difference(assigned)
         if revoked:
-            await self._member.let_go(revoked, is_lost=False)
+            await self._member.revoke(revoked, is_lost=False)
             self._request_rebalance("partitions were handed over")
         added = [partition for partition in assigned if partition not in owned]
-        await self._member.take_on(assigned, added)
+        await self._member.assign_partitions(assigned, added)
 
     async def _join_and_sync(self) -> list[TopicPartition]:
-        """Return our partitions. Raises the error of whichever step failed."""
+        """Return our partitions. Raises the error of the step that failed."""
         self._is_stable = False
         topics = await self._member.topics()
         joined = await self._join(topics)

@@ -1,4 +1,4 @@
-"""Committing a consumer's offsets, asked for or by itself."""
+"""Commits of a consumer's offsets, explicit and automatic."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _MOVED_ON = frozenset(
 
 
 class Commits:
-    """One consumer's commits, one after the other, so that the last one wins."""
+    """Runs one consumer's commits one after the other, so that the last one wins."""
 
     def __init__(
         self,
@@ -44,7 +44,7 @@ class Commits:
         self._coordinator = coordinator
         self._options = options
         self._lock = asyncio.Lock()
-        self._last: dict[TopicPartition, int] = {}  # As committed by itself; not repeated.
+        self._last: dict[TopicPartition, int] = {}  # the last automatic commit; not repeated
         self.membership: Membership | None = None  # None: partitions were assigned by hand
 
     async def commit(
@@ -53,10 +53,10 @@ class Commits:
         *,
         gives_up_on: Collection[ErrorCode] = (),
     ) -> None:
-        """Commit; retries for the request timeout, but for errors to give up on.
+        """Commit; retries for the request timeout, except for final errors.
 
-        Raises ``CommitFailed`` if the partitions may belong to another member now,
-        ``RebalanceInProgress`` if they will be divided anew.
+        Raises ``CommitFailed`` if the partitions may belong to another member already,
+        ``RebalanceInProgress`` if the group is about to assign them again.
         """
         group = self.group_metadata()
         async with self._lock:
@@ -70,7 +70,7 @@ class Commits:
         offsets: Mapping[TopicPartition, OffsetAndMetadata],
         gives_up_on: Collection[ErrorCode],
     ) -> bool:
-        """Commit as this member; return false if it is in a later epoch and may try again."""
+        """Commit as this member; return false if its epoch has changed and it may try again."""
         membership, timeout_s = self.membership, self._cluster.request_timeout_s
         try:
             await self._coordinator.commit(
@@ -85,7 +85,7 @@ class Commits:
             if membership is not None and group.generation == membership.generation:
                 membership.note_commit_error(error.code)
             if error.code is ErrorCode.stale_member_epoch and membership is not None:
-                # What another member has by now must not go back to where we were.
+                # A partition that now belongs to another member must not be committed back.
                 has_moved_on = await membership.has_moved_on(group.generation, timeout_s=timeout_s)
                 if has_moved_on and offsets.keys() <= self._positions.partitions():
                     return False
@@ -95,7 +95,7 @@ class Commits:
         return True
 
     def group_metadata(self) -> GroupMetadata:
-        """Return which member this is now. Raises ``CommitFailed`` if it is none."""
+        """Return this member's identity. Raises ``CommitFailed`` if it is not a member."""
         group_id = self._coordinator.group_id
         if self.membership is None:
             return GroupMetadata(group_id)
@@ -112,14 +112,14 @@ class Commits:
         )
 
     async def run(self) -> None:
-        """Commit what the user has dealt with, every ``auto_commit_interval_ms``."""
+        """Commit processed records every ``auto_commit_interval_ms``."""
         while True:
             await asyncio.sleep(self._options.auto_commit_interval_ms / 1000)
             if self.membership is None or self.membership.generation != NO_GENERATION:
                 await self.commit_safely(list(self._positions))
 
     async def commit_safely(self, states: list[PartitionState]) -> None:
-        """Commit the states' safe positions where they have moved; failures are logged."""
+        """Commit the states' safe positions that have moved; failures are logged."""
         offsets = {
             state.partition: state.to_commit(state.safe_position)
             for state in states
@@ -128,8 +128,8 @@ class Commits:
         if not offsets:
             return
         try:
-            # Of a topic that was deleted nothing is left to commit; one of the same name that
-            # came meanwhile has other records.
+            # Offsets of a deleted topic are not committed: a new topic of the same name has
+            # other records.
             await self.commit(offsets, gives_up_on=(ErrorCode.unknown_topic_or_partition,))
         except TidelogError as error:
             logger.warning(
@@ -138,6 +138,6 @@ class Commits:
             )
 
     def forget(self, partitions: frozenset[TopicPartition]) -> None:
-        """Others may commit for these partitions from here on."""
+        """Drop these partitions: other members may commit for them from now on."""
         for partition in partitions:
             self._last.pop(partition, None)

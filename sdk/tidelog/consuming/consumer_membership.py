@@ -1,13 +1,13 @@
-"""Membership by the consumer protocol: the coordinator divides the partitions (KIP-848).
+"""Membership by the consumer protocol: the coordinator assigns the partitions (KIP-848).
 
-    heartbeat (epoch 0: join) -> epoch, interval, and now and then a new target
-    target -> rebalance task: let go of what is not in it, tell so by the next heartbeat,
-           -> take on what is new in it, which the coordinator has made sure is free
+    heartbeat (epoch 0: join) -> epoch, interval, and sometimes a new target assignment
+    target -> rebalance task: revoke other partitions, report that in the next heartbeat,
+           -> add the target's partitions, which the coordinator has made sure are free
 
-A heartbeat tells only what is new since the last one that was answered; after one that
-was not, the next tells all. The member's id is its own and stays; its epoch, which goes
-with commits, comes with every answer. A member that is fenced gives up its partitions and
-joins once more. Source: KIP-848, KIP-1082 (member ids).
+A heartbeat contains only what changed since the last acknowledged one; after a failed
+heartbeat, the next contains everything. The member chooses its id and keeps it; its
+epoch, which commits carry, comes with every answer. A fenced member gives up its
+partitions and joins again. Source: KIP-848, KIP-1082 (member ids).
 """
 
 from __future__ import annotations
@@ -41,28 +41,28 @@ from tidelog.wire.requests import CONSUMER_GROUP_HEARTBEAT
 
 logger = logging.getLogger(__name__)
 
-_FIRST_INTERVAL_S = 5.0  # The coordinator's answers say how long it is from then on.
+_FIRST_INTERVAL_S = 5.0  # until the coordinator's first answer sets the interval
 _JOIN_EPOCH, _LEAVE_EPOCH, _LEAVE_FOR_NOW_EPOCH = 0, -1, -2
-_LOOKUPS_MAX = 3  # of a target's topics; what is not found is looked up after later heartbeats
+_LOOKUPS_MAX = 3  # of a target's topic names; missing ones are looked up after later heartbeats
 _MILLISECOND = datetime.timedelta(milliseconds=1)
-# Answers that say: you are not the member you think you are.
+# Answers to a member that the group has removed.
 _FENCED = frozenset({ErrorCode.unknown_member_id, ErrorCode.fenced_member_epoch})
 
 IdPartitions = frozenset[tuple[UUID, int]]
 
 
 @dataclass(frozen=True, slots=True)
-class _Standing:
-    """What the coordinator is to know of the member."""
+class _MemberState:
+    """The part of the member's state that heartbeats report."""
 
     topics: frozenset[str]
     pattern: str | None
     owned: IdPartitions
-    reached_count: int  # of targets: each is owned up to, or the coordinator waits for it
+    reached_count: int  # completed targets; each is reported, or the coordinator waits for it
 
 
 class ConsumerMembership(Membership):
-    """One consumer's place in its group, by the consumer protocol."""
+    """A consumer's membership in its group by the consumer protocol."""
 
     def __init__(
         self,
@@ -74,45 +74,45 @@ class ConsumerMembership(Membership):
         super().__init__(cluster, coordinator, options, member, interval_s=_FIRST_INTERVAL_S)
         self.member_id = str(uuid.uuid4())
         self._backoff = cluster.backoff()
-        self._told: _Standing | None = None  # None: the next heartbeat tells everything
+        self._acknowledged: _MemberState | None = None  # None: the next heartbeat tells everything
         self._target: IdPartitions | None = None
-        self._reached: IdPartitions | None = None  # the target that was taken on last
+        self._reached: IdPartitions | None = None  # the last completed target
         self._reached_count = 0
-        self._following: IdPartitions = frozenset()  # the target that is being taken on
+        self._moving_to: IdPartitions = frozenset()  # the target in progress
         self._owned: IdPartitions = frozenset()
-        self._may_be_member = False  # A heartbeat was sent since the last goodbye.
-        self._has_lost_join = False  # The coordinator may have let us in without our knowing.
-        self._term = 0  # Grows when the membership ends: later answers are for another term.
+        self._may_be_member = False  # A heartbeat was sent since the last leave.
+        self._has_lost_join = False  # A join was not answered; it may have succeeded.
+        self._term = 0  # Grows when the membership ends; answers of earlier terms are dropped.
         self._moved = asyncio.Event()  # set and replaced with every new epoch
 
-    # --- called by the consumer ---
+    # -- called by the consumer --
 
     def on_subscription(self) -> None:
-        """Tell the coordinator now."""
-        self._hurry.set()
+        """Send a heartbeat now."""
+        self._beat_now.set()
 
     async def on_metadata(self) -> None:
-        """Tell the coordinator now where a pattern that is matched here matches others."""
-        told = self._told
-        if told is not None and await self._member.topics() != told.topics:
-            self._hurry.set()
+        """Send a heartbeat now if a pattern matched on the client selects other topics."""
+        acknowledged = self._acknowledged
+        if acknowledged is not None and await self._member.topics() != acknowledged.topics:
+            self._beat_now.set()
 
     def note_commit_error(self, code: ErrorCode) -> None:
-        """Take note of what the coordinator answered to a commit."""
+        """Handle the coordinator's error for a commit."""
         if code in _FENCED:
             self._lose(code)
 
     async def has_moved_on(self, generation: int, *, timeout_s: float) -> bool:
-        """Whether this member, still one, gets beyond the epoch within the time."""
+        """Wait until this member, if still one, is past the epoch; return whether it is."""
         if self._is_stopped:
             if self.generation == NO_GENERATION:
                 return False
-            # The answer to the last heartbeat may have been lost with it. All that it told
-            # has to be told again, or the coordinator takes the old epoch for a wrong one.
-            self._told = None
+            # The answer to the last heartbeat may be lost. Everything in it must be sent
+            # again, or the coordinator rejects the old epoch.
+            self._acknowledged = None
             await self._beat_once()
             return self.generation not in (generation, NO_GENERATION)
-        self._hurry.set()
+        self._beat_now.set()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 while self.generation == generation:
@@ -120,7 +120,7 @@ class ConsumerMembership(Membership):
         return self.generation not in (generation, NO_GENERATION)
 
     async def leave(self, reason: str) -> None:  # noqa: ARG002 — the protocol has no room for it
-        """Leave the group; a static member's place is kept for it, for a while."""
+        """Leave the group; a static member's assignment is kept until its session expires."""
         self._end()
         if not self._may_be_member:
             return
@@ -134,14 +134,14 @@ class ConsumerMembership(Membership):
             instance_id=instance_id,
             topic_partitions=None,
         )
-        await self._say_goodbye(CONSUMER_GROUP_HEARTBEAT, request)
+        await self._send_leave(CONSUMER_GROUP_HEARTBEAT, request)
 
-    # --- heartbeats ---
+    # -- heartbeats --
 
     async def _beat_once(self) -> None:
-        standing = await self._standing()
+        state = await self._member_state()
         term, is_joining = self._term, self.generation == NO_GENERATION
-        request = self._request(standing, is_joining=is_joining)
+        request = self._request(state, is_joining=is_joining)
         self._may_be_member = True
         try:
             response = await self._coordinator.request(
@@ -161,33 +161,33 @@ class ConsumerMembership(Membership):
             self._on_failure(error_for(code, response.error_message, about=about))
             return
         self._has_lost_join = False
-        self._told = standing
+        self._acknowledged = state
         self._on_answer(response)
 
-    async def _standing(self) -> _Standing:
+    async def _member_state(self) -> _MemberState:
         topics = await self._member.topics()
-        # Also what we have just been told to have: it may be ours by the time that this is
-        # read, and what is not named the coordinator gives to another if it wants it back.
-        owned = self._owned | self._following | (self._target or frozenset())
-        return _Standing(topics, self._member.server_pattern(), owned, self._reached_count)
+        # Includes the assignment in progress: the partitions may be ours when this heartbeat
+        # arrives, and the coordinator may give partitions that are not named to others.
+        owned = self._owned | self._moving_to | (self._target or frozenset())
+        return _MemberState(topics, self._member.server_pattern(), owned, self._reached_count)
 
-    def _request(self, standing: _Standing, *, is_joining: bool) -> ConsumerGroupHeartbeatRequest:
-        options, told = self._options, self._told
-        is_full = is_joining or told is None
+    def _request(self, state: _MemberState, *, is_joining: bool) -> ConsumerGroupHeartbeatRequest:
+        options, acknowledged = self._options, self._acknowledged
+        is_full = is_joining or acknowledged is None
         owned: IdPartitions | None = None
         if is_joining:
             owned = frozenset()
-        elif told is None or (standing.owned, standing.reached_count) != (
-            told.owned,
-            told.reached_count,
+        elif acknowledged is None or (state.owned, state.reached_count) != (
+            acknowledged.owned,
+            acknowledged.reached_count,
         ):
-            owned = standing.owned
+            owned = state.owned
         rebalance_timeout_ms = options.max_poll_interval_ms if is_full else -1
         names = regex = None
-        if told is None or standing.topics != told.topics:
-            names = tuple(sorted(standing.topics))
-        if told is None or standing.pattern != told.pattern:
-            regex = standing.pattern or ""
+        if acknowledged is None or state.topics != acknowledged.topics:
+            names = tuple(sorted(state.topics))
+        if acknowledged is None or state.pattern != acknowledged.pattern:
+            regex = state.pattern or ""
         return build(
             ConsumerGroupHeartbeatRequest,
             group_id=self._coordinator.group_id,
@@ -219,12 +219,12 @@ class ConsumerMembership(Membership):
             self._start_rebalance()
 
     def _on_failure(self, error: TidelogError) -> None:
-        self._told = None
+        self._acknowledged = None
         code = error.code
         if code in _FENCED:
             self._lose(code)
             return
-        # The place that our own join took, whose answer was lost, is free after its session.
+        # Our own join, whose answer was lost, holds the instance id until its session expires.
         is_own_place = code is ErrorCode.unreleased_instance_id and self._has_lost_join
         if error.retriable or is_own_place:
             self._interval_s = self._backoff.next_s()
@@ -248,37 +248,37 @@ class ConsumerMembership(Membership):
 
     def _end(self) -> None:
         self._is_stable = False
-        self._told = None
+        self._acknowledged = None
         self._term += 1
         self._set_generation(NO_GENERATION)
 
-    # --- the rebalance ---
+    # -- the rebalance --
 
     async def _rebalance(self) -> None:
-        """Give up what was lost and have heartbeats sent, or follow the coordinator's target."""
+        """Revoke lost partitions and start heartbeats, or move to the coordinator's target."""
         if self.is_lost:
             self.is_lost = False
-            await self._member.let_go(self._member.owned(), is_lost=True)
+            await self._member.revoke(self._member.owned(), is_lost=True)
             self._owned, self._target, self._reached = frozenset(), None, None
-            self._following = frozenset()
+            self._moving_to = frozenset()
         if not self._is_stable:
-            self._told = None
+            self._acknowledged = None
             self._is_stable = True
-            self._hurry.set()
+            self._beat_now.set()
             return
         while not self.is_lost and not self._has_reached_target():
             target = self._target
             assert target is not None
-            self._following = target
+            self._moving_to = target
             topic_ids = await self._assigned(target)
-            await self._follow(target, topic_ids)
+            await self._move_to(target, topic_ids)
             if len(topic_ids) < len(target):
-                return  # Some topics are not known yet: the next heartbeat tries again.
+                return  # Some topics are unknown yet: the next heartbeat tries again.
 
     def _on_rebalanced(self, task: asyncio.Task[None]) -> None:
         super()._on_rebalanced(task)
         if self._is_stable and self._reached is not self._target:
-            self._start_rebalance()  # The target has changed in the last moment.
+            self._start_rebalance()  # The target changed just before the end.
 
     def _has_reached_target(self) -> bool:
         return self._target is None or (
@@ -286,7 +286,7 @@ class ConsumerMembership(Membership):
         )
 
     async def _assigned(self, target: IdPartitions) -> Mapping[TopicPartition, UUID]:
-        """Return the target's partitions by name, without those of topics that are not found."""
+        """Return the target's partitions by name; omits topics that are not found."""
         wanted = {topic_id for topic_id, _ in target}
         backoff = self._cluster.backoff()
         for attempt in range(1, _LOOKUPS_MAX + 1):
@@ -302,29 +302,29 @@ class ConsumerMembership(Membership):
             if topic_id in names
         }
 
-    async def _follow(self, target: IdPartitions, assigned: Mapping[TopicPartition, UUID]) -> None:
-        """Have exactly the assigned partitions, unless the membership ends meanwhile."""
+    async def _move_to(self, target: IdPartitions, assigned: Mapping[TopicPartition, UUID]) -> None:
+        """Move to the assigned partitions, unless the membership ends on the way."""
         owned = self._member.owned()
         reached = frozenset((topic_id, p.partition) for p, topic_id in assigned.items())
         gone = {p for p in owned if (assigned.get(p), p.partition) not in self._owned}
-        # A topic that was deleted and made anew has the same name, and offsets of its own.
+        # A topic that was deleted and created again has the same name but other offsets.
         replaced = gone & assigned.keys()
         for partitions, is_lost in ((replaced, True), (gone - replaced, False)):
-            await self._member.let_go(partitions, is_lost=is_lost)
+            await self._member.revoke(partitions, is_lost=is_lost)
             if self.is_lost:
                 return
         if gone:
             self._owned &= reached
-            self._hurry.set()
+            self._beat_now.set()
         added = [partition for partition in assigned if partition not in owned - gone]
         if added or gone or self._reached is not target:
-            await self._member.take_on(assigned, added)
+            await self._member.assign_partitions(assigned, added)
         if self.is_lost:
             return
         if self._owned != reached or self._reached is not target:
             self._reached_count += 1
-            self._hurry.set()
-        self._owned, self._reached, self._following = reached, target, frozenset()
+            self._beat_now.set()
+        self._owned, self._reached, self._moving_to = reached, target, frozenset()
 
 
 def _by_topic(owned: IdPartitions) -> tuple[TopicPartitions, ...]:

@@ -1,4 +1,4 @@
-"""Talking to a coordinator: finding it, and the offsets that a group's keeps."""
+"""``Coordinator`` finds a group's or transaction's coordinator and sends it requests."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tidelog.consuming.records import OffsetAndMetadata
 from tidelog.errors import RequestTimedOut, TidelogError, error_for
 from tidelog.wire.requests import OFFSET_COMMIT, OFFSET_FETCH, Api
 
-# Answers after which the coordinator must be looked up again.
+# Errors after which the coordinator is looked up again.
 COORDINATOR_MOVED = frozenset(
     {
         ErrorCode.not_coordinator,
@@ -38,7 +38,7 @@ COORDINATOR_MOVED = frozenset(
 
 
 class Coordinator:
-    """The node that serves one group, or one transactional id."""
+    """The coordinator of one group or transactional id."""
 
     def __init__(
         self, cluster: Cluster, group_id: str, kind: CoordinatorKind = CoordinatorKind.GROUP
@@ -46,7 +46,7 @@ class Coordinator:
         self._cluster = cluster
         self.group_id = group_id  # or the transactional id
         self._kind = kind
-        self.node_id: int | None = None  # None: not known (any more)
+        self.node_id: int | None = None  # None: unknown
 
     def forget(self) -> None:
         """Look the coordinator up again before the next request."""
@@ -67,7 +67,7 @@ class Coordinator:
             raise
 
     def note(self, code: ErrorCode) -> None:
-        """Take note of an answer's code: some mean that the group is served elsewhere."""
+        """Forget the coordinator if an answer's error says that it has moved."""
         if code in COORDINATOR_MOVED:
             self.forget()
 
@@ -81,9 +81,9 @@ class Coordinator:
         timeout_s: float,
         gives_up_on: Collection[ErrorCode] = (),
     ) -> None:
-        """Commit the offsets, retrying for the time given while the coordinator moves.
+        """Commit the offsets; retries until the timeout while the coordinator moves.
 
-        Raises the first partition's error that will not pass, or is one to give up on.
+        Raises the first partition's error that is not retriable or that ``give_up_on`` names.
         """
         if not offsets:
             return
@@ -123,7 +123,7 @@ class Coordinator:
     async def committed(
         self, partitions: Iterable[TopicPartition] | None, *, timeout_s: float
     ) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return what is committed, of all partitions if None; without what has no commit."""
+        """Return committed offsets, of all partitions if None; omits those without a commit."""
         topics = None
         if partitions is not None:
             topics = tuple(
@@ -166,9 +166,9 @@ class Coordinator:
         timeout_s: float,
         gives_up_on: Collection[ErrorCode] = (),
     ) -> Any:
-        """Send again and again while errors are retriable, for the time given.
+        """Repeat a request until the timeout while its errors are retriable.
 
-        ``check`` gets the response and the group's id, and raises the errors in it.
+        ``check`` takes the response and the group's id, and raises the response's errors.
         """
         backoff = self._cluster.backoff()
         failure: TidelogError | None = None

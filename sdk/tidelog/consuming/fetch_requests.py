@@ -1,9 +1,9 @@
-"""Fetch requests: of one session for each node whose partitions wait for records, and without.
+"""Fetch requests: with a session per node for waiting partitions, without one for the others.
 
-Partitions that were read to their end wait at their node, by a fetch session (``fetch_session``):
-a fetch names those alone that have come, gone or moved on, and the answer has those with news.
-What is there to be read is asked for without a session: its answers are large, and it changes
-with each.
+A consumer that has read a partition to its end waits for records in a fetch session
+(``fetch_session``): each request names only the partitions that were added, removed or
+moved, and each answer only the partitions with records. Available records are fetched
+without a session: those answers are large, and all positions change with each.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ from tidelog.options import ConsumerOptions
 from tidelog.wire.connection import Connection
 from tidelog.wire.requests import FETCH_BY_ID, FETCH_BY_NAME, Api, supports
 
-# Partitions that a fetch brings into a session: with their topics no more than the fewest that a
-# Tidelog node may be set to take; and that it names at all: half of what a node takes by default.
+# The number of partitions that a fetch may add to a session: with their topics at most the
+# lowest limit that a Tidelog node can have. And that it may name: half of a node's default limit.
 NEW_MAX = 500
 NAMED_MAX = 10_000
 
 _Key = tuple[str | UUID, int]
-"""How a request names a partition: by topic name or id, and number."""
+"""The name of a partition in a request: topic name or id, and number."""
 
 
 class _Wanted(NamedTuple):
-    """How a partition is asked for."""
+    """A partition's entry in a fetch request."""
 
     leader_epoch: int
     offset: int
 
 
 class FetchedPartition(NamedTuple):
-    """What a node says of one partition."""
+    """A node's answer for one partition."""
 
     partition: TopicPartition
-    offset: int  # that was asked for
+    offset: int  # the requested one
     answer: Any
 
 
@@ -60,7 +60,7 @@ class Fetched(NamedTuple):
 
 
 class NodeFetches:
-    """The fetches that one consumer sends to one node."""
+    """Sends one consumer's fetches to one node."""
 
     def __init__(
         self,
@@ -72,14 +72,14 @@ class NodeFetches:
         self._options = options
         self._topic_id = topic_id
         self._timeout_s = request_timeout_s
-        self._has_ids = True  # topics have been named by their ids last
-        self._is_refused = False  # the last answer of a session could not be used
+        self._has_ids = True  # Topics were last named by id.
+        self._is_refused = False  # The last answer of a session could not be used.
         self._session: FetcherSession[_Key, _Wanted] = FetcherSession(
             new_max=NEW_MAX, named_max=NAMED_MAX, clock_s=time.monotonic
         )
 
     async def fetch(self, connection: Connection, states: Sequence[PartitionState]) -> Fetched:
-        """Ask for the records that are there, without a session. Raises what went wrong."""
+        """Fetch available records, without a session. Raises the request's error."""
         api, names, wanted = self._wanted(connection, states)
         request = self._build(api, wanted.items(), max_wait_ms=0, min_bytes=1)
         response = await connection.request(api, request, timeout_s=self._timeout_s)
@@ -88,19 +88,19 @@ class NodeFetches:
         return _fetched(response, names, wanted.get)
 
     async def wait(self, connection: Connection, states: Sequence[PartitionState]) -> Fetched:
-        """Wait for records of these partitions, in the node's session.
+        """Wait for records of exactly these partitions, in the node's session.
 
-        Other partitions are waited for no more. Where the session was lost nothing is
-        returned, and the next call opens another. Raises what went wrong.
+        Returns nothing if the node has lost the session; the next call opens another. Raises
+        the request's error.
         """
         session, options = self._session, self._options
         api, names, wanted = self._wanted(connection, states)
         if (api is FETCH_BY_ID) != self._has_ids:
             self._has_ids = api is FETCH_BY_ID
-            session.restart()  # A session stays with the one or the other.
+            session.restart()  # A session is either by topic name or by id.
         session.replace(wanted)
         fetch = session.next_fetch()
-        assert fetch is not None, "something is waited for"
+        assert fetch is not None, "the session has partitions"
         max_wait_ms = options.fetch_max_wait_ms if fetch.may_wait else 0
         request = self._build(
             api,
@@ -115,7 +115,7 @@ class NodeFetches:
                 api, request, timeout_s=self._timeout_s + max_wait_ms / 1000
             )
         except BaseException:
-            session.restart()  # The node may have taken it, and the answer is lost.
+            session.restart()  # The node may have applied the request although the answer is lost.
             raise
         keys = [
             (_topic_key(topic), int(answer.partition_index))
@@ -131,9 +131,9 @@ class NodeFetches:
         return Fetched(response, [])
 
     async def close(self, connection: Connection, *, timeout_s: float) -> None:
-        """Have the node let go of the session, if there is one. Raises what went wrong.
+        """Close the node's session, if one is open. Raises the request's error.
 
-        Nothing may be under way; a fetch that the node still holds is answered.
+        No request may be in flight; the node answers a fetch that it still holds.
         """
         fetch = self._session.last_fetch()
         if fetch is None:
@@ -146,7 +146,7 @@ class NodeFetches:
     def _wanted(
         self, connection: Connection, states: Sequence[PartitionState]
     ) -> tuple[Api, dict[str | UUID, str], dict[_Key, _Wanted]]:
-        """Return by which API to ask, the topics' names as they are asked for, and for what."""
+        """Return the API, the topics' names by their key in the request, and the partitions."""
         ids = {name: self._topic_id(name) for name in {one.partition.topic for one in states}}
         has_ids = supports(FETCH_BY_ID, connection.versions) and all(ids.values())
         keys: dict[str, str | UUID] = {

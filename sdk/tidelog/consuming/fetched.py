@@ -1,9 +1,9 @@
-"""Fetched bytes and how they become records: pure, one batch at a time.
+"""Decodes fetched bytes into records, one batch at a time. No I/O.
 
-A chunk is what one fetch brought of one partition: whole batches, of which the first
-may begin before the offset asked for and the last may be cut short. With
-``read_committed`` the node names the aborted transactions in the range; a transaction's
-records lie between its first offset and the abort marker of its producer.
+A chunk holds the batches that one fetch returned for a partition: the first batch may
+start before the requested offset, and the last may be truncated. With ``read_committed``
+the node lists the aborted transactions in the range; a transaction's records are those
+of its producer from its first offset up to the abort marker.
 Source: KIP-98, the consumer's view of transactions.
 """
 
@@ -24,7 +24,7 @@ _NEW = tuple.__new__
 
 
 class Chunk:
-    """The batches of one fetch that are not decoded yet."""
+    """The batches of one fetch that are not yet decoded."""
 
     def __init__(
         self,
@@ -35,9 +35,9 @@ class Chunk:
         read_committed: bool = False,
         check_crcs: bool = True,
     ) -> None:
-        """Find the batches; ``aborted`` are (first offset, producer id).
+        """Find the batches; ``aborted`` holds (first offset, producer id).
 
-        Raises ``CorruptRecordBatch`` if there is not one whole batch.
+        Raises ``CorruptRecordBatch`` if no batch is complete.
         """
         self._partition = partition
         self._data = data
@@ -47,7 +47,7 @@ class Chunk:
         if not self._batches:
             raise CorruptRecordBatch(f"{partition}: {len(data)} bytes hold no whole batch")
         self._aborted = deque(sorted(aborted))
-        self._aborting: set[int] = set()  # producers whose transaction here was aborted
+        self._aborting: set[int] = set()  # producers inside an aborted transaction
         self.size_bytes = len(data)
         self.next_offset = self._batches[-1][1].next_offset
         self.last_epoch = self._batches[-1][1].partition_leader_epoch
@@ -57,10 +57,10 @@ class Chunk:
         return bool(self._batches)
 
     def next_batch(self, from_offset: int) -> tuple[list[ConsumerRecord], int, int]:
-        """Return the next batch's records from the offset on, the offset behind it, its epoch.
+        """Return the next batch's records from the offset on, its end offset and its epoch.
 
         The list is empty for batches that consumers do not see (markers, aborted
-        transactions). Raises ``CorruptRecordBatch``, and then does so again.
+        transactions). Raises ``CorruptRecordBatch``, also if called again.
         """
         position, header = self._batches[0]
         if self._check_crcs:

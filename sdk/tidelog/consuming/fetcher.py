@@ -1,13 +1,13 @@
-"""Fetching ahead: keeps every assigned partition's buffer filled, within bounds.
+"""Fetches ahead to keep every assigned partition's buffer filled, within limits.
 
-A node gets two kinds of fetches, each on a connection of its own, one at a time:
-partitions known (or hoped) to have more records are asked for at once, and partitions
-read to their end wait at the node until records come (long poll). Were they mixed, a
-partition whose buffer runs dry would wait behind the long poll of idle ones. Those that wait
-are in a fetch session, see ``fetch_requests``.
+Each node gets two kinds of fetches, each on its own connection and one at a time.
+Partitions that (probably) have more records are fetched at once; partitions read to
+their end wait at the node for records (long poll). In one request, a partition whose
+buffer runs dry would wait behind the long poll of idle ones. Waiting partitions are in
+a fetch session, see ``fetch_requests``.
 
-After a change of leader a partition is fetched once its position is validated; an answer
-that comes from before then is dropped.
+After a leader change a partition is fetched only once its position is validated; answers
+to earlier requests are dropped.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from tidelog.wire.backoff import Backoff
 
 logger = logging.getLogger(__name__)
 
-_READ_REPLICA_S = 300.0  # The leader is asked again which replica to read after this.
+_READ_REPLICA_S = 300.0  # After this time the leader is asked again for the replica to read.
 _RETRIED_S = 0.1
-_CLOSE_S = 1.0  # A node that does not answer by then keeps its session a while.
+_CLOSE_S = 1.0  # A node that does not answer by then keeps its session until it expires.
 
-# Answers that pass once we know the partition's leader better.
+# Errors that go away once the partition's leader is known.
 _LEADER_MOVED = frozenset(
     {
         ErrorCode.not_leader_or_follower,
@@ -59,7 +59,7 @@ _LEADER_MOVED = frozenset(
 
 
 class Fetcher:
-    """Fetches for the positions it is given. ``run`` is its task."""
+    """Fetches for the given positions. ``run`` is its task."""
 
     def __init__(
         self,
@@ -76,12 +76,12 @@ class Fetcher:
         self._busy: set[tuple[int, Lane]] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._fetches: dict[int, NodeFetches] = {}  # by node
-        self._backoffs: dict[int, tuple[Backoff, float]] = {}  # by node; not before loop time
+        self._backoffs: dict[int, tuple[Backoff, float]] = {}  # by node, with the retry's loop time
         self._read_committed = options.isolation_level == "read_committed"
         self._validator = Validator(cluster, options, self._on_validated)
 
     def wake(self) -> None:
-        """Look again at what can be fetched."""
+        """Check again for partitions to fetch."""
         self._wake.set()
 
     async def run(self) -> None:
@@ -100,16 +100,16 @@ class Fetcher:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def close(self) -> None:
-        """Have the nodes let go of their sessions, those that answer soon. ``run`` has ended."""
+        """Close the nodes' sessions if they answer soon. Call it after ``run`` has ended."""
         ends = [self._end_session(node_id, one) for node_id, one in self._fetches.items()]
         await asyncio.gather(*ends)
 
     async def _end_session(self, node_id: int, fetches: NodeFetches) -> None:
-        # First those connections on which nothing is held that would have to be waited for.
+        # Connections without a held request first: their answers come at once.
         for lane in (Lane.CATCH_UP, Lane.SHARED, Lane.TAIL):
             connection = self._cluster.open_connection_to(node_id, lane)
             if connection is not None:
-                with suppress(TidelogError):  # Then the node lets go of it in its time.
+                with suppress(TidelogError):  # Then the session expires at the node.
                     await fetches.close(connection, timeout_s=_CLOSE_S)
                 return
 
@@ -117,7 +117,7 @@ class Fetcher:
         plans: dict[tuple[int, Lane], list[PartitionState]] = {}
         buffered = sum(state.buffered_size_bytes for state in self._positions)
         if buffered >= self._options.prefetch_bytes_max:
-            return  # The next poll wakes us.
+            return  # The next poll wakes this task.
         for state in self._positions:
             if (
                 state.is_paused
@@ -132,7 +132,7 @@ class Fetcher:
                 continue
             leader = self._cluster.leader(state.partition)
             if leader is None:
-                self._cluster.invalidate()  # News wakes us.
+                self._cluster.invalidate()  # The next metadata wakes this task.
                 continue
             if not self._validator.is_valid(state, leader) or state.fetching == state.ticket:
                 continue
@@ -165,10 +165,10 @@ class Fetcher:
     async def _fetch(
         self, node_id: int, lane: Lane, tickets: dict[PartitionState, tuple[int, int]]
     ) -> None:
-        """Fetch what was planned, but what has been left or sought in before it is asked for.
+        """Fetch the planned partitions, except those since unassigned or sought.
 
-        Such a partition may have no position at this moment, and an answer to that would be
-        taken for an offset out of range.
+        Such a partition may have no position at this moment, and the node's answer would look
+        like an offset out of range.
         """
         try:
             connection = await self._cluster.connection(node_id, lane)
@@ -183,7 +183,7 @@ class Fetcher:
             self._back_off(node_id, error)
             for state in tickets:
                 if state.read_replica is not None and state.read_replica[0] == node_id:
-                    state.read_replica = None  # The leader stands in, or names another.
+                    state.read_replica = None  # Back to the leader, which may name another replica.
         finally:
             for state, ticket in tickets.items():
                 if state.fetching == ticket:
@@ -212,8 +212,8 @@ class Fetcher:
         for partition, offset, answer in fetched.partitions:
             state = self._positions.get(partition)
             self._note_leader(partition, answer.current_leader, nodes)
-            # Between question and answer the partition may have been left, sought in or
-            # validated under another leader; or the node has not been told of its offset yet.
+            # Since the request the partition may have been unassigned, sought, or validated
+            # under another leader; or the node does not have its offset yet.
             if (
                 state is not None
                 and state.ticket == tickets.get(state)
@@ -238,7 +238,7 @@ class Fetcher:
             if answer.records:
                 self._add_chunk(state, answer)
             else:
-                # Whatever the end is said to be, there is nothing for us before it.
+                # This replica has no records for us before the end, regardless of that value.
                 state.end_offset = min(state.end_offset, state.fetch_position)
                 if int(answer.preferred_read_replica) >= 0:
                     until_s = asyncio.get_running_loop().time() + _READ_REPLICA_S
@@ -282,7 +282,7 @@ class Fetcher:
 
     def _on_out_of_range(self, state: PartitionState) -> None:
         if state.chunks or state.index < len(state.records):
-            self._retry_later(state)  # What was fetched before it is still to be handed out.
+            self._retry_later(state)  # Records fetched earlier are handed out first.
             return
         policy = self._options.auto_offset_reset
         if policy == "none":
@@ -295,7 +295,7 @@ class Fetcher:
         state.forget(RESET_TIMESTAMPS[policy])
 
     async def _report_out_of_range(self, state: PartitionState, version: int) -> None:
-        """Have poll raise, saying what there is: the node's answer did not."""
+        """Make poll raise the error with the partition's offsets, which the answer lacks."""
         state.retry_at_s = math.inf
         ends = []
         try:
@@ -308,7 +308,7 @@ class Fetcher:
                 )
                 ends.append(found[state.partition].offset)
         except TidelogError as error:
-            logger.info("cannot say what is there", extra={"reason": str(error)})
+            logger.info("cannot look up the partition's offsets", extra={"reason": str(error)})
             ends = [UNKNOWN, UNKNOWN]
         if state.version == version:
             state.retry_at_s = 0.0
@@ -348,7 +348,7 @@ class Fetcher:
 
 
 def _nodes(response: Any) -> list[Node]:
-    """Return where the leaders are that the answer names; older versions do not say."""
+    """Return the leaders' addresses in the answer; older versions have none."""
     return [
         Node(int(node.node_id), node.host, int(node.port), node.rack)
         for node in getattr(response, "node_endpoints", ())

@@ -1,8 +1,8 @@
-"""What a consumer does for its membership: resting, letting go, taking on.
+"""The consumer's side of its membership: coming to rest, revoking and adding partitions.
 
-The user is at rest while inside ``poll`` (or waiting in ``async for``). Partitions are
-held back from then until they are dropped, so that no record of them is handed out
-after their offsets were committed.
+The user is at rest while inside ``poll`` (or waiting in ``async for``). From then on
+partitions to revoke are held: no record of them is handed out after their offsets were
+committed.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from tidelog.consuming.positions import PartitionState, Positions
 from tidelog.consuming.subscription import Subscription, call
 from tidelog.options import ConsumerOptions
 
-_LOOKUPS_MAX = 2  # A topic that two answers in a row do not know is taken not to exist.
+_LOOKUPS_MAX = 2  # A topic unknown to two answers in a row is taken not to exist.
 
 
 class GroupLife:
-    """The consumer's side of ``Membership``; see its protocol ``Member``."""
+    """Implements the protocol ``Member`` for ``Membership``."""
 
     def __init__(
         self,
@@ -43,12 +43,12 @@ class GroupLife:
         self._is_at_rest = False
         self._waiting: list[tuple[list[PartitionState], asyncio.Future[None]]] = []
         self._in_hand: list[PartitionState] = []
-        self.is_rest_wanted = False  # An iteration should come to rest at its next record.
+        self.is_rest_wanted = False  # an iteration comes to rest at its next record
 
-    # --- the user's side ---
+    # -- called by the user --
 
     def rest(self, *, has_dealt_with: bool = True) -> None:
-        """Note that the user wants nothing now, and has dealt with what was handed out."""
+        """Note that the user is inside poll, and whether it has processed its records."""
         self._is_at_rest = True
         self.is_rest_wanted = False
         if has_dealt_with:
@@ -62,31 +62,31 @@ class GroupLife:
                 future.set_result(None)
 
     def hand_out(self, states: list[PartitionState]) -> None:
-        """Note that the user gets records of these partitions now."""
+        """Note that the user is given records of these partitions."""
         self._is_at_rest = False
         self._in_hand = states
 
-    # --- the membership's side ---
+    # -- called by the membership --
 
     def owned(self) -> frozenset[TopicPartition]:
-        """Return the partitions held now."""
+        """Return the assigned partitions."""
         return self._positions.partitions()
 
     async def topics(self) -> frozenset[str]:
-        """Return the topics subscribed to now; none where the coordinator matches a pattern."""
+        """Return the subscribed topics; none if the coordinator matches a pattern."""
         self._subscription.want(self._cluster)
         return self._subscription.topics(self._cluster)
 
     def server_pattern(self) -> str | None:
-        """Return the pattern that the coordinator matches, if that is what is subscribed to."""
+        """Return the pattern that the coordinator matches, or None."""
         return self._subscription.server_pattern
 
     def hold(self) -> None:
-        """Hand out nothing more: no partition is certainly ours."""
+        """Hand out no more records: no partition is certainly ours."""
         _hold(self._positions)
 
-    async def let_go(self, partitions: Collection[TopicPartition], *, is_lost: bool) -> None:
-        """Wait until the user is at rest, then commit, tell the listener and drop these."""
+    async def revoke(self, partitions: Collection[TopicPartition], *, is_lost: bool) -> None:
+        """Wait until the user is at rest, then commit, call the listener and drop these."""
         states = [s for p in partitions if (s := self._positions.get(p)) is not None]
         if not states:
             return
@@ -94,22 +94,22 @@ class GroupLife:
         listener = self._subscription.listener
         dropped = frozenset(state.partition for state in states)
         if not is_lost and self._commits is not None and self._options.enable_auto_commit:
-            # Who ends the rebalance here has to let go of them anew: nobody was told yet.
+            # If cancelled, the next call starts over: the listener was not called yet.
             await self._commits.commit_safely(states)
         try:
             await call(
                 listener.on_partitions_lost if is_lost else listener.on_partitions_revoked, dropped
             )
         finally:
-            # Whatever the listener raises, the group has decided that they are not ours.
+            # Drop them even if the listener raises: the group has revoked them.
             self._positions.replace(p for p in self.owned() if p not in dropped)
             if self._commits is not None:
                 self._commits.forget(dropped)
 
-    async def take_on(
+    async def assign_partitions(
         self, partitions: Iterable[TopicPartition], added: Collection[TopicPartition]
     ) -> None:
-        """Have exactly these partitions, and tell the listener which are new."""
+        """Make these partitions the assignment, and call the listener with the new ones."""
         self._positions.replace(partitions)
         self._cluster.want({partition.topic for partition in added})
         states = [s for p in added if (s := self._positions.get(p)) is not None]
@@ -136,11 +136,11 @@ class GroupLife:
         }
 
     def progress(self) -> object:
-        """Return something that differs whenever the user has dealt with more records."""
+        """Return a value that changes whenever the user has processed more records."""
         return [(state.partition, state.position) for state in self._in_hand]
 
     def notify(self) -> None:
-        """Wake a poll: a rebalance is wanted or an error is to be raised."""
+        """Wake a poll to start a rebalance or raise an error."""
         self.is_rest_wanted = True
         self._notify()
 

@@ -1,7 +1,7 @@
-"""What the members of a group tell each other: subscriptions and assignments.
+"""The messages between members of a group: subscriptions and assignments.
 
-Both open with a version (int16); every version only adds fields at the end, so a newer
-one is read as the newest known, and an older one lacks the last fields.
+Both start with a version (int16); each version only appends fields, so a newer version
+is read as the newest known one, and an older one lacks the last fields.
 Source: ConsumerProtocolSubscription and ConsumerProtocolAssignment of the Kafka protocol.
 """
 
@@ -31,19 +31,19 @@ _PREFIX = struct.Struct(">h")
 
 @dataclass(frozen=True, slots=True)
 class MemberSubscription:
-    """What one member wants and has."""
+    """A member's subscription and its current partitions."""
 
     member_id: str
     topics: tuple[str, ...]
     group_instance_id: str | None = None
-    owned: tuple[TopicPartition, ...] = ()  # what it holds on to while it joins
-    generation: int = NO_GENERATION  # in which it got them
-    user_data: bytes | None = None  # the assignor's own
+    owned: tuple[TopicPartition, ...] = ()  # partitions that it keeps while it joins
+    generation: int = NO_GENERATION  # the generation that assigned them
+    user_data: bytes | None = None  # for the assignor
     rack: str | None = None
 
     @property
     def sort_key(self) -> tuple[bool, str]:
-        """Return the order of members in assignments: static ones first, by their names."""
+        """Return the key that orders members in assignments: static ones first, by name."""
         is_dynamic = self.group_instance_id is None
         return is_dynamic, self.group_instance_id or self.member_id
 

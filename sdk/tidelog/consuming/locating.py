@@ -1,4 +1,4 @@
-"""Finding where to start: what the group has committed, or an end of the partition."""
+"""Finds start positions: a committed offset, or an end of the partition."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RESET_TIMESTAMPS = {"earliest": EARLIEST_TIMESTAMP, "latest": LATEST_TIMESTAMP}
 
 
 class Locator:
-    """Gives every partition without a position one, in a task of its own."""
+    """Gives every partition without a position one, in its own task."""
 
     def __init__(
         self,
@@ -40,12 +40,12 @@ class Locator:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin to look, if there is something to look for and no one does yet."""
+        """Start the search if a partition has no position and no search is running."""
         if self._task is None and self._unlocated():
             self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def close(self) -> None:
-        """Stop looking."""
+        """Stop the search."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -76,7 +76,7 @@ class Locator:
             self._on_located()
 
     async def _locate(self, states: list[PartitionState]) -> TidelogError | None:
-        """Locate what can be; return why not all."""
+        """Set the positions that can be found; return a failure if some are missing."""
         versions = {state: state.version for state in states}
         by_commit = [state for state in states if state.reset_timestamp is None]
         committed = {}
@@ -87,7 +87,7 @@ class Locator:
             )
         for state in by_commit:
             if state.version != versions[state]:
-                continue  # Sought in meanwhile.
+                continue  # The user sought in the meantime.
             if (commit := committed.get(state.partition)) is not None:
                 state.jump(commit.offset, commit.leader_epoch)
             elif self._options.auto_offset_reset == "none":

@@ -1,13 +1,13 @@
-"""Life in a consumer group: what Kafka's two group protocols have in common.
+"""The parts of group membership that Kafka's two group protocols share.
 
-A rebalance runs in a task of its own, so a caller that stops waiting for it does not
-break it. But partitions are only taken away while the user is at rest, that is inside
-``poll``: then every record handed out has been dealt with, its offset is committed
-first, and the next owner starts right behind. A user that does not come back within
+A rebalance runs in its own task, so a caller that stops waiting for it does not break
+it. But partitions are revoked only while the user is at rest, that is inside ``poll``:
+then every record handed out has been processed, its offset is committed first, and the
+next owner continues right after it. A user that does not poll again within
 ``max_poll_interval_ms`` loses the partitions: the member leaves the group.
 
-``ClassicMembership`` and ``ConsumerMembership`` say how to join, what a heartbeat is and
-what a rebalance takes.
+``ClassicMembership`` and ``ConsumerMembership`` define the join, the heartbeat and the
+rebalance of their protocols.
 """
 
 from __future__ import annotations
@@ -35,40 +35,40 @@ _LEAVE_TIMEOUT_S = 5.0
 
 
 class Member(Protocol):
-    """What the consumer does for its membership."""
+    """The consumer, as its membership uses it."""
 
     def owned(self) -> frozenset[TopicPartition]:
-        """Return the partitions held now."""
+        """Return the assigned partitions."""
 
     async def topics(self) -> frozenset[str]:
-        """Return the topics subscribed to now; none where the coordinator matches a pattern."""
+        """Return the subscribed topics; none if the coordinator matches a pattern."""
 
     def server_pattern(self) -> str | None:
-        """Return the pattern that the coordinator matches, if that is what is subscribed to."""
+        """Return the pattern that the coordinator matches, or None."""
 
     def hold(self) -> None:
-        """Hand out nothing more: no partition is certainly ours."""
+        """Hand out no more records: no partition is certainly ours."""
 
-    async def let_go(self, partitions: Collection[TopicPartition], *, is_lost: bool) -> None:
-        """Wait until the user is at rest, then commit, tell the listener and drop these."""
+    async def revoke(self, partitions: Collection[TopicPartition], *, is_lost: bool) -> None:
+        """Wait until the user is at rest, then commit, call the listener and drop these."""
 
-    async def take_on(
+    async def assign_partitions(
         self, partitions: Iterable[TopicPartition], added: Collection[TopicPartition]
     ) -> None:
-        """Have exactly these partitions, and tell the listener which are new."""
+        """Make these partitions the assignment, and call the listener with the new ones."""
 
     async def partition_counts(self, topics: Collection[str]) -> Mapping[str, int]:
         """Return the partition count of each topic that exists."""
 
     def progress(self) -> object:
-        """Return something that differs whenever the user has dealt with more records."""
+        """Return a value that changes whenever the user has processed more records."""
 
     def notify(self) -> None:
-        """Wake a poll: a rebalance is wanted or an error is to be raised."""
+        """Wake a poll to start a rebalance or raise an error."""
 
 
 class Membership(ABC):
-    """One consumer's place in its group."""
+    """A consumer's membership in its group."""
 
     def __init__(
         self,
@@ -85,25 +85,25 @@ class Membership(ABC):
         self._member = member
         self.member_id = ""
         self.generation = NO_GENERATION  # or the member's epoch
-        self.is_lost = False  # Thrown out, perhaps with partitions in hand.
-        self._is_stable = False  # Heartbeats are due.
+        self.is_lost = False  # The group removed this member, perhaps while it held partitions.
+        self._is_stable = False  # Heartbeats are sent.
         self._is_rebalance_due = True
         self._is_stopped = False
         self._rebalancing: asyncio.Task[None] | None = None
         self._heartbeats: asyncio.Task[None] | None = None
         self._interval_s = interval_s  # until the next heartbeat
-        self._hurry = asyncio.Event()  # set: the next heartbeat is due now
+        self._beat_now = asyncio.Event()  # set: send the next heartbeat now
         self._error: BaseException | None = None
         self._left_rest_s: float | None = None  # loop time; None while the user is at rest
 
-    # --- called by the consumer ---
+    # -- called by the consumer --
 
     def on_rest(self) -> None:
-        """Note that the user is inside poll; start a rebalance if one is wanted.
+        """Note that the user is inside poll; start a rebalance if one is due.
 
-        Raises what ended the last one, if that was an error: once, as whoever polls on tries
-        again, but always where another consumer has our name, or the two would fence each
-        other for ever.
+        Raises the error that ended the last rebalance. It is raised once, as the next poll tries
+        again; but every time if another consumer uses our ``group_instance_id``, because the two
+        would fence each other forever.
         """
         self._left_rest_s = None
         if self._error is not None:
@@ -117,27 +117,27 @@ class Membership(ABC):
             self._start_rebalance()
 
     def on_unrest(self) -> None:
-        """Note that the user has records in hand."""
+        """Note that the user is processing records."""
         self._left_rest_s = asyncio.get_running_loop().time()
 
     @abstractmethod
     def on_subscription(self) -> None:
-        """Take note that the user has subscribed to something else."""
+        """Note that the user has changed its subscription."""
 
     @abstractmethod
     async def on_metadata(self) -> None:
-        """Take note that topics may have come, gone or grown."""
+        """Note that topics may have been added, removed or extended."""
 
     @abstractmethod
     def note_commit_error(self, code: ErrorCode) -> None:
-        """Take note of what the coordinator answered to a commit."""
+        """Handle the coordinator's error for a commit."""
 
     async def has_moved_on(self, generation: int, *, timeout_s: float) -> bool:  # noqa: ARG002
-        """Whether this member, still one, gets beyond the generation within the time."""
+        """Wait until this member, if still one, is past the generation; return whether it is."""
         return False
 
     async def stop(self) -> None:
-        """End the rebalance and the heartbeats, for good."""
+        """Stop the rebalance and the heartbeats for good."""
         self._is_stopped = True
         tasks = [task for task in (self._rebalancing, self._heartbeats) if task is not None]
         for task in tasks:
@@ -149,11 +149,11 @@ class Membership(ABC):
     async def leave(self, reason: str) -> None:
         """Leave the group; a static member's place is kept for it, for a while."""
 
-    # --- heartbeats ---
+    # -- heartbeats --
 
     @abstractmethod
     async def _beat_once(self) -> None:
-        """Send a heartbeat and heed the answer."""
+        """Send a heartbeat and handle the answer."""
 
     async def _beat(self) -> None:
         poll_interval_s = self._options.max_poll_interval_ms / 1000
@@ -165,8 +165,8 @@ class Membership(ABC):
                 wait_s = min(wait_s, max(0.01, self._left_rest_s + poll_interval_s - loop.time()))
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait_s):
-                    await self._hurry.wait()
-            self._hurry.clear()
+                    await self._beat_now.wait()
+            self._beat_now.clear()
             if not self._is_stable:
                 continue
             if progress != (progress := self._member.progress()) and self._left_rest_s is not None:
@@ -183,7 +183,7 @@ class Membership(ABC):
                 )
 
     async def _give_up(self) -> None:
-        """Leave, for the user has not polled in time."""
+        """Leave the group because the user has not polled in time."""
         logger.warning(
             "poll was not called within max_poll_interval_ms, leaving the group",
             extra={
@@ -196,17 +196,17 @@ class Membership(ABC):
         await self.leave("poll was not called in time")
         self._lose(ErrorCode.unknown_member_id)
 
-    async def _say_goodbye(self, api: Api, request: object) -> None:
+    async def _send_leave(self, api: Api, request: object) -> None:
         try:
             await self._coordinator.request(api, request, timeout_s=_LEAVE_TIMEOUT_S)
         except TidelogError as error:
             logger.info(
-                "could not leave the group, it will notice",
+                "could not leave the group, the session will expire",
                 extra={"group_id": self._coordinator.group_id, "reason": str(error)},
             )
 
     def _lose(self, code: ErrorCode) -> None:
-        """Be no member any more: what we hold may be someone else's already."""
+        """Handle the loss of the membership: others may own our partitions already."""
         self._is_stable = False
         self.is_lost = True
         self._member.hold()
@@ -214,20 +214,20 @@ class Membership(ABC):
         self._request_rebalance(code.name)
 
     def _fail(self, error: BaseException) -> None:
-        # Without heartbeats what we hold will be another's: have it again before going on.
+        # Without heartbeats the group gives our partitions to others: rejoin first.
         self._is_stable = False
         self._is_rebalance_due = True
         self._error = error
         self._member.notify()
 
-    # --- the rebalance ---
+    # -- the rebalance --
 
     @abstractmethod
     async def _rebalance(self) -> None:
-        """Do what has to be done to have what the group wants us to have."""
+        """Bring our partitions in line with the group's assignment."""
 
     def _request_rebalance(self, reason: str) -> None:
-        """Have the next poll start a rebalance."""
+        """Make the next poll start a rebalance."""
         if not self._is_rebalance_due:
             logger.info(
                 "will rejoin", extra={"group_id": self._coordinator.group_id, "reason": reason}

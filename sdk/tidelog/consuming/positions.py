@@ -1,4 +1,4 @@
-"""Where a consumer stands in each of its partitions, and what it has fetched ahead."""
+"""A consumer's position in each assigned partition, and its prefetched records."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ UNKNOWN = -1
 
 
 class PartitionState:
-    """One assigned partition.
+    """The position and buffer of one assigned partition.
 
     ``position`` is the offset of the next record to hand out. Records are decoded one
-    batch at a time: ``records[index:]`` is what is left of the current one.
+    batch at a time: ``records[index:]`` is the rest of the current batch.
     """
 
     __slots__ = (
@@ -49,30 +49,30 @@ class PartitionState:
     def __init__(self, partition: TopicPartition) -> None:
         self.partition = partition
         self.position = UNKNOWN
-        self.safe_position = UNKNOWN  # Everything before it has been dealt with by the user.
+        self.safe_position = UNKNOWN  # The user has processed all records before it.
         self.last_epoch = UNKNOWN  # leader epoch of the last record before ``position``
-        self.reset_timestamp: int | None = None  # Look the position up by this, not by commit.
+        self.reset_timestamp: int | None = None  # None: start at the committed offset.
         self.is_paused = False
-        self.is_held = False  # Hands out nothing: about to be revoked, or not announced yet.
+        self.is_held = False  # Hands out no records: about to be revoked, or not announced yet.
         self.chunks: deque[Chunk] = deque()
         self.records: list[ConsumerRecord] = []
         self.index = 0
-        self.run_end = UNKNOWN  # the offset behind the current batch, which may end in a gap
+        self.run_end = UNKNOWN  # the end offset of the current batch, which may end in a gap
         self.run_epoch = UNKNOWN  # leader epoch of the current batch
-        self.fetch_position = UNKNOWN  # behind everything fetched
+        self.fetch_position = UNKNOWN  # after all fetched records
         self.fetch_epoch = UNKNOWN  # leader epoch of the last record before ``fetch_position``
-        self.leader_epoch = UNKNOWN  # of the leader whose log is known to reach so far
+        self.leader_epoch = UNKNOWN  # of the leader whose log is known to contain the position
         self.version = 0  # Grows with every jump; answers to older fetches are dropped.
         self.fetching: tuple[int, int] | None = None  # the ``ticket`` of the fetch under way
         self.high_watermark = UNKNOWN
-        self.end_offset = UNKNOWN  # where records end as far as we may read, as last seen
+        self.end_offset = UNKNOWN  # the last known end of readable records
         self.read_replica: tuple[int, float] | None = None  # node, until this loop time
         self.retry_at_s = 0.0
         self.error: TidelogError | None = None  # Raised by the next poll.
 
     @property
     def buffered_size_bytes(self) -> int:
-        """Return the size of what is fetched and not decoded."""
+        """Return the size of the fetched bytes that are not yet decoded."""
         return sum(chunk.size_bytes for chunk in self.chunks)
 
     @property
@@ -82,41 +82,41 @@ class PartitionState:
 
     @property
     def ticket(self) -> tuple[int, int]:
-        """Return what the answer to a fetch is good for: this version, under this leader."""
+        """Return the version and leader epoch that a fetch's answer must match to be used."""
         return self.version, self.leader_epoch
 
     def jump(self, offset: int, epoch: int = UNKNOWN) -> None:
-        """Continue from the offset; what was fetched is dropped.
+        """Continue from the offset and drop the buffered records.
 
         ``epoch`` is the leader epoch of the last record before it, if that is known.
         """
         self.position = self.safe_position = self.fetch_position = offset
         self.last_epoch = self.fetch_epoch = epoch
         if epoch != UNKNOWN:
-            self.leader_epoch = UNKNOWN  # No leader has been asked about it yet.
+            self.leader_epoch = UNKNOWN  # No leader has confirmed the new position yet.
         self.reset_timestamp = None
         self._drop()
 
     def rewind(self) -> None:
-        """Fetch again what was fetched ahead."""
+        """Drop the prefetched records, to fetch them again."""
         self.fetch_position, self.fetch_epoch = self.position, self.last_epoch
         self._drop()
 
-    def settle(self, leader_epoch: int) -> None:
-        """Fetch on under this leader: what was fetched before is in its log as well."""
+    def mark_validated(self, leader_epoch: int) -> None:
+        """Continue under this leader: its log contains all that was fetched before."""
         if leader_epoch != self.leader_epoch:
             self.leader_epoch = leader_epoch
-            self.read_replica = None  # The new leader may know of a better one.
+            self.read_replica = None  # The new leader may name a better one.
 
     def forget(self, reset_timestamp: int | None) -> None:
-        """Have the position looked up again, by timestamp or (None) by what is committed."""
+        """Look the position up again, by timestamp or (None) by the committed offset."""
         self.jump(UNKNOWN)
         self.reset_timestamp = reset_timestamp
 
     def next_run(self) -> bool:
-        """Have ``records[index:]`` hold at least one record; return whether it does.
+        """Decode until ``records[index:]`` has a record; return whether it has one.
 
-        Raises what is wrong with the partition, once.
+        Raises the partition's error, once.
         """
         while self.index >= len(self.records):
             if not self.chunks:
@@ -128,7 +128,7 @@ class PartitionState:
             try:
                 self.records, self.run_end, self.run_epoch = chunk.next_batch(self.position)
             except TidelogError:
-                self.rewind()  # The next fetch may bring better bytes.
+                self.rewind()  # The next fetch may return valid bytes.
                 raise
             self.index = 0
             if not chunk:
@@ -138,7 +138,7 @@ class PartitionState:
         return True
 
     def take(self, record_count_max: int) -> list[ConsumerRecord]:
-        """Return the next records of the current batch and move the position behind them."""
+        """Return the next records of the current batch and advance the position past them."""
         start, end = self.index, self.index + record_count_max
         taken = self.records[start:end] if start or end < len(self.records) else self.records
         self.index = start + len(taken)
@@ -147,10 +147,10 @@ class PartitionState:
         return taken
 
     def to_commit(self, offset: int) -> OffsetAndMetadata:
-        """Return what a commit of the offset says.
+        """Return the offset with metadata to commit.
 
-        The epoch may be that of a record handed out after the offset. It serves as well:
-        an epoch starts at one offset only, so a log that has it has what is before.
+        The epoch may be that of a record handed out after the offset. That is correct too: an
+        epoch starts at one offset only, so a log that contains it contains all records before.
         """
         return OffsetAndMetadata(offset, self.last_epoch)
 
@@ -165,7 +165,7 @@ class PartitionState:
 
 
 class Positions:
-    """The assigned partitions, in the order in which they get their turns."""
+    """The assigned partitions, in the order of their turns."""
 
     def __init__(self) -> None:
         self._states: dict[TopicPartition, PartitionState] = {}
@@ -175,7 +175,7 @@ class Positions:
         return partition in self._states
 
     def __iter__(self) -> Iterator[PartitionState]:
-        """Yield the states, next in turn first."""
+        """Yield the states, the next in turn first."""
         return iter(self._states.values())
 
     def __len__(self) -> int:
@@ -201,7 +201,7 @@ class Positions:
         return state
 
     def replace(self, partitions: Iterable[TopicPartition]) -> None:
-        """Have exactly these partitions; those that stay keep their state."""
+        """Make these partitions the assignment; those that stay keep their state."""
         wanted = dict.fromkeys(TopicPartition(*partition) for partition in partitions)
         for partition in [p for p in self._states if p not in wanted]:
             self._states.pop(partition).version += 1
@@ -210,9 +210,9 @@ class Positions:
                 self._states[partition] = PartitionState(partition)
 
     def next_ready(self, *, may_raise: bool) -> PartitionState | None:
-        """Return the next partition in turn that has a run of records.
+        """Return the next partition in turn that has a record, or None.
 
-        Raises what is wrong with a partition, or keeps it for later.
+        Raises a partition's error, or keeps it for later unless ``may_raise``.
         """
         for state in self:
             if state.is_held or state.is_paused:
@@ -231,9 +231,9 @@ class Positions:
         return None
 
     def take(self, record_count_max: int) -> tuple[list[ConsumerRecord], list[PartitionState]]:
-        """Return the next records and the partitions they are of, which move behind them.
+        """Return the next records and their partitions, whose positions advance past them.
 
-        Raises what is wrong with a partition if there are no records before it in turn.
+        Raises a partition's error if no partition before it in turn has records.
         """
         records: list[ConsumerRecord] = []
         states: list[PartitionState] = []
@@ -249,7 +249,7 @@ class Positions:
         return records, states
 
     def rotate(self, partition: TopicPartition) -> None:
-        """Put the partition behind the others: it has had its turn."""
+        """Move the partition to the end of the order: it has had its turn."""
         state = self._states.pop(partition, None)
         if state is not None:
             self._states[partition] = state

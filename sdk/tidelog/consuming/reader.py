@@ -1,4 +1,4 @@
-"""Reads records, alone or as a member of a group: what a ``Consumer`` does."""
+"""``RecordReader`` implements ``Consumer``: reading, positions and commits."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tidelog.options import ConsumerOptions
 
 
 class RecordReader(Client):
-    """A consumer, once its options are checked. Not started: nothing is sent before ``start()``."""
+    """A consumer whose options have been checked. ``start()`` connects it."""
 
     def __init__(self, cluster: Cluster, options: ConsumerOptions) -> None:
         self._cluster = cluster
@@ -65,10 +65,10 @@ class RecordReader(Client):
         self._starting = asyncio.Lock()
         self._is_closed = False
 
-    # --- life ---
+    # -- starting and closing --
 
     async def start(self) -> None:
-        """Connect. Idempotent; reading does it when it was not done.
+        """Connect. Idempotent; reading starts the consumer if needed.
 
         Raises ``ConnectionFailed`` if no node answers within the request timeout.
         """
@@ -83,9 +83,9 @@ class RecordReader(Client):
                 self._spawn(self._commits.run())
 
     async def close(self, *, has_failed: bool = False) -> None:
-        """Commit (if that is automatic), leave the group and end. Idempotent.
+        """Commit (if automatic), leave the group and close the connections. Idempotent.
 
-        With ``has_failed`` the records in hand do not count as dealt with.
+        With ``has_failed`` the current records do not count as processed.
         """
         if self._is_closed:
             return
@@ -110,10 +110,10 @@ class RecordReader(Client):
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Close; after an exception, the record in hand is not committed."""
+        """Close; after an exception, the current record is not committed."""
         await self.close(has_failed=exc is not None)
 
-    # --- what to read ---
+    # -- what to read --
 
     def subscribe(
         self,
@@ -122,10 +122,10 @@ class RecordReader(Client):
         pattern: str | re.Pattern[str] | SubscriptionPattern | None = None,
         listener: RebalanceListener | None = None,
     ) -> None:
-        """Read these topics, or all that match, dividing them with the rest of the group.
+        """Read these topics, or all that match, sharing them with the rest of the group.
 
-        Replaces the last subscription; takes effect in the next poll. A pattern is Python's
-        and matched here to the beginning of each name, a ``SubscriptionPattern`` RE2's and
+        Replaces the last subscription; takes effect in the next poll. A Python pattern is
+        matched by the client, from the start of each name; a ``SubscriptionPattern`` (RE2) is
         matched by the coordinator. Raises ``InvalidRequest`` without a ``group_id``, after
         ``assign``, and for a ``SubscriptionPattern`` in the classic protocol.
         """
@@ -148,7 +148,7 @@ class RecordReader(Client):
             self._membership.on_subscription()
 
     def assign(self, partitions: Iterable[tuple[str, int]]) -> None:
-        """Read exactly these partitions, whatever a group may do.
+        """Read exactly these partitions, independently of any group.
 
         Partitions that stay keep their position. Raises ``InvalidRequest`` after
         ``subscribe``.
@@ -159,19 +159,19 @@ class RecordReader(Client):
         wanted = [TopicPartition(*partition) for partition in partitions]
         for topic, number in wanted:
             if not isinstance(topic, str) or type(number) is not int or number < 0:
-                raise InvalidRequest(f"a partition is a topic and a number, not {topic}, {number}")
+                raise InvalidRequest(f"a partition must be (topic, number), not {topic}, {number}")
         self._positions.replace(wanted)
         self._changed.set()
         self._fetcher.wake()
 
     async def unsubscribe(self) -> None:
-        """Leave the group, or let go of the partitions assigned by hand."""
+        """Leave the group, or drop the partitions assigned by hand."""
         self._life.rest()
         await self._leave()
         self._positions.replace(())
 
     def subscription(self) -> frozenset[str]:
-        """Return the topics subscribed to; of a ``SubscriptionPattern`` those assigned."""
+        """Return the subscribed topics; for a ``SubscriptionPattern``, the assigned ones."""
         if self._subscription.server_pattern is not None:
             return frozenset(partition.topic for partition in self.assignment())
         return self._subscription.topics(self._cluster)
@@ -181,7 +181,7 @@ class RecordReader(Client):
         return self._positions.partitions()
 
     def pause(self, partitions: Iterable[tuple[str, int]]) -> None:
-        """Hand out nothing of these partitions until ``resume``. Raises ``NotAssigned``."""
+        """Return no records of these partitions until ``resume``. Raises ``NotAssigned``."""
         for state in [self._state(partition) for partition in partitions]:
             state.is_paused = True
 
@@ -196,17 +196,17 @@ class RecordReader(Client):
         """Return the partitions that are paused."""
         return frozenset(state.partition for state in self._positions if state.is_paused)
 
-    # --- reading ---
+    # -- reading --
 
     async def poll(
         self, *, max_records: int | None = None, timeout_ms: float = 1_000
     ) -> list[ConsumerRecord]:
-        """Return records as soon as there are some; none after the timeout.
+        """Return records as soon as there are some; an empty list after the timeout.
 
-        Coming back says that the records of the last poll are dealt with. Raises what
-        keeps the consumer from reading: ``NoOffsetForPartition``, ``OffsetOutOfRange``,
-        ``LogTruncation``, ``CorruptRecordBatch``, ``FencedInstanceId``, or what a
-        rebalance listener raised.
+        Calling ``poll`` again marks the records of the last poll as processed. Raises the
+        error that prevents reading: ``NoOffsetForPartition``, ``OffsetOutOfRange``,
+        ``LogTruncation``, ``CorruptRecordBatch``, ``FencedInstanceId``, or a rebalance
+        listener's exception.
         """
         limit = self._options.max_poll_records if max_records is None else max_records
         if limit <= 0:
@@ -222,7 +222,7 @@ class RecordReader(Client):
                 return records
             if not await self._wait(deadline_s):
                 if self._membership is not None:
-                    self._membership.on_unrest()  # The next poll must come in time as well.
+                    self._membership.on_unrest()  # The next poll has a time limit too.
                 return []
 
     def __aiter__(self) -> AsyncIterator[ConsumerRecord]:
@@ -235,7 +235,7 @@ class RecordReader(Client):
                 yield record
 
     async def next_run(self) -> PartitionState:
-        """Return a partition with a run of records, once there is one. For the faces."""
+        """Wait for a partition with records and return it. Used by ``SyncConsumer``."""
         await self._come_to_rest()
         while True:
             self._attend()
@@ -247,10 +247,10 @@ class RecordReader(Client):
             await self._wait(None)
 
     def hand_out_run(self, state: PartitionState) -> Iterator[ConsumerRecord]:
-        """Yield the run's records until something else has to happen. For the faces.
+        """Yield the batch's records until something else is due. Used by ``SyncConsumer``.
 
-        The position is behind each record as it is handed out; asking for the next one
-        says that it is dealt with.
+        The position is after each record when it is yielded; asking for the next one marks it
+        as processed.
         """
         life = self._life
         version, records = state.version, state.records
@@ -269,7 +269,7 @@ class RecordReader(Client):
             if state.version == version:
                 state.safe_position = state.position
 
-    # --- positions ---
+    # -- positions --
 
     async def position(self, partition: tuple[str, int]) -> int:
         """Return the offset of the next record, once it is known. Raises ``NotAssigned``."""
@@ -286,13 +286,13 @@ class RecordReader(Client):
         return state.position
 
     def seek(self, partition: tuple[str, int], offset: int) -> None:
-        """Read on from the offset. Raises ``NotAssigned``."""
+        """Continue from the offset. Raises ``NotAssigned``."""
         self._state(partition).jump(check_offset(offset))
         self._changed.set()
         self._fetcher.wake()
 
     def positions(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """Return the position of every partition that has one: what ``commit()`` commits."""
+        """Return the position of every partition that has one; ``commit()`` commits these."""
         return {
             state.partition: state.to_commit(state.position)
             for state in self._positions
@@ -300,23 +300,23 @@ class RecordReader(Client):
         }
 
     def seek_to_committed(self, *partitions: tuple[str, int]) -> None:
-        """Read on from what is committed; all partitions if none is named.
+        """Continue from the committed offsets; of all partitions by default.
 
-        For records that were read for a transaction that was aborted. Waits, in the next
-        poll, for transactions that have offsets of the group pending.
+        For records that were read for an aborted transaction. The next poll waits for pending
+        transactions that contain offsets of the group.
         """
         self._reset(partitions, None)
 
     def seek_to_beginning(self, *partitions: tuple[str, int]) -> None:
-        """Read on from the first record there is; all partitions if none is named."""
+        """Continue from the log start offset; of all partitions by default."""
         self._reset(partitions, EARLIEST_TIMESTAMP)
 
     def seek_to_end(self, *partitions: tuple[str, int]) -> None:
-        """Read on behind the last record there is; all partitions if none is named."""
+        """Continue after the last record; of all partitions by default."""
         self._reset(partitions, LATEST_TIMESTAMP)
 
     def high_watermark(self, partition: tuple[str, int]) -> int | None:
-        """Return the high watermark as last fetched, None if nothing was. ``NotAssigned``."""
+        """Return the last fetched high watermark, or None. Raises ``NotAssigned``."""
         known = self._state(partition).high_watermark
         return None if known == UNKNOWN else known
 
@@ -327,13 +327,13 @@ class RecordReader(Client):
         return await self._ends(partitions, EARLIEST_TIMESTAMP)
 
     async def end_offsets(self, partitions: Iterable[tuple[str, int]]) -> dict[TopicPartition, int]:
-        """Return the offset behind each partition's last record that this consumer may read."""
+        """Return the offset after each partition's last record that this consumer may read."""
         return await self._ends(partitions, LATEST_TIMESTAMP)
 
     async def offsets_for_times(
         self, timestamps_ms: Mapping[tuple[str, int], int]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """Return each partition's first record at or after its time, None if there is none."""
+        """Return each partition's first record at or after its time, or None."""
         for partition, timestamp in timestamps_ms.items():
             if timestamp < 0:
                 raise InvalidRequest(f"{TopicPartition(*partition)}: time {timestamp} is negative")
@@ -349,10 +349,10 @@ class RecordReader(Client):
             for partition, at in found.items()
         }
 
-    # --- commits ---
+    # -- commits --
 
     async def commit(self, offsets: Offsets | None = None) -> None:
-        """Commit offsets of next records; by default the position of every partition.
+        """Commit the given next offsets; by default the position of every partition.
 
         Durable on return. Raises ``CommitFailed`` if the group has moved on,
         ``RebalanceInProgress`` if it is about to, ``InvalidRequest`` without a ``group_id``.
@@ -364,9 +364,9 @@ class RecordReader(Client):
         await self._commits.commit(given)
 
     def group_metadata(self) -> GroupMetadata:
-        """Return which member of its group this is, for ``Transaction.send_offsets``.
+        """Return this consumer's identity in its group, for ``Transaction.send_offsets``.
 
-        Raises ``CommitFailed`` if it is no member now, ``InvalidRequest`` without a
+        Raises ``CommitFailed`` if it is not a member now, ``InvalidRequest`` without a
         ``group_id``.
         """
         if self._commits is None:
@@ -376,7 +376,7 @@ class RecordReader(Client):
     async def committed(
         self, partitions: Iterable[tuple[str, int]]
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
-        """Return what the group has committed for each partition, None if nothing."""
+        """Return the group's committed offset of each partition, or None."""
         await self._begin()
         if self._coordinator is None:
             raise InvalidRequest("committed needs a group_id")
@@ -384,10 +384,10 @@ class RecordReader(Client):
         found = await self._coordinator.committed(wanted, timeout_s=self._cluster.request_timeout_s)
         return {partition: found.get(partition) for partition in wanted}
 
-    # --- inside: waiting and handing out ---
+    # -- waiting and returning records --
 
     async def _begin(self) -> None:
-        """Start if that was not done; while closing, listeners may still call us."""
+        """Start if needed; while closing, listeners may still call the consumer."""
         if not self._tasks:
             await self.start()
 
@@ -396,8 +396,8 @@ class RecordReader(Client):
         self._check_open()
         self._life.rest()
         self._attend()
-        # Others must get their turn even if there always are records; who waited for the
-        # user to come to rest, and a rebalance that this poll begins, go first.
+        # Other tasks must run even if records are always available; tasks that wait for the
+        # user to come to rest, and a rebalance that this poll starts, go first.
         await asyncio.sleep(0)
 
     async def _wait(self, deadline_s: float | None) -> bool:
@@ -423,13 +423,13 @@ class RecordReader(Client):
         return deadline_s is None or loop.time() < deadline_s
 
     def _attend(self) -> None:
-        """Raise what has failed in the background; keep the membership going."""
+        """Raise background failures; start a due rebalance."""
         if self._failure is not None:
             raise self._failure
         if self._membership is not None:
             self._membership.on_rest()
         elif not len(self._positions):
-            raise InvalidRequest("nothing to read: subscribe to topics or assign partitions")
+            raise InvalidRequest("nothing to read: subscribe to topics or assign partitions first")
 
     def _hand_out(self, states: list[PartitionState]) -> None:
         self._life.hand_out(states)
@@ -437,7 +437,7 @@ class RecordReader(Client):
             self._membership.on_unrest()
         self._fetcher.wake()
 
-    # --- inside: the rest ---
+    # -- internals --
 
     def _state(self, partition: tuple[str, int]) -> PartitionState:
         return self._positions.state(TopicPartition(*partition))
@@ -479,7 +479,7 @@ class RecordReader(Client):
             self._changed.set()
 
     async def _watch(self) -> None:
-        """Keep the metadata of what we read, and the membership in step with it."""
+        """Keep the metadata of our topics current and pass changes to the membership."""
         while True:
             await self._cluster.wait_for_news()
             self._cluster.want({state.partition.topic for state in self._positions})
@@ -491,7 +491,7 @@ class RecordReader(Client):
         if membership is not None:
             await membership.stop()
             try:
-                await self._life.let_go(self._life.owned(), is_lost=membership.is_lost)
+                await self._life.revoke(self._life.owned(), is_lost=membership.is_lost)
             finally:
                 assert self._commits is not None
                 self._commits.membership = None

@@ -1,4 +1,4 @@
-"""What a consumer hands out and takes."""
+"""Values that a consumer returns and accepts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tidelog_core.records.batch import Headers
 
 
 class ConsumerRecord(NamedTuple):
-    """A record and where it stands. A named tuple: one is made for every record."""
+    """A record with its position. A named tuple, because one is made for every record."""
 
     topic: str
     partition: int
@@ -25,26 +25,26 @@ class ConsumerRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class OffsetAndMetadata:
-    """What a group has committed for a partition: the offset of the next record to read."""
+    """A committed offset: the offset of the next record to read."""
 
     offset: int
     leader_epoch: int = -1  # of the last record read, -1 if not known
     metadata: str = ""
 
 
-# Two mappings, because the keys of one are not to be mixed: what the SDK gives, what one writes.
+# Two types, because mapping keys are invariant: the SDK's TopicPartition, and the user's tuples.
 Offsets: TypeAlias = (
     Mapping[TopicPartition, OffsetAndMetadata] | Mapping[tuple[str, int], int | OffsetAndMetadata]
 )
-"""Offsets of next records, by partition."""
+"""Next offsets by partition."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupMetadata:
-    """Which member of a group a consumer is, by which a transaction commits its offsets."""
+    """A consumer's identity in its group, with which a transaction commits its offsets."""
 
     group_id: str
-    generation: int = -1  # -1: no member, its partitions were assigned by hand
+    generation: int = -1  # -1: not a member, its partitions were assigned by hand
     member_id: str = ""
     group_instance_id: str | None = None
 

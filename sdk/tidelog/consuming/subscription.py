@@ -1,4 +1,4 @@
-"""What a consumer wants to read, and whom it tells when its partitions change."""
+"""A consumer's subscription and its rebalance listener."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from tidelog.errors import InvalidRequest
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionPattern:
-    """A pattern of topic names that the group's coordinator matches, to whole names.
+    """A pattern that the group's coordinator matches with whole topic names.
 
-    In RE2's syntax; for ``group_protocol="consumer"``. Topics that come later are found
-    without the client's looking for them.
+    In RE2 syntax; needs ``group_protocol="consumer"``. The coordinator also finds new topics,
+    without metadata requests by the client.
     """
 
     pattern: str
 
 
 class RebalanceListener:
-    """Told about partitions gained and lost. Override what matters; methods may be async.
+    """Called when partitions are assigned or revoked. Methods to override may be async.
 
-    They run inside the rebalance: the consumer hands out nothing of the partitions
-    meanwhile, and may be asked to commit or seek.
+    They run inside the rebalance: the consumer returns no records of these partitions until
+    they end, and may be called to commit or seek.
     """
 
     def on_partitions_assigned(
@@ -43,12 +43,12 @@ class RebalanceListener:
         """Called while the partitions are still ours, after the automatic commit."""
 
     def on_partitions_lost(self, partitions: Collection[TopicPartition]) -> Awaitable[None] | None:
-        """Called when the partitions may be someone else's already; as revoked by default."""
+        """Called when others may own the partitions already; calls ``revoked`` by default."""
         return self.on_partitions_revoked(partitions)
 
 
 class Subscription:
-    """Topics by name or by pattern, for a group to divide; or nothing."""
+    """Subscribed topics by name or by pattern; or none."""
 
     def __init__(self) -> None:
         self._topics: frozenset[str] = frozenset()
@@ -89,16 +89,16 @@ class Subscription:
         self.is_active = False
 
     def want(self, cluster: Cluster) -> None:
-        """Have the cluster's metadata cover what is subscribed to."""
+        """Make the cluster fetch the metadata of the subscribed topics."""
         if self._pattern is not None:
             cluster.want_all()
         else:
             cluster.want(self._topics)
 
     def topics(self, cluster: Cluster) -> frozenset[str]:
-        """Return the topics, as the cluster is known now; internal ones only by name.
+        """Return the topics in the known metadata; internal ones only if named.
 
-        None where the coordinator matches the pattern.
+        Empty if the coordinator matches the pattern.
         """
         if self._pattern is None:
             return self._topics

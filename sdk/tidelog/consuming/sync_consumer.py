@@ -1,4 +1,4 @@
-"""The consumer for programs without an event loop."""
+"""``SyncConsumer`` for programs without an event loop."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tidelog_core.model import TopicPartition
 from tidelog.consuming.reader import RecordReader
 from tidelog.consuming.records import ConsumerRecord
 from tidelog.consuming.subscription import RebalanceListener, SubscriptionPattern
-from tidelog.sync import Blocking, Face, InLoop
+from tidelog.sync import Blocking, InLoop, SyncClient
 
 
-class SyncConsumer(Face[RecordReader]):
-    """``Consumer`` without an event loop; iterate it, or poll. One thread reads.
+class SyncConsumer(SyncClient[RecordReader]):
+    """``Consumer`` without an event loop; iterate it, or poll. Read from one thread.
 
-    A rebalance listener's methods run in a thread of their own and may call this.
+    A rebalance listener's methods run in their own thread and may call the consumer.
     """
 
     assign = InLoop(RecordReader.assign)
@@ -59,7 +59,7 @@ class SyncConsumer(Face[RecordReader]):
         self.thread.run(subscribe())
 
     def __iter__(self) -> Iterator[ConsumerRecord]:
-        """Read record by record, for as long as the loop goes on."""
+        """Yield records one by one, without end."""
         while True:
             yield from self.client.hand_out_run(self.thread.run(self.client.next_run()))
 
@@ -68,19 +68,19 @@ class SyncConsumer(Face[RecordReader]):
 
 
 class _Threaded(RebalanceListener):
-    """A plain listener whose methods may block, and call the face."""
+    """Runs a plain listener's methods in a thread: they may block and call the consumer."""
 
     def __init__(self, listener: RebalanceListener) -> None:
         self._listener = listener
 
     async def on_partitions_assigned(self, partitions: Collection[TopicPartition]) -> None:
-        """Call it in a thread."""
+        """Call the listener in a thread."""
         await asyncio.to_thread(self._listener.on_partitions_assigned, partitions)
 
     async def on_partitions_revoked(self, partitions: Collection[TopicPartition]) -> None:
-        """Call it in a thread."""
+        """Call the listener in a thread."""
         await asyncio.to_thread(self._listener.on_partitions_revoked, partitions)
 
     async def on_partitions_lost(self, partitions: Collection[TopicPartition]) -> None:
-        """Call it in a thread."""
+        """Call the listener in a thread."""
         await asyncio.to_thread(self._listener.on_partitions_lost, partitions)

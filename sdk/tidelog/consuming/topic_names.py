@@ -1,4 +1,4 @@
-"""The names of topics that a consumer knows by id only."""
+"""Looks up the names of topics known only by id."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tidelog.wire.requests import METADATA_BY_ID
 
 
 async def names_of_topics(cluster: Cluster, topic_ids: Collection[UUID]) -> Mapping[UUID, str]:
-    """Return the names of those that are there, as far as any node knows. Raises its error."""
+    """Return the names of the topics that a node knows. Raises the node's error."""
     known = {
         topic.topic_id: name
         for name, topic in cluster.topics().items()

@@ -1,15 +1,15 @@
-"""Whether what was read is still in the log after the partition got another leader.
+"""Validates positions against the log of a partition's new leader.
 
-A leader that was elected although it was behind does not have what others had, and what
-it writes takes the same offsets: who reads on from its position would miss records and
-never know. So a position carries the leader epoch of the last record before it, and is
-held against each new leader's log before the next fetch: the leader says where that
-epoch ends (OffsetForLeaderEpoch). An end below the position is where the two part.
+A leader that was elected although it lacked records writes other records at the same
+offsets: a consumer that continued from its position would miss records without noticing.
+So a position carries the leader epoch of the last record before it, and is compared with
+each new leader's log before the next fetch: the leader returns the end offset of that
+epoch (OffsetForLeaderEpoch). An end below the position is where the logs diverge.
 
-What was fetched ahead is asked about first. If that is gone it is dropped, and the
-position behind what was handed out is asked about in its place; only if that is gone as
-well has the user seen records that the log no longer has. Positions without an epoch
-(sought, or looked up by time) cannot be told from others and count as valid.
+The prefetch position is checked first. If it is gone, the prefetched records are dropped
+and the position after the last returned record is checked instead; only if that is gone
+too has the user seen records that the log no longer has. Positions without an epoch
+(sought, or looked up by time) cannot be checked and count as valid.
 Source: KIP-320; Kafka's ``SubscriptionState.maybeCompleteValidation``.
 """
 
@@ -41,11 +41,11 @@ logger = logging.getLogger(__name__)
 
 _CONSUMER_ID = -1
 _RETRIED_S = 0.1
-_LOOKUPS_MAX = 2  # A leader older than what we have read is believed after so many answers.
+_LOOKUPS_MAX = 2  # metadata answers after which an epoch older than our records is accepted
 
 
 class _Question(NamedTuple):
-    """What the leader of ``leader_epoch`` is asked about a partition."""
+    """A position to check, and the leader epoch to ask for it under."""
 
     state: PartitionState
     version: int
@@ -55,13 +55,13 @@ class _Question(NamedTuple):
 
     @property
     def is_open(self) -> bool:
-        """Whether the position still is the one that was asked about."""
+        """Whether the position has not changed since the request."""
         state = self.state
         return (state.version, state.fetch_position, state.fetch_epoch) == self[1:4]
 
 
 class Validator:
-    """Holds positions against the logs of new leaders. For the fetcher."""
+    """Checks positions with new leaders, for the fetcher."""
 
     def __init__(
         self, cluster: Cluster, options: ConsumerOptions, on_answer: Callable[[], None]
@@ -69,23 +69,23 @@ class Validator:
         self._cluster = cluster
         self._policy = options.auto_offset_reset
         self._on_answer = on_answer
-        self._doubtful: dict[int, list[_Question]] = {}  # by the node to ask
-        self._asking: set[PartitionState] = set()  # those in ``_doubtful`` included
-        self._behind: dict[TopicPartition, int] = {}  # metadata version that first was too old
+        self._unasked: dict[int, list[_Question]] = {}  # by leader
+        self._asking: set[PartitionState] = set()  # includes those in ``_unasked``
+        self._behind: dict[TopicPartition, int] = {}  # metadata version that was too old first
 
     def is_valid(self, state: PartitionState, leader: PartitionInfo) -> bool:
-        """Return whether the partition may be fetched on under this leader.
+        """Return whether the partition may be fetched under this leader.
 
-        If not, ``requests`` will have one that finds out.
+        If not, ``requests`` will yield a request that checks it.
         """
         if state.leader_epoch == leader.leader_epoch:
             return True
         if UNKNOWN in (state.fetch_epoch, leader.leader_epoch):
-            state.settle(leader.leader_epoch)
+            state.mark_validated(leader.leader_epoch)
             return True
         if state not in self._asking and self._is_credible(state, leader):
             self._asking.add(state)
-            self._doubtful.setdefault(leader.leader, []).append(
+            self._unasked.setdefault(leader.leader, []).append(
                 _Question(
                     state,
                     state.version,
@@ -97,16 +97,16 @@ class Validator:
         return False
 
     def requests(self) -> Iterator[Coroutine[Any, Any, None]]:
-        """Yield what asks the leaders about the positions in doubt. One attempt each."""
-        doubtful, self._doubtful = self._doubtful, {}
+        """Yield the requests that check positions, each a single attempt."""
+        doubtful, self._unasked = self._unasked, {}
         for node_id, questions in doubtful.items():
             yield self._ask(node_id, questions)
 
     def _is_credible(self, state: PartitionState, leader: PartitionInfo) -> bool:
         if state.fetch_epoch <= leader.leader_epoch:
             return True
-        # One that was deposed would not know the epoch, which looks as if it had been lost.
-        # It must be so, though, if the topic was deleted and made anew.
+        # A deposed leader does not know the epoch, which looks like a lost log. But the epoch
+        # really is lower if the topic was deleted and created again.
         first = self._behind.setdefault(state.partition, self._cluster.version)
         if self._cluster.version - first >= _LOOKUPS_MAX:
             return True
@@ -125,7 +125,7 @@ class Validator:
                 self._take(questions, response)
             else:
                 for question in questions:
-                    self._settle(question)
+                    self._accept(question)
         except TidelogError as error:
             logger.info(
                 "positions not validated, will retry",
@@ -144,10 +144,10 @@ class Validator:
                 partition = TopicPartition(topic.topic, int(answer.partition))
                 question = unanswered.pop(partition, None)
                 if question is None or not question.is_open:
-                    continue  # Sought meanwhile; if need be it is asked about anew.
+                    continue  # Sought since; the new position is checked if necessary.
                 code = answer.error_code
                 if code is ErrorCode.none:
-                    self._judge(question, int(answer.end_offset), int(answer.leader_epoch))
+                    self._evaluate(question, int(answer.end_offset), int(answer.leader_epoch))
                 elif code.retriable or code is ErrorCode.unknown_server_error:
                     self._retry_later(question)
                 else:
@@ -155,11 +155,11 @@ class Validator:
         for question in unanswered.values():
             self._retry_later(question)
 
-    def _judge(self, question: _Question, end_offset: int, epoch: int) -> None:
+    def _evaluate(self, question: _Question, end_offset: int, epoch: int) -> None:
         state = question.state
         is_end_known = UNKNOWN not in (end_offset, epoch)
         if is_end_known and end_offset >= question.position:
-            self._settle(question)
+            self._accept(question)
             return
         if state.position < state.fetch_position:
             state.rewind()
@@ -181,12 +181,12 @@ class Validator:
             )
         elif is_end_known:
             state.jump(end_offset, epoch)
-            self._settle(question)
+            self._accept(question)
         else:
             state.forget(RESET_TIMESTAMPS[self._policy])
 
-    def _settle(self, question: _Question) -> None:
-        question.state.settle(question.leader_epoch)
+    def _accept(self, question: _Question) -> None:
+        question.state.mark_validated(question.leader_epoch)
         self._behind.pop(question.state.partition, None)
 
     def _retry_later(self, question: _Question) -> None:

@@ -1,1 +1,1 @@
-"""The inside of the producer: batches, their order, and the sender."""
+"""The implementation of ``Producer``: batches, sequences and the sender."""

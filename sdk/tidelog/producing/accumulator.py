@@ -1,8 +1,8 @@
-"""Where records wait to be sent: a queue of batches per partition, under one memory limit.
+"""Buffers records: a queue of batches per partition, under one memory limit.
 
-Only the last batch of a queue takes records; those before it are full. Batches leave
-from the front. A batch that must be sent again goes back by its sequence, so a queue
-always is in the order of the records.
+Only the last batch of a queue accepts records; those before it are full. Batches leave
+from the front. A batch to be sent again returns to the place of its sequence, so a queue
+is always in the order of the records.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tidelog.producing.encoded import EncodedRecords
 
 
 class PartitionQueue:
-    """The batches of one partition, and where its numbering stands."""
+    """The batches of one partition and its sequence numbers."""
 
     __slots__ = (
         "batches",
@@ -38,23 +38,23 @@ class PartitionQueue:
     def __init__(self, partition: TopicPartition) -> None:
         self.partition = partition
         self.batches: deque[ProducerBatch] = deque()
-        self.in_flight: list[ProducerBatch] = []  # Sent and not answered, in order.
+        self.in_flight: list[ProducerBatch] = []  # sent and not answered, in order
         self.retry_at_s = 0.0  # loop time before which nothing is sent
         self.producer_id: int = NO_PRODUCER_ID
         self.producer_epoch: int = NO_PRODUCER_EPOCH
         self.next_sequence = 0
         self.is_known_to_leader = False  # A batch of this producer id and epoch was acknowledged.
-        # The leader refused a sequence: number anew, in a higher epoch, once nothing is in flight.
+        # The leader rejected a sequence: number again in a higher epoch once nothing is in flight.
         self.needs_new_epoch = False
 
     @property
     def unacknowledged_count(self) -> int:
-        """Return how many batches have a sequence and no definite outcome."""
+        """Return the number of batches with a sequence and no definite outcome."""
         queued = sum(1 for batch in self.batches if batch.base_sequence != NO_SEQUENCE)
         return queued + len(self.in_flight)
 
     def put_back(self, batch: ProducerBatch) -> None:
-        """Queue a batch that was sent once more, where its sequence belongs."""
+        """Queue a sent batch again, at the place of its sequence."""
         batch.is_full = True
         position = 0
         for queued in self.batches:
@@ -73,13 +73,13 @@ class Accumulator:
         self._queues: dict[TopicPartition, PartitionQueue] = {}
         self._waiters: deque[tuple[int, asyncio.Future[None]]] = deque()
         self.used_size_bytes = 0
-        self.incomplete: dict[ProducerBatch, None] = {}  # In the order of creation.
-        self.flush_count = 0  # Flushes under way: while there is one, no batch lingers.
-        self._answered = asyncio.Event()  # The next answers set it; those after, another.
+        self.incomplete: dict[ProducerBatch, None] = {}  # in the order of creation
+        self.flush_count = 0  # flushes in progress; during one, no batch lingers
+        self._answered = asyncio.Event()  # set, and replaced, by the next answers
 
     @property
     def has_waiters(self) -> bool:
-        """Whether someone waits for room: then no batch lingers."""
+        """Whether a caller waits for room: then no batch lingers."""
         return bool(self._waiters)
 
     def queues(self) -> Iterator[PartitionQueue]:
@@ -93,9 +93,9 @@ class Accumulator:
         size_bytes: int,
         now_s: float,
     ) -> tuple[Delivery, bool, bool]:
-        """Add a record; return its delivery, whether a batch was begun, and one filled.
+        """Add a record; return its delivery, whether a batch was started, and whether one filled.
 
-        The caller has checked that there is room (``has_room``).
+        Requires room, see ``has_room``.
         """
         batches = self._queue(partition).batches
         batch = batches[-1] if batches else None
@@ -119,9 +119,9 @@ class Accumulator:
     def append_encoded(
         self, partition: TopicPartition, encoded: EncodedRecords, now_s: float
     ) -> Delivery:
-        """Add a whole batch behind what is there; return its first record's delivery.
+        """Add a whole batch at the end; return its first record's delivery.
 
-        The caller has checked that there is room (``has_room``).
+        Requires room, see ``has_room``.
         """
         batches = self._queue(partition).batches
         if batches:
@@ -134,13 +134,13 @@ class Accumulator:
         return Delivery(batch, 0, encoded.base_timestamp_ms)
 
     def has_room(self, size_bytes: int) -> bool:
-        """Whether a record of that size can be added now, behind those who wait already."""
+        """Whether a record of that size can be added now; false if others wait already."""
         if self._waiters:
             return False
         return self.used_size_bytes + size_bytes <= self._memory_size_bytes_max
 
     async def wait_for_room(self, size_bytes: int, *, timeout_s: float) -> None:
-        """Return when there is room, first come first served.
+        """Wait until there is room, first come first served.
 
         Raises ``BufferExhausted`` after the timeout.
         """
@@ -159,11 +159,11 @@ class Accumulator:
                     f"{self.used_size_bytes} of {self._memory_size_bytes_max} are taken"
                 ) from None
             raise
-        # Whoever is admitted counts as room taken until here; the caller appends at once.
+        # An admitted waiter's room counts as taken until here; the caller appends at once.
         self._waiters.remove(waiter)
 
     def split(self, batch: ProducerBatch) -> list[ProducerBatch]:
-        """Return the batch's records in two halves, the sequences going on as they were."""
+        """Return the batch's records in two halves; the sequences stay the same."""
         middle = len(batch.records) // 2
         halves = []
         for start, records in ((0, batch.records[:middle]), (middle, batch.records[middle:])):
@@ -181,21 +181,21 @@ class Accumulator:
         return halves
 
     def release(self, batch: ProducerBatch) -> None:
-        """Give back the memory of a batch that is done."""
+        """Free the memory of a finished batch."""
         if batch in self.incomplete:
             del self.incomplete[batch]
             self.used_size_bytes -= batch.size_bytes
             self._admit()
 
     def forget(self, topics: set[str]) -> None:
-        """Drop the empty queues of topics that are gone."""
+        """Drop the empty queues of deleted topics."""
         for partition in [p for p in self._queues if p.topic in topics]:
             queue = self._queues[partition]
             if not queue.batches and not queue.in_flight:
                 del self._queues[partition]
 
     async def flush(self, wake: Callable[[], None]) -> None:
-        """Have ``wake`` look at what is to be sent; return when all that is here has an outcome."""
+        """Wake the sender; return when all records present have an outcome."""
         self.flush_count += 1
         try:
             wake()
@@ -205,17 +205,17 @@ class Accumulator:
             self.flush_count -= 1
 
     def note_answers(self) -> None:
-        """Let those know who wait for answers."""
+        """Wake the tasks that wait for answers."""
         answered, self._answered = self._answered, asyncio.Event()
         answered.set()
 
     async def wait_until_answered(self) -> None:
-        """Return when nothing is in flight. Takes as long as a request may take."""
+        """Wait until nothing is in flight, at most as long as a request may take."""
         while any(queue.in_flight for queue in self._queues.values()):
             await self._answered.wait()
 
     def drop_queued(self, error: TidelogError) -> bool:
-        """Fail what is not in flight; return whether any of it may have been sent before."""
+        """Fail all batches not in flight; return whether any of them may have been sent before."""
         was_sent = False
         for queue in self._queues.values():
             batches, queue.batches = queue.batches, deque()
@@ -226,7 +226,7 @@ class Accumulator:
         return was_sent
 
     def fail_all(self, error: TidelogError) -> None:
-        """Fail every batch and everyone who waits."""
+        """Fail every batch and every waiting caller."""
         for batch in list(self.incomplete):
             batch.fail(error)
             self.release(batch)
@@ -258,5 +258,5 @@ def advance_sequence(sequence: int, count: int) -> int:
 
 
 def _is_after(queued: ProducerBatch, batch: ProducerBatch) -> bool:
-    """Whether the queued batch's sequence follows the other's, across the wrap."""
+    """Whether the queued batch's sequence follows the other's, including wrap-around."""
     return (queued.base_sequence - batch.base_sequence) & 0x7FFFFFFF < 1 << 30

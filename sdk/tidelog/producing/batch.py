@@ -1,4 +1,4 @@
-"""Records on their way to one partition, and what their senders hold to learn the outcome."""
+"""Batches of one partition, and the deliveries that report their outcome."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tidelog.producing.encoded import EncodedRecords
 
 
 class RecordMetadata(NamedTuple):
-    """Where a record was written.
+    """A written record's position.
 
-    The offset is -1 if no one said (``acks=0``, or a batch found to be written already
-    when the leader no longer remembered where). The timestamp is the record's own, or
-    the node's if the topic is configured so.
+    The offset is -1 if it is unknown (``acks=0``, or the leader had the batch already and no
+    longer knew its offset). The timestamp is the record's own, or the node's if the topic
+    uses log append time.
     """
 
     topic: str
@@ -55,43 +55,43 @@ class ProducerBatch:
         self, partition: TopicPartition, created_s: float, encoded: EncodedRecords | None = None
     ) -> None:
         self.partition = partition
-        self.encoded = encoded  # Instead of records. Dropped when done.
+        self.encoded = encoded  # replaces ``records``; dropped when done
         self.created_s = created_s  # loop time of its oldest record
-        self.records: list[Record] = []  # Emptied when done.
+        self.records: list[Record] = []  # emptied when done
         self.size_bytes = 0  # before compression, an upper bound
         self.is_full = encoded is not None  # No record may be added.
-        self.base_sequence = NO_SEQUENCE  # Set when first sent by an idempotent producer.
-        self.record_count = 0  # Set when first sent.
+        self.base_sequence = NO_SEQUENCE  # set when first sent by an idempotent producer
+        self.record_count = 0  # set when first sent
         self.attempt_count = 0
-        self.may_be_written = False  # An attempt ended without an answer that rules it out.
+        self.may_be_written = False  # An attempt ended without an answer that excludes it.
         self.is_done = False
         self.base_offset = -1
         self.log_append_time_ms = NO_TIMESTAMP
         self.error: TidelogError | None = None
         self.record_errors: Mapping[int, TidelogError] = {}
-        # What it was split into, if it was: record counts and batches, in order.
+        # After a split: record counts and smaller batches, in order.
         self.children: tuple[tuple[int, ProducerBatch], ...] = ()
         self._done: asyncio.Event | None = None
         self._callbacks: list[tuple[Delivery, Callable[[Delivery], None]]] = []
 
     def count_records(self) -> int:
-        """Return how many records are in the batch, which is not done."""
+        """Return the number of records in the unfinished batch."""
         return len(self.records) if self.encoded is None else self.encoded.record_count
 
     def succeed(self, base_offset: int, log_append_time_ms: int) -> None:
-        """Record where the batch was written."""
+        """Finish with the offset of the batch."""
         self.base_offset, self.log_append_time_ms = base_offset, log_append_time_ms
         self._finish()
 
     def fail(
         self, error: TidelogError, record_errors: Mapping[int, TidelogError] | None = None
     ) -> None:
-        """Record why the batch was not written; some records may have reasons of their own."""
+        """Finish with the error of the batch; some records may have their own errors."""
         self.error, self.record_errors = error, record_errors or {}
         self._finish()
 
     def split(self, children: Sequence[ProducerBatch]) -> None:
-        """Hand the records' outcomes over to smaller batches, in order."""
+        """Replace the batch by smaller batches, in order."""
         callbacks, self._callbacks = self._callbacks, []
         self.children = tuple((len(child.records), child) for child in children)
         self._finish()
@@ -99,7 +99,7 @@ class ProducerBatch:
             delivery.add_done_callback(callback)
 
     async def wait(self) -> None:
-        """Return when the batch, or everything it was split into, is done."""
+        """Wait until the batch, or all batches that it was split into, are done."""
         if not self.is_done:
             if self._done is None:
                 self._done = asyncio.Event()
@@ -125,11 +125,10 @@ class ProducerBatch:
 
 
 class Delivery:
-    """A record's outcome: await it, or ask it once it is done.
+    """A record's outcome: await it, or call ``result()`` once it is done.
 
-    Many records share one batch, so this is a cheap view of the batch and not a future
-    of its own. Nothing is logged if no one looks at it: the producer logs each failed
-    batch.
+    Many records share one batch, so this is a cheap view of the batch and not a future. An
+    error that nobody retrieves is not logged again: the producer logs each failed batch.
     """
 
     __slots__ = ("_batch", "_index", "_timestamp_ms")
@@ -143,7 +142,7 @@ class Delivery:
         return self.result()
 
     async def wait(self) -> None:
-        """Return when the outcome is known."""
+        """Wait until the outcome is known."""
         while not self.done():
             await self._batch.wait()
 
@@ -166,9 +165,9 @@ class Delivery:
         return RecordMetadata(*batch.partition, offset, timestamp)
 
     def exception(self) -> TidelogError | None:
-        """Return why the record was not written, None if it was; only once it is done."""
+        """Return the error of the record, None if it was written; only once it is done."""
         if not self.done():
-            raise asyncio.InvalidStateError("the record is still on its way")
+            raise asyncio.InvalidStateError("the record has no outcome yet; await its delivery")
         return self._batch.record_errors.get(self._index, self._batch.error)
 
     def add_done_callback(self, callback: Callable[[Delivery], None]) -> None:
@@ -179,7 +178,7 @@ class Delivery:
             self._batch.call_back(self, callback)
 
     def _descend(self) -> None:
-        """Follow the record into the smaller batch that it is in now."""
+        """Move to the smaller batch that contains the record now."""
         for record_count, child in self._batch.children:
             if self._index < record_count:
                 self._batch = child

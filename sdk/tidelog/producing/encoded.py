@@ -1,4 +1,4 @@
-"""Records that someone else has encoded and compressed: a batch that lacks its numbers."""
+"""``EncodedRecords``: a batch that the caller has encoded and compressed."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tidelog_core.records.header import MAGIC, TRANSACTIONAL_BIT, pack_batch
 
 @dataclass(frozen=True, slots=True)
 class EncodedRecords:
-    """The records section of a batch as it goes out, and what its header says of it.
+    """The records section of a batch, and the fields of its header that describe it.
 
-    For programs that build batches from columns: ``Producer.send_encoded`` takes them.
+    For programs that build batches from columns, with ``Producer.send_encoded``.
     """
 
-    body: bytes  # compressed as ``compression`` says
+    body: bytes  # compressed with ``compression``
     compression: CompressionType
     record_count: int  # at offset deltas from 0 on, without a gap
     base_timestamp_ms: int
@@ -35,7 +35,7 @@ class EncodedRecords:
         base_sequence: int = NO_SEQUENCE,
         is_transactional: bool = False,
     ) -> bytes:
-        """Return the batch with these numbers, ready to be sent."""
+        """Return the batch with these numbers, ready to send."""
         header = BatchHeader(
             base_offset=0,
             batch_length=0,

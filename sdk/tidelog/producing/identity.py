@@ -1,20 +1,20 @@
-"""Idempotence: the producer's id and epoch, and the sequences of each partition.
+"""Idempotence: the producer's id and epoch, and each partition's sequences.
 
 Every batch of a partition carries (producer id, epoch, sequence of its first record).
-The leader takes a batch only if its sequence follows the last, and answers a batch it
-has already with the old offsets: so a batch may be sent again until there is a definite
-answer, and is written once.
+The leader accepts a batch only if its sequence follows the last, and answers a known
+batch with its offsets: so a batch may be sent again until there is a definite answer,
+and is written once.
 
-A batch keeps its numbers from its first sending to its outcome. When the leader says
-that a sequence does not follow (``OUT_OF_ORDER_SEQUENCE``) of the first batch that is
-still open, something before it is missing for good: a batch that expired or was
-refused, or a log that lost its end. Then nothing that is open was written. Once every
-answer is in, the partition starts over at sequence 0 in a higher epoch, which the
-leader accepts as a new beginning; late copies of the old epoch are fenced off.
+A batch keeps its numbers from the first attempt to its outcome. If the leader rejects
+the sequence of the first unfinished batch (``OUT_OF_ORDER_SEQUENCE``), something before
+it is missing for good: a batch that expired or was rejected, or a log that lost its end.
+Then no unfinished batch was written. Once every answer is in, the partition starts over
+at sequence 0 in a higher epoch, which the leader accepts as a new start; late copies of
+the old epoch are fenced.
 
-A leader that has nothing of a producer takes whatever sequence comes first. So the first
-batch of every beginning goes alone: were it still under way to a leader that has died, the
-one behind it would be taken for the first by the next leader, and the records change places.
+A leader without state of a producer accepts any first sequence. So the first batch of
+each epoch is sent alone: if it were still in flight to a leader that died, the next
+leader would accept the second batch as the first, and the records would change order.
 Source: KIP-98, KIP-360.
 """
 
@@ -38,11 +38,11 @@ from tidelog.wire.requests import INIT_PRODUCER_ID
 
 logger = logging.getLogger(__name__)
 
-PRODUCER_EPOCH_MAX = 32766  # The last epoch that leaves room for one more, as in Kafka.
+PRODUCER_EPOCH_MAX = 32766  # leaves room for one more epoch, as in Kafka
 
 
 class ProducerIdentity:
-    """The id under which a producer writes; fetched when first needed."""
+    """The producer's id and epoch; fetched when first needed."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -55,13 +55,13 @@ class ProducerIdentity:
         return self.producer_id != NO_PRODUCER_ID
 
     def discard(self) -> None:
-        """Give up the id: the next numbering needs a new one."""
+        """Drop the id: the next batch needs a new one."""
         self.producer_id, self.epoch = NO_PRODUCER_ID, NO_PRODUCER_EPOCH
 
     async def fetch(self) -> None:
-        """Get an id, trying until there is one.
+        """Fetch an id; retriable errors are retried without limit.
 
-        Raises errors that will not go away by trying again.
+        Raises errors that are not retriable.
         """
         backoff = self._cluster.backoff()
         request = build(
@@ -84,9 +84,9 @@ class ProducerIdentity:
                 self.epoch = int(response.producer_epoch)
 
     def prepare(self, queue: PartitionQueue) -> bool:
-        """Bring the queue's numbering up to date; return whether batches may be sent.
+        """Update the queue's producer id and epoch; return whether batches may be sent.
 
-        Starts the partition over in a higher epoch if it must and nothing is in flight.
+        Starts over in a higher epoch if necessary and nothing is in flight.
         """
         if queue.needs_new_epoch or queue.producer_id == NO_PRODUCER_ID:
             if queue.in_flight or not self.is_known:
@@ -100,9 +100,9 @@ class ProducerIdentity:
         return True
 
     def adopt(self, queue: PartitionQueue) -> bool:
-        """Bring the queue's numbering up to date; return whether batches may be sent.
+        """Update the queue's producer id and epoch; return whether batches may be sent.
 
-        As ``prepare``, for a transactional producer: its coordinator gives the epochs.
+        For a transactional producer, whose coordinator assigns the epochs.
         """
         if (queue.producer_id, queue.producer_epoch) != (self.producer_id, self.epoch):
             if queue.in_flight:
@@ -121,10 +121,10 @@ class ProducerIdentity:
 
 
 def may_send(queue: PartitionQueue, batch: ProducerBatch) -> bool:
-    """Whether the front batch may go out beside those in flight.
+    """Whether the first queued batch may be sent in addition to those in flight.
 
-    The leader remembers the last five batches: with more of them open, a repeated one
-    could be taken for new. Before it has acknowledged anything they go one by one.
+    The leader remembers five batches: with more unfinished ones, a repeated batch could be
+    taken for a new one. Until it has acknowledged one, batches are sent one at a time.
     """
     if not queue.is_known_to_leader:
         return not queue.in_flight
@@ -134,23 +134,23 @@ def may_send(queue: PartitionQueue, batch: ProducerBatch) -> bool:
 
 
 def number(queue: PartitionQueue, batch: ProducerBatch) -> None:
-    """Give the batch its sequence, if it has none yet."""
+    """Set the batch's sequence if it has none."""
     if batch.base_sequence == NO_SEQUENCE:
         batch.base_sequence = queue.next_sequence
         queue.next_sequence = advance_sequence(queue.next_sequence, batch.count_records())
 
 
 def is_first_open(queue: PartitionQueue, batch: ProducerBatch) -> bool:
-    """Whether no batch with a lower sequence still waits for its outcome."""
+    """Whether no batch with a lower sequence is unfinished."""
     numbered = [b for b in (*queue.in_flight, *queue.batches) if b.base_sequence != NO_SEQUENCE]
     return all((b.base_sequence - batch.base_sequence) & 0x7FFFFFFF < 1 << 30 for b in numbered)
 
 
 def give_up_sequence(queue: PartitionQueue, batch: ProducerBatch, record_count: int) -> None:
-    """Account for a numbered batch that failed for good.
+    """Handle the sequences of a numbered batch that failed for good.
 
-    If it certainly was not written, its sequences leave a gap: they are used again if
-    it was the last, and else the partition has to start over.
+    If it certainly was not written, its sequences leave a gap: they are reused if it was the
+    last batch; else the partition starts over.
     """
     if batch.base_sequence == NO_SEQUENCE or batch.may_be_written:
         return

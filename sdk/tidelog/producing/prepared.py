@@ -1,9 +1,9 @@
-"""Transactions that one producer fills and another process ends.
+"""Transactions that one producer prepares and another process completes.
 
-A producer that has flushed its transaction hands it over as a small value. Whoever has
-that ends the transaction, as often as it likes: to commit what is committed already is
-no error. Until then only its time-out, or a new producer of the same transactional id,
-puts an end to it, and that is an abort.
+A producer that has flushed its transaction passes it on as a small value. Any process
+with that value can complete the transaction, also repeatedly: committing a committed
+transaction is no error. Until then only its timeout, or a new producer with the same
+transactional id, ends it, and both abort it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tidelog.options import ProducerOptions
 from tidelog.producing.identity import ProducerIdentity
 from tidelog.producing.transaction_requests import TransactionRequests
 
-# By these the coordinator says that it is not, or no longer, the transaction to be ended.
+# The coordinator's errors for a transaction that is not, or no longer, the one to complete.
 _GONE = frozenset(
     {
         ErrorCode.invalid_producer_epoch,
@@ -32,12 +32,12 @@ _GONE = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class PreparedTransaction:
-    """A transaction whose records are all acknowledged. Small to pickle."""
+    """A transaction with all records acknowledged. Small to pickle."""
 
     transactional_id: str
     producer_id: int
     epoch: int
-    adds_itself: bool  # as of version 2 of the feature ``transaction.version``
+    adds_itself: bool  # from version 2 of the feature ``transaction.version`` on
 
 
 async def complete(
@@ -47,9 +47,9 @@ async def complete(
     *,
     is_commit: bool,
 ) -> None:
-    """End the transaction; certain on return, and idempotent.
+    """Commit or abort the transaction; the outcome is certain on return. Idempotent.
 
-    Raises ``TransactionAborted`` if it is to be committed and has come to another end.
+    Raises ``TransactionAborted`` if it was to be committed but has ended otherwise.
     """
     identity = ProducerIdentity(cluster)
     identity.producer_id, identity.epoch = prepared.producer_id, prepared.epoch

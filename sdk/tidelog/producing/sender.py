@@ -1,10 +1,10 @@
-"""The producer's background task: takes what is ready, sends it, and deals with the answers.
+"""The producer's background task: sends ready batches and handles the answers.
 
-A partition's front batch is ready when it is full, has lingered, or someone waits
-(flush, a full buffer, closing). Ready batches of one node go into one request, one batch
-per partition. With idempotence up to five batches of a partition are under way, and
-their sequences keep them in order whatever is retried; without, one at a time, so the
-order holds as well.
+A partition's first batch is ready when it is full, has lingered, or a caller waits
+(flush, a full buffer, closing). Ready batches for one node share a request, one batch
+per partition. With idempotence up to five batches of a partition are in flight, and
+their sequences keep them in order through retries; without, one at a time, which keeps
+the order too.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ from tidelog.wire.requests import PRODUCE, PRODUCE_TO_ADDED, Api
 
 logger = logging.getLogger(__name__)
 
-# Errors by which a leader refuses a batch before it appends it. After any other the batch may
-# be in the log all the same: a leader that loses its leadership, or the partition, while it
-# waits for the replicas answers as one that never led.
+# Errors with which a leader rejects a batch before it appends it. After any other error the
+# batch may be in the log: a leader that loses its leadership, or the partition, while it
+# waits for the replicas answers like a node that never led.
 _REFUSALS = frozenset(
     {
         ErrorCode.cluster_authorization_failed,
@@ -77,7 +77,7 @@ _REFUSALS = frozenset(
         ErrorCode.unsupported_version,
     }
 )
-# Errors by which the leader says that a batch does not continue what it has.
+# Errors that report a sequence gap.
 _OUT_OF_SEQUENCE = frozenset(
     {
         ErrorCode.out_of_order_sequence_number,
@@ -87,7 +87,7 @@ _OUT_OF_SEQUENCE = frozenset(
         ErrorCode.invalid_producer_id_mapping,
     }
 )
-# Those of them that a higher epoch of the same id would not cure.
+# Those of them that a higher epoch of the same id does not solve.
 _STALE_IDENTITY = frozenset(
     {
         ErrorCode.invalid_producer_epoch,
@@ -113,7 +113,7 @@ _FOREVER_S = 3600.0
 
 
 class Sender:
-    """Sends what the accumulator holds. ``run`` is the task; the rest is called from its loop."""
+    """Sends the accumulator's batches. ``run`` is its task; call the rest from its loop."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class Sender:
         options: ProducerOptions,
         transactions: Transactions | None = None,
     ) -> None:
-        """``transactions`` are those of a producer that has a transactional id."""
+        """``transactions`` belong to a producer with a transactional id."""
         self._cluster = cluster
         self._accumulator = accumulator
         self._options = options
@@ -138,7 +138,7 @@ class Sender:
         self._is_fetching_identity = False
 
     def wake(self) -> None:
-        """Look again at what can be sent."""
+        """Check again for batches to send."""
         self._wake.set()
 
     async def run(self) -> None:
@@ -158,10 +158,10 @@ class Sender:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    # --- choosing what to send ---
+    # -- choosing what to send --
 
     def _step(self, now_s: float) -> float:
-        """Send what is ready; return the seconds until something may become ready by itself."""
+        """Send ready batches; return the seconds until one becomes ready by time."""
         next_s = now_s + _FOREVER_S
         ready: dict[int, list[PartitionQueue]] = {}
         must_not_linger = self._accumulator.flush_count > 0 or self._accumulator.has_waiters
@@ -210,7 +210,7 @@ class Sender:
                 self._connecting.add(node_id)
                 self._spawn(self._connect(node_id))
             return
-        # The oldest first, so that no partition waits while others fill the requests.
+        # Oldest first, so that no partition waits while others fill the requests.
         queues.sort(key=lambda queue: queue.batches[0].created_s)
         while queues and self._in_flight_counts.get(node_id, 0) < self._options.max_in_flight:
             taken: list[tuple[PartitionQueue, ProducerBatch]] = []
@@ -226,7 +226,7 @@ class Sender:
             queues = left_out + [queue for queue, _ in taken if self._has_more(queue, now_s)]
 
     def _has_more(self, queue: PartitionQueue, now_s: float) -> bool:
-        """Whether the partition's next batch may follow the last one at once."""
+        """Whether the partition's next batch may follow at once."""
         return (
             len(queue.batches) > 0
             and queue.batches[0].is_full
@@ -234,7 +234,7 @@ class Sender:
             and self._may_start(queue, queue.batches[0])
         )
 
-    # --- sending ---
+    # -- sending --
 
     def _send(
         self,
@@ -272,8 +272,8 @@ class Sender:
         if self._options.acks == 0:
             self._spawn(self._send_unanswered(connection, node_id, request, sent))
             return
-        # The node waits for replicas for as long as we wait for the node; its own answer
-        # (timed out) should come before we give up on the connection.
+        # The node waits for replicas as long as this client waits for the node; its answer
+        # (timed out) should arrive before the connection is closed.
         timeout_s = self._options.request_timeout_ms / 1000 + 1.0
         try:
             future = connection.send(self._api, request, timeout_s=timeout_s)
@@ -334,7 +334,7 @@ class Sender:
             queue.in_flight.remove(batch)
             self._succeed(queue, batch, -1, NO_TIMESTAMP)
 
-    # --- answers ---
+    # -- answers --
 
     def _on_done(
         self,
@@ -361,7 +361,7 @@ class Sender:
             if answer is None:
                 unanswered = error_for(
                     ErrorCode.unknown_server_error,
-                    "the node's answer leaves it out",
+                    "the node's answer does not contain it",
                     about=queue.partition,
                 )
                 self._settle(queue, batch, unanswered)
@@ -384,7 +384,7 @@ class Sender:
     def _on_failure(
         self, node_id: int, sent: list[tuple[PartitionQueue, ProducerBatch]], error: TidelogError
     ) -> None:
-        """Deal with a request that has no answer."""
+        """Handle a request without an answer."""
         self._release_request(node_id)
         for queue, batch in sent:
             queue.in_flight.remove(batch)
@@ -422,7 +422,7 @@ class Sender:
         if code is ErrorCode.duplicate_sequence_number:
             self._succeed(queue, batch, -1, NO_TIMESTAMP)
             return
-        if batch.is_done:  # It expired meanwhile.
+        if batch.is_done:  # It expired before.
             give_up_sequence(queue, batch, batch.record_count)
             return
         if code is ErrorCode.message_too_large and len(batch.records) > 1:
@@ -435,7 +435,7 @@ class Sender:
                 return
             may_follow = code not in _STALE_IDENTITY and not is_first_open(queue, batch)
             if may_follow and self._transactions.may_retry:
-                queue.put_back(batch)  # It came before one that is sent again.
+                queue.put_back(batch)  # It precedes a batch that is sent again.
                 return
         may_retry = self._transactions is None or self._transactions.may_retry
         if error.retriable and batch.attempt_count <= self._options.retries and may_retry:
@@ -502,13 +502,13 @@ class Sender:
             self._transactions.fail(error)
 
     def _expire(self, queue: PartitionQueue, now_s: float) -> float:
-        """Fail what has taken too long; return when the next batch will have."""
+        """Fail the expired batches; return when the next one expires."""
         limit_s = self._options.delivery_timeout_ms / 1000
         if _oldest_s(queue) + limit_s > now_s:
             return _oldest_s(queue) + limit_s
         for batch in queue.in_flight:
             if batch.created_s + limit_s <= now_s and not batch.is_done:
-                # Its numbers stay taken until the answer comes; only the wait is over.
+                # Its numbers stay in use until the answer arrives; only the caller's wait ends.
                 error = self._timed_out(batch, may_be_written=True)
                 batch.fail(error)
                 self._accumulator.release(batch)
@@ -526,7 +526,7 @@ class Sender:
             may_be_written=may_be_written,
         )
 
-    # --- tasks ---
+    # -- tasks --
 
     def _spawn(self, coroutine: Any) -> None:
         task = asyncio.get_running_loop().create_task(coroutine)
@@ -559,7 +559,7 @@ class Sender:
 
 
 def _oldest_s(queue: PartitionQueue) -> float:
-    """Return when the queue's oldest batch that still has no outcome was begun."""
+    """Return the creation time of the queue's oldest unfinished batch."""
     ages = [batch.created_s for batch in queue.in_flight if not batch.is_done]
     if queue.batches:
         ages.append(queue.batches[0].created_s)

@@ -1,7 +1,7 @@
-"""The producer for programs without an event loop.
+"""``SyncProducer`` for programs without an event loop.
 
-``SyncProducer.send`` does not wait: records are handed over in a bounded queue that wakes the
-loop once for many of them, because a hop between threads costs more than a record.
+``SyncProducer.send`` does not wait: records pass through a bounded queue that wakes the
+loop once for many of them, because a switch between threads costs more than a record.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from tidelog.errors import TidelogError
 from tidelog.producing.batch import Delivery, RecordMetadata
 from tidelog.producing.transactions import Transaction
 from tidelog.producing.writer import RecordWriter
-from tidelog.sync import Blocking, Face, LoopThread
+from tidelog.sync import Blocking, LoopThread, SyncClient
 
-HANDED_OVER_MAX = 10_000  # records between a caller and the loop
+HANDED_OVER_MAX = 10_000  # records between callers and the loop
 
 logger = logging.getLogger(__name__)
 
@@ -35,17 +35,17 @@ class SyncDelivery:
 
     def __init__(self, handover: _Handover) -> None:
         self._handover = handover
-        self._delivery: Delivery | None = None  # Set once the producer has taken the record.
-        self._error: TidelogError | None = None  # Why the producer did not take it.
+        self._delivery: Delivery | None = None  # set once the producer has accepted the record
+        self._error: TidelogError | None = None  # set if the producer rejected the record
 
     def done(self) -> bool:
         """Whether the outcome is known."""
         return self._error is not None or (self._delivery is not None and self._delivery.done())
 
     def result(self, timeout_s: float | None = None) -> RecordMetadata:
-        """Return where the record is, or raise its error.
+        """Return the record's metadata, or raise its error.
 
-        Raises ``TimeoutError`` if that is not known within ``timeout_s``.
+        Raises ``TimeoutError`` if the outcome is not known within ``timeout_s``.
         """
         if not self.done():
             self._handover.thread.run(asyncio.wait_for(self._wait(), timeout_s))
@@ -63,11 +63,11 @@ class SyncDelivery:
         return None
 
     def take(self, delivery: Delivery) -> None:
-        """Note that the producer has taken the record."""
+        """Note that the producer has accepted the record."""
         self._delivery = delivery
 
     def fail(self, error: TidelogError) -> None:
-        """Note that the producer did not take the record."""
+        """Note that the producer has rejected the record."""
         self._error = error
 
     async def _wait(self) -> None:
@@ -78,7 +78,7 @@ class SyncDelivery:
 
 
 class _Handed(NamedTuple):
-    """The arguments of a ``send`` on its way to the loop."""
+    """The arguments of a ``send`` call in the queue."""
 
     delivery: SyncDelivery
     topic: str
@@ -90,7 +90,7 @@ class _Handed(NamedTuple):
 
 
 class _Handover:
-    """Records on their way from any thread to the producer's loop, in order."""
+    """The queue of records from any thread to the producer's loop, in order."""
 
     def __init__(self, producer: RecordWriter, thread: LoopThread) -> None:
         self._producer = producer
@@ -102,7 +102,7 @@ class _Handover:
         self._progress = asyncio.Event()
 
     def put(self, handed: _Handed) -> None:
-        """Hand a record over; waits while the queue is full."""
+        """Queue a record; waits while the queue is full."""
         with self._changed:
             while len(self._queue) >= HANDED_OVER_MAX:
                 self._changed.wait()
@@ -112,11 +112,11 @@ class _Handover:
                 self.thread.call_soon(self._start)
 
     async def wait_for_progress(self) -> None:
-        """Return after the next records were taken."""
+        """Wait until the next records are accepted or rejected."""
         await self._progress.wait()
 
     async def wait_until_empty(self) -> None:
-        """Return when everything handed over until now was taken."""
+        """Wait until all records queued so far are accepted or rejected."""
         while self._is_draining:
             await self._progress.wait()
 
@@ -161,7 +161,7 @@ class SyncTransaction:
         self._handover = handover
 
     def send_offsets(self, offsets: Offsets, group: GroupMetadata) -> None:
-        """As ``Transaction.send_offsets``."""
+        """See ``Transaction.send_offsets``."""
         self._handover.thread.run(self._transaction.send_offsets(offsets, group))
 
     def __enter__(self) -> Self:
@@ -175,17 +175,17 @@ class SyncTransaction:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Commit, or abort on an exception: everything that was sent before, and no more."""
+        """Commit, or abort on an exception, including all records queued before."""
 
         async def end() -> None:
-            # What is on its way to the loop must not end up in the next transaction.
+            # Records in the queue must not become part of the next transaction.
             await self._handover.wait_until_empty()
             await self._transaction.__aexit__(exc_type, exc, traceback)
 
         self._handover.thread.run(end())
 
 
-class SyncProducer(Face[RecordWriter]):
+class SyncProducer(SyncClient[RecordWriter]):
     """``Producer`` without an event loop; usable from any thread."""
 
     send_and_wait = Blocking(RecordWriter.send_and_wait)
@@ -205,21 +205,21 @@ class SyncProducer(Face[RecordWriter]):
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> SyncDelivery:
-        """Hand the record over and return what tells its outcome: ``delivery.result()``.
+        """Queue the record and return its delivery: ``delivery.result()`` waits.
 
-        Whatever is wrong with the record, the delivery raises. Waits while many records
-        are on their way to the producer, that is, while its buffer is full.
+        All errors of the record are raised by the delivery. Waits while many records are queued,
+        that is, while the producer's buffer is full.
         """
         delivery = SyncDelivery(self._handover)
         self._handover.put(_Handed(delivery, topic, value, key, headers, partition, timestamp_ms))
         return delivery
 
     def transaction(self) -> SyncTransaction:
-        """As ``Producer.transaction``: ``with producer.transaction() as transaction:``."""
+        """See ``Producer.transaction``: ``with producer.transaction() as transaction:``."""
         return SyncTransaction(self.client.transaction(), self._handover)
 
     def flush(self) -> None:
-        """As ``Producer.flush``, with everything sent before."""
+        """Like ``Producer.flush``, including all records queued before."""
 
         async def flush() -> None:
             await self._handover.wait_until_empty()

@@ -1,10 +1,10 @@
-"""What a transactional producer asks of coordinators, each until there is an answer.
+"""Requests of a transactional producer to coordinators, repeated until answered.
 
 Up to version 1 of the feature ``transaction.version`` a producer adds each partition, and
 each group whose offsets it commits, to the transaction before it writes there; its epoch
-stays the same from one transaction to the next. From version 2 on (KIP-890) the nodes add
-what is written to by themselves, and each transaction gets an epoch of its own, so that a
-request that comes late cannot end up in the transaction after.
+stays the same between transactions. From version 2 on (KIP-890) the nodes add partitions
+and groups themselves, and each transaction has its own epoch, so that a late request
+cannot become part of the next transaction.
 Source: KIP-98, KIP-447, KIP-890.
 """
 
@@ -58,18 +58,18 @@ from tidelog.wire.requests import (
 
 logger = logging.getLogger(__name__)
 
-CONCURRENT_RETRY_S = 0.02  # The markers of the transaction before are about to be written.
+CONCURRENT_RETRY_S = 0.02  # The previous transaction's markers are about to be written.
 TRANSACTION_FEATURE = "transaction.version"
-SELF_ADDING_LEVEL = 2  # of the feature: nodes add what is written to, epochs are bumped
+SELF_ADDING_LEVEL = 2  # from this feature level on nodes add partitions, and epochs are bumped
 
 _FENCED = frozenset({ErrorCode.invalid_producer_epoch, ErrorCode.producer_fenced})
 _MEMBER_MOVED_ON = frozenset({ErrorCode.unknown_member_id, ErrorCode.illegal_generation})
 
-_Codes = list[tuple[object, ErrorCode]]  # what an answer says, and of what
+_Codes = list[tuple[object, ErrorCode]]  # an answer's errors and their subjects
 
 
 class EndedTransaction(NamedTuple):
-    """The identity to go on with; -1 for both where it stays."""
+    """The identity to continue with; -1 for both if it stays."""
 
     producer_id: int
     epoch: int
@@ -78,8 +78,8 @@ class EndedTransaction(NamedTuple):
 class TransactionRequests:
     """The requests of one transactional producer.
 
-    All raise ``ProducerFenced``, other errors that trying again does not cure, and after
-    their time the last failure that it would have.
+    All raise ``ProducerFenced``, other errors that are not retriable, and after their timeout
+    the last retriable failure.
     """
 
     def __init__(
@@ -93,12 +93,12 @@ class TransactionRequests:
         self._timeout_s = options.max_block_ms / 1000
         self._coordinator = Coordinator(cluster, self.transactional_id, CoordinatorKind.TRANSACTION)
         self._groups: dict[str, Coordinator] = {}
-        self.adds_itself = False  # Nodes add what is written to, and every end bumps the epoch.
+        self.adds_itself = False  # Nodes add partitions themselves, and every end bumps the epoch.
 
     async def init(self) -> None:
-        """Get an id and epoch, fencing off every earlier producer of the transactional id.
+        """Fetch an id and epoch, fencing every earlier producer of the transactional id.
 
-        What that had open is aborted, or committed if that had begun.
+        Its open transaction is aborted, or committed if the commit had started.
         """
         request = build(
             InitProducerIdRequest,
@@ -120,7 +120,7 @@ class TransactionRequests:
         self._identity.epoch = int(response.producer_epoch)
 
     async def add_partitions(self, partitions: Collection[TopicPartition]) -> None:
-        """Have the partitions take part in the transaction. Tries for as long as it is let."""
+        """Add the partitions to the transaction. Retries without a timeout."""
         request = build(
             AddPartitionsToTxnRequest,
             v3_and_below_transactional_id=self.transactional_id,
@@ -134,7 +134,7 @@ class TransactionRequests:
         await self._repeat(self._coordinator, ADD_PARTITIONS_TO_TXN, request, _added, None)
 
     async def add_offsets(self, group_id: str) -> None:
-        """Have the group's offsets take part in the transaction."""
+        """Add the group's offsets to the transaction."""
         request = build(
             AddOffsetsToTxnRequest,
             transactional_id=self.transactional_id,
@@ -149,9 +149,9 @@ class TransactionRequests:
     async def commit_offsets(
         self, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: GroupMetadata
     ) -> None:
-        """Leave the offsets with the group's coordinator, for when the transaction commits.
+        """Store the offsets at the group's coordinator; they take effect with the commit.
 
-        Raises ``CommitFailed`` if the consumer is no longer the member that it was.
+        Raises ``CommitFailed`` if the consumer is no longer the same member.
         """
         request = build(
             TxnOffsetCommitRequest,
@@ -182,7 +182,7 @@ class TransactionRequests:
         await self._repeat(coordinator, api, request, _committed, self._timeout_s)
 
     async def end(self, *, is_commit: bool) -> EndedTransaction:
-        """Commit or abort; the outcome is certain on return, whatever becomes of the nodes."""
+        """Commit or abort; the outcome is certain on return, even if nodes fail."""
         request = build(
             EndTxnRequest,
             transactional_id=self.transactional_id,
@@ -199,7 +199,7 @@ class TransactionRequests:
             int(getattr(response, "producer_epoch", -1)),
         )
 
-    # --- inside ---
+    # -- internals --
 
     def _top_level(self, response: Any) -> _Codes:
         return [(f"transactional id {self.transactional_id!r}", response.error_code)]
@@ -229,7 +229,7 @@ class TransactionRequests:
                             await asyncio.sleep(CONCURRENT_RETRY_S)
                             continue
                         logger.info(
-                            "coordinator did not do as asked, will retry",
+                            "transaction request failed, will retry",
                             extra={"api": api.name, "reason": str(error)},
                         )
                         await asyncio.sleep(backoff.next_s())
@@ -242,9 +242,9 @@ class TransactionRequests:
 
 
 def _raise_first(codes: _Codes) -> None:
-    """Raise the error that lasts longest, if there is one."""
+    """Raise an error, preferably one that is not retriable, if there is one."""
     errors = [_error(code, about) for about, code in codes if code is not ErrorCode.none]
-    # One partition's failure has the others not attempted; that is no error of theirs.
+    # If one partition fails, the others are not attempted; that is not their own error.
     named = [e for e in errors if e.code is not ErrorCode.operation_not_attempted] or errors
     if named:
         raise min(named, key=lambda error: error.retriable)

@@ -1,15 +1,16 @@
-"""A producer's transactions, one after the other: what may be sent when, and how each ends.
+"""A producer's transactions, one after the other: their states, and what may be sent when.
 
     idle ── begin ──► open ── commit ──► committing ──► idle
                        │ └─── abort ───► aborting ────► idle
 
-A record that cannot be written, or a coordinator's refusal, dooms the open transaction:
-what waits to be sent is dropped, ``send`` and ``commit`` raise ``TransactionAborted``, and
-only ``abort`` is left. Being fenced, and what is wrong for good, ends the producer.
+If a record cannot be written, or the coordinator refuses a request, the open transaction
+can only be aborted: queued records are dropped, and ``send`` and ``commit`` raise
+``TransactionAborted``. A fenced producer, or one with another permanent error, is unusable.
 
-An end that was not answered is asked for again when the next transaction begins: as an
-abort, which a coordinator that has begun to commit refuses. Where a batch of an aborted
-transaction may be on its way still, the next one begins with a new epoch, which fences it.
+An end without an answer is requested again when the next transaction begins: as an abort,
+which a coordinator that has started to commit refuses. If a batch of an aborted
+transaction may still be in flight, the next transaction starts with a new epoch, which
+fences it.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from tidelog.producing.transaction_requests import EndedTransaction, Transaction
 
 logger = logging.getLogger(__name__)
 
-# After these no transaction of this producer can succeed.
+# After these errors no transaction of this producer can succeed.
 _FATAL = frozenset(
     {
         ErrorCode.producer_fenced,
@@ -74,34 +75,34 @@ class Transactions:
         options: ProducerOptions,
         wake: Callable[[], None],
     ) -> None:
-        """``wake`` has the sender look again at what may be sent."""
+        """``wake`` makes the sender check again for batches to send."""
         self.identity = ProducerIdentity(cluster)
         self._accumulator = accumulator
         self._wake = wake
         self._requests = TransactionRequests(cluster, options, self.identity)
         self._state = _State.IDLE
-        self._failure: TidelogError | None = None  # Why the open transaction cannot commit.
-        self._fatal: TidelogError | None = None  # Why no transaction can.
+        self._failure: TidelogError | None = None  # why the open transaction cannot commit
+        self._fatal: TidelogError | None = None  # why no transaction can succeed
         self._needs_epoch = True
-        self._is_end_open = False  # An end was asked for, or should have been, without an answer.
-        self._has_begun = False  # The coordinator may know of the open transaction.
+        self._is_end_open = False  # The last end has no answer, or was not requested.
+        self._has_begun = False  # The coordinator may know the open transaction.
         self._added: set[TopicPartition] = set()
         self._to_add: set[TopicPartition] = set()
         self._adding: asyncio.Task[None] | None = None
 
     @property
     def adds_itself(self) -> bool:
-        """Whether what is written to joins the transaction without being added before."""
+        """Whether nodes add written partitions to the transaction themselves."""
         return self._requests.adds_itself
 
     @property
     def is_open(self) -> bool:
-        """Whether there is a transaction that has not begun to end."""
+        """Whether a transaction is open and has not started to end."""
         return self._state is _State.OPEN
 
     @property
     def may_retry(self) -> bool:
-        """Whether a batch that was not acknowledged may be sent again."""
+        """Whether an unacknowledged batch may be sent again."""
         return self._failure is None and self._state in (_State.OPEN, _State.COMMITTING)
 
     async def init(self) -> None:
@@ -117,10 +118,10 @@ class Transactions:
                 self._fatal = error
             raise
 
-    # --- the sender's side ---
+    # -- called by the sender --
 
     def check_sendable(self) -> None:
-        """Raise unless a record may be taken now."""
+        """Raise unless a record may be sent now."""
         self._check_alive()
         if self._state is not _State.OPEN:
             raise InvalidRequest(
@@ -131,7 +132,7 @@ class Transactions:
             raise self._aborted()
 
     def may_start(self, queue: PartitionQueue) -> bool:
-        """Whether batches of the partition may be sent, adding it to the transaction if not."""
+        """Whether batches of the partition may be sent; adds it to the transaction if not."""
         if not self.may_retry:
             return False
         if queue.partition not in self._added:
@@ -143,9 +144,9 @@ class Transactions:
         return self.identity.adopt(queue)
 
     def fail(self, error: TidelogError) -> None:
-        """Note that something of the transaction failed for good."""
-        # Sequences that were given out and not written, or not certainly: what the
-        # coordinator ends with an epoch of its own is numbered anew in any case.
+        """Note a permanent failure within the transaction."""
+        # Assigned sequences were perhaps not written. A coordinator that bumps the epoch at
+        # every end makes numbering start over anyway.
         self._needs_epoch |= not self.adds_itself
         if error.code in _FATAL and self._fatal is None:
             self._fatal = error
@@ -154,20 +155,20 @@ class Transactions:
             logger.warning("transaction cannot be committed", extra={"reason": str(error)})
             self._drop(self._fatal or self._aborted())
 
-    # --- the user's side ---
+    # -- called by the user --
 
     async def begin(self) -> None:
-        """Begin a transaction; waits for what became of the one before, if that is not known.
+        """Begin a transaction; first resolves the unknown end of the previous one.
 
-        Raises ``InvalidRequest`` while there is one, ``ProducerFenced``.
+        Raises ``InvalidRequest`` while one is open, ``ProducerFenced``.
         """
         self._check_alive()
         if self._state is not _State.IDLE:
-            raise InvalidRequest("the producer has a transaction open; it has one at a time")
+            raise InvalidRequest("the producer has an open transaction; end it first")
         self._state = _State.BEGINNING
         try:
-            # An abort that was cancelled leaves batches under way: one that fails from here on
-            # would be taken for the new transaction's, and sent again in it.
+            # A cancelled abort leaves batches in flight: if one failed from here on, it would be
+            # taken for the new transaction's and sent again in it.
             await self._accumulator.wait_until_answered()
             self._check_alive()
             await self.init()
@@ -181,7 +182,7 @@ class Transactions:
         self._state = _State.OPEN
 
     async def send_offsets(self, offsets: Offsets, group: GroupMetadata) -> None:
-        """Have the group's offsets committed if, and only if, the transaction is."""
+        """Commit the group's offsets if, and only if, the transaction commits."""
         self.check_sendable()
         checked = check_offsets(offsets)
         if not checked:
@@ -200,17 +201,17 @@ class Transactions:
     async def commit(self) -> None:
         """Wait for every record's acknowledgement, then commit.
 
-        Raises ``TransactionAborted`` if one has none (the transaction is to be aborted
-        then), ``TransactionOutcomeUnknown``, ``ProducerFenced``.
+        Raises ``TransactionAborted`` if a record failed (the transaction must be aborted then),
+        ``TransactionOutcomeUnknown``, ``ProducerFenced``.
         """
         await self._finish_sending()
         await self._end(is_commit=True)
 
     async def prepare(self) -> PreparedTransaction | None:
-        """Wait for every record's acknowledgement, and leave the end to others.
+        """Wait for every record's acknowledgement, and leave the end to another process.
 
-        It is this producer's last transaction. Returns None if there is nothing to be ended.
-        Raises ``TransactionAborted``, as ``commit`` does, ``ProducerFenced``.
+        No further transaction is possible with this producer. Returns None for an empty
+        transaction. Raises ``TransactionAborted`` like ``commit``, ``ProducerFenced``.
         """
         await self._finish_sending()
         prepared = None
@@ -222,16 +223,16 @@ class Transactions:
                 identity.epoch,
                 self.adds_itself,
             )
-            # Its end is not known here: a transaction after it could not begin.
-            self._fatal = InvalidRequest("the producer has left its transaction to another")
+            # This producer will not learn of the end, so it could not begin another transaction.
+            self._fatal = InvalidRequest("the producer has prepared its transaction; make another")
         self._state = _State.IDLE
         return prepared
 
     async def abort(self) -> None:
-        """Drop what is not sent, wait for what is, and abort.
+        """Drop queued records, wait for those in flight, and abort.
 
-        Raises ``ProducerFenced``. A coordinator that cannot be reached is no error: the next
-        transaction asks for the end of this one, or else its time-out ends it.
+        Raises ``ProducerFenced``. An unreachable coordinator is no error: the next transaction
+        ends this one, or else its timeout does.
         """
         if self._state is not _State.OPEN:
             raise InvalidRequest("there is no transaction to abort")
@@ -246,7 +247,7 @@ class Transactions:
             raise
         await self._end(is_commit=False)
 
-    # --- inside ---
+    # -- internals --
 
     def _check_alive(self) -> None:
         if self._fatal is not None:
@@ -258,7 +259,7 @@ class Transactions:
         try:
             await self._accumulator.flush(self._wake)
         except BaseException:
-            self._state = _State.OPEN  # Nothing has been asked of the coordinator yet.
+            self._state = _State.OPEN  # The coordinator has not been asked for the end yet.
             raise
         if self._failure is not None:
             self._state = _State.OPEN
@@ -276,7 +277,7 @@ class Transactions:
         self._state = _State.IDLE
 
     async def _settle_end(self) -> None:
-        # Refused, it has been committed, or the coordinator has never heard of it.
+        # A refusal means that it was committed, or that the coordinator does not know it.
         with contextlib.suppress(InvalidTxnState):
             self._adopt(await self._requests.end(is_commit=False))
         self._is_end_open = False
@@ -310,7 +311,7 @@ class Transactions:
         if is_commit:
             self._failure, self._state = error, _State.OPEN
             raise self._aborted() from error
-        # The coordinator knows of nothing to abort, or does not answer.
+        # The coordinator has no transaction to abort, or does not answer.
         self._needs_epoch = True
         self._leave(is_certain=isinstance(error, InvalidTxnState))
         logger.warning("abort was not confirmed", extra={"reason": str(error)})
@@ -334,17 +335,16 @@ class Transactions:
         self._wake()
 
     async def _stop_adding(self) -> None:
-        # It is nobody's from here on, even where this wait is cancelled: the next transaction
-        # adds what it writes to by a task of its own.
+        # Drop the task even if this wait is cancelled: the next transaction starts its own.
         adding, self._adding = self._adding, None
         if adding is not None:
-            # What the coordinator makes of the request, it has made of it before the end,
-            # which follows on the same connection.
+            # The coordinator handles this request before the end, which follows on the same
+            # connection.
             adding.cancel()
             await asyncio.gather(adding, return_exceptions=True)
 
     async def close(self) -> None:
-        """Abort what is open, as far as that can be done."""
+        """Abort an open transaction if possible."""
         if self.is_open:
             try:
                 await self.abort()
@@ -354,15 +354,14 @@ class Transactions:
 
 
 class Transaction:
-    """One transaction, as a context: commits when the block ends, aborts on an exception.
+    """A transaction as a context: commits when the block ends, aborts on an exception.
 
-    The exception passes on. Records that are not acknowledged when the block ends are
-    waited for; if one cannot be written, the transaction is aborted and
-    ``TransactionAborted`` raised.
+    The exception is raised again. The end of the block waits for all acknowledgements; if a
+    record cannot be written, the transaction is aborted and ``TransactionAborted`` raised.
     """
 
     def __init__(self, transactions: Transactions, start: Callable[[], Awaitable[None]]) -> None:
-        """``start`` makes the producer ready."""
+        """``start`` starts the producer if needed."""
         self._transactions = transactions
         self._start = start
         self._is_prepared = False
@@ -370,17 +369,17 @@ class Transaction:
     async def send_offsets(self, offsets: Offsets, group: GroupMetadata) -> None:
         """Commit a consumer's offsets with the transaction, or not at all.
 
-        ``offsets`` are those of next records, as ``Consumer.positions()`` gives them, and
-        ``group`` is ``Consumer.group_metadata()``. Raises ``TransactionAborted``, its cause
+        ``offsets`` are next offsets, as in ``Consumer.positions()``, and ``group`` is
+        ``Consumer.group_metadata()``. Raises ``TransactionAborted``, with the cause
         ``CommitFailed`` if the group has moved on, and ``ProducerFenced``.
         """
         await self._transactions.send_offsets(offsets, group)
 
     async def prepare(self) -> PreparedTransaction | None:
-        """Write everything, and leave it to another to commit: ``Producer.complete``.
+        """Flush, and let another process commit with ``Producer.complete``.
 
-        The last thing to do with this producer: the block ends without a commit. Returns None
-        if nothing was written. Raises as a commit does.
+        The last call to this producer: the block ends without a commit. Returns None if the
+        transaction is empty. Raises the same errors as a commit.
         """
         prepared = await self._transactions.prepare()
         self._is_prepared = True
@@ -420,7 +419,7 @@ class Transaction:
             await self._transactions.abort()
         except ProducerFenced as fenced:
             if isinstance(reason, TransactionAborted):
-                raise fenced from reason  # That is why it was aborted.
+                raise fenced from reason  # The cause of the abort.
             logger.warning("producer was fenced", extra={"reason": str(fenced)})
         except TidelogError as error:
             logger.warning("abort failed", extra={"reason": str(error)})

@@ -1,4 +1,4 @@
-"""Writes records, in batches: what a ``Producer`` does."""
+"""``RecordWriter`` implements ``Producer``: sending, transactions and closing."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _RECORD_OVERHEAD_BYTES = record_size_bytes_max(None, None)
 
 
 class _TopicState:
-    """What choosing a partition of a topic needs."""
+    """A topic's partitions and partitioner."""
 
     __slots__ = ("metadata_version", "partition_count", "partitioner", "partitions")
 
@@ -39,7 +39,7 @@ class _TopicState:
 
 
 class RecordWriter(Client):
-    """A producer, once its options are checked. Not started: nothing is sent before ``start()``."""
+    """A producer whose options have been checked. ``start()`` connects it."""
 
     def __init__(
         self,
@@ -63,15 +63,15 @@ class RecordWriter(Client):
         self._sender: Sender | None = None
         self._sender_task: asyncio.Task[None] | None = None
         self._starting: asyncio.Lock = asyncio.Lock()
-        self._clock_s: Callable[[], float] = time.monotonic  # Replaced by the loop's own.
+        self._clock_s: Callable[[], float] = time.monotonic  # replaced by the loop's clock
         self._is_closed = False
 
     async def start(self) -> None:
-        """Connect. Idempotent; ``send`` does it when it was not done.
+        """Connect. Idempotent; ``send`` starts the producer if needed.
 
-        With a ``transactional_id``, what an earlier producer had open is aborted, and that
-        one is fenced off. Raises ``ConnectionFailed`` if no node answers within the request
-        timeout, and what the coordinator of the transactional id says.
+        With a ``transactional_id``, an earlier producer's open transaction is aborted and that
+        producer fenced. Raises ``ConnectionFailed`` if no node answers within the request
+        timeout, and the errors of the transactional id's coordinator.
         """
         async with self._starting:
             self._check_open()
@@ -96,15 +96,14 @@ class RecordWriter(Client):
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> Delivery:
-        """Take the record; return what tells its outcome: ``metadata = await delivery``.
+        """Buffer the record; return its delivery: ``metadata = await delivery``.
 
-        Returns as soon as the record is buffered, so ``send`` in a loop fills batches.
-        Waits, for ``max_block_ms`` at most, while the buffer is full, the topic is not
-        known yet or does not have ``partition`` yet. Raises ``MessageTooLarge``,
-        ``InvalidRequest`` for arguments that cannot be and outside a transaction where there
-        has to be one, ``BufferExhausted``, ``UnknownTopicOrPartition``,
-        ``PartitionNotKnown``, ``TransactionAborted``, ``ProducerFenced``; then the record
-        was not taken.
+        Does not wait for the write, so ``send`` in a loop fills batches. Waits, for
+        ``max_block_ms`` at most, while the buffer is full, the topic is unknown, or the topic
+        lacks ``partition``. Raises ``MessageTooLarge``, ``InvalidRequest`` for invalid arguments
+        and outside of a transaction if one is required, ``BufferExhausted``,
+        ``UnknownTopicOrPartition``, ``PartitionNotKnown``, ``TransactionAborted``,
+        ``ProducerFenced``; after any of them the record is not buffered.
         """
         if self._transactions is not None:
             self._check_open()
@@ -126,7 +125,7 @@ class RecordWriter(Client):
             await self._wait_for_room(size_bytes)
         if self._transactions is not None:
             self._check_open()
-            self._transactions.check_sendable()  # It may have ended while we waited.
+            self._transactions.check_sendable()  # It may have ended during the wait.
         partitioner = state.partitioner
         if partition is None:
             partition = partitioner.choose(key, value, state.partition_count)
@@ -144,7 +143,7 @@ class RecordWriter(Client):
             self._sender.wake()
             if has_filled:
                 partitioner.on_batch_filled(state.partition_count)
-                # A caller that never waits would keep the sender from running.
+                # Without this, a caller that never waits would keep the sender from running.
                 await asyncio.sleep(0)
         return delivery
 
@@ -158,7 +157,7 @@ class RecordWriter(Client):
         partition: int | None = None,
         timestamp_ms: int | None = None,
     ) -> RecordMetadata:
-        """Write one record and return where it is; raises what the delivery raises."""
+        """Write one record and return its metadata; raises the delivery's errors."""
         return await (
             await self.send(
                 topic,
@@ -171,11 +170,11 @@ class RecordWriter(Client):
         )
 
     async def send_encoded(self, partition: tuple[str, int], encoded: EncodedRecords) -> Delivery:
-        """Take a batch that is encoded already; return the delivery of its first record.
+        """Buffer an encoded batch; return the delivery of its first record.
 
-        For what builds batches from columns. It is sent as it is, with this producer's
-        numbers: ``compression`` and ``batch_size_bytes`` do not count. A batch that is too
-        large for the topic fails. Waits and raises as ``send`` does.
+        For programs that build batches from columns. The batch is sent as it is, with this
+        producer's numbers: ``compression`` and ``batch_size_bytes`` do not apply. A batch that is
+        too large for the topic fails. Waits and raises errors like ``send``.
         """
         if self._transactions is not None:
             self._check_open()
@@ -195,7 +194,7 @@ class RecordWriter(Client):
             await self._wait_for_room(encoded.size_bytes)
         if self._transactions is not None:
             self._check_open()
-            self._transactions.check_sendable()  # It may have ended while we waited.
+            self._transactions.check_sendable()  # It may have ended during the wait.
         delivery = self._accumulator.append_encoded(
             state.partitions[number], encoded, self._clock_s()
         )
@@ -204,7 +203,7 @@ class RecordWriter(Client):
         return delivery
 
     def transaction(self) -> Transaction:
-        """Return a context in which everything sent is committed together, or not at all.
+        """Return a context that commits everything sent inside it together, or nothing.
 
         ::
 
@@ -213,8 +212,8 @@ class RecordWriter(Client):
                 await transaction.send_offsets(consumer.positions(), consumer.group_metadata())
 
         It commits when the block ends, once every record is acknowledged, and aborts on an
-        exception, which passes on. ``TransactionAborted`` says that another attempt may
-        succeed, ``ProducerFenced`` that none will. One transaction at a time. Raises
+        exception, which is raised again. After ``TransactionAborted`` another attempt may
+        succeed, after ``ProducerFenced`` none will. One transaction at a time. Raises
         ``InvalidRequest`` without a ``transactional_id``.
         """
         if self._transactions is None:
@@ -222,7 +221,7 @@ class RecordWriter(Client):
         return Transaction(self._transactions, self.start)
 
     async def complete(self, prepared: PreparedTransaction, *, is_commit: bool = True) -> None:
-        """Commit or abort what another producer has prepared; certain on return, idempotent.
+        """Commit or abort another producer's prepared transaction; certain on return, idempotent.
 
         A transaction that is not completed within its ``transaction_timeout_ms`` is aborted.
         Raises ``TransactionAborted`` if it is to be committed and was aborted.
@@ -233,26 +232,26 @@ class RecordWriter(Client):
         await complete(self._cluster, self._options, prepared, is_commit=is_commit)
 
     def note_refused(self, error: TidelogError) -> None:
-        """Keep the open transaction from committing without a record not taken. For the faces."""
+        """Fail the open transaction after a rejected record. Used by ``SyncProducer``."""
         if self._transactions is not None and self._transactions.is_open:
             self._transactions.fail(error)
 
     async def flush(self) -> None:
-        """Send what is buffered now and return when all of it is acknowledged or failed.
+        """Send all buffered records; return when each is acknowledged or has failed.
 
-        Does not raise for records that failed: their deliveries do.
+        Does not raise the errors of failed records: their deliveries do.
         """
         await self._accumulator.flush(self._wake_sender)
 
     async def partitions_for(self, topic: str) -> int:
-        """Return how many partitions the topic has."""
+        """Return the number of the topic's partitions."""
         return (await self._prepare(topic)).partition_count
 
     async def close(self, *, timeout_s: float | None = None) -> None:
-        """Flush, for ``timeout_s`` at most (None: as long as deliveries may take), and end.
+        """Flush, for ``timeout_s`` at most (None: for the delivery timeout), and close.
 
-        An open transaction is aborted instead. Records that are not acknowledged by then
-        fail with ``ClientClosed``. Idempotent.
+        An open transaction is aborted instead. Records without an acknowledgement by then fail
+        with ``ClientClosed``. Idempotent.
         """
         if self._is_closed:
             return
@@ -271,7 +270,7 @@ class RecordWriter(Client):
             self._accumulator.fail_all(ClientClosed("the producer was closed"))
             await self._cluster.close()
 
-    # --- inside ---
+    # -- internals --
 
     def _wake_sender(self) -> None:
         if self._sender is not None:
@@ -282,7 +281,7 @@ class RecordWriter(Client):
             raise ClientClosed("the producer is closed")
 
     async def _prepare(self, topic: str) -> _TopicState:
-        """Return the topic's state, in step with the metadata."""
+        """Return the topic's state, updated from the metadata."""
         self._check_open()
         if self._sender_task is None:
             await self.start()
@@ -294,9 +293,9 @@ class RecordWriter(Client):
         return self._note(info)
 
     async def _prepare_partition(self, topic: str, partition: int) -> _TopicState:
-        """Return the topic's state once it has the partition: it may be newer than what we know."""
+        """Return the topic's state once the metadata has the partition; it may be new."""
         if partition < 0:
-            raise InvalidRequest(f"a partition is a number from 0 on, not {partition}")
+            raise InvalidRequest(f"a partition must be a number from 0 on, not {partition}")
         info = self._cluster.topic(topic)
         assert info is not None, "prepared"
         return self._note(
@@ -306,7 +305,7 @@ class RecordWriter(Client):
         )
 
     def _note(self, info: TopicInfo) -> _TopicState:
-        """Bring the topic's state in step with the metadata, and return it."""
+        """Update the topic's state from the metadata, and return it."""
         topic = info.name
         state = self._topics.get(topic)
         if state is None:
@@ -318,7 +317,7 @@ class RecordWriter(Client):
         return state
 
     def _size(self, key: bytes | None, value: bytes | None, headers: Headers) -> int:
-        """Return what the record takes at most, once everything about it is checked."""
+        """Return the record's largest possible size, after checking its parts."""
         if type(key) not in _BYTES or type(value) not in _BYTES:
             raise _not_bytes(key, value)
         if headers:

@@ -1,1 +1,1 @@
-"""How the SDK talks: requests in the negotiated version over asyncio connections."""
+"""The protocol client: requests in negotiated versions over asyncio connections."""

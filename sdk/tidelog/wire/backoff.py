@@ -1,4 +1,4 @@
-"""How long to wait before trying again."""
+"""Waits between retries."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 
 class Backoff:
-    """Waits that double from the first to the longest, each spread by a fifth.
+    """Waits that double from the first to the longest, each varied by up to a fifth.
 
-    The spread keeps clients that lost the same node from coming back in step.
+    The variation keeps clients that lost the same node from reconnecting at the same time.
     """
 
     def __init__(
@@ -20,12 +20,12 @@ class Backoff:
         self.failure_count = 0
 
     def reset(self) -> None:
-        """Forget past failures: the next wait is the first again."""
+        """Return to the first wait."""
         self.failure_count = 0
 
     def next_s(self) -> float:
-        """Count one more failure and return how long to wait, in seconds."""
-        # Past 2**20 any first wait is over any longest one.
+        """Return the next wait in seconds, and double it."""
+        # Avoids huge numbers: 2**20 times any first wait exceeds the longest.
         wait_ms = min(self._max_ms, self._first_ms << min(self.failure_count, 20))
         self.failure_count += 1
         return wait_ms * self._uniform(0.8, 1.2) / 1000

@@ -1,10 +1,10 @@
-"""One connection to a node: requests go out as they come, answers are matched by id.
+"""A pipelined connection to a node: answers are matched to requests by id.
 
-The protocol's answers come in the order of the requests, so many requests may be on
-their way at once (pipelining). A request that is not answered in its time breaks the
-connection, as in Kafka's clients: what comes behind it would wait just as long, and a
-late answer must not be taken for another's. Every request on a broken connection fails
-with ``ConnectionFailed``; whether the node acted on it is not known.
+Answers come in the order of the requests, so many requests may be in flight at once. A
+request that times out closes the connection, as in Kafka's clients: later requests would
+wait just as long, and a late answer must not be taken for another's. Every request on a
+broken connection fails with ``ConnectionFailed``; whether the node executed it is
+unknown.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _SIZE = struct.Struct(">i")
 
 
 class Address(NamedTuple):
-    """Where a node listens."""
+    """A node's host and port."""
 
     host: str
     port: int
@@ -66,7 +66,7 @@ class _Pending(NamedTuple):
 
 
 class Connection(asyncio.BufferedProtocol):
-    """An open connection. Made by ``open_connection``; used from its event loop only."""
+    """An open connection, made by ``open_connection``. Use it only from its event loop."""
 
     def __init__(self, address: Address, *, client_id: str) -> None:
         self.address = address
@@ -81,8 +81,8 @@ class Connection(asyncio.BufferedProtocol):
         self._closed = self._loop.create_future()
         self._writable = asyncio.Event()
         self._writable.set()
-        # Small answers are cut out of the scratch; a large one gets a buffer of its own
-        # that the socket is read into directly.
+        # Small answers are cut out of the scratch buffer; a large one gets its own buffer,
+        # which the socket is read into directly.
         self._scratch = bytearray(_SCRATCH_SIZE_BYTES)
         self._scratch_filled = 0
         self._frame: bytearray | None = None
@@ -95,7 +95,7 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def in_flight_count(self) -> int:
-        """Return how many requests wait for their answers."""
+        """Return the number of requests in flight."""
         return len(self._pending)
 
     @property
@@ -140,7 +140,7 @@ class Connection(asyncio.BufferedProtocol):
         self._fail(ConnectionFailed(f"connection to {self.address} was closed"))
 
     async def negotiate(self, *, timeout_s: float) -> None:
-        """Learn the node's versions. Raises if the node does not answer sensibly."""
+        """Fetch the node's versions. Raises if it does not answer correctly."""
         request = build(
             api_versions.ApiVersionsRequest,
             client_software_name=SOFTWARE_NAME,
@@ -153,15 +153,15 @@ class Connection(asyncio.BufferedProtocol):
             raise error_for(error, None, about=self.address)
         self._versions, self.features = versions.ranges, versions.features
 
-    # --- called by the event loop ---
+    # -- called by the event loop --
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Take the transport."""
+        """Store the transport."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Fail what waits; the connection is gone."""
+        """Fail the requests in flight."""
         reason = f": {exc}" if exc is not None else ""
         self._fail(ConnectionFailed(f"connection to {self.address} was lost{reason}"))
         if not self._closed.done():
@@ -176,14 +176,14 @@ class Connection(asyncio.BufferedProtocol):
         self._writable.set()
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Return where the next bytes go."""
+        """Return the buffer for the next bytes."""
         del sizehint
         if self._frame is not None:
             return memoryview(self._frame)[self._frame_filled :]
         return memoryview(self._scratch)[self._scratch_filled :]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Take what arrived and hand out every whole frame."""
+        """Process every complete frame."""
         if self._frame is not None:
             self._frame_filled += nbytes
             if self._frame_filled == len(self._frame):
@@ -198,7 +198,7 @@ class Connection(asyncio.BufferedProtocol):
         while filled - position >= _SIZE.size:
             (size,) = _SIZE.unpack_from(scratch, position)
             if not _SIZE.size <= size <= RESPONSE_SIZE_BYTES_MAX:
-                self._fail(MalformedResponse(f"{self.address} announced {size} bytes of answer"))
+                self._fail(MalformedResponse(f"{self.address} announced an answer of {size} bytes"))
                 return
             start = position + _SIZE.size
             if filled - start >= size:
@@ -218,7 +218,7 @@ class Connection(asyncio.BufferedProtocol):
         pending = self._pending.pop(correlation_id_of(frame), None)
         if pending is None:
             if self._error is None:
-                self._fail(MalformedResponse(f"{self.address} answered what was not asked"))
+                self._fail(MalformedResponse(f"{self.address} answered an unknown request"))
             return
         pending.timer.cancel()
         if pending.future.done():  # The caller no longer waits.
@@ -230,8 +230,8 @@ class Connection(asyncio.BufferedProtocol):
             else:
                 response = decode_response(pending.api, pending.version, frame)
         except Exception as problem:
-            # Whatever the decoder trips over, the bytes are the node's: the connection
-            # cannot be trusted further, and the caller must not hang.
+            # Any decoder error is the fault of the node's bytes: the connection cannot be used
+            # further, and the caller must not hang.
             error = MalformedResponse(
                 f"{self.address} answered {pending.api.name} version {pending.version} "
                 f"with {len(frame)} bytes that do not parse: {problem!r}"
@@ -283,7 +283,7 @@ async def open_connection(
     timeout_s: float,
     ssl: ssl_module.SSLContext | None = None,
 ) -> Connection:
-    """Return a connection whose versions are negotiated.
+    """Open a connection and negotiate the versions.
 
     Raises ``ConnectionFailed`` if the node cannot be reached, ``RequestTimedOut`` if it
     does not answer in time.

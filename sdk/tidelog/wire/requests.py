@@ -1,11 +1,11 @@
-"""The APIs that the SDK calls, over the versions in which one shape of message serves.
+"""The APIs that the SDK calls, each with a version range that one message class covers.
 
-A request is built as the class of an API's newest version here and written in the
-version that both ends share; the response comes back as the newest class, with the
-fields that an older version lacks at their defaults.
+A request is built as the class of the API's newest version here and written in the
+negotiated version; the response is returned as the newest class, with defaults for the
+fields that an older version lacks.
 
-On the wire, both ways: int32 size, then a header (API key, version, correlation id and
-client id on the way out, the correlation id on the way back), then the message.
+On the wire, both ways: int32 size, then a header (request: API key, version, correlation
+id and client id; response: the correlation id), then the message.
 Source: the Kafka protocol guide, request and response headers 0 to 2.
 """
 
@@ -30,7 +30,7 @@ _REQUEST_HEADER = struct.Struct(">ihhih")  # size, key, version, correlation id,
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """One API over versions ``[min_version, max_version]``, both included."""
+    """An API with versions ``[min_version, max_version]``, both included."""
 
     key: int
     min_version: int
@@ -43,7 +43,7 @@ class Api:
 
 
 PRODUCE = Api(0, 3, 12)  # 13 addresses topics by id
-PRODUCE_TO_ADDED = Api(0, 3, 11)  # 12 adds the partition to the transaction by itself (KIP-890)
+PRODUCE_TO_ADDED = Api(0, 3, 11)  # 12 adds the partition to the transaction (KIP-890)
 FETCH_BY_NAME = Api(1, 4, 12)
 FETCH_BY_ID = Api(1, 15, 17)
 LIST_OFFSETS = Api(2, 2, 10)
@@ -63,13 +63,13 @@ CREATE_TOPICS = Api(19, 2, 7)
 DELETE_TOPICS = Api(20, 6, 6)
 DELETE_RECORDS = Api(21, 0, 2)
 INIT_PRODUCER_ID = Api(22, 0, 5)
-OFFSET_FOR_LEADER_EPOCH = Api(23, 3, 4)  # 2 is for brokers alone
-ADD_PARTITIONS_TO_TXN = Api(24, 0, 3)  # 4 is for brokers alone
+OFFSET_FOR_LEADER_EPOCH = Api(23, 3, 4)  # 2 is only for brokers
+ADD_PARTITIONS_TO_TXN = Api(24, 0, 3)  # 4 is only for brokers
 ADD_OFFSETS_TO_TXN = Api(25, 0, 4)
-END_TXN = Api(26, 0, 5)  # 5 gives the transaction after this one an epoch of its own (KIP-890)
+END_TXN = Api(26, 0, 5)  # 5 gives the next transaction its own epoch (KIP-890)
 END_TXN_OF_EPOCH = Api(26, 0, 4)
 WRITE_TXN_MARKERS = Api(27, 1, 1)
-TXN_OFFSET_COMMIT = Api(28, 3, 5)  # 5 adds the group to the transaction by itself
+TXN_OFFSET_COMMIT = Api(28, 3, 5)  # 5 adds the group to the transaction
 TXN_OFFSET_COMMIT_TO_ADDED = Api(28, 3, 4)
 DESCRIBE_CONFIGS = Api(32, 1, 4)
 DESCRIBE_LOG_DIRS = Api(35, 1, 4)
@@ -80,9 +80,9 @@ OFFSET_DELETE = Api(47, 0, 0)
 DESCRIBE_CLUSTER = Api(60, 0, 1)
 DESCRIBE_PRODUCERS = Api(61, 0, 0)
 DESCRIBE_TRANSACTIONS = Api(65, 0, 0)
-LIST_TRANSACTIONS = Api(66, 1, 2)  # 0 cannot be asked for a duration
+LIST_TRANSACTIONS = Api(66, 1, 2)  # 0 has no duration filter
 LIST_TRANSACTIONS_BY_PATTERN = Api(66, 2, 2)
-CONSUMER_GROUP_HEARTBEAT = Api(68, 1, 1)  # from 1 on members make their ids, and patterns are heard
+CONSUMER_GROUP_HEARTBEAT = Api(68, 1, 1)  # from 1 on: member ids by clients, patterns
 CONSUMER_GROUP_DESCRIBE = Api(69, 0, 1)
 SHARE_GROUP_DESCRIBE = Api(77, 1, 1)
 DESCRIBE_SHARE_GROUP_OFFSETS = Api(90, 0, 0)
@@ -93,15 +93,15 @@ VersionRanges = Mapping[int, tuple[int, int]]  # by API key, both ends included
 
 
 class NodeVersions(NamedTuple):
-    """What a node says of itself when a connection begins."""
+    """A node's answer to ApiVersions."""
 
     error: ErrorCode
     ranges: VersionRanges
-    features: Mapping[str, int]  # the level that the whole cluster has come to, by name
+    features: Mapping[str, int]  # finalized levels of the cluster, by name
 
 
 def choose_version(api: Api, node_ranges: VersionRanges) -> int:
-    """Return the newest version that both sides know.
+    """Return the newest version that both sides support.
 
     Raises ``UnsupportedVersion``, naming both ranges, if there is none.
     """
@@ -124,7 +124,7 @@ def supports(api: Api, node_ranges: VersionRanges) -> bool:
 def encode_request(
     api: Api, version: int, *, correlation_id: int, client_id: bytes, message: object
 ) -> bytes:
-    """Return the whole frame, size included."""
+    """Return the complete frame, including its size."""
     schema = _request_schema(api.key, version)
     body = write_message(schema, message)
     tags = b"\0" if schema.__flexible__ else b""
@@ -136,12 +136,12 @@ def encode_request(
 
 
 def correlation_id_of(frame: bytes) -> int:
-    """Return the id that a response's frame (without its size) opens with."""
+    """Return the correlation id in a response's frame (without its size)."""
     return int.from_bytes(frame[:4], "big", signed=True)
 
 
 def decode_response(api: Api, version: int, frame: bytes) -> Any:
-    """Return the response in a frame (without its size) as the API's newest class.
+    """Decode a frame (without its size) into the API's newest response class.
 
     Raises ``MalformedMessage``.
     """
@@ -152,9 +152,9 @@ def decode_response(api: Api, version: int, frame: bytes) -> Any:
 
 
 def decode_api_versions(version: int, frame: bytes) -> NodeVersions:
-    """Return what an ApiVersions response says.
+    """Decode an ApiVersions response.
 
-    A node that does not know the version asked in answers in version 0.
+    A node that does not support the requested version answers in version 0.
     """
     error = int.from_bytes(frame[4:6], "big", signed=True)
     if error == ErrorCode.unsupported_version:

@@ -1,6 +1,6 @@
-"""DescribeTransactions' response, with a start time that may be -1: kio's class wants a time.
+"""DescribeTransactions' response with a start time of -1, which kio's class rejects.
 
-Readers and writers are made of the annotations, so they must not be put off as strings.
+Readers and writers are built from the annotations, so they must not be strings.
 Source: DescribeTransactionsResponse of the Kafka protocol, version 0.
 """
 
