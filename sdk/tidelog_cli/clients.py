@@ -1,4 +1,4 @@
-"""The clients of commands: how long they wait, and what they call themselves."""
+"""Clients for commands, with their timeouts and client id."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ T = TypeVar("T")
 
 CLIENT_ID = "tidelog-cli"
 REQUEST_TIMEOUT_MS = 15_000
-RECORDS_TIMEOUT_MS = 30_000  # of one request of those that write or read records
+RECORDS_TIMEOUT_MS = 30_000  # of one request of commands that write or read records
 ADMIN_TIMEOUT_MS = 30_000
 
 
 def client_factory(
     bootstrap: str, *, request_timeout_ms: int = REQUEST_TIMEOUT_MS
 ) -> ClientFactory:
-    """Return what makes the clients of a command."""
+    """Return the factory that makes a command's clients."""
     from tidelog.client_factory import ClientFactory
 
     return ClientFactory(bootstrap, client_id=CLIENT_ID, request_timeout_ms=request_timeout_ms)
@@ -41,7 +41,7 @@ async def opened_cluster(bootstrap: str) -> AsyncIterator[Cluster]:
 
 
 def administer(bootstrap: str, work: Callable[[Admin], Awaitable[T]]) -> T:
-    """Return what ``work`` returns when it is given an admin, open for as long as it runs."""
+    """Run ``work`` with an open admin and return its result."""
     from tidelog.admin import Admin
 
     async def run() -> T:

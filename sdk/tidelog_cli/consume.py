@@ -1,4 +1,4 @@
-"""``tidelog consume``: records of a topic, printed as they come."""
+"""``tidelog consume`` prints records of a topic as they arrive."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ EARLIEST, LATEST = "earliest", "latest"
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Where reading begins: one of the ends, ``number`` records before the end, or there."""
+    """A start position: an end, an offset, ``number`` records before the end, or a time."""
 
     kind: str  # earliest, latest, offset, last, time
     number: int = 0
@@ -43,7 +43,7 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """When reading ends by itself; None: never."""
+    """Limits after which reading ends; None: no limit."""
 
     records: int | None
     idle_seconds: float | None
@@ -57,7 +57,7 @@ def consume(
         bool,
         typer.Option(
             "--from-beginning",
-            help="Start at the first record; in a group only where it has committed nothing.",
+            help="Start at the first record; in a group, only without a committed offset.",
         ),
     ] = False,
     group: Annotated[
@@ -67,18 +67,19 @@ def consume(
         str | None,
         typer.Option(
             metavar="WHERE",
-            help="earliest, latest (the default), N, -N (the last N), @MS (since a time).",
+            help="earliest, latest (the default), N, -N (the last N) or @MS (since a Unix time).",
         ),
     ] = None,
     partition: Annotated[
-        list[int] | None, typer.Option(min=0, help="Only this; may be repeated.")
+        list[int] | None, typer.Option(min=0, help="Read only this partition; may be repeated.")
     ] = None,
     max_messages: Annotated[
-        int | None, typer.Option("--max-messages", "-n", min=1, help="End after so many records.")
+        int | None,
+        typer.Option("--max-messages", "-n", min=1, help="Stop after this many records."),
     ] = None,
     timeout: Annotated[
         float | None,
-        typer.Option(min=0, metavar="SECONDS", help="End when no record came for so long."),
+        typer.Option(min=0, metavar="SECONDS", help="Stop after this long without a record."),
     ] = None,
     format: Annotated[
         str | None,
@@ -90,21 +91,22 @@ def consume(
             r"%S and %K sizes; \n and \t. By default %s\n.",
         ),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object a record.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object per record.")] = False,
     read_committed: Annotated[
-        bool, typer.Option("--read-committed", help="Leave out what was aborted or is open.")
+        bool,
+        typer.Option("--read-committed", help="Skip records of aborted and open transactions."),
     ] = False,
 ) -> None:
     """Print the records of TOPIC.
 
-    Ends with Ctrl-C, or as the options say; in a group, what was printed is committed then.
+    Stops at Ctrl-C or at a limit; in a group, the offsets of printed records are committed.
     """
     if group is not None and (partition or offset is not None):
-        raise UsageError("--group divides the partitions by itself: no --partition, no --offset")
+        raise UsageError("--group assigns the partitions itself: remove --partition and --offset")
     if from_beginning and offset is not None:
-        raise UsageError("--from-beginning is --offset earliest: give one of the two")
+        raise UsageError("--from-beginning is the same as --offset earliest: give only one")
     if json and format is not None:
-        raise UsageError("--json and --format exclude one another")
+        raise UsageError("--json and --format exclude each other: give only one")
     start = Start(EARLIEST) if from_beginning else parse_start(offset or LATEST)
     writer = json_line if json else value_line if format is None else parse_format(format)
     reading = _Reading(topic, bootstrap, group, start, tuple(partition or ()), read_committed)
@@ -113,7 +115,7 @@ def consume(
 
 
 def parse_start(text: str) -> Start:
-    """Return where ``--offset`` says to begin. Raises ``UsageError``."""
+    """Parse the value of ``--offset``. Raises ``UsageError``."""
     if text in (EARLIEST, LATEST):
         return Start(text)
     kind, digits = "offset", text
@@ -130,13 +132,13 @@ def parse_start(text: str) -> Start:
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """What is read."""
+    """The partitions to read, and how."""
 
     topic: str
     bootstrap: str
     group: str | None
     start: Start
-    partitions: tuple[int, ...]  # none: all of them
+    partitions: tuple[int, ...]  # empty: all of them
     is_committed_only: bool
 
 
@@ -155,7 +157,7 @@ async def _consume(reading: _Reading, limits: Limits, writer: RecordFormat) -> i
 
 @asynccontextmanager
 async def _started(reading: _Reading) -> AsyncIterator[Consumer]:
-    """Yield a consumer that reads what it should from where it should."""
+    """Yield a consumer at its start position."""
     from tidelog.consumer import Consumer
 
     async with opened_cluster(reading.bootstrap) as cluster:
@@ -186,7 +188,9 @@ async def _partitions(cluster: Cluster, reading: _Reading) -> list[TopicPartitio
     try:
         info = await cluster.wait_for_topic(reading.topic, timeout_s=TOPIC_SECONDS_MAX)
     except UnknownTopicOrPartition:
-        raise CommandFailed(f"there is no topic {reading.topic!r}") from None
+        raise CommandFailed(
+            f"topic {reading.topic!r} does not exist; create it, or see 'tidelog topic list'"
+        ) from None
     for number in reading.partitions:
         if number not in info.partitions:
             last = info.partition_count - 1
@@ -197,7 +201,7 @@ async def _partitions(cluster: Cluster, reading: _Reading) -> list[TopicPartitio
 async def _start_offsets(
     cluster: Cluster, partitions: list[TopicPartition], reading: _Reading
 ) -> dict[TopicPartition, int]:
-    """Return the offset to start at for each partition, within what there is."""
+    """Return each partition's start offset, within its existing offsets."""
     from tidelog.offsets import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, list_offsets
 
     async def look_up(timestamp: int) -> dict[TopicPartition, int]:
@@ -237,7 +241,7 @@ async def _print_records(
     stop: asyncio.Event,
     advance: Advance,
 ) -> int:
-    """Print until a limit or ``stop``; return how many records there were."""
+    """Print until a limit or ``stop``; return the number of records."""
     count = 0
     stopping = asyncio.create_task(stop.wait())
     try:
@@ -248,7 +252,7 @@ async def _print_records(
             records = await _poll(consumer, wanted, limits.idle_seconds, stopping)
             if records is None:
                 break
-            # A reader of the pipe that is slow must not keep us from our group.
+            # A slow reader of the pipe must not keep the consumer from polling.
             await asyncio.to_thread(_write, b"".join([writer(record) for record in records]))
             count += len(records)
             advance(len(records))
@@ -262,7 +266,7 @@ async def _print_records(
 async def _poll(
     consumer: Consumer, wanted: int, idle_seconds: float | None, stopping: asyncio.Task[object]
 ) -> list[ConsumerRecord] | None:
-    """Return some records, None when there were none for too long or it is time to stop."""
+    """Return some records, or None after the idle limit or a stop."""
     timeout_ms = float("inf") if idle_seconds is None else idle_seconds * 1000
     polling = asyncio.create_task(consumer.poll(max_records=wanted, timeout_ms=timeout_ms))
     await asyncio.wait({polling, stopping}, return_when=asyncio.FIRST_COMPLETED)
@@ -274,10 +278,10 @@ async def _poll(
 
 
 def _watch_pipe(stop: asyncio.Event) -> None:
-    """Set ``stop`` when the program behind the pipe ends: there may be no next write to tell."""
+    """Set ``stop`` when the pipe's reader ends, even if no further record is written."""
     descriptor = sys.stdout.fileno()
     if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
-        # Our end is for writing: it becomes «readable» only by its error.
+        # The pipe's writing end becomes «readable» only by an error.
         asyncio.get_running_loop().add_reader(descriptor, stop.set)
 
 

@@ -1,4 +1,4 @@
-"""``tidelog erase``: one key's records, out of a topic's whole history."""
+"""``tidelog erase`` removes one key's records from a topic's whole history."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def erase(
     topic: Annotated[str, typer.Option("--topic", help="The topic.", show_default=False)],
     key: Annotated[str, typer.Option("--key", help="The key.", show_default=False)],
     key_format: Annotated[
-        str, typer.Option(help=f"How the key is written: {', '.join(KEY_FORMATS)}.")
+        str, typer.Option(help=f"Format of the key: {', '.join(KEY_FORMATS)}.")
     ] = "text",
     timeout: Annotated[
-        float, typer.Option(min=0, help="Seconds to wait for leaders and replicas.")
+        float, typer.Option(min=0, help="How long to wait for leaders and replicas, in seconds.")
     ] = 60.0,
     data_dir: DataDir = None,
     metadata: Metadata = None,
@@ -45,12 +45,12 @@ def erase(
 ) -> None:
     """Remove every record of a key from a topic, and print a receipt.
 
-    Tiered segments that hold the key are rewritten; what nodes have locally is tiered first
-    and dropped there. Of a topic without tiering every replica rewrites its own segments.
-    Offsets stay as they are. Records of the key that are produced after a partition's leader
-    has taken the request up stay. Waits until the old objects are deleted, which
-    file.delete.delay.ms holds back. Exit status: 0 all is done, 1 something is left to do,
-    which the receipt names: run it again.
+    Tiered segments that contain the key are rewritten; local segments of a tiered topic are
+    tiered first and then dropped. For a topic without tiering every replica rewrites its own
+    segments. Offsets do not change. Records of the key produced after a partition's leader
+    has accepted the request are kept. Waits until the old objects are deleted, at the
+    earliest after file.delete.delay.ms. Exit status: 0 complete, 1 incomplete: the receipt
+    names the rest; run the command again.
     """
     wanted = parse_key(key, key_format)
     locations = locate_stores(data_dir, metadata, objects)
@@ -73,7 +73,9 @@ def parse_key(text: str, key_format: str) -> bytes:
             case "base64":
                 return b64decode(text, validate=True)
     except (ValueError, binascii.Error):
-        raise UsageError(f"--key {text!r} is not {key_format}") from None
+        raise UsageError(
+            f"--key {text!r} is not valid {key_format}; give another --key-format"
+        ) from None
     return text.encode()
 
 

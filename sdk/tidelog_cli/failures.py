@@ -1,11 +1,11 @@
-"""How the command fails: one line on stderr, and an exit status that says of what kind.
+"""Failures of commands: one line on stderr, and an exit status.
 
-The line is the error's message, and what to do next where the error has a hint.
+The line is the error's message, followed by the error's hint if it has one.
 
-0    it did what was asked
-1    it could not, or what was checked is wrong
-2    the command line itself is wrong: nothing was tried
-3    ``verify`` alone: nothing is wrong, and something is left over that the scrub removes
+0    success
+1    the command failed, or a check found problems
+2    the command line is wrong: nothing was attempted
+3    only ``verify``: no problems, but leftovers that the scrub removes
 130  interrupted
 """
 
@@ -23,28 +23,28 @@ FAILED = 1
 WRONG_USAGE = 2
 LEFT_OVER = 3
 
-# The parser's errors, all of them: their base class is not public under one name in
+# All errors of the parser: their base class is not public under one name in
 # every version of typer.
 _COMMAND_LINE_ERRORS: type[Exception] = typer.BadParameter.__mro__[2]
 
 
 class UsageError(Exception):
-    """Options that are each fine contradict one another, or a value is not allowed."""
+    """Options contradict each other, or a value is not allowed."""
 
 
 class CommandFailed(Exception):
-    """The command could not do what it was asked; the message says why."""
+    """The command failed; the message says why and what to do."""
 
 
 class CommandGroup(TyperGroup):
-    """Commands whose failures are told in one line."""
+    """A group of commands that report failures in one line."""
 
     def main(self, *args: Any, **options: Any) -> NoReturn:
-        """Run the command that the arguments name and exit with its status."""
-        # What the SDK would log is told by the command itself, in its one line.
+        """Run the command and exit with its status."""
+        # The command reports what the SDK would log, in its one line.
         logging.getLogger("tidelog").addHandler(logging.NullHandler())
         options.setdefault("prog_name", "tidelog")
-        options["standalone_mode"] = False  # Errors come to us instead of being printed.
+        options["standalone_mode"] = False  # The parser raises its errors instead of printing them.
         try:
             status = super().main(*args, **options)
         except typer.Abort:
@@ -62,17 +62,17 @@ class CommandGroup(TyperGroup):
         sys.exit(status if isinstance(status, int) else 0)
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
-        """Show the help where no command is named."""
+        """Show the help if no command is given."""
         if not args and not ctx.resilient_parsing:
             text = ctx.get_help()
-            if text:  # Else it is printed already.
+            if text:  # Otherwise it has been printed.
                 print(text)
             ctx.exit()
         return super().parse_args(ctx, args)
 
 
 def _fail_with(error: Exception) -> NoReturn:
-    """Tell an error of Tidelog's own; any other is a bug of ours, with its traceback."""
+    """Report Tidelog's own errors; raise any other with its traceback: it is a bug."""
     from tidelog_core.errors import InvalidConfig, TidelogError
 
     if isinstance(error, InvalidConfig):

@@ -1,4 +1,4 @@
-"""``tidelog group``: settings of groups."""
+"""``tidelog group`` commands for the settings of groups."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def configs(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
 ) -> None:
-    """Show the settings of groups, and which were set for the group.
+    """Show the settings of groups, and which of them were set for the group.
 
-    A group has settings whether it is there or not.
+    A group has settings even if it does not exist.
     """
 
     async def run(admin: Admin) -> list[dict[str, Any]]:
@@ -40,7 +40,7 @@ def alter(
     delete_config: DeletedConfigs = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Change the settings of GROUP, which need not be there yet."""
+    """Change the settings of GROUP, which need not exist yet."""
     changed, deleted = parse_settings("--config", config or ()), delete_config or []
     if not changed and not deleted:
         raise UsageError("nothing to change: give --config or --delete-config")

@@ -1,4 +1,4 @@
-"""``tidelog group``: move where groups stand, or have them forget it."""
+"""``tidelog group`` commands that change or delete committed offsets."""
 
 from __future__ import annotations
 
@@ -30,35 +30,40 @@ def reset_offsets(
         ),
     ] = None,
     all_topics: Annotated[
-        bool, typer.Option("--all-topics", help="Everything the group has committed or read.")
+        bool,
+        typer.Option("--all-topics", help="All partitions that the group has committed or read."),
     ] = False,
-    to_earliest: Annotated[bool, typer.Option("--to-earliest", help="The first record.")] = False,
-    to_latest: Annotated[bool, typer.Option("--to-latest", help="Behind the last one.")] = False,
+    to_earliest: Annotated[
+        bool, typer.Option("--to-earliest", help="Move to the first record.")
+    ] = False,
+    to_latest: Annotated[
+        bool, typer.Option("--to-latest", help="Move to the end, after the last record.")
+    ] = False,
     to_current: Annotated[
-        bool, typer.Option("--to-current", help="As committed, brought within what there is.")
+        bool, typer.Option("--to-current", help="Keep the offsets, moved into the existing range.")
     ] = False,
     to_offset: Annotated[int | None, typer.Option(min=0, help="This offset.")] = None,
     to_timestamp: Annotated[
         str | None,
         typer.Option(
             metavar="TIME",
-            help="The first record at or after it: ms since 1970, or 2026-01-31T12:00:00Z.",
+            help="Move to the first record from this time on: ms since 1970, or 2026-01-31T12:00:00Z.",
         ),
     ] = None,
     shift_by: Annotated[
-        int | None, typer.Option(help="So many records on, or back where negative.")
+        int | None, typer.Option(help="Move by this many offsets, back if negative.")
     ] = None,
     is_executed: Annotated[
         bool,
-        typer.Option("--execute/--dry-run", help="Commit, or only show what would be."),
+        typer.Option("--execute/--dry-run", help="Commit, or only show the new offsets."),
     ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
 ) -> None:
-    """Move what GROUP has committed. Only shows what would be, unless with --execute.
+    """Change the committed offsets of GROUP. Only shows the new offsets without --execute.
 
-    The group must have no members. Offsets outside of what there is are brought to the
-    nearest end. A share group begins to read there, as if nothing from there on was read.
+    The group must have no members. Offsets outside of a partition's range move to its nearest
+    end. A share group starts at the new offset; all records from there on are unread again.
     """
     chosen = [
         *([Target("earliest")] if to_earliest else []),
@@ -88,7 +93,7 @@ def reset_offsets(
         fields = ("topic", "partition", "before", "after", "end_offset", "lag")
         print_table(columns, [[row[name] for name in fields] for row in rows])
     if not is_executed:
-        note("nothing was committed: --execute does it")
+        note("nothing was committed: run it with --execute to commit")
 
 
 def delete_offsets(
@@ -102,10 +107,10 @@ def delete_offsets(
     ],
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Have GROUP forget where it stands in topics. Does not ask.
+    """Delete the offsets of GROUP for topics. Does not ask for confirmation.
 
-    Nobody in the group may read them; a share group must have no members, and forgets whole
-    topics.
+    No member of the group may be subscribed to the topics. A share group must have no
+    members, and loses the offsets of whole topics.
     """
     wanted = [parse_topic(text) for text in topic]
 
@@ -115,17 +120,17 @@ def delete_offsets(
             selected = await _select(admin, group, wanted, {})
             await admin.delete_group_offsets(group, selected)
         elif any(numbers for _, numbers in wanted):
-            raise UsageError("a share group forgets whole topics, not partitions")
+            raise UsageError("offsets of a share group are deleted by topic: name no partitions")
         else:
             await admin.delete_share_group_offsets(group, [name for name, _ in wanted])
 
     administer(bootstrap, run)
     for name in topic:
-        print(f"group {group} has forgotten {name}")
+        print(f"group {group}: offsets of {name} deleted")
 
 
 def parse_topic(text: str) -> tuple[str, tuple[int, ...]]:
-    """Return the topic and its partitions, none for all, that ``TOPIC[:P,…]`` spells."""
+    """Parse ``TOPIC[:P,…]`` into the topic and its partitions; empty for all."""
     name, colon, numbers = text.partition(":")
     partitions = [part.strip() for part in numbers.split(",")] if colon else []
     if not name or not all(part.isascii() and part.isdecimal() for part in partitions):
@@ -186,9 +191,9 @@ async def _reset(
 
 
 async def _type_without_members(admin: Admin, group: str) -> str | None:
-    """Return the group's type, ``None`` for one that is new.
+    """Return the group's type, ``None`` if the group does not exist.
 
-    Raises ``CommandFailed`` where members would go on from where they are.
+    Raises ``CommandFailed`` if it has members, which would continue from their own positions.
     """
     from tidelog.errors import GroupIdNotFound
 
@@ -216,7 +221,7 @@ async def _select(
     wanted: list[tuple[str, tuple[int, ...]]],
     committed: dict[TopicPartition, int],
 ) -> list[TopicPartition]:
-    """Return the partitions meant: those named, else those committed that are still there."""
+    """Return the named partitions, else the committed ones that still exist."""
     from tidelog_core.model import TopicPartition
 
     if not wanted:
@@ -238,7 +243,7 @@ async def _select(
 async def _ends(
     admin: Admin, partitions: list[TopicPartition], end: str
 ) -> dict[TopicPartition, int]:
-    """Return one end of each partition that is there."""
+    """Return one end of each existing partition."""
     known = await _existing(admin, partitions)
     spec: Any = end
     return {
@@ -247,7 +252,7 @@ async def _ends(
 
 
 async def _existing(admin: Admin, partitions: list[TopicPartition]) -> list[TopicPartition]:
-    """Return those whose topic was not deleted since they were committed."""
+    """Return the partitions whose topics still exist."""
     listed = await admin.list_topics(include_internal=True)
     counts = {topic.name: topic.partition_count for topic in listed}
     return [p for p in partitions if p.partition < counts.get(p.topic, 0)]

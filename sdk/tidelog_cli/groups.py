@@ -1,4 +1,4 @@
-"""``tidelog group``: list, describe and delete groups."""
+"""``tidelog group`` commands that list, describe and delete groups."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from tidelog_core.model import TopicPartition
 
 SHARE = "share"  # a group's type
-# The columns of a group's description, and what of a partition is in them.
+# The columns of a group's description, and a partition's field for each.
 COLUMNS = {
     "topic": "topic",
     "partition": "partition",
@@ -43,12 +43,16 @@ def list_(
     *,
     state: Annotated[
         list[str] | None,
-        typer.Option(metavar="STATE", help="Only these, for instance Empty; may be repeated."),
+        typer.Option(
+            metavar="STATE", help="Only groups in this state, such as Empty; may be repeated."
+        ),
     ] = None,
     type_: Annotated[
         list[str] | None,
         typer.Option(
-            "--type", metavar="TYPE", help="Only classic, consumer or share; may be repeated."
+            "--type",
+            metavar="TYPE",
+            help="Only this type: classic, consumer or share; may be repeated.",
         ),
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -73,16 +77,17 @@ def list_(
 
 def describe(
     groups: Annotated[
-        list[str] | None, typer.Argument(metavar="[GROUP]...", help="Only these; all by default.")
+        list[str] | None,
+        typer.Argument(metavar="[GROUP]...", help="Only these groups; all by default."),
     ] = None,
     *,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
 ) -> None:
-    """Show where each group stands, how far it is behind, and who reads what.
+    """Show each group's offsets, lag and members.
 
-    Behind in records, and in seconds: the age of the next record to be read. A share group
-    stands at its first record that is not done; what is done behind it counts as lag.
+    Lag is in offsets, and in seconds: the age of the next record to read. A share group's
+    offset is its first record that is not done; records done after it count as lag.
     """
 
     async def run(admin: Admin) -> list[dict[str, Any]]:
@@ -97,11 +102,11 @@ def delete(
     groups: Annotated[list[str], typer.Argument(metavar="GROUP...", help="The groups.")],
     *,
     if_exists: Annotated[
-        bool, typer.Option("--if-exists", help="A group that is not there is no error.")
+        bool, typer.Option("--if-exists", help="Ignore groups that do not exist.")
     ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Delete groups without members, and where they stand. Does not ask."""
+    """Delete groups without members, and their offsets. Does not ask for confirmation."""
 
     async def run(admin: Admin) -> list[str]:
         wanted = groups

@@ -1,4 +1,4 @@
-"""``tidelog job compact``: what is tiered of compacted topics, down to the newest of each key."""
+"""``tidelog job compact`` keeps only the newest tiered record of each key."""
 
 from __future__ import annotations
 
@@ -29,14 +29,21 @@ if TYPE_CHECKING:
 
 Topics = Annotated[
     list[str] | None,
-    typer.Option("--topic", help="Which; every compacted one by default.", show_default=False),
+    typer.Option(
+        "--topic", help="Only this topic; all compacted topics by default.", show_default=False
+    ),
 ]
 Partitions = Annotated[
     list[int] | None,
-    typer.Option("--partition", min=0, help="Only these, of one topic.", show_default=False),
+    typer.Option(
+        "--partition",
+        min=0,
+        help="Only this partition, of one topic; may be repeated.",
+        show_default=False,
+    ),
 ]
 Force = Annotated[
-    bool, typer.Option("--force", help="Also where min.cleanable.dirty.ratio is not reached.")
+    bool, typer.Option("--force", help="Compact even below min.cleanable.dirty.ratio.")
 ]
 
 
@@ -46,7 +53,7 @@ def compact(
     partitions: Partitions = None,
     force: Force = False,
     spark: Annotated[
-        bool, typer.Option("--spark", help="Spread the partitions over a Spark cluster.")
+        bool, typer.Option("--spark", help="Distribute the partitions over a Spark cluster.")
     ] = False,
     submit: Submit = "",
     data_dir: DataDir = None,
@@ -56,9 +63,9 @@ def compact(
 ) -> None:
     """Compact the tiered segments of topics with cleanup.policy=compact.
 
-    Works on the stores, beside running nodes or without any. What is in the way of nobody is
-    done; it can be stopped at any time and run again. Replaced objects go after
-    file.delete.delay.ms, with the next run or with retention.
+    Works on the stores, with or without running nodes, and does not disturb them; it can be
+    stopped at any time and run again. Replaced objects are deleted after
+    file.delete.delay.ms, by the next run or by retention.
     """
     locations = locate_stores(data_dir, metadata, objects)
     if spark:
@@ -72,7 +79,7 @@ def compact(
 def spark_arguments(
     locations: StoreLocations, topics: Sequence[str], partitions: Sequence[int], *, is_forced: bool
 ) -> list[str]:
-    """Return the arguments of the Spark job that does the same."""
+    """Return the arguments of the equivalent Spark job."""
     arguments = ["--metadata", locations.metadata, "--objects", locations.objects]
     for topic in topics:
         arguments += ["--topic", topic]
@@ -84,16 +91,16 @@ def spark_arguments(
 async def targets_of(
     locations: StoreLocations, topics: Sequence[str], partitions: Sequence[int]
 ) -> list[RewriteTarget]:
-    """Return the partitions to compact: of the topics named, or of every compacted one.
+    """Return the partitions to compact: of the named topics, or of all compacted ones.
 
-    Raises ``UsageError``, ``UnknownTopicOrPartition``, and ``CommandFailed`` for a topic that
-    is named and not compacted.
+    Raises ``UsageError``, ``UnknownTopicOrPartition``, and ``CommandFailed`` for a named topic
+    that is not compacted.
     """
     from tidelog_core.metadata.stored_cluster import select_topics
     from tidelog_core.rewriting.targets import rewrite_targets
 
     if partitions and len(topics) != 1:
-        raise UsageError("--partition goes with one --topic")
+        raise UsageError("--partition needs exactly one --topic")
     async with opened_metadata(locations.metadata) as (_, image):
         targets: list[RewriteTarget] = []
         for name in select_topics(image, topics):
@@ -106,7 +113,9 @@ async def targets_of(
             )
             if found and "compact" not in found[0].config.cleanup_policy:
                 if topics:
-                    raise CommandFailed(f"topic {name!r} is not compacted: see cleanup.policy")
+                    raise CommandFailed(
+                        f"topic {name!r} is not compacted: set cleanup.policy=compact first"
+                    )
                 continue
             targets += found
         return targets
@@ -115,7 +124,7 @@ async def targets_of(
 async def _compact(
     locations: StoreLocations, topics: list[str], partitions: list[int], is_forced: bool
 ) -> tuple[list[CompactionReport], list[str]]:
-    """Return what was done, and what could not be: one partition stops no other."""
+    """Return the reports and the failures; a failed partition does not stop the others."""
     from tidelog_core.errors import TidelogError
     from tidelog_core.rewriting.compact import compact_partition
 
@@ -132,7 +141,7 @@ async def _compact(
 def report_outcome(
     reports: Sequence[CompactionReport], problems: Sequence[str], *, is_json: bool
 ) -> None:
-    """Print one row, or one JSON object, for each partition; fail where there are problems."""
+    """Print one row, or one JSON object, per partition; fail if there are problems."""
     _print_reports(reports, is_json=is_json)
     for problem in problems:
         note(problem)

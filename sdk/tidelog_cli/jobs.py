@@ -1,7 +1,7 @@
-"""``tidelog job``: work on what is tiered, done in this process or started in Spark.
+"""``tidelog job``: work on tiered data, in this process or in Spark.
 
-A Spark job is a program of its own in ``tidelog_cli.spark_jobs``, with options of its own: its
-command starts it and hands everything on.
+A Spark job is a program in ``tidelog_cli.spark_jobs`` with its own options: its command
+starts it and passes all arguments on.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import typer
 from tidelog_cli.failures import CommandFailed, CommandGroup
 
 SPARK_JOBS = "tidelog_cli.spark_jobs"
-# ``--help`` too is the job's to answer.
+# The job also answers ``--help``.
 _HANDED_ON: dict[str, object] = {
     "allow_extra_args": True,
     "ignore_unknown_options": True,
@@ -31,18 +31,18 @@ Submit = Annotated[
     typer.Option(
         envvar="TIDELOG_SPARK_SUBMIT",
         metavar="COMMAND",
-        help="spark-submit with its options; without it the job runs in a Spark of its own.",
+        help="spark-submit with its options; by default the job starts its own local Spark.",
     ),
 ]
 
-job = typer.Typer(cls=CommandGroup, help="Work on what is tiered: here, or spread by Spark.")
+job = typer.Typer(cls=CommandGroup, help="Work on tiered data, in this process or in Spark.")
 
 
 def run_spark_job(name: str, arguments: Sequence[str], *, submit: str) -> int:
-    """Run the job to its end, its output on ours; return its exit status."""
+    """Run the job to its end, with our stdout and stderr; return its exit status."""
     environment = dict(os.environ)
     if not submit:
-        # Spark's workers would be whatever ``python3`` is first in the path.
+        # Spark's workers would use the first ``python3`` in the path.
         environment.setdefault("PYSPARK_PYTHON", sys.executable)
     command = spark_job_command(name, arguments, submit=submit)
     return subprocess.run(command, env=environment, check=False).returncode
@@ -51,9 +51,9 @@ def run_spark_job(name: str, arguments: Sequence[str], *, submit: str) -> int:
 def spark_job_command(name: str, arguments: Sequence[str], *, submit: str = "") -> list[str]:
     """Return the command line that runs the module ``tidelog_cli.spark_jobs.<name>``.
 
-    ``submit`` is a ``spark-submit`` with its own options, which is given the module's file;
-    without it the job runs in a Spark of its own under this Python. Raises ``CommandFailed``
-    where Spark is not installed.
+    ``submit`` is a ``spark-submit`` with its options, which gets the module's file; without it
+    the job starts its own Spark under this Python. Raises ``CommandFailed`` if Spark is not
+    installed.
     """
     if find_spec("pyspark") is None:
         raise CommandFailed("this needs Spark: pip install 'tidelog[spark]'")
@@ -74,11 +74,11 @@ def _add_spark_job(name: str, summary: str) -> None:
 
 
 _add_spark_job(
-    "audit", "Check CRCs, offsets, hashes and producers' sequences over all of the tiered history."
+    "audit", "Check CRCs, offsets, hashes and producers' sequences of all tiered segments."
 )
 _add_spark_job(
-    "export", "Bring Parquet files, an Iceberg or a Delta table up to date, each record once."
+    "export", "Export new records to Parquet files, an Iceberg or a Delta table, each once."
 )
 _add_spark_job(
-    "backfill", "Write a table into a topic, each row once; interrupted, go on where it was."
+    "backfill", "Write a table into a topic, each row once; a second run continues the first."
 )

@@ -1,4 +1,4 @@
-"""The command ``tidelog``. What a command needs is imported when it runs, so help is quick."""
+"""The command ``tidelog``. Commands import their dependencies when run, so help is quick."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-topic = typer.Typer(cls=CommandGroup, help="Topics and their settings.")
+topic = typer.Typer(cls=CommandGroup, help="Topics: create, list, describe, alter and delete them.")
 topic.command("create")(topics.create)
 topic.command("list")(topics.list_)
 topic.command("describe")(topics.describe)
 topic.command("alter")(topics.alter)
 topic.command("delete")(topics.delete)
 
-group = typer.Typer(cls=CommandGroup, help="Groups, their lag, settings and where they stand.")
+group = typer.Typer(cls=CommandGroup, help="Groups: their lag, offsets and settings.")
 group.command("list")(groups.list_)
 group.command("describe")(groups.describe)
 group.command("configs")(group_configs.configs)
@@ -42,13 +42,13 @@ group.command("reset-offsets")(group_offsets.reset_offsets)
 group.command("delete-offsets")(group_offsets.delete_offsets)
 group.command("delete")(groups.delete)
 
-transaction = typer.Typer(cls=CommandGroup, help="Transactions that are open, and ending them.")
+transaction = typer.Typer(cls=CommandGroup, help="Transactions: list, describe and abort them.")
 transaction.command("list")(transactions.list_)
 transaction.command("describe")(transactions.describe)
 transaction.command("hanging")(transactions.hanging)
 transaction.command("abort")(transactions.abort)
 
-tier = typer.Typer(cls=CommandGroup, help="What lies in the object store.")
+tier = typer.Typer(cls=CommandGroup, help="Segments in the object store.")
 tier.command("status")(status)
 
 job.command("compact")(compact)

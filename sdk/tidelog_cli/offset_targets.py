@@ -1,4 +1,4 @@
-"""Where a group's offsets are to go: decisions without a cluster."""
+"""Targets of ``reset-offsets``, and the offsets they select. No I/O."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TargetKind = Literal["earliest", "latest", "current", "offset", "time", "shift"]
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where to go. ``number`` is the offset, the time in ms or the shift."""
+    """A target; ``number`` is the offset, the time in ms or the shift."""
 
     kind: TargetKind
     number: int = 0
@@ -24,9 +24,9 @@ def new_offset(
 ) -> int | None:
     """Return the offset to commit, within ``[start, end]``.
 
-    ``found`` is the offset of the first record at or after the target's time, None where
-    there is none: then it is the end. Returns None where the target goes from what is
-    committed and nothing is.
+    ``found`` is the offset of the first record at or after the target's time; None selects
+    the end. Returns None if the target depends on a committed offset and ``committed`` is
+    None.
     """
     match target.kind:
         case "earliest":
@@ -45,7 +45,7 @@ def new_offset(
 
 
 def parse_time(text: str) -> int:
-    """Return the Unix time in ms that digits, or a date and time, spell; UTC if it does not say.
+    """Return a Unix time in ms, parsed from digits or from a date and time (UTC by default).
 
     Raises ``UsageError``.
     """
@@ -55,7 +55,7 @@ def parse_time(text: str) -> int:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise UsageError(
-            f"--to-timestamp {text!r} must be ms since 1970, or like 2026-01-31T12:00:00Z"
+            f"--to-timestamp {text!r} must be ms since 1970, or a time like 2026-01-31T12:00:00Z"
         ) from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)

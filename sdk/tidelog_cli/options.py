@@ -1,4 +1,4 @@
-"""Options that many commands share."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
@@ -18,23 +18,24 @@ Bootstrap = Annotated[
         "-b",
         envvar="TIDELOG_BOOTSTRAP",
         metavar="HOST:PORT,…",
-        help="Nodes to ask first.",
+        help="Addresses to connect to first, as host:port,…",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 OnlyTopics = Annotated[
-    list[str] | None, typer.Argument(metavar="[TOPIC]...", help="Only these; all by default.")
+    list[str] | None,
+    typer.Argument(metavar="[TOPIC]...", help="Only these topics; all by default."),
 ]
 
 
 def require_choice(option: str, value: str, allowed: Sequence[str]) -> None:
-    """Raise ``UsageError`` for a value that the option does not have."""
+    """Raise ``UsageError`` if the option does not have this value."""
     if value not in allowed:
         raise UsageError(f"{option} must be one of {', '.join(allowed)}")
 
 
 def parse_pair(option: str, text: str) -> tuple[str, str]:
-    """Return what ``NAME=VALUE`` spells. Raises ``UsageError``."""
+    """Parse ``NAME=VALUE``. Raises ``UsageError``."""
     name, equals, value = text.partition("=")
     if not equals or not name.strip():
         raise UsageError(f"{option} {text!r} must be NAME=VALUE")
@@ -42,6 +43,6 @@ def parse_pair(option: str, text: str) -> tuple[str, str]:
 
 
 def parse_settings(option: str, texts: Iterable[str]) -> dict[str, str]:
-    """Return the settings that ``NAME=VALUE`` spells each, without blanks around the two."""
+    """Parse several ``NAME=VALUE``; spaces around both are removed. Raises ``UsageError``."""
     pairs = (parse_pair(option, text) for text in texts)
     return {name.strip(): value.strip() for name, value in pairs}

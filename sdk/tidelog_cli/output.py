@@ -1,7 +1,7 @@
-"""What commands print: tables and JSON on stdout, notes and progress on stderr.
+"""Output of commands: tables and JSON on stdout, notes and progress on stderr.
 
-stdout carries nothing but what was asked for, so it can be piped. A table is aligned
-text, one line a row; ``--json`` prints one JSON document instead.
+stdout contains only results, so it can be piped. A table is aligned text, one line per
+row; ``--json`` prints one JSON document instead.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ D = TypeVar("D")
 UNKNOWN = "-"
 
 Advance = Callable[[int], None]
-"""Tells a progress bar how much more is done."""
+"""Adds an amount to a progress bar."""
 
 
 def print_json(document: object) -> None:
@@ -26,14 +26,14 @@ def print_json(document: object) -> None:
 
 
 def counted(number: int, noun: str) -> str:
-    """Return the number and the noun, which is in the plural unless there is one."""
+    """Return the number and the noun, in the plural unless the number is 1."""
     return f"{number} {noun}{'s' * (number != 1)}"
 
 
 def print_rows(
     rows: Sequence[Mapping[str, object]], columns: Sequence[str], *, is_json: bool
 ) -> None:
-    """Print the rows as JSON, or a table of each one's first values under the columns' names."""
+    """Print the rows as JSON, or as a table of each row's first values."""
     if is_json:
         print_json(rows)
     else:
@@ -41,7 +41,7 @@ def print_rows(
 
 
 def print_documents(documents: Sequence[D], show: Callable[[D], None], *, is_json: bool) -> None:
-    """Print the documents as JSON, or have each shown, with an empty line between two."""
+    """Print the documents as JSON, or each with ``show``, separated by empty lines."""
     if is_json:
         print_json(documents)
         return
@@ -52,7 +52,7 @@ def print_documents(documents: Sequence[D], show: Callable[[D], None], *, is_jso
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print aligned columns under their names; numbers are set to the right."""
+    """Print aligned columns under their names; numbers are right-aligned."""
     texts = [[_cell(value) for value in row] for row in rows]
     widths = [
         max([len(name), *(len(row[column]) for row in texts)])
@@ -71,7 +71,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Non
 
 
 def note(text: str) -> None:
-    """Say something on stderr."""
+    """Print a note on stderr."""
     print(f"tidelog: {text}", file=sys.stderr, flush=True)
 
 
@@ -79,8 +79,8 @@ def note(text: str) -> None:
 def progress(label: str, *, total: int | None, unit: str = "bytes") -> Iterator[Advance]:
     """Show a bar on stderr while the block runs, if stderr is a terminal.
 
-    ``total`` is None where nobody knows how much there will be. A unit other than
-    ``bytes`` is counted as it is.
+    ``total`` is None if the amount is not known. A unit other than ``bytes`` is printed
+    unscaled.
     """
     if not sys.stderr.isatty():
         yield _ignore
@@ -98,7 +98,7 @@ def progress(label: str, *, total: int | None, unit: str = "bytes") -> Iterator[
 
 
 def show_reading(object_count: int) -> AbstractContextManager[Advance]:
-    """Show a bar while a bucket is surveyed."""
+    """Show a bar while a bucket is read."""
     return progress("reading", total=object_count, unit="objects")
 
 

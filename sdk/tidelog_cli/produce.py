@@ -1,4 +1,4 @@
-"""``tidelog produce``: each line of a file, or of stdin, becomes a record."""
+"""``tidelog produce`` writes each line of a file, or of stdin, as a record."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 
 READ_SIZE_BYTES = 256 * 1024
 CHUNKS_WAITING_MAX = 4
-MAX_BLOCK_MS = 5_000  # for nodes, topics and partitions that are not there (yet)
+MAX_BLOCK_MS = 5_000  # longest wait for nodes, topics and partitions that do not exist (yet)
 LINGER_MS = 20
 
 
 @dataclass(frozen=True, slots=True)
 class LineRules:
-    """How a line becomes a record."""
+    """The rules that turn a line into a record."""
 
     key_separator: bytes | None
     null_marker: bytes | None
@@ -45,12 +45,12 @@ class LineRules:
     partition: int | None
 
     def parse(self, line: bytes, number: int) -> tuple[bytes | None, bytes | None]:
-        """Return key and value. Raises ``CommandFailed`` naming the line."""
+        """Return key and value. Raises ``CommandFailed`` with the line's number."""
         split = split_line(line, self.key_separator)
         if split is None:
             assert self.key_separator is not None
             separator = self.key_separator.decode()
-            raise CommandFailed(f"line {number} has no key separator {separator!r}")
+            raise CommandFailed(f"line {number} has no {separator!r}; check --key-separator")
         key, value = split
         return key, None if value == self.null_marker else value
 
@@ -64,26 +64,26 @@ def produce(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     key_separator: Annotated[
         str | None,
-        typer.Option(metavar="TEXT", help=r"What stands between key and value, e.g. : or \t."),
+        typer.Option(metavar="TEXT", help=r"Text between key and value, such as : or \t."),
     ] = None,
     header: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=VALUE", help="A header of every record; may be repeated."),
+        typer.Option(metavar="NAME=VALUE", help="Header to add to every record; may be repeated."),
     ] = None,
     partition: Annotated[
-        int | None, typer.Option(min=0, help="Partition; chosen by the key by default.")
+        int | None, typer.Option(min=0, help="Partition to write to; chosen by the key by default.")
     ] = None,
     compression: Annotated[str, typer.Option(help="none, gzip, snappy, lz4 or zstd.")] = "none",
     acks: Annotated[str, typer.Option(help="all, 1 or 0.")] = "all",
     null_marker: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="A value that stands for null.")
+        str | None, typer.Option(metavar="TEXT", help="Text that stands for a null value.")
     ] = None,
     json: Json = False,
 ) -> None:
     r"""Write each line of FILE, or of stdin, as a record.
 
     A line ends with \n, which is not part of the record. Returns when every record is
-    acknowledged; the first that is not ends it.
+    acknowledged; stops at the first that fails.
     """
     if key_separator == "":
         raise UsageError("--key-separator must not be empty")
@@ -125,7 +125,7 @@ async def _produce(
         max_block_ms=MAX_BLOCK_MS,
     )
     async with producer:
-        # Typed text and a bar would mix on the terminal.
+        # A bar would mix with typed text on the terminal.
         if source.isatty():
             return await _write_lines(producer, topic, source, rules, lambda _: None)
         with progress(f"to {topic}", total=_size_bytes(source)) as advance:
@@ -135,7 +135,7 @@ async def _produce(
 async def _write_lines(
     producer: Producer, topic: str, source: BufferedReader, rules: LineRules, advance: Advance
 ) -> int:
-    """Write every line and return how many there were, all acknowledged."""
+    """Write every line and return their number, all acknowledged."""
     from tidelog.errors import TidelogError
 
     waiting: deque[tuple[int, Delivery]] = deque()
@@ -167,10 +167,10 @@ def _require_written(number: int, delivery: Delivery) -> None:
 
 
 async def _read_lines(source: BufferedReader) -> AsyncIterator[tuple[list[bytes], int]]:
-    """Yield lines, without their ends, as they come, and the bytes that they took.
+    """Yield lines without their ends as they arrive, and the number of bytes read.
 
-    A thread reads, since stdin may be a terminal, a pipe or a file; a daemon, so that
-    a read that waits forever does not keep the process from ending.
+    A thread reads, since stdin may be a terminal, a pipe or a file. It is a daemon, so that
+    a blocked read does not keep the process from ending.
     """
     loop = asyncio.get_running_loop()
     chunks: asyncio.Queue[bytes | OSError] = asyncio.Queue()
@@ -181,15 +181,15 @@ async def _read_lines(source: BufferedReader) -> AsyncIterator[tuple[list[bytes]
         while chunk and isinstance(chunk, bytes):
             room.acquire()
             try:
-                # Not through the buffer: its lock, held by a read that waits, would make
-                # the interpreter abort at exit.
+                # Not through the buffer: if a blocked read held its lock, the interpreter would
+                # abort at exit.
                 chunk = os.read(source.fileno(), READ_SIZE_BYTES)
             except OSError as error:
                 chunk = error
             try:
                 loop.call_soon_threadsafe(chunks.put_nowait, chunk)
             except RuntimeError:
-                return  # The loop has ended: nobody reads on.
+                return  # The loop has ended.
 
     threading.Thread(target=read, daemon=True, name="read-lines").start()
     rest = b""

@@ -1,6 +1,6 @@
-"""Records as text: lines that are produced, formats and JSON that are consumed.
+"""Records as text: input lines for ``produce``, formats and JSON for ``consume``.
 
-A format is text with these in it, as in kcat, with the usual escapes (``\\n \\t \\r \\0
+A format is text with these fields, as in kcat, and the usual escapes (``\\n \\t \\r \\0
 \\\\ \\xNN``):
 
     %s value      %S its size in bytes, -1 for null      %t topic      %T timestamp, ms
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tidelog.consuming.records import ConsumerRecord
 
 RecordFormat = Callable[["ConsumerRecord"], bytes]
-"""Returns what is printed of a record, its newline included where it has one."""
+"""Returns the text to print for a record, including a newline if it has one."""
 
 _ESCAPES = {"n": b"\n", "t": b"\t", "r": b"\r", "0": b"\0", "\\": b"\\"}
 _ESCAPE = r"\\(x[0-9a-fA-F]{2}|.?)"
@@ -44,14 +44,14 @@ _FIELDS: dict[str, RecordFormat] = {
 
 
 def value_line(record: ConsumerRecord) -> bytes:
-    """Return the value and a newline: what is printed unless something else is asked for."""
+    """Return the value and a newline: the default format."""
     return (record.value or b"") + b"\n"
 
 
 def json_line(record: ConsumerRecord) -> bytes:
     """Return the record as one line of JSON.
 
-    Bytes that are not UTF-8 stand in base64 under ``key_base64`` or ``value_base64``
+    Bytes that are not UTF-8 are written in base64 as ``key_base64`` or ``value_base64``
     instead of ``key`` or ``value``.
     """
     document = {
@@ -67,7 +67,7 @@ def json_line(record: ConsumerRecord) -> bytes:
 
 
 def parse_format(text: str) -> RecordFormat:
-    """Return what prints records in this format. Raises ``UsageError``."""
+    """Return a function that formats records. Raises ``UsageError``."""
     parts: list[RecordFormat] = []
     at = 0
     for match in _TOKEN.finditer(text):
@@ -81,13 +81,13 @@ def parse_format(text: str) -> RecordFormat:
 
 
 def parse_header(text: str) -> tuple[str, bytes]:
-    """Return the header that ``NAME=VALUE`` spells. Raises ``UsageError``."""
+    """Parse a header ``NAME=VALUE``. Raises ``UsageError``."""
     name, value = parse_pair("--header", text)
     return name, value.encode()
 
 
 def split_line(line: bytes, separator: bytes | None) -> tuple[bytes | None, bytes] | None:
-    """Return key and value of a line; None where the separator is not in it."""
+    """Return key and value of a line, or None if the separator is missing."""
     if separator is None:
         return None, line
     key, found, value = line.partition(separator)
@@ -95,7 +95,7 @@ def split_line(line: bytes, separator: bytes | None) -> tuple[bytes | None, byte
 
 
 def unescape(text: str) -> str:
-    """Return the text with its escapes, such as ``\\t``, made what they stand for."""
+    """Return the text with escapes such as ``\\t`` replaced by their characters."""
     return re.sub(_ESCAPE, lambda match: _unescape(match[1]).decode("latin-1"), text)
 
 
@@ -105,7 +105,7 @@ def _parse_token(match: re.Match[str]) -> RecordFormat:
     field = _FIELDS.get(match[1])
     if field is None:
         allowed = ", ".join(f"%{name}" for name in _FIELDS)
-        raise UsageError(f"'{match[0]}' in --format means nothing; allowed are {allowed}")
+        raise UsageError(f"'{match[0]}' in --format is unknown; allowed are {allowed}")
     return field
 
 
@@ -113,7 +113,9 @@ def _unescape(escape: str) -> bytes:
     if escape.startswith("x") and len(escape) == 3:
         return bytes.fromhex(escape[1:])
     if escape not in _ESCAPES:
-        raise UsageError(f"'\\{escape}' is no escape; allowed are \\n, \\t, \\r, \\0, \\\\, \\xNN")
+        raise UsageError(
+            f"'\\{escape}' is not an escape; allowed are \\n, \\t, \\r, \\0, \\\\, \\xNN"
+        )
     return _ESCAPES[escape]
 
 

@@ -1,4 +1,4 @@
-"""``tidelog repair``: what is left of a node's damaged log, and making that one that opens."""
+"""``tidelog repair`` makes a node's damaged log usable again."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ QUARANTINE_DIRECTORY = "quarantine"
 def repair(
     *,
     partition: Annotated[
-        str, typer.Option(metavar="TOPIC-N", help="The partition, as its directory is called.")
+        str, typer.Option(metavar="TOPIC-N", help="The partition, named like its directory.")
     ],
     data_dir: Annotated[
         Path,
@@ -37,18 +37,17 @@ def repair(
         ),
     ],
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Read the log and tell; change nothing.")
+        bool, typer.Option("--dry-run", help="Report the damage; change nothing.")
     ] = False,
     json: Json = False,
 ) -> None:
-    """Make a log with damaged or missing segment files one that opens, with all that is whole.
+    """Repair a log with damaged or missing segment files; keep all intact batches.
 
-    For a partition of which nobody else has the records: where another replica is in sync
-    the node fetches them by itself, without this. Reads every batch and checks its CRC. What
-    is whole keeps its place and its offsets; what is lost leaves a hole that readers pass
-    over, and its offsets are never given again. Damaged files are kept in the directory
-    quarantine beside the logs. The lost offsets are named: acknowledged records were there.
-    Exit status: 0 also where nothing is wrong, 1 where it could not be done.
+    Only for a partition without another in-sync replica: otherwise the node fetches the
+    records itself. Reads every batch and checks its CRC. Intact batches keep their offsets;
+    lost offsets become a gap that readers skip, and are never used again. Damaged files move
+    to the directory quarantine beside the logs. The lost offsets are printed: they held
+    acknowledged records. Exit status: 0 repaired or nothing to repair, 1 failed.
     """
     from tidelog_core.errors import StorageError
     from tidelog_core.log.repair import carry_out, plan_repair
@@ -71,14 +70,14 @@ def repair(
 
 
 def _directory(data_dir: Path, partition: str) -> Path:
-    """Return the log's directory, also where ``tidelog up`` keeps several nodes."""
+    """Return the log's directory, also among several nodes of ``tidelog up``."""
     if "/" in partition or not partition.rpartition("-")[2].isdecimal():
-        raise UsageError(f"{partition!r} is not a partition: give topic-0, say")
+        raise UsageError(f"{partition!r} is not a partition: give it as TOPIC-N, such as orders-0")
     found = [
         path for path in (data_dir, *sorted(data_dir.glob("node-*"))) if (path / partition).is_dir()
     ]
     if not found:
-        raise UsageError(f"there is no log of {partition} in {data_dir}")
+        raise UsageError(f"no log of {partition} in {data_dir}: check --data-dir and the partition")
     if len(found) > 1:
         names = ", ".join(map(str, found))
         raise UsageError(f"several nodes have a log of {partition}: give one of {names}")
@@ -87,7 +86,7 @@ def _directory(data_dir: Path, partition: str) -> Path:
 
 @contextmanager
 def _held(node_dir: Path) -> Iterator[None]:
-    """Keep the node from starting meanwhile."""
+    """Keep the node from starting while the block runs."""
     try:
         descriptor = os.open(node_dir / LOCK_FILE, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:

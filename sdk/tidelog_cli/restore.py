@@ -1,4 +1,4 @@
-"""``tidelog restore``: a cluster from its bucket, into an empty metadata store."""
+"""``tidelog restore`` recreates a cluster from its bucket in an empty metadata store."""
 
 from __future__ import annotations
 
@@ -42,21 +42,21 @@ def restore(
     ] = "1",
     replication_factor: Annotated[
         int | None,
-        typer.Option(min=1, help="Copies; as many as each topic had, otherwise."),
+        typer.Option(min=1, help="Replicas of each partition; each topic's own number by default."),
     ] = None,
     cluster_id: ClusterId = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Read the bucket and tell; write nothing.")
+        bool, typer.Option("--dry-run", help="Read the bucket and report; write nothing.")
     ] = False,
     json: Json = False,
 ) -> None:
-    """Bring a cluster back from its bucket alone: topics, settings and tiered records.
+    """Restore a cluster from its bucket alone: topics, settings and tiered records.
 
-    For when the metadata store is lost. Writes topics, partitions and segments into an
-    empty metadata store; objects are read only. Start the nodes afterwards, with empty
-    data directories and the same object store. Not in the bucket, so not restored: what
-    was not tiered, groups and their offsets, node settings. Objects that are foreign or
-    damaged are named, and the rest is restored. Exit status: 0 all of it, 1 not all.
+    For a lost metadata store. Writes topics, partitions and segments into an empty metadata
+    store; objects are only read. Then start the nodes with empty data directories and the
+    same object store. Not restored, because the bucket does not contain them: records that
+    were not tiered, groups and their offsets, node settings. Foreign and damaged objects are
+    named, and the rest is restored. Exit status: 0 everything restored, 1 not everything.
     """
     metadata_url, objects_url = _locate(from_, metadata, data_dir, is_dry=dry_run)
     broker_ids = parse_brokers(brokers)
@@ -80,7 +80,7 @@ def restore(
 
 
 def parse_brokers(text: str) -> tuple[int, ...]:
-    """Return the broker ids in ``1,2,3``. Raises ``UsageError``."""
+    """Parse broker ids like ``1,2,3``. Raises ``UsageError``."""
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isascii() and part.isdecimal() and len(part) < 10 for part in parts):
         raise UsageError(f"--brokers {text!r} must be broker ids with commas between them")
@@ -90,14 +90,14 @@ def parse_brokers(text: str) -> tuple[int, ...]:
 def _locate(
     from_: str | None, metadata: str | None, data_dir: Path | None, *, is_dry: bool
 ) -> tuple[str | None, str]:
-    """Return the URLs of metadata store and bucket; no metadata store is needed in a dry run."""
+    """Return the URLs of metadata store and bucket; a dry run needs no metadata store."""
     if data_dir is not None:
         stores = stores_in(data_dir)
         metadata, from_ = metadata or stores.metadata, from_ or stores.objects
     if from_ is None:
-        raise UsageError("what is to be restored? Give --from s3://bucket/prefix or file:///path")
+        raise UsageError("no bucket to restore: give --from s3://bucket/prefix or file:///path")
     if metadata is None and not is_dry:
-        raise UsageError("where to? Give --metadata or --data-dir")
+        raise UsageError("no metadata store to restore into: give --metadata or --data-dir")
     require_local(from_, "file", "object store")
     if data_dir is not None and not is_dry:
         data_dir.mkdir(parents=True, exist_ok=True)
@@ -124,7 +124,7 @@ async def _restore(
         for text in remarks:
             note(text)
         if store is not None:
-            await require_restorable(store, cluster.cluster_id)  # Before reading for hours.
+            await require_restorable(store, cluster.cluster_id)  # Checked before hours of reading.
         with show_reading(read_count(cluster)) as advance:
             found = await survey(objects, cluster, on_read=advance)
         restoration = plan_restoration(
@@ -143,10 +143,10 @@ def _tell(restoration: Restoration, *, is_written: bool) -> None:
     segments = [segment for topic in restoration.topics for segment in topic.segments]
     count = len(restoration.problems)
     if restoration.left_out:
-        note(f"{len(restoration.left_out)} objects do not count; --json tells which and why")
+        note(f"{len(restoration.left_out)} objects were left out; see --json for the reasons")
     if restoration.fewer_replicas:
         names = ", ".join(restoration.fewer_replicas)
-        note(f"fewer replicas than before, for there are not as many brokers: {names}")
+        note(f"fewer replicas than before, because there are fewer brokers: {names}")
     print(
         f"cluster {restoration.cluster_id} {'restored' if is_written else 'can be restored'}: "
         f"{len(restoration.topics)} topics, {len(segments)} segments, "

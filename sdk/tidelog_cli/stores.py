@@ -1,4 +1,4 @@
-"""Opening a cluster's stores without a node, where ``--data-dir`` or URLs say they are."""
+"""Opens a cluster's stores without a node, located by ``--data-dir`` or URLs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DataDir = Annotated[
     typer.Option(
         "--data-dir",
         envvar="TIDELOG_DATA_DIR",
-        help="Data directory of a cluster on this machine, as given to 'tidelog up'.",
+        help="Data directory of a cluster on this machine, as for 'tidelog up'.",
         show_default=False,
     ),
 ]
@@ -55,26 +55,26 @@ FromBucket = Annotated[
     typer.Option(
         "--from",
         metavar="URL",
-        help="A bucket by itself, without a metadata store: s3://bucket/prefix or file:///path.",
+        help="A bucket without a metadata store: s3://bucket/prefix or file:///path.",
         show_default=False,
     ),
 ]
 ClusterId = Annotated[
     str | None,
-    typer.Option(metavar="ID", help="Which cluster, where the bucket has several."),
+    typer.Option(metavar="ID", help="The cluster to read if the bucket has several."),
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class StoreLocations:
-    """The URLs of a cluster's metadata store and of its tier."""
+    """The URLs of a cluster's metadata store and object store."""
 
     metadata: str
     objects: str
 
 
 def stores_in(data_dir: Path) -> StoreLocations:
-    """Return where a cluster of this machine has its stores."""
+    """Return the store URLs of a cluster on this machine."""
     folder = data_dir.absolute()
     return StoreLocations(f"sqlite://{folder / METADATA_FILE}", f"file://{folder / OBJECTS_FOLDER}")
 
@@ -82,41 +82,41 @@ def stores_in(data_dir: Path) -> StoreLocations:
 def locate_stores(
     data_dir: Path | None, metadata: str | None, objects: str | None
 ) -> StoreLocations:
-    """Return the URLs. A URL given goes before the data directory's own.
+    """Return the URLs. An explicit URL has precedence over the data directory's.
 
-    Raises ``UsageError`` where too little is given. Opening a store that is not there
-    would make one, so a local path that does not exist is a ``CommandFailed``.
+    Raises ``UsageError`` if a URL is missing, and ``CommandFailed`` for a local path that
+    does not exist, because opening a store creates it.
     """
     if data_dir is not None:
         found = _existing_stores(data_dir)
         metadata, objects = metadata or found.metadata, objects or found.objects
     if metadata is None or objects is None:
-        raise UsageError("where is the cluster? Give --data-dir, or --metadata and --objects")
+        raise UsageError("no cluster given: give --data-dir, or --metadata and --objects")
     require_local(metadata, "sqlite", "metadata store")
-    if data_dir is None:  # Else there is no folder before the first object.
+    if data_dir is None:  # In a data directory, the folder appears with the first object.
         require_local(objects, "file", "object store")
     return StoreLocations(metadata, objects)
 
 
 def locate_metadata(data_dir: Path | None, metadata: str | None) -> str:
-    """Return the metadata store's URL alone, as ``locate_stores`` finds it."""
+    """Return only the metadata store's URL, located as by ``locate_stores``."""
     if data_dir is not None:
         metadata = metadata or _existing_stores(data_dir).metadata
     if metadata is None:
-        raise UsageError("where is the cluster? Give --data-dir, or --metadata")
+        raise UsageError("no cluster given: give --data-dir, or --metadata")
     require_local(metadata, "sqlite", "metadata store")
     return metadata
 
 
 def _existing_stores(data_dir: Path) -> StoreLocations:
     if not data_dir.is_dir():
-        raise CommandFailed(f"there is no data directory {data_dir}")
+        raise CommandFailed(f"data directory {data_dir} does not exist: check --data-dir")
     return stores_in(data_dir)
 
 
 @asynccontextmanager
 async def opened_metadata(url: str) -> AsyncIterator[tuple[MetadataStore, ClusterImage]]:
-    """Open the metadata store and read the cluster in it; name what cannot be read on stderr.
+    """Open the metadata store and read the cluster; report unreadable items on stderr.
 
     Raises ``ClusterNotFound``.
     """
@@ -129,7 +129,7 @@ async def opened_metadata(url: str) -> AsyncIterator[tuple[MetadataStore, Cluste
 
 
 def require_local(url: str, scheme: str, what: str) -> None:
-    """Raise ``CommandFailed`` where a local store is not there: opening it would make one."""
+    """Raise ``CommandFailed`` if a local store does not exist: opening would create it."""
     parts = urlsplit(url)
     if parts.scheme == scheme and not Path(unquote(parts.path)).exists():
-        raise CommandFailed(f"there is no {what} at {unquote(parts.path)}")
+        raise CommandFailed(f"no {what} at {unquote(parts.path)}: check the path")

@@ -1,4 +1,4 @@
-"""``tidelog tier status``: what of each partition is in the tier, and what on the nodes."""
+"""``tidelog tier status`` shows each partition's tiered and local ranges."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LISTS_AT_ONCE_MAX = 16
 
 @dataclass(frozen=True, slots=True)
 class PartitionStatus:
-    """One partition's share of the tier. Ranges are ``[start, end)``; None is not known."""
+    """A partition's tiered and local ranges, ``[start, end)``; None if unknown."""
 
     topic: str
     partition: int
@@ -37,13 +37,13 @@ class PartitionStatus:
     log_start_offset: int
     segments: int  # readable ones
     tiered_bytes: int
-    tiered_start: int | None  # None where nothing is tiered
+    tiered_start: int | None  # None if nothing is tiered
     tiered_end: int | None
-    copying: int  # segments whose copy has begun and not ended
+    copying: int  # segments with an unfinished copy
     deleting: int
     local_start: int | None  # these three from the partition's leader
     log_end: int | None
-    backlog: int | None  # records that only nodes have, the active segment's included
+    backlog: int | None  # records that are not tiered, including the active segment's
 
 
 def status(
@@ -53,11 +53,11 @@ def status(
     metadata: Metadata = None,
     json: Json = False,
 ) -> None:
-    """Show what of each partition lies in the object store, and what on nodes only.
+    """Show each partition's records in the object store, and those only on nodes.
 
-    Read from the metadata store; where nodes answer, they are asked for their local
-    ranges. Ranges are from the first offset to the one after the last. The backlog counts
-    the offsets that are not in the tier yet, those of the active segment included.
+    Read from the metadata store; nodes that answer add their local ranges. Ranges go from the
+    first offset to the one after the last. The backlog counts offsets that are not tiered
+    yet, including those of the active segment.
     """
     rows = asyncio.run(_status(locate_metadata(data_dir, metadata), list(topics or ())))
     if json:
@@ -193,7 +193,7 @@ def _is_tiered(image: ClusterImage, topic: str) -> bool:
 async def _ask_nodes(
     image: ClusterImage, topics: list[str]
 ) -> dict[TopicPartition, tuple[int, int]]:
-    """Return each partition's (local start, log end), of those whose leaders answer."""
+    """Return (local start, log end) of each partition whose leader answers."""
     from tidelog_core.model import TopicPartition
 
     addresses = await _listening(image)
@@ -203,13 +203,13 @@ async def _ask_nodes(
     if not partitions:
         return {}
     if not addresses:
-        note("no node answers, so local ranges and backlogs are not known")
+        note("no node answers, so local ranges and backlogs are unknown")
         return {}
     return await _local_ranges(addresses, partitions)
 
 
 async def _listening(image: ClusterImage) -> list[str]:
-    """Return the addresses of the registered nodes that take connections."""
+    """Return the addresses of registered nodes that accept connections."""
 
     async def probe(endpoint: BrokerEndpoint) -> str | None:
         try:
@@ -240,7 +240,7 @@ async def _local_ranges(
                 cluster, dict.fromkeys(partitions, LATEST_TIMESTAMP), timeout_s=timeout_s
             )
         except TidelogError as error:
-            note(f"local ranges and backlogs are not known: {error}")
+            note(f"local ranges and backlogs are unknown: {error}")
             return {}
     return {p: (starts[p].offset, ends[p].offset) for p in partitions}
 

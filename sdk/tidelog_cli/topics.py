@@ -1,4 +1,4 @@
-"""``tidelog topic``: create, list, describe, alter and delete topics."""
+"""``tidelog topic`` commands that create, list, describe, alter and delete topics."""
 
 from __future__ import annotations
 
@@ -19,12 +19,14 @@ if TYPE_CHECKING:
 TopicName = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")]
 ConfigPairs = Annotated[
     list[str] | None,
-    typer.Option("--config", metavar="NAME=VALUE", help="A setting; may be repeated."),
+    typer.Option("--config", metavar="NAME=VALUE", help="Setting to change; may be repeated."),
 ]
 
 DeletedConfigs = Annotated[
     list[str] | None,
-    typer.Option("--delete-config", metavar="NAME", help="Back to the default; may be repeated."),
+    typer.Option(
+        "--delete-config", metavar="NAME", help="Setting to reset to its default; may be repeated."
+    ),
 ]
 
 
@@ -32,14 +34,16 @@ def create(
     topic: TopicName,
     *,
     partitions: Annotated[
-        int | None, typer.Option(min=1, help="How many; the cluster's default otherwise.")
+        int | None,
+        typer.Option(min=1, help="Number of partitions; the cluster's default by default."),
     ] = None,
     replication_factor: Annotated[
-        int | None, typer.Option(min=1, help="Copies; the cluster's default otherwise.")
+        int | None,
+        typer.Option(min=1, help="Number of replicas; the cluster's default by default."),
     ] = None,
     config: ConfigPairs = None,
     if_not_exists: Annotated[
-        bool, typer.Option("--if-not-exists", help="A topic that is there is fine as it is.")
+        bool, typer.Option("--if-not-exists", help="Do nothing if the topic exists.")
     ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
@@ -76,14 +80,12 @@ def create(
     elif created["created"]:
         print(f"topic {topic} created, {counted(created['partitions'], 'partition')}")
     else:
-        print(f"topic {topic} is there already, {counted(created['partitions'], 'partition')}")
+        print(f"topic {topic} exists already, {counted(created['partitions'], 'partition')}")
 
 
 def list_(
     *,
-    internal: Annotated[
-        bool, typer.Option("--internal", help="Show the cluster's own topics too.")
-    ] = False,
+    internal: Annotated[bool, typer.Option("--internal", help="Include internal topics.")] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
 ) -> None:
@@ -109,9 +111,9 @@ def describe(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
 ) -> None:
-    """Show partitions, leaders, offsets and the settings that were changed.
+    """Show partitions, leaders, offsets and changed settings.
 
-    Offsets are those of the first record and behind the last one that consumers may read.
+    Offsets are the first record's, and the one after the last record that consumers may read.
     """
 
     async def run(admin: Admin) -> list[dict[str, Any]]:
@@ -125,13 +127,13 @@ def alter(
     topic: TopicName,
     *,
     partitions: Annotated[
-        int | None, typer.Option(min=1, help="Raise the number of partitions to this.")
+        int | None, typer.Option(min=1, help="New, higher number of partitions.")
     ] = None,
     config: ConfigPairs = None,
     delete_config: DeletedConfigs = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Change the settings of TOPIC, or give it more partitions."""
+    """Change the settings of TOPIC, or add partitions."""
     configs, deleted = parse_settings("--config", config or ()), delete_config or []
     if not configs and not deleted and partitions is None:
         raise UsageError("nothing to change: give --partitions, --config or --delete-config")
@@ -150,11 +152,11 @@ def delete(
     topics: Annotated[list[str], typer.Argument(metavar="TOPIC...", help="The topics.")],
     *,
     if_exists: Annotated[
-        bool, typer.Option("--if-exists", help="A topic that is not there is no error.")
+        bool, typer.Option("--if-exists", help="Ignore topics that do not exist.")
     ] = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Delete topics with all of their records, the tiered ones included. Does not ask."""
+    """Delete topics and all their records, tiered ones too. Does not ask for confirmation."""
 
     async def run(admin: Admin) -> list[str]:
         wanted = topics

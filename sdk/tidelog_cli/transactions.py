@@ -1,4 +1,4 @@
-"""``tidelog transaction``: what is open, what hangs, and ending what does."""
+"""``tidelog transaction`` commands that list, describe and abort transactions."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
     from tidelog.admin import Admin
     from tidelog.administering.results import TransactionDescription
 
-_LONGEST_SECONDS = 900.0  # transaction.max.timeout.ms unless it is set otherwise
+_LONGEST_SECONDS = 900.0  # the default of transaction.max.timeout.ms
 
 
 def list_(
     *,
     state: Annotated[
         list[str] | None,
-        typer.Option(metavar="STATE", help="Only those, such as Ongoing; may be repeated."),
+        typer.Option(metavar="STATE", help="Only this state, such as Ongoing; may be repeated."),
     ] = None,
     pattern: Annotated[
         str | None,
-        typer.Option(metavar="REGEX", help="Only ids that RE2's pattern matches as a whole."),
+        typer.Option(metavar="REGEX", help="Only ids that this RE2 pattern matches completely."),
     ] = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
@@ -56,7 +56,7 @@ def describe(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
 ) -> None:
-    """Show the last transaction of each id: since when it is open, and where it writes."""
+    """Show the last transaction of each id: its age and its partitions."""
 
     async def run(admin: Admin) -> list[dict[str, Any]]:
         described = await admin.describe_transactions(transactional_ids)
@@ -75,7 +75,7 @@ def hanging(
         typer.Option(
             metavar="SECONDS",
             min=0,
-            help="Only those that wrote nothing for so long; the longest time-out by default.",
+            help="Only those without a write for this long; by default the longest timeout.",
         ),
     ] = _LONGEST_SECONDS,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -114,7 +114,7 @@ def abort(
     partition: Annotated[str, typer.Argument(metavar="TOPIC:P", help="The partition.")],
     *,
     start_offset: Annotated[
-        int, typer.Option(min=0, help="Where the transaction begins, as `hanging` tells.")
+        int, typer.Option(min=0, help="Start offset of the transaction, from `hanging`.")
     ],
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:

@@ -1,4 +1,4 @@
-"""``tidelog up``: a cluster on this machine, a process per node."""
+"""``tidelog up`` runs a cluster on this machine, one process per node."""
 
 from __future__ import annotations
 
@@ -15,33 +15,36 @@ from tidelog_cli.failures import CommandFailed
 from tidelog_cli.options import parse_settings, require_choice
 from tidelog_cli.output import note
 
-NODE_MODULES = ("obstore", "re2")  # what the extra ``node`` brings
-LOCK_FILE = "lock"  # of one node, in its own data directory
+NODE_MODULES = ("obstore", "re2")  # modules of the extra ``node``
+LOCK_FILE = "lock"  # of one node, in its data directory
 NODE_DIRECTORIES = "node-*"
-# As in the settings that Kafka ships for trying it out: a group of one need not wait for more.
+# As in Kafka's sample settings: a group of one need not wait for more members.
 QUICK_START = {"group.initial.rebalance.delay.ms": "0"}
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 
 
 def up(
     *,
-    nodes: Annotated[int, typer.Option(min=1, max=64, help="Processes, each a node.")] = 1,
+    nodes: Annotated[
+        int, typer.Option(min=1, max=64, help="Number of nodes, each in its own process.")
+    ] = 1,
     port: Annotated[
-        int, typer.Option(min=1, max=65_535, help="Port of the first node; the others follow it.")
+        int,
+        typer.Option(
+            min=1, max=65_535, help="Port of the first node; the others use the ports after it."
+        ),
     ] = 9092,
     data_dir: Annotated[
         Path,
-        typer.Option(
-            file_okay=False, envvar="TIDELOG_DATA_DIR", help="Everything that is stored lies here."
-        ),
+        typer.Option(file_okay=False, envvar="TIDELOG_DATA_DIR", help="Directory for all data."),
     ] = Path("tidelog-data"),
     host: Annotated[
-        str, typer.Option(help="Address to listen on, and what clients are told.")
+        str, typer.Option(help="Address to listen on and to advertise to clients.")
     ] = "127.0.0.1",
     setting: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="NAME=VALUE", help="A setting of every node; may be repeated."
+            "--set", metavar="NAME=VALUE", help="Setting for every node; may be repeated."
         ),
     ] = None,
     metadata: Annotated[
@@ -55,9 +58,9 @@ def up(
 ) -> None:
     """Run a cluster on this machine until Ctrl-C or SIGTERM.
 
-    Prints one line when clients are served. Everything is in the data directory: the same
-    one brings the same cluster back. A node that ends by itself is started again; one
-    that cannot start ends the others: exit status 1.
+    Prints one line when it is ready for clients. The data directory contains everything: give
+    the same one to start the same cluster again. A node that exits is restarted; if a node
+    cannot start, the command stops the others and exits with status 1.
     """
     from tidelog_core.config import NodeConfig, parse_config
     from tidelog_core.log_format import configure_logging
@@ -65,7 +68,7 @@ def up(
 
     require_choice("--log-level", log_level.upper(), LOG_LEVELS)
     overrides = parse_settings("--set", setting or ())
-    parse_config(NodeConfig, overrides)  # Raises InvalidConfig, before any node has started.
+    parse_config(NodeConfig, overrides)  # Raises InvalidConfig before any node starts.
     _require_node()
     _check_data_dir(data_dir, nodes)
     _require_free_ports(host, range(port, min(port + nodes, 65_536)))
@@ -99,7 +102,7 @@ def _require_node() -> None:
 
 
 def _check_data_dir(data_dir: Path, node_count: int) -> None:
-    """Refuse a directory whose logs the nodes would not find; point out logs left aside."""
+    """Reject a single node's data directory; warn of logs of nodes that will not run."""
     if (data_dir / LOCK_FILE).exists():
         raise CommandFailed(
             f"{data_dir} is the data directory of a single node (python -m tidelog_node); "
@@ -115,7 +118,7 @@ def _check_data_dir(data_dir: Path, node_count: int) -> None:
 
 
 def _require_free_ports(host: str, ports: Iterable[int]) -> None:
-    """Say which port is taken before any node has started."""
+    """Raise ``CommandFailed`` for a port in use, before any node starts."""
     for port in ports:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:

@@ -1,4 +1,4 @@
-"""``tidelog verify``: is everything that is tiered whole and in its place?"""
+"""``tidelog verify`` checks that all tiered segments are intact and in place."""
 
 from __future__ import annotations
 
@@ -41,24 +41,23 @@ def verify(
 ) -> None:
     """Check every tiered segment: its objects, CRCs, hashes and offsets.
 
-    Reads the stores, not the nodes, so it works while the cluster runs and while it
-    does not. Names every object that is wrong, that nobody knows, or that is missing, and
-    what is left over from copies that were given up: the scrub removes that.
-    Exit status: 0 all is well, 1 something is not, 3 all is well but for what is left over.
+    Reads only the stores, so the cluster may be running or stopped. Names every object that is
+    damaged, unknown or missing, and leftovers of abandoned copies, which the scrub removes.
+    Exit status: 0 no problems, 1 problems found, 3 only leftovers found.
     """
     from tidelog_core.verification.source import planned_by_bucket, planned_by_metadata
 
     wanted = list(topics or ())
     if from_ is not None:
-        # What the environment says of a cluster is not meant for this.
+        # With --from, the environment's store URLs do not apply.
         sources = map(context.get_parameter_source, ("data_dir", "metadata", "objects"))
         if any(source is not None and source.name == "COMMANDLINE" for source in sources):
-            raise UsageError("--from checks a bucket by itself: give no other store with it")
+            raise UsageError("--from checks a bucket alone: remove the other store options")
         require_local(from_, "file", "object store")
         opening = planned_by_bucket(from_, wanted, cluster_id, show_reading=show_reading)
     else:
         if cluster_id is not None:
-            raise UsageError("--cluster-id goes with --from")
+            raise UsageError("--cluster-id needs --from")
         locations = locate_stores(data_dir, metadata, objects)
         opening = planned_by_metadata(locations.metadata, locations.objects, wanted)
     findings = asyncio.run(_check(opening, is_json=json))
@@ -73,7 +72,7 @@ def verify(
 
 
 async def _check(opening: AbstractAsyncContextManager[Planned], *, is_json: bool) -> Findings:
-    """Check what is planned, naming each problem at once, and those found before at the end."""
+    """Check planned segments; print each problem at once, and earlier ones at the end."""
     from tidelog_core.verification.verification import Verification
 
     async with opening as planned:

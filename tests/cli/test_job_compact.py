@@ -143,4 +143,4 @@ def test_a_topic_that_is_not_compacted_is_refused_by_name(node: NodeProcess) -> 
     outcome = called("job", "compact", "--data-dir", node.data_dir, "--topic", "plain", status=1)
     assert "is not compacted" in outcome.errors
     outcome = called("job", "compact", "--data-dir", node.data_dir, "--partition", "0", status=2)
-    assert "--partition goes with one --topic" in outcome.errors
+    assert "--partition needs exactly one --topic" in outcome.errors

@@ -105,7 +105,7 @@ def test_line_that_cannot_be_written_is_named(bootstrap: str) -> None:
     outcome = tidelog(
         "produce", "lines", "--key-separator", ":", bootstrap=bootstrap, given=b"a:1\nb\n", status=1
     )
-    assert "line 2 has no key separator ':'" in outcome.errors
+    assert "line 2 has no ':'" in outcome.errors
     huge = b"ok\n" + b"x" * 2_000_000 + b"\n"
     outcome = tidelog("produce", "lines", bootstrap=bootstrap, given=huge, status=1)
     assert "line 2" in outcome.errors

@@ -343,7 +343,7 @@ def test_verify_takes_a_bucket_or_a_cluster_but_not_both(
     outcome = called("verify", "--from", url, "--data-dir", tiered, status=2)
     assert "--from checks a bucket by itself" in outcome.errors
     outcome = called("verify", "--data-dir", tiered, "--cluster-id", "x", status=2)
-    assert "--cluster-id goes with --from" in outcome.errors
+    assert "--cluster-id needs --from" in outcome.errors
     assert "no topic 'ordrs'" in called("verify", "ordrs", "--from", url, status=1).errors
 
 

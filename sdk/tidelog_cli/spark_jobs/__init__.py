@@ -1,1 +1,1 @@
-"""Spark jobs as programs, each to be given to ``spark-submit``."""
+"""Spark jobs as programs for ``spark-submit``."""

@@ -33,34 +33,34 @@ def audit_command(
         list[str] | None,
         typer.Option(
             metavar="TOPIC",
-            help="A topic that was compacted once, so that offsets may be missing.",
+            help="A topic that was compacted before, so offsets may be missing.",
             show_default=False,
         ),
     ] = None,
     producer_expiration_ms: Annotated[
         int,
         typer.Option(
-            min=1, help="producer.id.expiration.ms: after so long a producer may begin anywhere."
+            min=1, help="producer.id.expiration.ms: older producers may start at any sequence."
         ),
     ] = EXPIRATION_MS,
     report: Annotated[
         str | None,
         typer.Option(
             metavar="URL",
-            help="Where Spark adds the report, in the folders 'partitions' and 'problems'.",
+            help="Where to append the report, in the folders 'partitions' and 'problems'.",
             show_default=False,
         ),
     ] = None,
     report_format: Annotated[str, typer.Option(help="parquet or json.")] = "parquet",
     json: Json = False,
 ) -> None:
-    """Check CRCs, offsets, hashes and producers' sequences over all of the tiered history.
+    """Check CRCs, offsets, hashes and producers' sequences of all tiered segments.
 
-    Exit status: 0 all is well, 1 something is not.
+    Exit status: 0 no problems, 1 problems found.
     """
     require_choice("--report-format", report_format, REPORT_FORMATS)
     if from_ is None and cluster_id is not None:
-        raise UsageError("--cluster-id goes with --from")
+        raise UsageError("--cluster-id needs --from")
     if from_ is None:
         locations = locate_stores(data_dir, metadata, objects)
         metadata, bucket = locations.metadata, locations.objects

@@ -25,34 +25,38 @@ def _option(help: str, *names: str, metavar: str) -> typer.models.OptionInfo:
 
 
 def backfill_command(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Where the rows go.")],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic to write the rows to.")],
     *,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    path: Annotated[str | None, _option("The table's files.", metavar="URL")] = None,
+    path: Annotated[str | None, _option("Location of the table's files.", metavar="URL")] = None,
     format: Annotated[str, typer.Option(help="The format of --path.")] = "parquet",
     read_option: Annotated[
         list[str] | None, _option("An option for reading --path.", metavar="NAME=VALUE")
     ] = None,
     table: Annotated[str | None, _option("A table of Spark's catalog.", metavar="NAME")] = None,
     query: Annotated[str | None, _option("A query of Spark's.", "--sql", metavar="SQL")] = None,
-    where: Annotated[str | None, _option("Only these rows.", metavar="SQL")] = None,
+    where: Annotated[str | None, _option("Filter for rows.", metavar="SQL")] = None,
     key: Annotated[
-        str | None, _option("The records' key; without it they have none.", metavar="SQL")
+        str | None, _option("Expression for the key; no key by default.", metavar="SQL")
     ] = None,
     value: Annotated[
-        str | None, _option("Their value; without it the whole row as JSON.", metavar="SQL")
+        str | None,
+        _option("Expression for the value; the whole row as JSON by default.", metavar="SQL"),
     ] = None,
     headers: Annotated[
-        str | None, _option("An array of structs of key and value.", metavar="SQL")
+        str | None,
+        _option("Expression for the headers: an array of structs of key and value.", metavar="SQL"),
     ] = None,
     timestamp: Annotated[
-        str | None, _option("Their timestamp; without it that of the writing.", metavar="SQL")
+        str | None,
+        _option("Expression for the timestamp; the time of writing by default.", metavar="SQL"),
     ] = None,
     partition: Annotated[
-        str | None, _option("Their partition; without it the key's.", metavar="SQL")
+        str | None,
+        _option("Expression for the partition; chosen by the key by default.", metavar="SQL"),
     ] = None,
     order_by: Annotated[
-        list[str] | None, _option("The order of the records of one key.", metavar="SQL")
+        list[str] | None, _option("Expression that orders the records of one key.", metavar="SQL")
     ] = None,
     sink_option: Annotated[
         list[str] | None,
@@ -60,17 +64,17 @@ def backfill_command(
     ] = None,
     id: Annotated[
         str | None,
-        _option("What the backfill is called; by default what is asked for says.", metavar="NAME"),
+        _option("The backfill's id; derived from the other options by default.", metavar="NAME"),
     ] = None,
     tasks: Annotated[
-        int | None, typer.Option(min=1, help="Into how many tasks it is cut.", show_default=False)
+        int | None, typer.Option(min=1, help="Number of tasks.", show_default=False)
     ] = None,
     json: Json = False,
 ) -> None:
-    """Write a table into a topic, each row once; interrupted, go on where it was.
+    """Write a table into a topic, each row once; a second run continues the first.
 
-    The same command again writes what is missing. For rows to be written once more,
-    give another --id.
+    Run the same command again to write the missing rows. Give another --id to write all rows
+    again.
     """
     request = BackfillRequest(
         topic=topic,
@@ -100,7 +104,7 @@ def backfill_command(
 
 
 def _reason(error: PySparkException) -> str:
-    """Return the line that says what is wrong: the last of a task's traceback, if there is one."""
+    """Return the line with the cause: the last of a task's traceback if it has one."""
     lines = [line for line in str(error).splitlines() if not line.lstrip().startswith("SQLSTATE")]
     if not any("Traceback (most recent call last)" in line for line in lines):
         return lines[0]
@@ -111,7 +115,7 @@ def _print(report: BackfillReport, *, is_json: bool) -> None:
     if is_json:
         print_json(report.document())
         return
-    print(f"{report.row_count} rows are in {report.topic} ({report.backfill_id})")
+    print(f"{report.row_count} rows written to {report.topic} ({report.backfill_id})")
     if report.tasks_found_written:
         found = f"{report.tasks_found_written} of {report.task_count} tasks"
         print(f"{found} had been written before")

@@ -1,4 +1,4 @@
-"""How a job's module becomes a command, whoever starts it: ``spark-submit`` or ``tidelog job``."""
+"""Runs a job's module as a command, under ``spark-submit`` or ``tidelog job``."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from tidelog_cli.failures import EXIT_STATUS, CommandGroup
 def run_job(name: str, command: Callable[..., Any]) -> None:
     """Run the command with this process's arguments, and exit with its status.
 
-    It fails as the commands of ``tidelog`` do: one line on stderr, and a status that says
-    of what kind. Spark reports a status other than 0 as a failed application.
+    Fails like the commands of ``tidelog``: one line on stderr, and an exit status. Spark
+    reports a status other than 0 as a failed application.
     """
     jobs = typer.Typer(
         cls=CommandGroup,
@@ -26,14 +26,14 @@ def run_job(name: str, command: Callable[..., Any]) -> None:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     jobs.command(name, epilog=EXIT_STATUS)(command)
-    # With a callback, a single command is a command of a group, whose failures are told.
+    # The callback makes the single command part of a group, which reports failures.
     jobs.callback()(_no_options)
     jobs([name, *sys.argv[1:]], prog_name="tidelog job")
 
 
 @contextmanager
 def spark_session(name: str) -> Iterator[SparkSession]:
-    """Give a session that ends with the block; the application has the job's name."""
+    """Yield a session that ends with the block; the application has the job's name."""
     spark = SparkSession.builder.appName(f"tidelog {name}").getOrCreate()
     try:
         yield spark

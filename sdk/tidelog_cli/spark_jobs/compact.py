@@ -26,7 +26,7 @@ def compact_command(
         int,
         typer.Option(
             min=1,
-            help="A partition of more is the work of several tasks, of about so much each.",
+            help="Split a larger partition into tasks of about this size.",
         ),
     ] = SPLIT_BYTES,
     data_dir: DataDir = None,

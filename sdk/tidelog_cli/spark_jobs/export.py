@@ -26,7 +26,7 @@ ISOLATIONS = ("read_committed", "read_uncommitted")
 
 
 def export_command(
-    topics: Annotated[list[str], typer.Argument(metavar="TOPIC...", help="What to export.")],
+    topics: Annotated[list[str], typer.Argument(metavar="TOPIC...", help="Topics to export.")],
     *,
     data_dir: DataDir = None,
     metadata: Metadata = None,
@@ -37,16 +37,17 @@ def export_command(
         typer.Option(metavar="URL", help="The folder of Parquet files, or of the Delta table."),
     ] = None,
     table: Annotated[
-        str | None, typer.Option(metavar="NAMESPACE.NAME", help="The Iceberg table.")
+        str | None, typer.Option(metavar="NAMESPACE.NAME", help="The Iceberg table to write to.")
     ] = None,
     catalog: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="NAME=VALUE", help="A property of the Iceberg catalog, as pyiceberg has it."
+            metavar="NAME=VALUE",
+            help="Property of the Iceberg catalog, as for pyiceberg; may be repeated.",
         ),
     ] = None,
     partition_by: Annotated[
-        str, typer.Option(help="none, day or hour of the record's timestamp, UTC.")
+        str, typer.Option(help="Partition by none, day or hour of the record's timestamp (UTC).")
     ] = "day",
     value_format: Annotated[str, typer.Option(help="raw, json, avro or protobuf.")] = "raw",
     schema: Annotated[
@@ -59,26 +60,30 @@ def export_command(
     ] = None,
     message: Annotated[str, typer.Option(help="Protobuf's full name of the message.")] = "",
     framing: Annotated[
-        str, typer.Option(help="none, or confluent: a schema's id is before each value.")
+        str, typer.Option(help="none, or confluent: a schema id precedes each value.")
     ] = "none",
     bad_records: Annotated[
-        str, typer.Option(help="fail, or column: keep them beside what is wrong with them.")
+        str,
+        typer.Option(help="fail, or column: keep undecodable values in a column with the reason."),
     ] = "fail",
     headers: Annotated[bool, typer.Option("--headers", help="Export headers too.")] = False,
-    isolation: Annotated[str, typer.Option(help="Whether aborted transactions count.")] = (
+    isolation: Annotated[str, typer.Option(help="Whether to export aborted transactions.")] = (
         "read_committed"
     ),
     skip_lost: Annotated[
-        bool, typer.Option("--skip-lost", help="Go on where retention was faster.")
+        bool,
+        typer.Option(
+            "--skip-lost", help="Continue if retention deleted records before the export."
+        ),
     ] = False,
     max_offsets: Annotated[
-        int | None, typer.Option(min=1, help="The most offsets of a partition in this run.")
+        int | None, typer.Option(min=1, help="Largest number of offsets per partition in this run.")
     ] = None,
     json: Json = False,
 ) -> None:
-    """Bring Parquet files, an Iceberg or a Delta table up to date, each record once.
+    """Export new records to Parquet files, an Iceberg or a Delta table, each once.
 
-    What is tiered is exported; a run goes on where the last one that was committed ended.
+    Only tiered records are exported; a run continues at the end of the last committed one.
     """
     for name, given, known in (
         ("table-format", table_format, TABLE_FORMATS),
@@ -109,7 +114,7 @@ def export_command(
         fail_on_data_loss=not skip_lost,
         offsets_per_partition_max=max_offsets,
     )
-    # Before Spark starts: a schema that cannot be used is told at once.
+    # Before Spark starts, so that an invalid schema fails at once.
     request.decoder.open()
     with spark_session("export") as spark:
         result = export(spark, request, target)
@@ -132,7 +137,7 @@ def _table(
     if to is None:
         raise UsageError(f"--table-format {table_format} needs --to")
     if table is not None or catalog:
-        raise UsageError("--table and --catalog go with --table-format iceberg")
+        raise UsageError("--table and --catalog need --table-format iceberg")
     if table_format == "delta":
         from tidelog_spark.jobs.delta_table import DeltaLakeTable
 
