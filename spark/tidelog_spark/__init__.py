@@ -1,4 +1,4 @@
-"""Tidelog for Spark: topics as tables and streams, straight from the object store."""
+"""Tidelog for Spark: topics as tables and streams, read directly from the object store."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ __all__ = ["TidelogDataSource", "bookmark", "register", "scan"]
 
 
 def __getattr__(name: str) -> Any:
-    # Spark 3.5 has no data source API: there, only ``scan`` and ``bookmark``
-    # are to be had.
+    # Spark 3.5 has no data source API: it can use only ``scan`` and ``bookmark``.
     if name in ("TidelogDataSource", "register"):
         from tidelog_spark import source
 

@@ -1,9 +1,9 @@
-"""A bookmark: which offsets a read has read, so that it can be read again to the row.
+"""Bookmarks: the offsets that a read covered, so that it can be repeated exactly.
 
     {"version":1,"isolation":"read_uncommitted","start":{"t":{"0":0}},"end":{"t":{"0":70}}}
 
-``start`` and ``end`` are positions; the topics' ids are in ``end``. The isolation is part
-of it: another one has other rows.
+``start`` and ``end`` are positions; ``end`` contains the topics' ids. The isolation level is
+included because each level has different rows.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ _ISOLATIONS = {"read_uncommitted": False, "read_committed": True}
 
 @dataclass(frozen=True, slots=True)
 class Bookmark:
-    """The offsets ``[start, end)`` of some partitions, the same in both."""
+    """The offsets ``[start, end)`` of some partitions; both sides name the same ones."""
 
     start: Positions
     end: Positions
     is_read_committed: bool
 
     def to_text(self) -> str:
-        """Return the text to keep, and to give as the option ``asOf``."""
+        """Return the text to store and to pass as the option ``asOf``."""
         isolation = "read_committed" if self.is_read_committed else "read_uncommitted"
         return json.dumps(
             {
@@ -40,8 +40,8 @@ class Bookmark:
 
     @classmethod
     def from_text(cls, text: str) -> Bookmark:
-        """Return the bookmark. Raises ``ValueError`` saying what the text must be."""
-        shape = "must be what tidelog_spark.bookmark() has returned"
+        """Parse a bookmark. Raises ``ValueError`` naming the expected form."""
+        shape = "must be a value returned by tidelog_spark.bookmark()"
         try:
             parsed = json.loads(text)
             if parsed["version"] != VERSION:

@@ -1,8 +1,8 @@
-"""Loads what planning needs to know of partitions from the metadata store.
+"""Loads the partitions to plan from the metadata store.
 
-Nothing is ever listed in the object store. The partitions' segments are read before their
-log start offsets: retention moves the log start first and deletes after, so a segment
-that is gone from the listing lies below the log start that is read.
+The object store is never listed. The partitions' segments are read before their log start
+offsets: retention advances the log start first and deletes afterwards, so a segment that
+is missing from the listing is below the log start.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ NOTHING_READ: Mapping[tuple[UUID, int], int] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """The partitions that a read selects, as of one reading of the metadata."""
+    """The selected partitions at one reading of the metadata."""
 
     cluster_id: str
     logs: tuple[PartitionLog, ...]
     topic_ids: Mapping[str, UUID]
-    # What a pattern selects (or may select) and nobody can read now, and why: a whole
-    # topic, or a partition. What is selected by its name raises instead.
+    # Topics and partitions that a pattern selects (or may select) but that cannot be read,
+    # with the reason. Those selected by name raise instead.
     unreadable_topics: Mapping[str, CorruptItem]
     unreadable: Mapping[TopicPartition, CorruptItem]
 
@@ -68,12 +68,12 @@ class Catalog:
 
     @property
     def warnings(self) -> dict[str, str]:
-        """Return what cannot be read, and why."""
+        """Return the topics and partitions that cannot be read, with the reasons."""
         found = {**self.unreadable_topics, **{str(p): e for p, e in self.unreadable.items()}}
         return {name: str(error) for name, error in found.items()}
 
     def problem_of(self, partition: TopicPartition) -> CorruptItem | None:
-        """Return why the partition cannot be read now, ``None`` where it can or is not there."""
+        """Return why the partition cannot be read, or ``None``."""
         return self.unreadable.get(partition) or self.unreadable_topics.get(partition.topic)
 
 
@@ -87,16 +87,16 @@ async def load_catalog(
 ) -> Catalog:
     """Return the selected partitions, with their segments if the tier is wanted.
 
-    ``list_from`` says of partitions, by topic id and number, from which offset on their
-    segments are enough; all are listed where those leave a doubt.
+    ``list_from`` gives, by topic id and number, the offset from which segments are needed;
+    all segments are listed if those leave a gap.
 
-    Raises ``UnknownTopicOrPartition`` naming everything that is asked for by name and not
-    there, ``known`` ones aside: a stream has read those before they were deleted. Raises
-    ``CorruptItem`` where what is asked for by name cannot be read.
+    Raises ``UnknownTopicOrPartition`` with everything selected by name that does not exist,
+    except ``known`` topics: a stream has read those before they were deleted. Raises
+    ``CorruptItem`` if something selected by name cannot be read.
     """
     item = await metadata.get(cluster_key())
     if item is None:
-        raise InvalidConfig(["option 'metadata' names a store that holds no cluster"])
+        raise InvalidConfig(["option 'metadata' names a store without a cluster; check the url"])
     cluster_id = Cluster.from_item(item).cluster_id
     topics, unreadable_topics = await _selected_topics(
         metadata, selection, known={partition.topic for partition in known}
@@ -153,7 +153,7 @@ async def load_catalog(
 async def _selected_topics(
     metadata: MetadataStore, selection: Selection, *, known: Collection[str]
 ) -> tuple[list[Topic], dict[str, CorruptItem]]:
-    """Return the topics, and of a pattern those that cannot be read, with the problem."""
+    """Return the topics, and unreadable ones that the pattern may select, with the problem."""
     if not isinstance(selection, SubscribePattern):
         if isinstance(selection, Subscribe):
             names = list(selection.topics)
@@ -183,7 +183,7 @@ async def _selected_topics(
 async def _partition_items(
     metadata: MetadataStore, wanted: Iterable[tuple[Topic, int]]
 ) -> dict[ItemKey, Item]:
-    """Return the partitions' items, those of a topic with one query if they are many."""
+    """Return the partitions' items; many items of a topic are read by one query."""
     numbers: dict[UUID, list[int]] = {}
     for topic, number in wanted:
         numbers.setdefault(topic.topic_id, []).append(number)
@@ -202,7 +202,7 @@ async def _partition_items(
 async def _log_of_all(
     metadata: MetadataStore, topic: Topic, partition: TopicPartition, before: Item
 ) -> PartitionLog:
-    """Return the log by all of its segments, and by the log start read after them."""
+    """Return the log of all its segments, and of the log start read after them."""
     number = partition.partition
     segments = await _list_segments(metadata, (topic.topic_id, number, 0))
     item = await metadata.get(partition_key(topic.topic_id, number))
@@ -210,7 +210,7 @@ async def _log_of_all(
 
 
 async def _list_segments(metadata: MetadataStore, wanted: tuple[UUID, int, int]) -> list[Item]:
-    """Return the partition's segments that begin at the offset or above."""
+    """Return the partition's segments with base offsets at or after the offset."""
     topic_id, number, offset = wanted
     keys = KeyRange(segment_key_from(offset)) if offset else ALL_KEYS
     return await metadata.list(segment_collection(topic_id, number), keys=keys)
@@ -230,7 +230,7 @@ def _log(
 
 
 async def gather(call: Callable[[T], Awaitable[R]], arguments: Iterable[T]) -> list[R]:
-    """Return the answers in order, a bounded number of calls at once."""
+    """Return the answers in order, with a limited number of concurrent calls."""
     limit = asyncio.Semaphore(CALLS_AT_ONCE_MAX)
 
     async def one(argument: T) -> R:

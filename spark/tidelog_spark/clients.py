@@ -1,4 +1,4 @@
-"""The one place where the SDK's clients get what a read's or a write's options say of them."""
+"""Makes the SDK's clients from the options of a read or a write."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tidelog.client_factory import ClientFactory
 
 
 class Reached(Protocol):
-    """Options that say how nodes are reached."""
+    """Options for connecting to nodes."""
 
     @property
     def bootstrap_servers(self) -> str: ...
@@ -19,7 +19,7 @@ class Reached(Protocol):
 
 
 def client_factory(options: Reached) -> ClientFactory:
-    """Return what makes the clients."""
+    """Return the factory that makes the clients."""
     return ClientFactory(
         options.bootstrap_servers,
         client_id=options.client_id,

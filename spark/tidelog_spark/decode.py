@@ -1,9 +1,9 @@
-"""Record batches, as they lie in a segment object, into Arrow record batches.
+"""Decodes the record batches of a segment object into Arrow record batches.
 
-Headers of batches are read into a table, whole batches are dropped there (control
-batches, aborted transactions, offsets out of range), CRCs are checked, what is
-compressed is decompressed, and one compiled loop writes the records straight into
-Arrow's buffers. No Python object is made for a record.
+Batch headers are read into a table. Unwanted batches are dropped there (control batches,
+aborted transactions, offsets out of range), CRCs are checked, compressed sections are
+decompressed, and one compiled loop writes the records directly into Arrow's buffers. No
+Python object is made for a record.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from tidelog_spark import kernels
 from tidelog_spark.kernels import Bytes, Longs
 from tidelog_spark.schema import HEADER_TYPE, HEADERS_TYPE, TIMESTAMP_TYPE, arrow_schema
 
-# One Arrow batch is cut when it has either; a single record batch may hold more. Buffers
-# of this size stay in the processor's cache and come back from Arrow's pool; those of
-# 8 MiB go back to the system each time, and zeroing their pages again halves the speed. A
-# producer's largest batch, 1 MB as a rule, is decoded where it was decompressed.
+# An Arrow batch ends at either limit; a single record batch may exceed it. Buffers of this
+# size stay in the processor's cache and are reused by Arrow's pool; those of 8 MiB are
+# returned to the system each time, and zeroing their pages again halves the speed. A
+# producer's largest batch, usually 1 MB, is decoded where it was decompressed.
 ROWS_PER_BATCH = 64 * 1024
 BYTES_PER_BATCH = 768 * 1024
 # Arrow addresses binary columns with 32 bits. A batch decompresses to far less.
 assert BYTES_PER_BATCH + DECOMPRESSED_SIZE_BYTES_MAX < 2**31
 
-_CRC_END = 21  # the CRC covers what comes after it
+_CRC_END = 21  # the CRC covers the bytes after it
 _CODEC_MASK = 0x07
 _LOG_APPEND_TIME = 0x08
 _TRANSACTIONAL = 0x10
@@ -57,7 +57,7 @@ Number = TypeVar("Number", np.uint8, np.int32, np.int64)
 
 @dataclass(frozen=True, slots=True)
 class AbortedRange:
-    """The transaction's batches of one producer in ``[first_offset, end_offset)`` do not count."""
+    """An aborted range: the producer's batches in ``[first_offset, end_offset)`` are skipped."""
 
     producer_id: int
     first_offset: int
@@ -66,7 +66,7 @@ class AbortedRange:
 
 @dataclass(frozen=True, slots=True)
 class RowRange:
-    """Which records of which partition are wanted, and how."""
+    """The records to read from a partition, and the columns."""
 
     topic: str
     partition: int
@@ -78,7 +78,7 @@ class RowRange:
 
 @dataclass(slots=True)
 class _Group:
-    """Batches that become one Arrow batch: a buffer and the records' place in it."""
+    """Batches that form one Arrow batch: a buffer and the records' places in it."""
 
     data: Bytes
     sections: Longs
@@ -86,25 +86,25 @@ class _Group:
 
 
 class BatchDecoder:
-    """Turns a run of bytes of one segment object, piece by piece, into Arrow batches."""
+    """Decodes a range of bytes of one segment object, piece by piece, into Arrow batches."""
 
     def __init__(self, rows: RowRange, *, object_key: str, position: int = 0) -> None:
-        """``position`` is where in the object the first piece begins."""
+        """``position`` is the first piece's position in the object."""
         self._rows = rows
         self._object_key = object_key
         self._position = position
-        self._rest = b""  # the beginning of a batch whose end is yet to come
+        self._rest = b""  # the start of an incomplete batch
         self._schema = arrow_schema(include_headers=rows.include_headers)
         self._topic = rows.topic.encode()
         self._next_offset = -1  # batches must not go back
 
     def feed(self, data: bytes | memoryview) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of every batch that is whole with this piece. Use it up before the next.
+        """Yield the rows of every batch completed by this piece. Exhaust it before the next call.
 
-        Raises ``CorruptObject`` naming the object and the batch's position.
+        Raises ``CorruptObject`` with the object and the batch's position.
         """
         if self._rest:
-            # Only the batch that two pieces share is put together: a piece is large.
+            # Only a batch that spans two pieces is copied, because a piece is large.
             missing = _missing_bytes(self._rest, data)
             yield from self._decode(self._rest + data[:missing])
             data = data[missing:]
@@ -112,13 +112,13 @@ class BatchDecoder:
             yield from self._decode(data)
 
     def _decode(self, data: bytes | memoryview) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of whole batches, and keep what is behind them."""
+        """Yield the rows of whole batches, and keep the bytes after them."""
         array = np.frombuffer(data, dtype=np.uint8)
         row_max = len(array) // kernels.HEADER_SIZE + 1
         table = _room(row_max * kernels.COLUMN_COUNT, np.int64).reshape(row_max, -1)
         count, consumed, problem = kernels.scan_batches(array, table)
         if problem:
-            raise self._corrupt(self._position + consumed, "this is no batch of version 2")
+            raise self._corrupt(self._position + consumed, "it is not a batch of version 2")
         position = self._position
         self._position += consumed
         self._rest = bytes(data[consumed:])
@@ -131,7 +131,7 @@ class BatchDecoder:
                 yield batch
 
     def finish(self) -> None:
-        """Raise ``CorruptObject`` unless the pieces ended where a batch ends."""
+        """Raise ``CorruptObject`` unless the last piece ended at the end of a batch."""
         if self._rest:
             raise self._corrupt(self._position, f"it is cut off after {len(self._rest)} bytes")
 
@@ -153,7 +153,7 @@ class BatchDecoder:
         self._next_offset = int(table[-1, kernels.LAST_OFFSET]) + 1
 
     def _check_crcs(self, data: bytes | memoryview, table: Longs, position: int) -> None:
-        """Check every batch: one that is damaged must not pass for one that does not count."""
+        """Check every batch: damaged headers could make a batch look unwanted."""
         view = memoryview(data)
         columns = (kernels.POSITION, kernels.SIZE, kernels.CRC)
         for start, size, crc in table[:, columns].tolist():
@@ -181,7 +181,7 @@ class BatchDecoder:
     def _groups(
         self, data: bytes | memoryview, array: Bytes, table: Longs, position: int
     ) -> Iterator[_Group]:
-        """Decompress and gather batches until there are enough for one Arrow batch."""
+        """Decompress and collect batches until they make one Arrow batch."""
         view = memoryview(data)
         parts: list[bytes | memoryview] = []
         sections: list[tuple[int, ...]] = []
@@ -190,7 +190,7 @@ class BatchDecoder:
         is_compressed = bool(np.any(table[:, kernels.ATTRIBUTES] & _CODEC_MASK))
 
         def gathered() -> _Group:
-            # Uncompressed records are decoded where they lie.
+            # Uncompressed records are decoded in place.
             source = np.frombuffer(b"".join(parts), dtype=np.uint8) if is_compressed else array
             return _Group(source, np.array(sections, dtype=np.int64).reshape(-1, 8), positions)
 
@@ -226,14 +226,14 @@ class BatchDecoder:
         try:
             return decompress(CompressionType(codec_id), section)
         except ValueError:
-            raise self._corrupt(position, f"there is no codec {codec_id}") from None
+            raise self._corrupt(position, f"unknown codec {codec_id}") from None
         except CorruptRecordBatch as error:
             raise self._corrupt(position, str(error)) from None
 
     def _decode_group(self, group: _Group) -> pa.RecordBatch:
         data, sections = group.data, group.sections
         row_max = int(sections[:, 7].sum())
-        # Room for all is asked for; pages that are never written cost nothing.
+        # Room for the largest size; pages that are never written cost nothing.
         content_max = int((sections[:, 1] - sections[:, 0]).sum())
         longs = _room(3 * row_max, np.int64).reshape(3, row_max)
         timestamp_types = _room(row_max, np.int32)
@@ -274,11 +274,11 @@ class BatchDecoder:
 
 
 def _missing_bytes(begun: bytes, data: bytes | memoryview) -> int:
-    """Return how many bytes of ``data`` end the batch that has begun; all if it goes on further."""
+    """Return how many bytes of ``data`` complete the started batch; all if it is longer."""
     head = begun + data[: kernels.HEADER_SIZE]
     if len(head) < kernels.HEADER_SIZE:
         return len(data)
-    # A size that cannot be is for the scan to find.
+    # The scan reports an impossible size.
     size_bytes = max(int.from_bytes(head[8:12], "big", signed=True) + 12, kernels.HEADER_SIZE)
     return min(size_bytes - len(begun), len(data))
 
@@ -302,7 +302,7 @@ class _BinaryColumn:
 
 
 def _room(count: int, dtype: type[Number]) -> NDArray[Number]:
-    """Return an array to write, in memory of Arrow's pool, which keeps what is freed."""
+    """Return a writable array in memory of Arrow's pool, which reuses freed memory."""
     return np.frombuffer(pa.allocate_buffer(count * np.dtype(dtype).itemsize), dtype)
 
 
@@ -350,7 +350,7 @@ def _headers(
 
 
 def _text(names: pa.Array) -> pa.Array:
-    """Return the bytes as strings. What is not UTF-8 is replaced, as the Java client does."""
+    """Return the bytes as strings; invalid UTF-8 is replaced, as the Java client does."""
     try:
         return names.cast(pa.string())
     except pa.ArrowInvalid:

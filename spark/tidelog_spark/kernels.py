@@ -1,8 +1,7 @@
-"""The loops over bytes: batch headers into a table, records into Arrow's buffers.
+"""Compiled loops: batch headers into a table, records into Arrow's buffers.
 
-All functions here are compiled. They raise nothing and trust no length that they
-read: a problem comes back as a code with the place, and the caller
-words the error.
+The functions raise nothing and trust no length that they read: they return a problem's
+code and place, and the caller makes the error message.
 
 A record is, with every length and delta a zigzag varint:
 
@@ -52,14 +51,14 @@ BAD_VALUE: Final = 5
 BAD_HEADERS: Final = 6
 TRAILING_BYTES: Final = 7
 
-# Timestamps leave as microseconds; what does not fit is held at the bounds.
+# Timestamps become microseconds, limited to the range of int64.
 TIMESTAMP_MS_MAX: Final = (2**63 - 1) // 1000
 TIMESTAMP_MS_MIN: Final = -TIMESTAMP_MS_MAX
 
 
 @compiled
 def _big_endian(data: Bytes, position: int, size: int) -> int:
-    """Return the unsigned number in ``size`` bytes, as the bits of an int64."""
+    """Return an unsigned number of ``size`` bytes, as the bits of an int64."""
     value = np.uint64(0)
     for index in range(size):
         value = (value << np.uint64(8)) | np.uint64(data[position + index])
@@ -76,8 +75,8 @@ def _signed32(data: Bytes, position: int) -> int:
 def scan_batches(data: Bytes, table: Longs) -> tuple[int, int, int]:
     """Fill ``table`` with the header of every whole batch from the start of ``data``.
 
-    Returns the number of batches, the bytes they take, and ``OK`` or ``BAD_HEADER``
-    for what stands after them. A batch that ``data`` cuts off is left alone.
+    Returns the number of batches, their size in bytes, and ``OK`` or ``BAD_HEADER`` for the
+    bytes after them. A truncated last batch is ignored.
     """
     count = 0
     position = 0
@@ -112,7 +111,7 @@ def scan_batches(data: Bytes, table: Longs) -> tuple[int, int, int]:
 
 @compiled
 def _varint(data: Bytes, position: int, end: int) -> tuple[int, int]:
-    """Return the zigzag varint at ``position`` and where it ends; -1 where it does not."""
+    """Return the zigzag varint at ``position`` and its end, or an end of -1 if truncated."""
     if position >= end:
         return 0, -1
     byte = np.uint64(data[position])
@@ -132,9 +131,9 @@ def _varint(data: Bytes, position: int, end: int) -> tuple[int, int]:
 
 @compiled
 def _skip_headers(data: Bytes, position: int, end: int) -> tuple[int, int, int, int]:
-    """Return headers, bytes of their keys, bytes of their values, and where they end (or -1)."""
+    """Return the number of headers, the sizes of keys and values, and the end (or -1)."""
     count, position = _varint(data, position, end)
-    # A header takes two bytes at least: no count can make the loop long.
+    # A header takes at least two bytes, so no count can make the loop long.
     if position < 0 or count < 0 or count > (end - position) // 2:
         return 0, 0, 0, -1
     key_bytes = 0
@@ -156,10 +155,10 @@ def _skip_headers(data: Bytes, position: int, end: int) -> tuple[int, int, int, 
 def _read_record(
     data: Bytes, position: int, section_end: int
 ) -> tuple[int, int, int, int, int, int, int, int]:
-    """Return where the record at ``position`` ends, or minus the problem; then its fields.
+    """Return the end of the record at ``position``, or minus the problem; then its fields.
 
-    The fields: timestamp delta, offset delta, where the key starts and its size, the
-    same of the value, and where the headers start.
+    The fields: timestamp delta, offset delta, start and size of the key, start and size of
+    the value, and the start of the headers.
     """
     length, position = _varint(data, position, section_end)
     if position < 0 or length < 0 or length > section_end - position:
@@ -192,15 +191,15 @@ def decode_records(  # noqa: PLR0917
     values: Bytes,
     value_valid: Bytes,
 ) -> tuple[int, int, int, int, int, int]:
-    """Write the records of every section whose offset lies in ``[offsets_from, offsets_to)``.
+    """Write the records of every section with offsets in ``[offsets_from, offsets_to)``.
 
-    A row of ``sections`` is: start and end of the records in ``data``, base offset,
-    last offset, base timestamp, max timestamp, 1 where the broker stamped the batch,
-    record count. ``longs`` gets three rows: offset, timestamp in microseconds, and
-    where in ``data`` the record's headers begin. ``*_ends[0]`` must be 0.
+    A row of ``sections`` is: start and end of the records in ``data``, base offset, last
+    offset, base timestamp, max timestamp, 1 if the broker set the batch's timestamp, record
+    count. ``longs`` gets three rows: offset, timestamp in microseconds, and the start of the
+    record's headers in ``data``. ``*_ends[0]`` must be 0.
 
-    Returns records written, headers, bytes of header keys, bytes of header values,
-    then the problem and the section it is in.
+    Returns the numbers of records and headers, the sizes of header keys and header values,
+    the problem, and the problem's section.
     """
     row = key_at = value_at = 0
     header_count = header_key_bytes = header_value_bytes = 0
@@ -260,9 +259,9 @@ def decode_headers(  # noqa: PLR0917
     values: Bytes,
     value_valid: Bytes,
 ) -> None:
-    """Write the headers that begin at ``starts``. ``decode_records`` has checked every length.
+    """Write the headers at ``starts``. ``decode_records`` has checked every length.
 
-    A record without headers gets a null, not an empty list: so does Spark's Kafka source.
+    A record without headers gets a null, not an empty list, as in Spark's Kafka source.
     """
     count = 0
     key_at = 0

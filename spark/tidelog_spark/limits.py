@@ -1,4 +1,4 @@
-"""Where a read starts and ends: its options' limits against the logs that are there."""
+"""Start and end offsets of a read, from its options and the existing logs."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ Offsets = dict[TopicPartition, int]
 
 
 class OtherTopic(TidelogError):
-    """A topic has the name of the one whose offsets were given, and is another."""
+    """A topic was deleted and created again since the offsets were noted."""
 
     code = ErrorCode.inconsistent_topic_id
 
 
 def check_limits(options: ReadOptions, catalog: Catalog) -> None:
-    """Raise ``InvalidConfig`` where limits do not name just the partitions that are read.
+    """Raise ``InvalidConfig`` unless the limits name exactly the partitions to read.
 
-    Raises ``OtherTopic`` where a topic is not the one that the limits are of.
+    Raises ``OtherTopic`` if a topic is not the one that the limits belong to.
     """
     partitions = {log.partition for log in catalog.logs}
     problems = [
@@ -54,7 +54,7 @@ def check_limits(options: ReadOptions, catalog: Catalog) -> None:
 async def start_offsets(
     options: ReadOptions, catalog: Catalog, objects: ObjectStore, nodes: Nodes | None
 ) -> Offsets:
-    """Return where each partition is read from. Raises as ``check_limits`` and ``plan``."""
+    """Return each partition's start offset. Raises as ``check_limits`` and ``plan``."""
     limit = options.start
     if isinstance(limit, OffsetLimit):
         return {log.partition: _offset(limit, log) for log in catalog.logs}
@@ -71,7 +71,7 @@ async def start_offsets(
 async def end_offsets(
     options: ReadOptions, catalog: Catalog, objects: ObjectStore, nodes: Nodes | None
 ) -> Offsets:
-    """Return where each partition is read to, exclusive."""
+    """Return each partition's end offset, exclusive."""
     limit = options.end
     if isinstance(limit, OffsetLimit):
         return {log.partition: _offset(limit, log) for log in catalog.logs}
@@ -79,7 +79,7 @@ async def end_offsets(
 
 
 async def with_node_ends(logs: Iterable[PartitionLog], nodes: Nodes) -> list[PartitionLog]:
-    """Return the logs with where they end on the nodes."""
+    """Return the logs with their end offsets on the nodes."""
     ends = await nodes.end_offsets(log.partition for log in logs)
     return [replace(log, node_end_offset=ends.get(log.partition)) for log in logs]
 
@@ -103,7 +103,7 @@ async def _search(
     objects: ObjectStore,
     nodes: Nodes | None,
 ) -> dict[TopicPartition, int | None]:
-    """Return each partition's first offset of at least its time, ``None`` where there is none."""
+    """Return each partition's first offset at or after its time, or ``None``."""
     times = {
         log.partition: limit.by_partition[log.partition]
         if limit.everywhere is None
@@ -112,10 +112,10 @@ async def _search(
     }
     if nodes is not None:
         return await nodes.offsets_of_times(times)
-    # Imported late: it brings the compiler, which no other planning needs.
+    # Imported late: it loads the compiler, which other planning does not need.
     from tidelog_spark.reading import first_offset_of_time
 
-    # Planned as a read from these times on; the first batch of each partition is looked into.
+    # Planned as a read from these times on; then each partition's first batch is read.
     search = replace(
         options,
         start=limit,

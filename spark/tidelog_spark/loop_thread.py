@@ -1,7 +1,7 @@
-"""An event loop in a thread of its own, for code that is not asynchronous.
+"""An event loop in its own thread, for synchronous code.
 
-Unlike the SDK's (``tidelog.sync``) it begins calls without waiting for them, and does
-not bring the clients, which take long to load.
+Unlike the SDK's (``tidelog.sync``) it can start calls without waiting for them, and does
+not import the clients, which load slowly.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class LoopThread:
-    """Runs coroutines beside the caller. A notebook's driver has a loop in its own thread."""
+    """Runs coroutines in another thread: a notebook's driver has a loop in its own."""
 
     def __init__(self, name: str) -> None:
         """Start the thread."""
@@ -25,19 +25,19 @@ class LoopThread:
         self._thread.start()
 
     def start(self, call: Coroutine[Any, Any, T]) -> Future[T]:
-        """Begin to run the coroutine. Its end is awaited, or ``settle`` is called."""
+        """Start the coroutine. Await its end, or call ``settle``."""
         return asyncio.run_coroutine_threadsafe(call, self._loop)
 
     def run(self, call: Coroutine[Any, Any, T]) -> T:
-        """Run the coroutine and return what it returns."""
+        """Run the coroutine and return its result."""
         return self.start(call).result()
 
     def settle(self) -> None:
-        """Wait until what was cancelled has stopped."""
+        """Wait until cancelled coroutines have stopped."""
         self.run(_settle())
 
     def stop(self) -> None:
-        """End the thread. Nothing may run any more."""
+        """End the thread. No coroutine may be running."""
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()

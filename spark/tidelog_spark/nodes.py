@@ -1,7 +1,7 @@
-"""What is asked of the nodes: where logs end, and batches that the tier has not got yet.
+"""Requests to the nodes: the ends of logs, and batches that are not tiered yet.
 
-The nodes answer for every offset from the log start on, tiered or not: what is tiered
-after a read was planned is read from them all the same, once.
+The nodes answer for every offset from the log start on, tiered or not: batches that are
+tiered after a read was planned can still be fetched from them.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from tidelog_spark.clients import client_factory
 from tidelog_spark.options import NodeOptions
 
 FETCH_SIZE_BYTES_MAX = 8 * 1024 * 1024
-FETCH_WAIT_MS = 500  # of a node that has nothing from the offset on yet
+FETCH_WAIT_MS = 500  # longest wait at a node that has no record at the offset yet
 METADATA_AGE_MS_MAX = 60_000
 
 
 class RecordsGone(TidelogError):
-    """The leader has no record at the offset any more, or it was never written."""
+    """The leader no longer has a record at the offset, or it was never written."""
 
     code = ErrorCode.offset_out_of_range
 
 
 class Fetched(NamedTuple):
-    """Batches as they lie in the log; the last may be cut off."""
+    """Batches as stored in the log; the last may be truncated."""
 
     data: bytes
     aborted: tuple[tuple[int, int], ...]  # (first offset, producer id) of aborted transactions
@@ -51,7 +51,7 @@ class Nodes:
         self._cluster = client_factory(options).cluster(metadata_max_age_ms=METADATA_AGE_MS_MAX)
 
     async def start(self) -> None:
-        """Reach a node. Raises ``ConnectionFailed`` where none answers in time."""
+        """Connect to a node. Raises ``ConnectionFailed`` if none answers in time."""
         await self._cluster.start()
 
     async def close(self) -> None:
@@ -59,21 +59,21 @@ class Nodes:
         await self._cluster.close()
 
     async def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return where consumers' reading ends: high watermark, or last stable offset."""
+        """Return the end for consumers: the high watermark, or the last stable offset."""
         found = await self._list_offsets(dict.fromkeys(partitions, LATEST_TIMESTAMP))
         return {partition: offset for partition, offset in found.items() if offset is not None}
 
     async def offsets_of_times(
         self, times: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, int | None]:
-        """Return each partition's first offset of at least its time (ms), ``None`` for none."""
+        """Return each partition's first offset at or after its time (ms), or ``None``."""
         return await self._list_offsets(times)
 
     async def fetch(self, partition: TopicPartition, topic_id: UUID, offset: int) -> Fetched:
-        """Return batches from the one that holds the offset, or follows it, on.
+        """Return batches from the one with the offset, or the next one, on.
 
-        At least one whole batch; waits for it. Raises ``RecordsGone``, and
-        ``RequestTimedOut`` or what the nodes say where none comes in time.
+        At least one whole batch; waits for it. Raises ``RecordsGone``, and ``RequestTimedOut`` or
+        the nodes' error if none arrives in time.
         """
         backoff = self._cluster.backoff()
         failure: TidelogError | None = None

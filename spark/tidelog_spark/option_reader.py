@@ -1,6 +1,6 @@
-"""Takes a read's or a write's options by name, and gathers what is wrong with them.
+"""Reads the options of a read or a write by name, and collects the problems.
 
-A name counts in any case: Spark hands names over in lower case.
+Names are case-insensitive: Spark passes them in lower case.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ T = TypeVar("T")
 
 
 class OptionReader:
-    """Hands out options. What is wrong is in ``problems``, and a default is given for it."""
+    """Returns options. Problems are added to ``problems``, and a default is returned."""
 
     def __init__(self, given: Mapping[str, str], names: Sequence[str]) -> None:
-        """``names`` are all that there are, as they are spelled and in the order they are told."""
+        """``names`` are all existing options, spelled and ordered as in messages."""
         self.problems: list[str] = []
         self._given = {name.lower(): (name, str(text)) for name, text in given.items()}
         self._names = names
         self._spelled = {name.lower(): name for name in names}
 
     def report_strangers(self, why_not: Callable[[str], str | None]) -> None:
-        """Add a problem for every name that means nothing here.
+        """Add a problem for every unknown name.
 
-        ``why_not`` takes a name in lower case, and returns what is said of it: ``None``
-        where it is right, or nothing is known of it.
+        ``why_not`` gets a name in lower case and returns the reason why it is not accepted, or
+        ``None`` if it is accepted or unknown.
         """
         for lower, (given_name, _) in sorted(self._given.items()):
             name = self._spelled.get(lower, given_name)
@@ -40,18 +40,18 @@ class OptionReader:
         return name.lower() in self._given
 
     def text(self, name: str) -> str:
-        """Return the text of an option that is given."""
+        """Return the text of a given option."""
         return self._given[name.lower()][1].strip()
 
     def required(self, name: str, parse: Callable[[str], str], *, example: str) -> str:
-        """Return what the option says, which must be there and say something."""
+        """Return the value of a required, non-empty option."""
         if self.has(name) and self.text(name):
             return self.parsed(name, parse, default="")
         self.problems.append(f"option {name!r} is missing: give {example}")
         return ""
 
     def parsed(self, name: str, parse: Callable[[str], T], *, default: T) -> T:
-        """Return what the option says. ``parse`` raises ``ValueError`` with what it must be."""
+        """Return the parsed value. ``parse`` raises ``ValueError`` naming the expected form."""
         if not self.has(name):
             return default
         try:
@@ -61,7 +61,7 @@ class OptionReader:
             return default
 
     def choice(self, name: str, choices: Mapping[str, T], *, default: T) -> T:
-        """Return what the option's word, in any case, stands for."""
+        """Return the value for the option's word, which is case-insensitive."""
 
         def parse(text: str) -> T:
             if text.lower() not in choices:

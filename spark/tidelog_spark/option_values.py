@@ -1,6 +1,6 @@
-"""The texts of options and what they mean.
+"""Parsers of option values.
 
-Each parser raises ``ValueError`` with what the text must be.
+Each raises ``ValueError`` naming the expected form.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ _MS_BY_UNIT = {
 
 @dataclass(frozen=True, slots=True)
 class Subscribe:
-    """All partitions of these topics. Each must exist."""
+    """All partitions of these topics, which must exist."""
 
     topics: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class SubscribePattern:
-    """All partitions of the topics whose whole name matches, internal ones left out."""
+    """All partitions of the topics whose whole name matches, except internal ones."""
 
     pattern: str
 
 
 @dataclass(frozen=True, slots=True)
 class Assign:
-    """Just these partitions. Each must exist."""
+    """Exactly these partitions, which must exist."""
 
     partitions: tuple[TopicPartition, ...]
 
@@ -63,14 +63,14 @@ class OffsetLimit:
     """An offset, ``EARLIEST`` or ``LATEST``: one for all partitions, or one for each."""
 
     everywhere: int | None
-    by_partition: Mapping[TopicPartition, int]  # of all partitions, where everywhere is None
-    # The ids that the topics must have, where the limit says.
+    by_partition: Mapping[TopicPartition, int]  # of all partitions, if everywhere is None
+    # The ids that the topics must have, if the limit contains them.
     topic_ids: Mapping[str, UUID] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class TimestampLimit:
-    """The first record of at least a time: one time for all partitions, or one for each."""
+    """The first record at or after a time: one time for all partitions, or one for each."""
 
     everywhere: int | None  # milliseconds, Unix time
     by_partition: Mapping[TopicPartition, int]
@@ -80,7 +80,7 @@ Limit = OffsetLimit | TimestampLimit
 
 
 def parse_subscribe(text: str) -> Selection:
-    """Return the topics of ``a, b``."""
+    """Parse topics like ``a, b``."""
     topics = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     if not topics:
         raise ValueError("must name topics, separated by commas")
@@ -88,7 +88,7 @@ def parse_subscribe(text: str) -> Selection:
 
 
 def parse_pattern(text: str) -> Selection:
-    """Return the pattern, which Python's ``re`` must take."""
+    """Parse a regular expression of Python's ``re``."""
     if not text:
         raise ValueError("must be a regular expression")
     try:
@@ -99,7 +99,7 @@ def parse_pattern(text: str) -> Selection:
 
 
 def parse_assign(text: str) -> Selection:
-    """Return the partitions of ``{"topic": [0, 1]}``."""
+    """Parse partitions like ``{"topic": [0, 1]}``."""
     shape = 'must be JSON like {"topic": [0, 1]}'
     partitions: list[TopicPartition] = []
     for topic, numbers in json_object(text, shape).items():
@@ -153,21 +153,21 @@ def parse_timestamps(text: str) -> Limit:
 
 
 def parse_positive(text: str) -> int:
-    """Return a whole number that Spark's ``int`` holds."""
+    """Parse a positive whole number within Spark's ``int``."""
     if not text.isdecimal() or not 0 < int(text) <= INT32_MAX:
         raise ValueError("must be a whole number of at least 1")
     return int(text)
 
 
 def parse_row_count(text: str) -> int:
-    """Return a whole number of at least 1, of 64 bits."""
+    """Parse a positive whole number of 64 bits."""
     if not text.isdecimal() or not 0 < int(text) <= INT64_MAX:
         raise ValueError("must be a whole number of at least 1")
     return int(text)
 
 
 def parse_duration_ms(text: str) -> int:
-    """Return the milliseconds of ``500ms``, ``30s``, ``15m``, ``2h`` or ``1d``."""
+    """Parse ``500ms``, ``30s``, ``15m``, ``2h`` or ``1d`` into milliseconds."""
     match = re.fullmatch(r"(\d{1,15})\s*([a-z]*)", text.lower())
     if match is None or match[2] not in _MS_BY_UNIT:
         raise ValueError("must be a time like 500ms, 30s, 15m or 2h")
@@ -175,7 +175,7 @@ def parse_duration_ms(text: str) -> int:
 
 
 def parse_servers(text: str) -> str:
-    """Return the text of ``host:port,host:port`` as it is."""
+    """Check ``host:port,host:port`` and return it unchanged."""
     # Imported late: the client's message classes take half a second to load.
     from tidelog.options import parse_bootstrap
 
@@ -187,7 +187,7 @@ def parse_servers(text: str) -> str:
 
 
 def parse_keys(text: str) -> tuple[str, ...]:
-    """Return the texts of a JSON list."""
+    """Parse a JSON list of texts."""
     shape = f'must be a JSON list like ["a", "b"] of at most {KEYS_MAX} keys'
     try:
         keys = json.loads(text)
@@ -201,12 +201,12 @@ def parse_keys(text: str) -> tuple[str, ...]:
 
 
 def decode_utf8(text: str) -> bytes:
-    """Return the bytes of a key that is a text."""
+    """Return the bytes of a text key."""
     return text.encode()
 
 
 def decode_hex(text: str) -> bytes:
-    """Return the bytes of a key in hexadecimal digits."""
+    """Return the bytes of a hexadecimal key."""
     try:
         return bytes.fromhex(text)
     except ValueError:
@@ -214,7 +214,7 @@ def decode_hex(text: str) -> bytes:
 
 
 def decode_base64(text: str) -> bytes:
-    """Return the bytes of a key in base 64."""
+    """Return the bytes of a base64 key."""
     try:
         return base64.b64decode(text, validate=True)
     except binascii.Error:

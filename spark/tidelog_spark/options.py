@@ -1,8 +1,8 @@
-"""The options of a read, parsed once; every problem is reported together.
+"""The options of a read, parsed once; all problems are reported together.
 
-Names and meanings are those of Spark's Kafka source, and like there a name counts in
-any case. Where several options say where to start, ``startingTimestamp`` goes before
-``startingOffsetsByTimestamp``, and that before ``startingOffsets``; the same at the end.
+Names and meanings are those of Spark's Kafka source; names are case-insensitive. If
+several options set the start, ``startingTimestamp`` has precedence over
+``startingOffsetsByTimestamp``, and that over ``startingOffsets``; the same at the end.
 Source: Spark's Kafka integration guide.
 """
 
@@ -81,26 +81,26 @@ OPTION_NAMES = tuple(
         key=str.lower,
     )
 )
-# What asOf says already.
+# Options that asOf contains.
 _SAID_BY_BOOKMARK = (*_SELECTIONS, *_START_NAMES, *(n for n in _BATCH_NAMES if n != "asOf"))
-# Known from Spark's Kafka source, without a meaning here: why.
+# Options of Spark's Kafka source that are not supported here, with the reason.
 _NOT_HERE = {
-    "bootstrap.servers": "is called 'kafka.bootstrap.servers'",
-    "fetchoffset.numretries": "is not needed: what passes is tried again until"
+    "bootstrap.servers": "is named 'kafka.bootstrap.servers' here",
+    "fetchoffset.numretries": "is not needed: retriable errors are retried until"
     " 'kafka.request.timeout.ms'",
-    "fetchoffset.retryintervalms": "is not needed: what passes is tried again until"
+    "fetchoffset.retryintervalms": "is not needed: retriable errors are retried until"
     " 'kafka.request.timeout.ms'",
-    "groupidprefix": "is for a consumer group, and a read has none: offsets are Spark's",
-    "kafka.group.id": "is for a consumer group, and a read has none: offsets are Spark's",
-    "kafkaconsumer.polltimeoutms": "is called 'kafka.request.timeout.ms'",
-    "maxrecordsperpartition": "is not known: tasks are cut by bytes, 'minPartitions' makes more",
-    "path": "is not read: name the stores with 'metadata' and 'objects', topics with 'subscribe'",
+    "groupidprefix": "is for a consumer group; a read has none, Spark keeps the offsets",
+    "kafka.group.id": "is for a consumer group; a read has none, Spark keeps the offsets",
+    "kafkaconsumer.polltimeoutms": "is named 'kafka.request.timeout.ms' here",
+    "maxrecordsperpartition": "is not supported: for more tasks give 'minPartitions'",
+    "path": "is not supported: give 'metadata' and 'objects', and topics with 'subscribe'",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class NodeOptions:
-    """How the nodes are reached, for what is not in the tier yet."""
+    """Options for connecting to the nodes, which have records that are not tiered."""
 
     bootstrap_servers: str
     client_id: str = CLIENT_ID
@@ -109,23 +109,23 @@ class NodeOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """What one read was asked for."""
+    """The options of one read."""
 
     metadata: str  # url of the metadata store
     objects: str  # url of the object store
     selection: Selection
     start: Limit
     end: Limit
-    # A start that no record is new enough for: an error, or the end of the log.
+    # If no record is new enough for the start: an error, or the end of the log.
     is_late_start_latest: bool = False
-    min_partitions: int = 0  # 0: as many as the bytes call for
+    min_partitions: int = 0  # 0: as many as the size requires
     include_headers: bool = False
     fail_on_data_loss: bool = True
     is_read_committed: bool = False
-    keys: frozenset[bytes] | None = None  # only rows with one of these; None: all rows
-    nodes: NodeOptions | None = None  # None: the log ends where its tier ends
+    keys: frozenset[bytes] | None = None  # only rows with one of these keys; None: all rows
+    nodes: NodeOptions | None = None  # None: the log ends at its tiered end
     topic_ids: Mapping[str, UUID] = field(default_factory=dict)  # that topics must have
-    # Of a stream.
+    # Only for streams.
     max_offsets_per_trigger: int | None = None
     min_offsets_per_trigger: int | None = None
     max_trigger_delay_ms: int = MAX_TRIGGER_DELAY_MS
@@ -181,10 +181,10 @@ def parse_options(given: Mapping[str, str], *, is_stream: bool = False) -> ReadO
 
 
 def check_options(given: Mapping[str, str]) -> ReadOptions:
-    """Return the options of a batch read or of a stream, whichever they can be.
+    """Return the options of a batch read or a stream, whichever they are valid for.
 
-    Spark asks for the columns before it says which it is. Raises ``InvalidConfig`` where
-    they can be neither.
+    Spark asks for the columns before it decides between them. Raises ``InvalidConfig`` if the
+    options are valid for neither.
     """
     is_stream = any(name.lower() in map(str.lower, _STREAM_NAMES) for name in given)
     try:
@@ -197,7 +197,7 @@ def check_options(given: Mapping[str, str]) -> ReadOptions:
 
 
 def _why_not(lower: str, *, is_stream: bool) -> str | None:
-    """Return why a name means nothing to this read, as far as that is known."""
+    """Return why this read does not accept a name, or None if there is no known reason."""
     names, what = (
         (_BATCH_NAMES, "is for batch reads: a stream has no end")
         if is_stream
@@ -210,7 +210,7 @@ def _why_not(lower: str, *, is_stream: bool) -> str | None:
     clients = (*_NODE_NAMES, "kafka.isolation.level")
     if lower.startswith("kafka.") and lower not in clients:
         return (
-            "is for a Kafka client, and this is none: of those options it knows"
+            "is for a Kafka client, which is not used; the only options of that kind are"
             f" {', '.join(map(repr, clients))}"
         )
     return None
@@ -228,7 +228,7 @@ def _limits(reader: OptionReader, *, is_stream: bool) -> tuple[Selection, Limit,
 def _bookmarked(reader: OptionReader) -> tuple[Selection, Limit, Limit]:
     for name in _SAID_BY_BOOKMARK:
         if reader.has(name):
-            reader.problems.append(f"option {name!r} is said by 'asOf' already: leave it out")
+            reader.problems.append(f"option {name!r} is part of 'asOf' already: leave it out")
     bookmark = reader.parsed("asOf", Bookmark.from_text, default=None)
     if bookmark is None:
         return Subscribe(()), OffsetLimit(EARLIEST, {}), OffsetLimit(LATEST, {})
@@ -241,7 +241,7 @@ def _bookmarked(reader: OptionReader) -> tuple[Selection, Limit, Limit]:
 
 def _selection(reader: OptionReader) -> Selection:
     nothing: Selection = Subscribe(())
-    # Several are parsed all the same, so that everything wrong is said at once.
+    # All of them are parsed, so that all problems are reported at once.
     found = [
         reader.parsed(name, parse, default=nothing)
         for name, parse in _SELECTIONS.items()
@@ -280,7 +280,7 @@ def _is_read_committed(reader: OptionReader, *, is_bookmarked: bool) -> bool:
         try:
             bookmarked = Bookmark.from_text(reader.text("asOf")).is_read_committed
         except ValueError:
-            return False  # Said where the limits are read.
+            return False  # The problem is reported where the limits are parsed.
     found = {
         name: reader.choice(name, _ISOLATIONS, default=False)
         for name in ("isolation", "kafka.isolation.level")
@@ -292,7 +292,7 @@ def _is_read_committed(reader: OptionReader, *, is_bookmarked: bool) -> bool:
         return any(found.values())
     if found and bookmarked not in found.values():
         was = "read_committed" if bookmarked else "read_uncommitted"
-        reader.problems.append(f"option 'asOf' is of a read with isolation {was}, give no other")
+        reader.problems.append(f"option 'asOf' has isolation {was}: leave the other option out")
     return bookmarked
 
 
@@ -344,7 +344,7 @@ def _crossed(options: ReadOptions) -> list[str]:
 
 
 def _backwards(options: ReadOptions) -> list[str]:
-    """Return what ends before it starts, as far as the options alone tell."""
+    """Return the problem of an end before the start, as far as the options alone show it."""
     start, end = options.start, options.end
     if type(start) is not type(end):
         return []

@@ -1,4 +1,4 @@
-"""What planning knows of a partition: its tiered segments, in which stretches they are read."""
+"""A partition for planning: its tiered segments, and the offsets to read from each."""
 
 from __future__ import annotations
 
@@ -18,45 +18,45 @@ from tidelog_core.tier.stretches import Stretch, stretches_of
 
 @dataclass(frozen=True, slots=True)
 class PartitionLog:
-    """One partition as the metadata store shows it."""
+    """A partition's log in the metadata store."""
 
     partition: TopicPartition
     log_start_offset: int
     stretches: tuple[Stretch, ...]  # ascending, never overlapping; holes are lost offsets
-    # Where consumers' reading ends on the nodes; ``None`` where the nodes are not asked.
+    # The end for consumers on the nodes; ``None`` if the nodes are not asked.
     node_end_offset: int | None = None
-    topic_id: UUID | None = None  # the topic's, to ask the nodes for no other of its name
-    # Where the listing of its segments began; what the tier has below was not looked at.
+    topic_id: UUID | None = None  # identifies the topic to the nodes
+    # Start of the listing of its segments; earlier segments are unknown.
     listed_from: int = 0
 
     @property
     def end_offset(self) -> int:
-        """Where the log ends for a reader of the tier, and of the nodes if they are asked."""
+        """Return the log's end, on the nodes if they are asked, else in the tier."""
         if self.node_end_offset is None:
             return self.tiered_end_offset
         return max(self.tiered_end_offset, self.node_end_offset)
 
     @property
     def tiered_end_offset(self) -> int:
-        """Where the tiered log ends. What comes after is on the nodes only."""
+        """Return the tier's end. Later records are only on the nodes."""
         if not self.stretches:
             return self.log_start_offset
         return max(self.stretches[-1].end_offset, self.log_start_offset)
 
     def listing_start(self, offset: int) -> int:
-        """Return from where the segments must be listed to go on reading at the offset.
+        """Return the offset from which to list segments, to continue reading at the offset.
 
-        That is where the segment begins that is read last before it, 0 where there is none.
+        It is the base offset of the last segment read before it, or 0 if there is none.
         """
         after = bisect_right(self.stretches, offset, key=lambda stretch: stretch.start_offset)
         return self.stretches[after - 1].segment.base_offset if after else 0
 
     @property
     def is_listed_enough(self) -> bool:
-        """Whether a listing of some segments leaves no doubt of what it left out.
+        """Whether listing only some segments has left no gap.
 
-        A new leader's first segment, or one that has come in the place of several, may begin
-        below where the listing began: that shows as offsets which nothing has.
+        A new leader's first segment, or a segment that replaced others, may start below the
+        listing's start: then offsets are missing.
         """
         if not self.listed_from:
             return True
@@ -64,7 +64,7 @@ class PartitionLog:
         return bool(self.stretches) and not self.holes(start, self.tiered_end_offset)
 
     def between(self, start_offset: int, end_offset: int) -> list[Stretch]:
-        """Return the stretches that overlap ``[start_offset, end_offset)``, cut to it."""
+        """Return the stretches that overlap ``[start_offset, end_offset)``, limited to it."""
         if start_offset >= end_offset:
             return []
         first = bisect_right(self.stretches, start_offset, key=lambda stretch: stretch.end_offset)
@@ -77,7 +77,7 @@ class PartitionLog:
         return found
 
     def holes(self, start_offset: int, end_offset: int) -> list[tuple[int, int]]:
-        """Return the runs of offsets in ``[start_offset, end_offset)`` that no segment has."""
+        """Return the ranges in ``[start_offset, end_offset)`` that no segment covers."""
         holes: list[tuple[int, int]] = []
         next_offset = start_offset
         for stretch in self.between(start_offset, end_offset):
@@ -91,7 +91,7 @@ class PartitionLog:
 
 @dataclass(frozen=True, slots=True)
 class SegmentIndex:
-    """What planning takes from an index object. The arrays have one element a batch."""
+    """The parts of an index object that planning uses. Arrays have one element per batch."""
 
     base_offsets: NDArray[np.int64]
     last_offsets: NDArray[np.int64]
@@ -102,7 +102,7 @@ class SegmentIndex:
     key_filter: KeyFilter | None = None
 
     def may_contain(self, keys: Collection[bytes]) -> bool:
-        """Return whether the segment may hold a record of one of the keys; ``False`` is certain."""
+        """Return whether the segment may contain one of the keys; ``False`` is certain."""
         return self.key_filter is None or any(map(self.key_filter.may_contain, keys))
 
 
@@ -115,11 +115,10 @@ def partition_log(
 ) -> PartitionLog:
     """Return the partition's readable log from its segments' metadata.
 
-    From that of all segments, or of those that begin at ``listed_from`` or above.
+    ``segments`` are all segments, or those with base offsets at or after ``listed_from``.
 
-    Segments are copied side by side: where one that is still being copied is missing
-    between finished ones, the tiered log ends before it. A hole that nobody is
-    filling is a loss, and stays visible as one.
+    Segments are copied in parallel: at an unfinished segment between finished ones, the
+    tiered log ends. A hole that no copy will fill is a loss, and stays visible as one.
     """
     copying: list[SegmentMeta] = []
     finished: list[SegmentMeta] = []

@@ -1,4 +1,4 @@
-"""Runs the planner: brings it the index objects that it asks for."""
+"""Runs the planner, and loads the index objects that it requests."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ async def run_plan(
     *,
     problems: Sequence[str] = (),
 ) -> Plan:
-    """Return the splits of the logs, with a warning logged for each loss that is passed over.
+    """Return the splits of the logs; logs a warning for each tolerated loss.
 
-    ``problems`` are losses that are known before. Raises what ``plan`` raises, and
+    ``problems`` are losses found before. Raises the errors of ``plan``, and
     ``ObjectNotFound`` and ``CorruptObject`` for index objects.
     """
     indexes: dict[UUID, SegmentIndex] = {}
@@ -71,9 +71,9 @@ async def _load_indexes(
 
 
 def parse_index(data: bytes, key: str, segment: SegmentMeta) -> SegmentIndex:
-    """Return what planning takes from an index object.
+    """Parse an index object for planning.
 
-    Raises ``CorruptObject`` where it is damaged or another segment's.
+    Raises ``CorruptObject`` if it is damaged or belongs to another segment.
     """
     index = IndexFile.parse(data, key=key)
     if index.segment_id != segment.segment_id or index.log_size_bytes != segment.size_bytes:

@@ -1,12 +1,11 @@
-"""From options, segments and index objects to splits. Pure: no store, no Spark, no clock.
+"""Plans splits from options, segments and index objects. No store, no Spark, no clock.
 
-``plan`` is called again and again: it answers with the index objects that it lacks
-until it has all it needs, then with the splits. Only index objects that decide
-something are asked for: those of segments that are read in part, cut, searched by
-time or by key, or looked through for aborted transactions.
+``plan`` is called repeatedly: it returns the index objects that it needs until it has
+all of them, then the splits. It requests only index objects of segments that are read in
+part, split, searched by time or by key, or searched for aborted transactions.
 
-What is beyond the tiered end is left to the nodes, if the log says where theirs is: they
-answer for any offset, so it does not matter what is tiered after planning.
+Offsets after the tiered end are read from the nodes, if the log has their end there: the
+nodes answer for any offset, so segments may be tiered after planning.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ KeyOf = Callable[[TopicPartition, SegmentMeta], str]
 
 
 class DataLost(TidelogError):
-    """Offsets that were asked for are not in the tiered log; every such run is named."""
+    """Requested offsets are not in the tiered log; all missing ranges are named."""
 
     code = ErrorCode.offset_out_of_range
 
@@ -50,18 +49,18 @@ class DataLost(TidelogError):
 
 
 class NoSuchTimestamp(TidelogError):
-    """No tiered record is as new as the time that the read should start at."""
+    """No tiered record is as new as the start time of the read."""
 
     code = ErrorCode.offset_out_of_range
 
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """Whole batches of one segment object, and the offsets that count in them.
+    """Whole batches of one segment object, and the valid offsets in them.
 
-    A slice with a timestamp is a single batch. ``from_timestamp_ms``: rows before the
-    first of at least this time do not count. ``until_timestamp_ms``: neither do rows
-    from the first of at least this time on.
+    A slice with a timestamp is a single batch. ``from_timestamp_ms``: rows before the first
+    one at or after this time are skipped. ``until_timestamp_ms``: rows from the first one at
+    or after this time on are skipped.
     """
 
     object_key: str
@@ -75,7 +74,7 @@ class Slice:
 
 @dataclass(frozen=True, slots=True)
 class Tail:
-    """Offsets ``[start_offset, end_offset)`` that are read from the partition's leader."""
+    """Offsets ``[start_offset, end_offset)`` to read from the partition's leader."""
 
     start_offset: int
     end_offset: int
@@ -83,14 +82,14 @@ class Tail:
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """What one task reads: slices of one partition in the order of their offsets, or its tail."""
+    """The work of one task: slices of one partition in offset order, or its tail."""
 
     topic: str
     partition: int
     slices: tuple[Slice, ...]
     aborted: tuple[AbortedTransaction, ...] = ()
     tail: Tail | None = None
-    topic_id: UUID | None = None  # that the offsets are of
+    topic_id: UUID | None = None  # the offsets' topic
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,14 +102,14 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class MissingIndexes:
-    """Call again with the index objects of these segments too."""
+    """Request for the index objects of these segments, before the next call."""
 
     segments: tuple[tuple[TopicPartition, SegmentMeta], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """What is read of a partition."""
+    """The offsets to read from a partition."""
 
     log: PartitionLog
     start_offset: int
@@ -122,7 +121,7 @@ class _Wanted:
 
 
 class _Lacking(Exception):
-    """Raised inside to leave a partition until an index object is there."""
+    """Raised internally to skip a partition until an index object is loaded."""
 
 
 def plan(
@@ -134,11 +133,10 @@ def plan(
     problems: Sequence[str] = (),
     split_size_bytes: int = SPLIT_SIZE_BYTES,
 ) -> Plan | MissingIndexes:
-    """Return the splits, or which index objects (by segment id) are needed to make them.
+    """Return the splits, or the index objects (by segment id) needed for them.
 
-    ``problems`` are losses that the caller has found, each a sentence without its end.
-    Raises ``DataLost`` naming every run of offsets that is asked for and not there,
-    unless ``failOnDataLoss`` is false.
+    ``problems`` are losses found by the caller, as sentences without a full stop. Raises
+    ``DataLost`` with all requested but missing ranges, unless ``failOnDataLoss`` is false.
     """
     planner = _Planner(options, indexes, key_of)
     planner.problems.extend(problems)
@@ -161,7 +159,7 @@ def plan(
 
 
 class _Planner:
-    """One call of ``plan``: what it has found wrong and what it lacks."""
+    """One call of ``plan``: its problems and missing index objects."""
 
     def __init__(
         self, options: ReadOptions, indexes: Mapping[UUID, SegmentIndex], key_of: KeyOf
@@ -173,14 +171,14 @@ class _Planner:
         self._key_of = key_of
 
     def attempt(self, step: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R | None:
-        """Return the step's answer, ``None`` where it lacks an index object."""
+        """Return the step's result, or ``None`` if an index object is missing."""
         try:
             return step(*args, **kwargs)
         except _Lacking:
             return None
 
     def wanted_of(self, log: PartitionLog) -> _Wanted | None:
-        """Return what is read of the partition, ``None`` for nothing."""
+        """Return the offsets to read from the partition, or ``None``."""
         start, from_ms = self._start(log)
         end, until_offset, until_ms = self._end(log)
         low, high = min(start, end), max(start, end)
@@ -198,7 +196,7 @@ class _Planner:
         return _Wanted(log, start, end, from_ms, until_ms, until_offset, aborted)
 
     def splits_of(self, wanted: _Wanted, split_size_bytes: int) -> list[Split]:
-        """Return the partition's splits of about the size, cut where batches begin."""
+        """Return the partition's splits of about the size, divided between batches."""
         splits: list[list[Slice]] = []
         filled_bytes = split_size_bytes
         for part in self._slices(wanted, split_size_bytes):
@@ -240,7 +238,7 @@ class _Planner:
         self.problems.append(f"offsets [{start}, {end}) of {log.partition} {problem}")
 
     def _start(self, log: PartitionLog) -> tuple[int, int | None]:
-        """Return where to start, and the time that rows of the first batch must have."""
+        """Return the start offset, and the earliest time of rows in the first batch."""
         limit = self._options.start
         asked = _asked(limit, log.partition)
         if isinstance(limit, OffsetLimit):
@@ -256,7 +254,7 @@ class _Planner:
         )
 
     def _end(self, log: PartitionLog) -> tuple[int, int, int | None]:
-        """Return where to end, and of a limit by time the last batch's offset and the time."""
+        """Return the end offset, and for a limit by time the last batch's offset and the time."""
         limit = self._options.end
         asked = _asked(limit, log.partition)
         if isinstance(limit, OffsetLimit):
@@ -267,7 +265,7 @@ class _Planner:
         return found[1], found[0], asked
 
     def _batch_at_time(self, log: PartitionLog, timestamp_ms: int) -> tuple[int, int] | None:
-        """Return the offsets ``[start, end)`` of the first batch with a record of that time on."""
+        """Return offsets ``[start, end)`` of the first batch with a record at or after the time."""
         for stretch in log.between(log.log_start_offset, log.tiered_end_offset):
             if stretch.segment.max_timestamp_ms < timestamp_ms:
                 continue
@@ -286,15 +284,15 @@ class _Planner:
     def _aborted(self, log: PartitionLog, start: int, end: int) -> tuple[AbortedTransaction, ...]:
         """Return the aborted transactions with records in the range.
 
-        Each index object names all that have records in its segment: no segment is
-        tiered before its transactions are decided.
+        Each index object lists all transactions with records in its segment: a segment is tiered
+        only after their end.
         """
         stretches = log.between(start, end)
         indexes = [self.attempt(self._index, log, stretch.segment) for stretch in stretches]
         found: dict[AbortedTransaction, None] = {}
         for index in indexes:
             if index is None:
-                raise _Lacking  # Only now: those of the other segments are asked for too.
+                raise _Lacking  # After the loop, to request all missing ones at once.
             found.update(dict.fromkeys(index.aborted))
         return tuple(
             transaction
@@ -321,7 +319,7 @@ class _Planner:
         key = self._key_of(wanted.log.partition, segment)
         start, end = stretch.start_offset, stretch.end_offset
         is_whole = (start, end) == (segment.base_offset, segment.end_offset)
-        # Offsets whose batch is a slice of its own, because rows in it count by their time.
+        # Offsets whose batch is a separate slice, because its rows are selected by time.
         from_offset = wanted.start_offset if wanted.from_timestamp_ms is not None else -1
         until_offset = max(wanted.until_offset, wanted.start_offset)
         if wanted.until_timestamp_ms is None:
@@ -356,7 +354,7 @@ def _asked(limit: Limit, partition: TopicPartition) -> int:
 
 
 def _batch_of(index: SegmentIndex, offset: int, stretch: Stretch) -> int:
-    """Return which batch holds the offset, -1 for an offset outside the stretch."""
+    """Return the batch that contains the offset, -1 for an offset outside the stretch."""
     if not stretch.start_offset <= offset < stretch.end_offset:
         return -1
     return int(np.searchsorted(index.last_offsets, offset))
@@ -365,9 +363,9 @@ def _batch_of(index: SegmentIndex, offset: int, stretch: Stretch) -> int:
 def _cuts(
     index: SegmentIndex, first: int, last: int, alone: Collection[int], size_bytes: int
 ) -> list[tuple[int, int]]:
-    """Return runs ``[begin, end)`` of batches, of about the size, those in ``alone`` by themselves.
+    """Return ranges ``[begin, end)`` of batches of about the size; those in ``alone`` singly.
 
-    Batches are never cut. Runs have about the same size, so none is left tiny at the end.
+    Batches are never divided. Ranges have about the same size, so the last is not tiny.
     """
     edges = {first, last}
     edges |= {edge for batch in alone if first <= batch < last for edge in (batch, batch + 1)}

@@ -1,11 +1,11 @@
-"""Positions in the logs of many partitions, and the JSON that they are kept as.
+"""Positions in many partitions, and their JSON form.
 
     {"orders":{"0":23,"1":70},"@topicIds":{"orders":"0d5f…"}}
 
-By topic and partition the form is that of Spark's Kafka source. Ids tell a topic from one
-that has its name later: the name of no topic holds an ``@``. Positions without ids are
-taken too, and then any topic of that name will do. The same positions are always the
-same text, for Spark compares the texts.
+The form is that of Spark's Kafka source, with topic ids added: they distinguish a topic
+from a later one of the same name (topic names never contain ``@``). Positions without ids
+are accepted for any topic of that name. Equal positions have equal texts, because Spark
+compares the texts.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ TOPIC_IDS = "@topicIds"
 
 @dataclass(frozen=True, slots=True)
 class Positions:
-    """An offset for each partition, and the ids of their topics as far as they are known."""
+    """An offset for each partition, and the known ids of their topics."""
 
     offsets: Mapping[TopicPartition, int]
     topic_ids: Mapping[str, UUID] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, object]:
-        """Return what ``json.dumps`` takes."""
+        """Return a value for ``json.dumps``."""
         found: dict[str, dict[str, int]] = {}
         for (topic, partition), offset in sorted(self.offsets.items()):
             found.setdefault(topic, {})[str(partition)] = offset
@@ -37,14 +37,14 @@ class Positions:
 
     @classmethod
     def from_json(cls, value: Mapping[str, object]) -> Positions:
-        """Return the positions; other keys that begin with ``@`` are passed over.
+        """Parse positions; other keys that start with ``@`` are ignored.
 
-        Raises ``ValueError`` for another shape. Offsets may be negative.
+        Raises ``ValueError`` for another form. Offsets may be negative.
         """
         topic_ids: dict[str, UUID] = {}
         for topic, text in _mapping(value.get(TOPIC_IDS, {})).items():
             if not isinstance(text, str):
-                raise ValueError(f"the id of topic {topic!r} is no text")
+                raise ValueError(f"the id of topic {topic!r} is not a text")
             topic_ids[topic] = UUID(text)
         return cls(
             {
@@ -59,19 +59,19 @@ class Positions:
 
 def _mapping(value: object) -> Mapping[str, object]:
     if not isinstance(value, dict):
-        raise ValueError(f"{value!r} is no JSON object")
+        raise ValueError(f"{value!r} is not a JSON object")
     return value
 
 
 def _partition(text: str) -> int:
     if not text.isdecimal() or int(text) > INT32_MAX:
-        raise ValueError(f"{text!r} is no partition")
+        raise ValueError(f"{text!r} is not a partition")
     return int(text)
 
 
 def _offset(value: object) -> int:
     if not isinstance(value, int) or isinstance(value, bool):
-        raise ValueError(f"{value!r} is no offset")
+        raise ValueError(f"{value!r} is not an offset")
     if not -INT64_MAX <= value <= INT64_MAX:
-        raise ValueError(f"{value} is no offset of 64 bits")
+        raise ValueError(f"{value} is not an offset of 64 bits")
     return value

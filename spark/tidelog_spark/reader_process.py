@@ -1,8 +1,8 @@
-"""What a Python process of Spark's keeps, to read one split after the other cheaply.
+"""Settings of Spark's Python processes for reading many splits in a row.
 
-Spark gives the process task after task (``spark.python.worker.reuse``), and it reads by
-the gigabyte. Garbage collection, memory given back, and new connections for each task
-would take half of its time.
+Spark gives a process one task after another (``spark.python.worker.reuse``), and each
+reads gigabytes. Garbage collection, returning memory to the system, and new connections
+per task would take half of its time.
 """
 
 from __future__ import annotations
@@ -25,24 +25,24 @@ STORES_KEPT_MAX = 4
 
 @lru_cache(maxsize=STORES_KEPT_MAX)
 def kept_store(location: str) -> ObjectStore:
-    """Return the store for every task of this process. It is not closed: connections stay."""
+    """Return the store shared by all tasks of this process; it stays open."""
     return open_object_store(location)
 
 
 def settled(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the batches, and set the process up for more of them.
+    """Yield the batches, and configure the process for reading more.
 
-    Only for a process that Spark has started: the settings are for all that runs in it.
+    Only for a process started by Spark: the settings apply to everything in it.
     """
     _keep_memory()
     for batch in batches:
-        _freeze()  # Not before: the compiled functions are loaded with the first batch.
+        _freeze()  # Only now: the compiled functions are loaded with the first batch.
         yield batch
 
 
 @cache
 def _keep_memory() -> None:
-    """Let glibc keep what is freed: the system would zero it for the next piece."""
+    """Make glibc keep freed memory: the system would zero it for the next piece."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_M_MMAP_THRESHOLD, MAPPED_BYTES_MIN)
@@ -51,7 +51,7 @@ def _keep_memory() -> None:
 
 @cache
 def _freeze() -> None:
-    """Leave out of garbage collections what is there now: all that the compiler has brought.
+    """Exclude existing objects, mainly the compiler's, from garbage collection.
 
     Spark collects after every task.
     """

@@ -1,8 +1,8 @@
 """Reads a split: ranged GETs ahead of the decoder, rows out.
 
-The store's calls run on an event loop in a thread of their own. A few are always under
-way, so the network (or disk) and the decoder work at the same time; the decoder does
-not hold the interpreter lock.
+The store's calls run on an event loop in a separate thread. Several are always in
+flight, so the network (or disk) and the decoder work at the same time; the decoder
+releases the interpreter lock.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 CHUNK_SIZE_BYTES = 8 * 1024 * 1024
 CHUNKS_AHEAD = 4
-LOOKS_MAX = 100  # of one task, each for an object of its own
+LOOKS_MAX = 100  # per task, each for a different object
 
 StoreOpener = Callable[[], ObjectStore]
 
@@ -43,13 +43,12 @@ def read_split(
     fail_on_data_loss: bool,
     look_again: Callable[[Split], Split],
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the split's rows in the order of their offsets.
+    """Yield the split's rows in offset order.
 
-    The store is closed in the end unless it ``is_kept`` for others.
-    Where an object is gone, ``look_again`` is given what is left to read, and says where that
-    is now. Raises ``CorruptObject`` for bytes that are not what the metadata says, ``DataLost``
-    for an object that there is nothing in the place of, unless data loss is to be passed
-    over, and what ``look_again`` raises.
+    The store is closed at the end unless it ``is_kept`` for other splits. If an object is
+    gone, ``look_again`` gets the remaining split and returns its current location. Raises
+    ``CorruptObject`` for bytes that do not match the metadata, ``DataLost`` for an object
+    without a replacement, unless data loss is tolerated, and the errors of ``look_again``.
     """
     left = deque(split.slices)
     gone: set[str] = set()
@@ -77,8 +76,8 @@ def read_split(
 def first_offset_of_time(part: Slice, data: bytes) -> int:
     """Return the offset of the first record that is new enough for the slice's start.
 
-    ``data`` are the bytes of the slice, a single batch that has such a record.
-    Raises ``CorruptObject`` for bytes that are not what the metadata says.
+    ``data`` holds the slice, a single batch with such a record. Raises ``CorruptObject`` for
+    bytes that do not match the metadata.
     """
     rows = RowRange(topic="", partition=0, start_offset=part.start_offset, end_offset=INT64_MAX)
     decoder = BatchDecoder(rows, object_key=part.object_key, position=part.position)
@@ -137,9 +136,9 @@ def _read_slice(
 def _read_timed(
     split: Split, part: Slice, pieces: Iterator[bytes | memoryview], *, include_headers: bool
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a single batch from one time, or until another.
+    """Yield the rows of a single batch from one time on, or up to another.
 
-    The end is looked for among all of the batch's rows, as a broker looks an offset up.
+    The end is searched among all of the batch's rows, as in a broker's offset lookup.
     """
     for batch in _read_slice(
         split, part, pieces, include_headers=include_headers, is_filtered=False
@@ -157,12 +156,12 @@ def _read_timed(
 
 
 def _first(facts: np.ndarray[Any, np.dtype[np.bool_]]) -> int:
-    """Return the index of the first true, the length where there is none."""
+    """Return the index of the first true, or the length."""
     return int(facts.argmax()) if facts.any() else len(facts)
 
 
 def _chunks(part: Slice) -> list[tuple[int, int]]:
-    """Return the byte ranges that a slice is fetched in."""
+    """Return the byte ranges in which a slice is fetched."""
     end = part.position + part.size_bytes
     return [
         (start, min(start + CHUNK_SIZE_BYTES, end))
@@ -171,7 +170,7 @@ def _chunks(part: Slice) -> list[tuple[int, int]]:
 
 
 class _Fetcher:
-    """A store on a loop in a thread, for one split."""
+    """Reads one split's objects from a store, on a loop in a thread."""
 
     def __init__(self, open_store: StoreOpener, *, is_kept: bool) -> None:
         self._open_store = open_store
@@ -201,7 +200,7 @@ class _Fetcher:
             self._thread.stop()
 
     def pieces(self, slices: tuple[Slice, ...]) -> Iterator[bytes | memoryview]:
-        """Yield the bytes of every chunk of every slice in order, a few fetched ahead."""
+        """Yield the bytes of every chunk of every slice in order, with some fetched ahead."""
         self._drop_pending()
         chunks = iter([(part.object_key, *chunk) for part in slices for chunk in _chunks(part)])
         for _, chunk in zip(range(CHUNKS_AHEAD), chunks, strict=False):
@@ -225,7 +224,7 @@ class _Fetcher:
         return data
 
     def _drop_pending(self) -> None:
-        """Cancel what is under way and wait until it has stopped."""
+        """Cancel pending fetches and wait until they have stopped."""
         for future in self._pending:
             future.cancel()
         self._pending.clear()

@@ -1,10 +1,10 @@
-"""A split whose objects have gone: the same offsets in the segments that there are now.
+"""Replans a split whose objects are gone: the same offsets in the current segments.
 
-Compaction and erasure replace old segments with a new one, and the old objects are
-deleted after the topic's ``file.delete.delay.ms``: a task that comes later finds none. Offsets
-stay what they are in a rewrite, and batches where they are, so what is left of a split is
-planned anew as a read from offset to offset, by the filters and the isolation of the read.
-Pure but for ``plan_read``, which is the one that made the split.
+Compaction and erasure replace old segments by a new one, and the old objects are deleted
+after the topic's ``file.delete.delay.ms``: a later task finds none. A rewrite changes
+neither offsets nor batch boundaries, so the rest of a split is planned again as a read
+from offset to offset, with the read's filters and isolation level. No I/O except in
+``plan_read``, the function that planned the split.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ logger = logging.getLogger(__name__)
 def look_again(
     split: Split, *, options: ReadOptions, plan_read: Callable[[ReadOptions], Plan]
 ) -> Split:
-    """Return the split with the slices that its offsets lie in now.
+    """Return the split with the slices that contain its offsets now.
 
-    Raises ``DataLost`` for offsets that are gone, or (the option says so) leaves them out with
-    a warning. The split itself comes back where the metadata still names objects that are
-    not there. Raises what else ``plan_read`` raises.
+    Raises ``DataLost`` for offsets that are gone, or, if the option allows it, omits them with
+    a warning. Returns the same split if the metadata still names the missing objects. Also
+    raises the errors of ``plan_read``.
     """
     slices: list[Slice] = []
     aborted: dict[AbortedTransaction, None] = {}
     try:
         for run in _runs(split.slices):
             for planned in plan_read(_read_of(split, run, options)).splits:
-                # A slice by time is a batch, and is one still, or gone.
+                # A slice by time is one batch, and stays one unless it is gone.
                 slices += [
                     replace(
                         part,
@@ -62,7 +62,7 @@ def look_again(
 
 
 def _read_of(split: Split, run: list[Slice], options: ReadOptions) -> ReadOptions:
-    """Return the read of just the run's offsets, all of which are tiered."""
+    """Return the options to read only the run's offsets, all of which are tiered."""
     partition = TopicPartition(split.topic, split.partition)
     return replace(
         options,
@@ -71,13 +71,13 @@ def _read_of(split: Split, run: list[Slice], options: ReadOptions) -> ReadOption
         end=OffsetLimit(None, {partition: run[-1].end_offset}),
         min_partitions=0,
         nodes=None,
-        # A topic that was created again has other records at these offsets.
+        # A topic created again has other records at these offsets.
         topic_ids={} if split.topic_id is None else {split.topic: split.topic_id},
     )
 
 
 def _runs(slices: Iterable[Slice]) -> list[list[Slice]]:
-    """Return the slices in runs that are planned as one: those by time are alone."""
+    """Return runs of slices to plan together; slices by time are single."""
     runs: list[list[Slice]] = []
     was_timed = True
     for part in slices:

@@ -1,4 +1,4 @@
-"""A read without the data source API, for Spark 3.5 as well."""
+"""``scan``: a batch read without the data source API, also for Spark 3.5."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tidelog_spark.session import plan_read, task_rows
 
 
 def scan(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
-    """Return the rows that ``spark.read.format("tidelog").options(**options).load()`` returns.
+    """Return the rows of ``spark.read.format("tidelog").options(**options).load()``.
 
-    The read is planned here and now: each use of the DataFrame reads the same offsets.
+    The read is planned now: each use of the DataFrame reads the same offsets.
     """
     parsed = parse_options(options)
     splits = plan_read(parsed).splits
-    # One row in a partition of its own for every split, which the row is the index of.
+    # One row per split, in its own partition; the row is the split's index.
     numbers = spark.range(0, len(splits), 1, max(1, len(splits)))
 
     def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

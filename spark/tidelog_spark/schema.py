@@ -32,14 +32,14 @@ _FIELDS = (
 
 
 def arrow_schema(*, include_headers: bool) -> pa.Schema:
-    """Return the schema of the record batches that a read hands to Spark."""
+    """Return the schema of the record batches that Spark receives."""
     if include_headers:
         return pa.schema([*_FIELDS, pa.field("headers", HEADERS_TYPE)])
     return pa.schema(_FIELDS)
 
 
 def spark_schema(*, include_headers: bool) -> StructType:
-    """Return the same columns as Spark calls them. All may be null, as Spark has it."""
+    """Return the same columns as Spark types. All are nullable, as Spark requires."""
     columns = (
         StructType()
         .add("key", BinaryType())

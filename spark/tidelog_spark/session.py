@@ -1,4 +1,4 @@
-"""One batch read from options to rows: what the data source, ``scan`` and bookmarks share."""
+"""A batch read from options to rows, for the data source, ``scan`` and bookmarks."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from tidelog_spark.nodes import Nodes
     from tidelog_spark.reading import StoreOpener
 
-# Spark starts several Python processes for a query, and few of them decode or ask nodes:
-# the compiler and the client's messages, a second and a half to load, are imported there.
+# Spark starts several Python processes for a query, and few of them decode or ask nodes: only
+# those import the compiler and the client's messages, which load in a second and a half.
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ ATTEMPTS_MAX = 3
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What a read is planned from."""
+    """The stores and nodes that a read is planned from."""
 
     metadata: MetadataStore
     objects: ObjectStore
@@ -54,20 +54,20 @@ class Sources:
 
 
 def plan_read(options: ReadOptions) -> Plan:
-    """Return the splits of the read. Waits for the stores.
+    """Return the splits of the read. Blocks during the stores' calls.
 
-    Raises ``UnknownTopicOrPartition``, ``InvalidConfig`` where limits do not fit the
-    partitions, ``ObjectNotFound`` and ``CorruptObject`` for index objects, and what
-    ``plan`` raises.
+    Raises ``UnknownTopicOrPartition``, ``InvalidConfig`` if the limits do not match the
+    partitions, ``ObjectNotFound`` and ``CorruptObject`` for index objects, and the errors of
+    ``plan``.
     """
     return _beside(partial(_attempts, options, _plan))
 
 
 def bookmark(options: Mapping[str, str]) -> str:
-    """Return which offsets a read with these options reads now, as the option ``asOf`` takes it.
+    """Return the offsets that a read with these options covers now, for the option ``asOf``.
 
-    A read with ``asOf`` has the same rows, whatever was written since, or raises
-    ``DataLost`` where retention or a deletion has taken some of them. Raises as a read does.
+    A read with ``asOf`` returns the same rows after later writes, or raises ``DataLost`` if
+    retention or a deletion has removed some of them. Raises the same errors as a read.
     """
     parsed = parse_options(options)
     return _beside(partial(_attempts, parsed, _bookmark)).to_text()
@@ -79,14 +79,14 @@ def read_rows(options: ReadOptions, split: Split) -> Iterator[pa.RecordBatch]:
 
 
 def task_rows(options: ReadOptions, split: Split) -> Iterator[pa.RecordBatch]:
-    """Yield the same in a process of Spark's, which will read other splits too."""
+    """Yield the same rows in a process of Spark's, which will read other splits too."""
     rows = _wanted_rows(options, split, partial(kept_store, options.objects), is_kept=True)
     return settled(rows)
 
 
 @asynccontextmanager
 async def open_sources(options: ReadOptions) -> AsyncIterator[Sources]:
-    """Open what the options name, and close it in the end."""
+    """Open the stores and nodes in the options, and close them at the end."""
     async with (
         opened_metadata_store(options.metadata) as metadata,
         opened_object_store(options.objects) as objects,
@@ -105,7 +105,7 @@ async def open_sources(options: ReadOptions) -> AsyncIterator[Sources]:
 
 
 def _beside(call: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Run to the end in a thread of its own: a notebook's driver has a loop in this one."""
+    """Run the call in a separate thread: a notebook's driver has a loop in this one."""
     with ThreadPoolExecutor(1, thread_name_prefix="plan") as executor:
         return executor.submit(lambda: asyncio.run(call())).result()
 
@@ -119,7 +119,7 @@ async def _attempts(
             try:
                 return await attempt(options, await _look(options, sources), sources)
             except ObjectNotFound:
-                # Retention may have deleted the segment meanwhile: then it is out of the metadata.
+                # Retention may have deleted the segment since: then the metadata lacks it.
                 if not attempts_left:
                     raise
     raise AssertionError("the last attempt returns or raises")
@@ -138,7 +138,7 @@ async def _look(options: ReadOptions, sources: Sources) -> Catalog:
 
 async def _plan(options: ReadOptions, catalog: Catalog, sources: Sources) -> Plan:
     if sources.nodes is not None:
-        # The nodes know times beyond the tier too.
+        # The nodes also know times after the tiered end.
         if isinstance(options.start, TimestampLimit):
             start = await start_offsets(options, catalog, sources.objects, sources.nodes)
             options = replace(options, start=OffsetLimit(None, start))
@@ -155,7 +155,7 @@ async def _bookmark(options: ReadOptions, catalog: Catalog, sources: Sources) ->
     explicit = replace(
         options, start=OffsetLimit(None, start), end=OffsetLimit(None, ends), keys=None
     )
-    await run_plan(explicit, catalog, catalog.logs, sources.objects)  # Raises for what is lost.
+    await run_plan(explicit, catalog, catalog.logs, sources.objects)  # Raises for lost offsets.
     return Bookmark(Positions(start), Positions(ends, catalog.topic_ids), options.is_read_committed)
 
 

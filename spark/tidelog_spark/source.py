@@ -1,4 +1,4 @@
-"""``format("tidelog")``: Spark's Python data source over the log."""
+"""``format("tidelog")``: Spark's Python data source for Tidelog."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ from tidelog_spark.planning import Split
 from tidelog_spark.schema import spark_schema
 from tidelog_spark.session import plan_read, task_rows
 
-# The writers are imported where one is asked for: each Python process that plans a read would
-# load the producer for nothing.
+# The writers are imported when needed: otherwise each Python process that plans a read would
+# load the producer.
 
 
 class TidelogDataSource(DataSource):
-    """A Tidelog cluster's topics, as rows."""
+    """The topics of a Tidelog cluster, as rows."""
 
     @classmethod
     def name(cls) -> str:
-        """Return what ``format`` is called with."""
+        """Return the name for ``format``."""
         return "tidelog"
 
     def schema(self) -> StructType:
-        """Return the columns. Raises ``InvalidConfig`` for the options, at ``load()``."""
+        """Return the columns. Raises ``InvalidConfig`` for invalid options, at ``load()``."""
         return spark_schema(include_headers=check_options(self.options).include_headers)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return the batch reader. Raises ``InvalidConfig`` for a schema of the user's own."""
+        """Return the batch reader. Raises ``InvalidConfig`` for a user-defined schema."""
         return TidelogReader(_with_columns(parse_options(self.options), schema))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Return the reader of a stream. Raises ``InvalidConfig`` as ``reader``."""
+        """Return the stream reader. Raises ``InvalidConfig`` as ``reader``."""
         try:
             from tidelog_spark.streaming import TidelogStreamReader
         except ImportError:
@@ -62,12 +62,12 @@ class TidelogDataSource(DataSource):
         """Return the stream writer. Raises ``InvalidConfig`` for options and columns."""
         from tidelog_spark.sink.writers import stream_writer
 
-        del overwrite  # A topic is only ever added to.
+        del overwrite  # A topic can only be appended to.
         return stream_writer(self.options, schema)
 
 
 class TidelogReader(DataSourceReader):
-    """Plans on the driver, reads in tasks. Holds options only, so it is small to pickle."""
+    """Plans on the driver, reads in tasks. Contains only options, so it is small to pickle."""
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
@@ -78,14 +78,14 @@ class TidelogReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of one split."""
-        # Spark makes a partition of its own, without a value, where there is no split.
+        # Without splits, Spark makes a partition without a value.
         if not isinstance(partition.value, Split):
             return iter(())
         return task_rows(self._options, partition.value)
 
 
 def register(spark: SparkSession) -> None:
-    """Make ``format("tidelog")`` known to the session."""
+    """Register ``format("tidelog")`` with the session."""
     spark.dataSource.register(TidelogDataSource)
 
 

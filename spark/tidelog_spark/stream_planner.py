@@ -1,10 +1,10 @@
-"""Plans a stream's micro-batches on the driver: stores and connections that stay open.
+"""Plans a stream's micro-batches on the driver, with stores and connections kept open.
 
-Spark asks for the newest offsets a hundred times a second while there is nothing to do,
-so the answer is kept for a while: in a tier nothing new comes sooner than a segment is
-sealed, and a look at it lists the segments' metadata, from the one that is being read on. All of
-them are listed where those leave a doubt, and now and then: a segment that another leader has
-copied may begin far below where the one before ended, and be the only new one.
+Spark asks for the newest offsets a hundred times a second while it is idle, so the answer
+is cached for a while: a tier grows only when a segment is sealed, and each look lists the
+segments' metadata, from the segment being read on. All segments are listed if those leave
+a gap, and from time to time: a segment copied by another leader may start far below the
+end of the one before, and be the only new one.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ LIST_ALL_INTERVAL_S = 60.0
 
 
 class StreamPlanner:
-    """One stream's view of its logs. Used from one thread; ``close`` ends it."""
+    """A stream's view of its logs. Use it from one thread; ``close`` ends it."""
 
     def __init__(self, options: ReadOptions, *, look_interval_s: float | None = None) -> None:
         self._options = options
@@ -60,10 +60,10 @@ class StreamPlanner:
         self._catalog: Catalog | None = None
         self._looked_at_s = 0.0
         self._listed_all_at_s = -math.inf
-        self._unreadable: set[str] = set()  # what has been warned of
+        self._unreadable: set[str] = set()  # already warned of
 
     def close(self) -> None:
-        """Close what is open."""
+        """Close stores and connections."""
         try:
             self._run(self._opened.aclose())
         finally:
@@ -71,14 +71,14 @@ class StreamPlanner:
 
     @property
     def catalog(self) -> Catalog | None:
-        """The last look."""
+        """Return the last look."""
         return self._catalog
 
     def look(self, read_to: Positions = NOWHERE, *, is_fresh: bool = False) -> Catalog:
-        """Return the partitions with where they end, as of a moment ago or (fresh) now.
+        """Return the partitions with their ends, cached or (fresh) read now.
 
-        The partitions that are ``read_to`` somewhere may have been deleted, and of the others
-        nothing is needed below. Raises as ``load_catalog``.
+        Partitions in ``read_to`` may have been deleted, and their segments are needed only from
+        there on. Raises as ``load_catalog``.
         """
         is_old = monotonic() - self._looked_at_s >= self._look_interval_s
         if self._catalog is None or is_fresh or is_old:
@@ -87,17 +87,17 @@ class StreamPlanner:
         return self._catalog
 
     def initial(self) -> Positions:
-        """Return where the stream begins. Raises as ``check_limits`` and ``start_offsets``."""
+        """Return the stream's start. Raises as ``check_limits`` and ``start_offsets``."""
         catalog = self.look(is_fresh=True)
         check_limits(self._options, catalog)
         return Positions(self._run(self._start_offsets(catalog)), catalog.topic_ids)
 
     def splits(self, start: Positions, end: Positions) -> tuple[Split, ...]:
-        """Return what the tasks of the micro-batch read.
+        """Return the splits of the micro-batch.
 
-        Raises ``DataLost`` naming all that should be read and is not there, unless data
-        loss is to be passed over; ``CorruptItem`` where metadata cannot be read;
-        ``InvalidConfig`` where the nodes are needed and were not named.
+        Raises ``DataLost`` with all missing ranges, unless data loss is tolerated;
+        ``CorruptItem`` if metadata cannot be read; ``InvalidConfig`` if the nodes are needed but
+        not configured.
         """
         return self._run(self._splits(start, end))
 
@@ -148,7 +148,7 @@ class StreamPlanner:
                     limits, catalog, logs, sources.objects, problems=batch.problems
                 )
             except ObjectNotFound:
-                # Retention may have deleted the segment meanwhile.
+                # Retention may have deleted the segment since.
                 if not attempts_left:
                     raise
             else:
@@ -156,7 +156,7 @@ class StreamPlanner:
         raise AssertionError("the last attempt returns or raises")
 
     def _is_enough(self, catalog: Catalog, start: Positions, end: Positions) -> bool:
-        """Return whether the catalog has every segment of the micro-batch."""
+        """Return whether the catalog contains every segment of the micro-batch."""
         logs = {log.partition: log for log in catalog.logs}
         return self._options.nodes is None and all(
             partition in logs
@@ -185,7 +185,7 @@ class StreamPlanner:
                     " wait until it is tiered"
                 ]
             )
-        # The nodes had it when the micro-batch was planned first.
+        # The nodes had these offsets when the micro-batch was first planned.
         return replace(log, node_end_offset=one.end)
 
     async def _open(self) -> Sources:
@@ -206,7 +206,7 @@ class StreamPlanner:
 
 
 def listing_starts(catalog: Catalog, read_to: Positions) -> dict[tuple[UUID, int], int]:
-    """Return from where each partition's segments are listed by who has read so far."""
+    """Return the offset from which to list each partition's segments, by read positions."""
     starts: dict[tuple[UUID, int], int] = {}
     for log in catalog.logs:
         offset = read_to.offsets.get(log.partition)

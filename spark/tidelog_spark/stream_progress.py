@@ -1,8 +1,8 @@
-"""How far a stream goes with its next micro-batch, and what of a batch is lost: pure.
+"""The end of a stream's next micro-batch, and the losses in a batch. No I/O.
 
-A partition that the start does not know begins at offset 0, as with Spark's Kafka source:
-whatever is not there any more then is a loss. So does one whose topic was deleted and
-created again. A partition that nobody can read now stays where it is.
+A partition without a start position starts at offset 0, as with Spark's Kafka source:
+offsets already deleted are a loss. The same holds for a topic that was deleted and created
+again. A partition that cannot be read now keeps its position.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Ranges = Mapping[TopicPartition, OffsetRange]
 
 @dataclass(frozen=True, slots=True)
 class BatchRanges:
-    """What a micro-batch reads, and what it should have read and cannot."""
+    """The ranges that a micro-batch reads, and the ranges that are lost."""
 
     ranges: Ranges
     problems: tuple[str, ...]
@@ -42,10 +42,10 @@ def available(
     until: Positions | None = None,
     cut: Collection[TopicPartition] = (),
 ) -> Ranges:
-    """Return what there is to read after ``start``, up to ``until`` where that is given.
+    """Return the ranges to read after ``start``, up to ``until`` if it is given.
 
-    Every partition of the next positions is there, also with nothing to read. Deleted
-    ones are not. Those whose log was ``cut`` end before they start.
+    Contains every partition of the next positions, even with nothing to read, but no deleted
+    ones. Ranges of ``cut`` logs end before they start.
     """
     found: dict[TopicPartition, OffsetRange] = {}
     for log in catalog.logs:
@@ -58,7 +58,7 @@ def available(
         end = log.end_offset
         if until is not None:
             end = min(end, until.offsets.get(partition, begin))
-        # The log's end may be below: its nodes were asked before, and are not now.
+        # The end may have moved back: it was the nodes' before, and is the tier's now.
         found[partition] = OffsetRange(begin, end if partition in cut else max(begin, end))
     for partition, offset in start.offsets.items():
         if partition not in found and catalog.problem_of(partition) is not None:
@@ -67,7 +67,7 @@ def available(
 
 
 def behind(start: Positions, catalog: Catalog) -> set[TopicPartition]:
-    """Return the partitions whose logs end before they were read to."""
+    """Return the partitions whose logs end before the start position."""
     return {
         log.partition
         for log in catalog.logs
@@ -77,17 +77,17 @@ def behind(start: Positions, catalog: Catalog) -> set[TopicPartition]:
 
 
 def offset_count(ranges: Ranges) -> int:
-    """Return how many offsets there are to read."""
+    """Return the number of offsets to read."""
     return sum(max(0, one.end - one.start) for one in ranges.values())
 
 
 def advance(
     start: Positions, catalog: Catalog, ranges: Ranges, *, offsets_max: int | None
 ) -> Positions:
-    """Return where the next micro-batch ends.
+    """Return the end of the next micro-batch.
 
-    With a limit each partition gets its share by what it has, and at least one offset, so
-    that none waits for the others.
+    With a limit each partition gets a share proportional to its range, and at least one
+    offset, so that none waits for the others.
     Source: Spark's Kafka source, maxOffsetsPerTrigger.
     """
     total = offset_count(ranges)
@@ -103,7 +103,7 @@ def advance(
 
 
 def batch_ranges(start: Positions, end: Positions, catalog: Catalog) -> BatchRanges:
-    """Return what is read between the positions, and the losses, each in words."""
+    """Return the ranges between the positions, and a sentence for each loss."""
     ranges: dict[TopicPartition, OffsetRange] = {}
     problems: dict[str, None] = {}
     there = {log.partition for log in catalog.logs}

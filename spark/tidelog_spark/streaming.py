@@ -1,10 +1,10 @@
-"""``spark.readStream.format("tidelog")``: micro-batches over growing logs.
+"""``spark.readStream.format("tidelog")``: micro-batches of growing logs.
 
-A micro-batch is the offsets between two positions, which Spark keeps in its checkpoint
+A micro-batch is the offsets between two positions, which Spark stores in its checkpoint
 before the batch runs: after a crash the same batch is planned again from them, and reads
-the same rows. What Spark does not keep is where the stream begins, and asks again after
-a crash in the first batch: so the end of the first batch says it too (``@start``), and a
-stream with nothing to read yet has one batch without rows, for that to be kept.
+the same rows. Spark does not store the stream's start, and asks for it again after a crash
+in the first batch: so the end of the first batch contains it too (``@start``), and a
+stream with nothing to read yet has one batch without rows, to store it.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from tidelog_spark.stream_progress import advance, available, behind, offset_cou
 
 INITIAL = "@initial"
 START = "@start"
-CUT_AFTER_S = 10.0  # A log that ends before it was read to is taken to be cut after this.
+CUT_AFTER_S = 10.0  # A log that ends before the read position for so long is taken to be truncated.
 
 
 class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans on the driver, reads in tasks, where only the options go."""
+    """Plans on the driver, reads in tasks, which receive only the options."""
 
     def __init__(self, options: ReadOptions, *, look_interval_s: float | None = None) -> None:
         self._options = options
@@ -49,7 +49,7 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._behind_since: dict[TopicPartition, float] = {}
 
     def __getstate__(self) -> Mapping[str, Any]:
-        """Return what a task needs."""
+        """Return the state that a task needs."""
         return {"options": self._options}
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
@@ -57,7 +57,7 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.__init__(state["options"])  # type: ignore[misc]
 
     def initialOffset(self) -> dict[str, object]:
-        """Return where a new stream begins. Raises as ``StreamPlanner.initial``."""
+        """Return the start of a new stream. Raises as ``StreamPlanner.initial``."""
         return {**self._planner.initial().to_json(), INITIAL: True}
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -69,7 +69,7 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable()
 
     def latestOffset(self, start: dict[str, object], limit: ReadLimit) -> dict[str, object]:
-        """Return where the next micro-batch ends; ``start`` itself where there is none yet."""
+        """Return the end of the next micro-batch; ``start`` itself if there is none yet."""
         positions = Positions.from_json(start)
         catalog = self._planner.look(positions)
         cut = self._cut_logs(positions, catalog)
@@ -84,12 +84,12 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {**end.to_json(), **begun}
 
     def reportLatestOffset(self) -> dict[str, object] | None:
-        """Return where the logs ended when they were looked at last."""
+        """Return the logs' ends at the last look."""
         catalog = self._planner.catalog
         return None if catalog is None else _ends(catalog).to_json()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Note where the logs end now: the stream stops there."""
+        """Store the logs' current ends: the stream stops there."""
         self._until = _ends(self._planner.look(is_fresh=True))
 
     def partitions(
@@ -100,10 +100,10 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return []
         begin = start
         if INITIAL in start and START in end:
-            # The start that counts is the one of the first time.
+            # Only the start stored by the first batch is valid.
             noted = end[START]
             if not isinstance(noted, dict):
-                raise InvalidRequest(f"the checkpoint's {START} is no JSON object")
+                raise InvalidRequest(f"the checkpoint's {START} is not a JSON object")
             begin = noted
         splits = self._planner.splits(Positions.from_json(begin), Positions.from_json(end))
         return [InputPartition(split) for split in splits]
@@ -113,7 +113,7 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return task_rows(self._options, partition.value)
 
     def commit(self, end: dict[str, object]) -> None:
-        """Do nothing: positions are Spark's to keep."""
+        """Do nothing: Spark stores the positions."""
 
     def stop(self) -> None:
         """Close the stores and connections."""
@@ -128,10 +128,10 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._opened
 
     def _cut_logs(self, positions: Positions, catalog: Catalog) -> set[TopicPartition]:
-        """Return the partitions whose logs the nodes have cut, as an unclean election does.
+        """Return the partitions whose logs were truncated, as by an unclean election.
 
-        A leader that has just come may not know its end yet, and a tier may be behind what
-        the nodes had: those are waited for.
+        A new leader may not know its end yet, and a tier may be behind the nodes' last end:
+        those are waited for.
         """
         now_s = monotonic()
         found = behind(positions, catalog) if self._options.nodes is not None else set()
@@ -141,8 +141,8 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _is_delayed(self, limit: ReadLimit, offsets: int) -> bool:
         """Return whether the batch waits for more rows.
 
-        Never the first after a start, as with Spark's Kafka source, and never what
-        Trigger.AvailableNow has to bring to its end.
+        Never the first after a start, as with Spark's Kafka source, and never with
+        Trigger.AvailableNow, which must reach its end.
         """
         least = self._options.min_offsets_per_trigger
         if least is None or isinstance(limit, ReadAllAvailable) or self._until is not None:

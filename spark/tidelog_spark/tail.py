@@ -1,9 +1,9 @@
-"""Reads a partition's tail from its leader: raw batches into the same decoder as segments.
+"""Reads a partition's tail from its leader, with the same decoder as segments.
 
-One answer is fetched ahead of the decoder. A transaction's batches lie between its first
-offset and its producer's next marker, and the answer that has them names those that were
-aborted: so the marker is looked for in the answer, and where it is not there, everything
-to the end of the answer belongs to the transaction.
+One answer is fetched ahead of the decoder. A transaction's batches are between its first
+offset and its producer's next marker, and the answer that contains them lists the aborted
+ones: so the marker is searched in the answer, and without one, everything up to the end of
+the answer belongs to the transaction.
 Source: KIP-98, the consumer's view of transactions.
 """
 
@@ -42,10 +42,10 @@ def read_tail(
     is_read_committed: bool,
     fail_on_data_loss: bool,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the tail's rows in the order of their offsets.
+    """Yield the tail's rows in offset order.
 
-    Raises ``DataLost`` for offsets that the leader has no longer, unless data loss is to be
-    passed over, and what the nodes say where they do not answer in time.
+    Raises ``DataLost`` for offsets that the leader no longer has, unless data loss is
+    tolerated, and the nodes' errors if they do not answer in time.
     """
     reader = _TailReader(
         partition, tail, nodes, topic_id=topic_id, is_read_committed=is_read_committed
@@ -81,7 +81,7 @@ class _TailReader:
         self._thread = LoopThread("tail")
 
     def close(self) -> None:
-        """Stop what is under way and disconnect."""
+        """Cancel pending requests and disconnect."""
         try:
             if self._nodes is not None:
                 self._thread.run(self._nodes.close())
@@ -90,7 +90,7 @@ class _TailReader:
             self._thread.stop()
 
     def batches(self, *, include_headers: bool) -> Iterator[pa.RecordBatch]:
-        """Yield the rows; ``next_offset`` says how far they have come."""
+        """Yield the rows; ``next_offset`` is the end of those yielded."""
         self._thread.run(self._connect())
         pending = self._fetch_next()
         while pending is not None:
@@ -131,7 +131,7 @@ def _whole_batches(partition: TopicPartition, data: bytes, offset: int) -> tuple
     count, consumed, problem = kernels.scan_batches(array, table)
     if problem or not count:
         raise CorruptObject(
-            _name(partition, offset), f"byte {consumed} of {len(data)} begins no batch of version 2"
+            _name(partition, offset), f"byte {consumed} of {len(data)} starts no batch of version 2"
         )
     return data[:consumed], table[:count]
 
@@ -150,4 +150,4 @@ def _aborted_ranges(fetched: Fetched, table: Longs) -> tuple[AbortedRange, ...]:
 
 
 def _name(partition: TopicPartition, offset: int) -> str:
-    return f"what the leader of {partition} sent from offset {offset} on"
+    return f"the answer of {partition}'s leader from offset {offset}"

@@ -111,9 +111,9 @@ def test_what_a_bookmark_says_is_not_said_again(cluster):
     with pytest.raises(InvalidConfig) as raised:
         parse_options(given(cluster, asOf=saved, **more))
     text = str(raised.value)
-    assert "option 'subscribe' is said by 'asOf' already" in text
-    assert "option 'endingOffsets' is said by 'asOf' already" in text
-    assert "'asOf' is of a read with isolation read_uncommitted, give no other" in text
+    assert "option 'subscribe' is part of 'asOf' already" in text
+    assert "option 'endingOffsets' is part of 'asOf' already" in text
+    assert "'asOf' has isolation read_uncommitted: leave the other option out" in text
     assert not parse_options(given(cluster, asOf=saved, isolation="read_uncommitted")).keys
 
 

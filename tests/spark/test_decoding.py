@@ -335,7 +335,7 @@ def test_a_protobuf_message_that_is_not_in_the_set_is_refused():
 
 def test_a_field_with_the_name_of_a_column_of_the_exports_own_is_refused():
     for properties, problem in (
-        ({"kafka_offset": {"type": "integer"}}, "'kafka_offset' is the export's own"),
+        ({"kafka_offset": {"type": "integer"}}, "'kafka_offset' is reserved"),
         ({"a": {"type": "integer"}, "A": {"type": "integer"}}, "differ in case only: a"),
     ):
         decoder = DecoderSpec(**json_spec(properties)).open()

@@ -90,7 +90,7 @@ def test_every_problem_is_reported_together():
         ("include_headers", "did you mean 'includeHeaders'?"),
         ("startTimestamp", "did you mean 'startingTimestamp'?"),
         ("topic", "the options are asOf, assign, endingOffsets"),
-        ("bootstrap.servers", "is called 'kafka.bootstrap.servers'"),
+        ("bootstrap.servers", "is named 'kafka.bootstrap.servers'"),
         ("kafka.group.id", "is for a consumer group"),
         ("kafka.max.poll.records", "is for a Kafka client"),
         ("kafka.client.id", "needs 'kafka.bootstrap.servers'"),

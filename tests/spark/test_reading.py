@@ -181,7 +181,7 @@ def test_damaged_metadata_stops_only_reads_that_name_what_it_describes(cluster, 
 
 def test_a_store_without_a_cluster_is_an_error_and_not_an_empty_read(cluster, tmp_path):
     given = {"metadata": f"sqlite:///{tmp_path}/other.db", "subscribe": "t"}
-    with pytest.raises(InvalidConfig, match="'metadata' names a store that holds no cluster"):
+    with pytest.raises(InvalidConfig, match="'metadata' names a store without a cluster"):
         rows(cluster, **given)
 
 

@@ -94,7 +94,7 @@ def test_all_that_is_wrong_is_told_at_once():
 @pytest.mark.parametrize(
     ("columns", "found"),
     [
-        ("key string", ["column 'value' is missing: it is what the records hold"]),
+        ("key string", ["column 'value' is missing: add it, with the records' values"]),
         ("value long, key date", ["column 'key' is date", "column 'value' is bigint"]),
         ("value binary, partition long", ["column 'partition' is bigint; it must be int"]),
         ("value binary, headers map<string,binary>", ["it must be array<struct<key:string"]),
@@ -112,7 +112,7 @@ def test_columns_that_cannot_be_records_are_named(columns, found):
 @pytest.mark.usefixtures("spark")
 def test_a_topic_is_needed_from_somewhere():
     assert problems("value string") == [
-        "give the option 'topic', or a column 'topic' that says it for every row"
+        "give the option 'topic', or a column 'topic' with every row's topic"
     ]
     schema = "topic string, value string, key binary, partition int, more map<string,date>"
     check_columns(StructType.fromDDL(schema), parse_sink_options(SERVERS))

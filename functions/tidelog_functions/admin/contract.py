@@ -16,7 +16,7 @@ from tidelog_functions.admin.schema import Checker, Schema
 
 DOCUMENT = Path(__file__).with_name("openapi.json")
 QUERY_FIELDS_MAX = 20
-PROBLEMS_TOLD_MAX = 20
+PROBLEMS_REPORTED_MAX = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,6 +209,6 @@ def _operation(operation: Mapping[str, Any], known: Mapping[str, Any]) -> _Opera
 
 
 def _sentence(problems: list[str]) -> str:
-    text = "; ".join(problems[:PROBLEMS_TOLD_MAX])
-    more = len(problems) - PROBLEMS_TOLD_MAX
+    text = "; ".join(problems[:PROBLEMS_REPORTED_MAX])
+    more = len(problems) - PROBLEMS_REPORTED_MAX
     return f"{text}{f'; and {more} more' if more > 0 else ''}."

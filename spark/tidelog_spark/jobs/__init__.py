@@ -1,1 +1,1 @@
-"""Jobs over the tiered log, spread by Spark."""
+"""Jobs over the tiered log, run in parallel by Spark."""

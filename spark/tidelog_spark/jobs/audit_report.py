@@ -1,4 +1,4 @@
-"""The report of an audit as two tables, to which every audit adds."""
+"""The report of an audit as two tables, to which every audit appends."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PROBLEM_COLUMNS = (
 
 
 def write_report(spark: SparkSession, report: AuditReport, url: str, *, format: str) -> None:
-    """Add the report's two tables to the folders below ``url``, with the time in each row."""
+    """Append the report's two tables below ``url``, with the time in each row."""
     now = datetime.now(UTC)
     for name, rows, columns in (
         ("partitions", report.partitions, _PARTITION_COLUMNS),

@@ -1,4 +1,4 @@
-"""What an audit does in Spark's tasks: check segments one by one, then join them in order."""
+"""An audit's Spark tasks: they check segments one by one, then join them in order."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from tidelog_core.verification.segment_check import check_segment
 from tidelog_spark.jobs.producers import SPAN, BrokenSequence, SequenceRules, follow, no_spans
 from tidelog_spark.jobs.segment_scan import SegmentScan, scan_segment
 
-# Of one kind in one segment. There is a line more that says how many more there are.
-PROBLEMS_TOLD_MAX = 20
+# Per kind and segment. A further line gives the number of the rest.
+PROBLEMS_REPORTED_MAX = 20
 
-# Sections that grow with the segment; what decides on the chain of hashes is in the others.
+# Sections that grow with the segment; the hash chain needs only the others.
 _LARGE_SECTIONS = frozenset(
     {
         SectionKind.BATCHES,
@@ -39,19 +39,19 @@ StretchKey = tuple[str, int, int]  # topic, partition, number in the order of th
 
 @dataclass(frozen=True, slots=True)
 class AuditProblem:
-    """Something that is not as it must be: a row of the report."""
+    """A problem found by the audit: a row of the report."""
 
-    topic: str | None  # None: of no one partition
+    topic: str | None  # None: not specific to a partition
     partition: int | None
     check: str  # objects, chain, offsets or producers
-    object: str  # the object's key, or the metadata item's where that is wrong
-    offset: int | None  # where the problem is one of a batch
+    object: str  # the object's key, or the damaged metadata item's
+    offset: int | None  # if the problem is in a batch
     problem: str
 
 
 @dataclass(frozen=True, slots=True)
 class NumberedStretch:
-    """The offsets ``[start, end)`` that a segment is read for, and their place in the log."""
+    """The offsets ``[start, end)`` that a segment is read for, and their order in the log."""
 
     number: int
     start_offset: int
@@ -70,11 +70,11 @@ class SegmentTask:
 
 @dataclass(frozen=True, slots=True)
 class CheckedSegment:
-    """What one segment's check came to."""
+    """The result of checking one segment."""
 
     name: TopicPartition
     segment: SegmentMeta
-    index: LightIndex | None  # None: it is not whole
+    index: LightIndex | None  # None: it is not intact
     batch_count: int
     record_count: int
     problems: tuple[AuditProblem, ...]
@@ -82,7 +82,7 @@ class CheckedSegment:
 
 @dataclass(frozen=True, slots=True)
 class CheckedStretch:
-    """What a stretch tells of its producers."""
+    """A stretch's producers, after the check."""
 
     start_offset: int
     end_offset: int
@@ -92,14 +92,14 @@ class CheckedStretch:
 
 @dataclass(frozen=True, slots=True)
 class LightIndex:
-    """An index object without what grows with the segment, small enough for the driver."""
+    """An index object without the sections that grow with the segment, for the driver."""
 
     header: IndexFile
     sections: dict[int, bytes]
 
     @classmethod
     def of(cls, index: IndexFile) -> LightIndex:
-        """Return what is kept of an index."""
+        """Return the light copy of an index."""
         kept = {
             kind: bytes(section)
             for kind, section in index.sections.items()
@@ -108,7 +108,7 @@ class LightIndex:
         return cls(dataclasses.replace(index, sections={}), kept)
 
     def index(self) -> IndexFile:
-        """Return it as an index again."""
+        """Return it as an index."""
         sections = {kind: memoryview(section) for kind, section in self.sections.items()}
         return dataclasses.replace(self.header, sections=sections)
 
@@ -123,7 +123,7 @@ def check_segments(
     cluster_id: str,
     expiration_ms: int,
 ) -> Iterator[Checked]:
-    """Yield what the check of every segment came to, with its stretches."""
+    """Yield the result of checking each segment, with its stretches."""
     with asyncio.Runner() as runner:
         objects = runner.run(_opened(open_store))
         try:
@@ -152,7 +152,7 @@ async def _check(
                 end_offset=segment.end_offset,
                 stretches=[(one.start_offset, one.end_offset) for one in task.stretches],
                 rules=SequenceRules(may_skip=task.is_compacted, expiration_ms=expiration_ms),
-                problem_max=PROBLEMS_TOLD_MAX,
+                problem_max=PROBLEMS_REPORTED_MAX,
             )
         )
 
@@ -219,10 +219,10 @@ def _rest(name: TopicPartition, check: str, key: str, count: int) -> list[AuditP
 def join_stretches(
     stretches: Iterable[tuple[StretchKey, CheckedStretch]], *, rules_of: dict[str, SequenceRules]
 ) -> Iterator[AuditProblem]:
-    """Yield where producers do not go on from one stretch to the next.
+    """Yield the gaps in producers' sequences between stretches.
 
-    The stretches of a partition come together and in order. Behind a hole, or a segment
-    that could not be read, every producer may begin anywhere.
+    The stretches of a partition arrive together and in order. After a hole, or a segment that
+    could not be read, every producer may start at any sequence.
     """
     partition: tuple[str, int] | None = None
     state, end_offset = no_spans(), -1
@@ -235,6 +235,6 @@ def join_stretches(
             continue
         spans = np.frombuffer(stretch.spans, SPAN)
         state, broken, count = follow(
-            np.concatenate((state, spans)), rules_of[topic], problem_max=PROBLEMS_TOLD_MAX
+            np.concatenate((state, spans)), rules_of[topic], problem_max=PROBLEMS_REPORTED_MAX
         )
         yield from sequence_problems(TopicPartition(topic, number), stretch.object, broken, count)

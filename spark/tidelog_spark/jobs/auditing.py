@@ -1,11 +1,10 @@
-"""Is all of the tiered history whole, from the first segment to the last?
+"""Audits the whole tiered history, from the first segment to the last.
 
-Every segment that counts is checked in a task of its own, by the checks of ``tidelog
-verify``: both objects, all CRCs, the hashes, every batch. Besides, the batch headers tell
-whether offsets are missing within it and whether every producer's sequences go on without
-a break. What a segment tells of its producers is drawn together to a row or two for each,
-and joined in the order of the log, in tasks again. The chain of hashes is followed on the
-driver, which needs a hundred bytes of a segment for that.
+Every valid segment is checked in its own task with the checks of ``tidelog verify``: both
+objects, all CRCs, the hashes, every batch. In addition, the batch headers show whether
+offsets are missing within the segment and whether every producer's sequences are without
+gaps. A segment's producers are reduced to a row or two each, and joined in log order in
+further tasks. The driver follows the hash chain, which needs a hundred bytes per segment.
 """
 
 from __future__ import annotations
@@ -47,25 +46,25 @@ from tidelog_spark.jobs.audit_tasks import (
 )
 from tidelog_spark.jobs.producers import EXPIRATION_MS, SequenceRules
 
-TASKS_MAX = 10_000  # of one stage; the driver keeps account of each
+TASKS_MAX = 10_000  # of one stage; the driver tracks each
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditRequest:
-    """What is to be audited."""
+    """The partitions to audit, and their stores."""
 
     objects: str  # url of the object store
-    metadata: str | None  # url of the metadata store; None: by the bucket alone
-    cluster_id: str | None = None  # which, where the bucket alone is asked and has several
-    topics: tuple[str, ...] = ()  # all where none is named
-    # Topics that were compacted once, besides those that say so of themselves.
+    metadata: str | None  # url of the metadata store; None: only the bucket is read
+    cluster_id: str | None = None  # the cluster to audit if the bucket has several
+    topics: tuple[str, ...] = ()  # all by default
+    # Topics that were compacted before, in addition to those that are configured so now.
     compacted: tuple[str, ...] = ()
-    producer_expiration_ms: int = EXPIRATION_MS  # producer.id.expiration.ms, as it was
+    producer_expiration_ms: int = EXPIRATION_MS  # the value of producer.id.expiration.ms
 
 
 @dataclass(frozen=True, slots=True)
 class AuditedPartition:
-    """What there is of a partition: a row of the report."""
+    """The audited contents of a partition: a row of the report."""
 
     topic: str
     partition: int
@@ -80,14 +79,14 @@ class AuditedPartition:
 
 @dataclass(frozen=True, slots=True)
 class AuditReport:
-    """What an audit came to."""
+    """The result of an audit."""
 
     partitions: tuple[AuditedPartition, ...]
     problems: tuple[AuditProblem, ...]
     notes: tuple[str, ...]  # see ``Planned``; not part of the document
 
     def document(self) -> dict[str, object]:
-        """Return the report as JSON has it."""
+        """Return the report as a JSON document."""
         return {
             "ok": not self.problems,
             "partitions": [asdict(row) for row in self.partitions],
@@ -102,7 +101,7 @@ def audit(
 
     Raises ``ClusterNotFound``, ``UnknownTopicOrPartition``.
     """
-    # In a thread of its own: a notebook's driver already runs an event loop in this one.
+    # In a separate thread: a notebook's driver already runs an event loop in this one.
     with ThreadPoolExecutor(1, thread_name_prefix="audit") as executor:
         return executor.submit(asyncio.run, _audit(spark, request, show_reading)).result()
 
@@ -117,7 +116,7 @@ async def _audit(
 async def audit_planned(
     spark: SparkSession, request: AuditRequest, planned: Planned
 ) -> AuditReport:
-    """Check what is planned. What retention removes meanwhile is no problem."""
+    """Check the planned segments. Segments removed by retention since are no problem."""
     compacted = {
         topic
         for topic, configs in planned.configs.items()
@@ -136,14 +135,14 @@ async def audit_planned(
         )
         problems += found
         rows.append(_row(plan, left, len(found)))
-    problems += [_told(one) for one in planned.strays if not one.is_leftover]
+    problems += [_audit_problem(one) for one in planned.strays if not one.is_leftover]
     return AuditReport(tuple(rows), tuple(problems), tuple(planned.notes))
 
 
 def planned_audit(
     request: AuditRequest, show_reading: ShowReading = show_nothing
 ) -> AbstractAsyncContextManager[Planned]:
-    """Give what is to be audited, with the stores open; raises as ``audit``."""
+    """Open the stores and plan the audit; raises as ``audit``."""
     if request.metadata is None:
         return planned_by_bucket(
             request.objects, request.topics, request.cluster_id, show_reading=show_reading
@@ -154,7 +153,7 @@ def planned_audit(
 def _run_stages(
     spark: SparkSession, request: AuditRequest, planned: Planned, compacted: set[str]
 ) -> tuple[list[CheckedSegment], dict[TopicPartition, list[AuditProblem]]]:
-    """Return every segment's check, and what was found where segments were joined."""
+    """Return every segment's check, and the problems found by joining segments."""
     tasks = [task for plan in planned.partitions for task in _tasks(plan, compacted)]
     if not tasks:
         return [], {}
@@ -167,7 +166,7 @@ def _run_stages(
     )
     slice_count = min(len(tasks), TASKS_MAX)
     checked = context.parallelize(tasks, slice_count).mapPartitions(check)
-    # What was read is not read again for the second stage.
+    # Cached: the second stage must not read the segments again.
     checked.persist(StorageLevel.MEMORY_AND_DISK)
     try:
         segments = checked.map(_segment_of).collect()
@@ -207,7 +206,7 @@ def _tasks(plan: PartitionPlan, compacted: set[str]) -> Iterator[SegmentTask]:
             plan.name,
             segment,
             tuple(numbered.get(segment.segment_id, ())),
-            # One that was rewritten may lack records whatever the topic's policy is.
+            # A rewritten segment may lack records under any cleanup policy.
             is_compacted=plan.name.topic in compacted or segment.rewrite_epoch > 0,
         )
 
@@ -230,14 +229,14 @@ async def _partition_problems(
     checked: Sequence[CheckedSegment],
     joined: Iterable[AuditProblem],
 ) -> tuple[list[CheckedSegment], list[AuditProblem]]:
-    """Return the segments that still count, and all that is wrong with the partition."""
-    problems = [_told(one) for one in plan.problems]
+    """Return the segments that are still valid, and all problems of the partition."""
+    problems = [_audit_problem(one) for one in plan.problems]
     left: list[CheckedSegment] = []
     links = []
     for one in checked:
         keys = segment_keys(planned.cluster_id, plan.name.topic, one.segment)
         if one.problems and not await planned.truth.is_still_there(one.segment, keys):
-            continue  # Retention has removed it meanwhile.
+            continue  # Retention has removed it since.
         left.append(one)
         problems += one.problems
         links.append((one.segment, keys, None if one.index is None else one.index.index()))
@@ -250,7 +249,7 @@ async def _partition_problems(
     return left, [*problems, *joined]
 
 
-def _told(problem: Problem) -> AuditProblem:
+def _audit_problem(problem: Problem) -> AuditProblem:
     name = problem.partition
     return AuditProblem(
         topic=None if name is None else name.topic,

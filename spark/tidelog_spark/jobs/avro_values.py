@@ -1,9 +1,9 @@
-"""Avro values by a schema: the fields of a record become columns.
+"""Decodes Avro values: the fields of a record become columns.
 
-Values are encoded with the schema given, without a container. With Confluent's framing
-the id before each is passed over: the schema given must then be the one they were
-written with. Types become Arrow's as Avro's specification gives them; a union may be of
-one type and null.
+Values are encoded with the given schema, without a container. With Confluent's framing
+the id before each value is skipped: the given schema must then be the one they were
+written with. Avro types become the Arrow types that Avro's specification names; a union
+may consist of one type and null.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tidelog_spark.jobs.value_decoder import (
     unframed,
 )
 
-DEPTH_MAX = 32  # of a schema, which may name itself
+DEPTH_MAX = 32  # of a schema, which may contain itself
 _TYPES = {
     "boolean": pa.bool_(),
     "int": pa.int32(),
@@ -45,7 +45,7 @@ _LOGICAL_TYPES = {
     "local-timestamp-millis": pa.timestamp("us"),
     "local-timestamp-micros": pa.timestamp("us"),
 }
-# What the reader raises for bytes that are not of the schema: it has no error of its own.
+# The reader's exceptions for bytes that do not match the schema: it has no error class.
 _UNREADABLE = (
     UnreadableValue,
     EOFError,
@@ -89,7 +89,7 @@ class AvroValues:
 
 
 def _without_uuids(schema: object) -> object:
-    """Return the schema with UUIDs as the text that they are written as."""
+    """Return the schema with UUIDs as strings, as they are encoded."""
     if isinstance(schema, list):
         return [_without_uuids(one) for one in schema]
     if not isinstance(schema, dict):
@@ -102,26 +102,26 @@ def _without_uuids(schema: object) -> object:
 
 
 class _TypeReader:
-    """Arrow's types of Avro's, named ones remembered."""
+    """Converts Avro types to Arrow types; remembers named ones."""
 
     def __init__(self) -> None:
         self._named: dict[str, object] = {}
 
     def type_of(self, schema: object, where: str, depth: int) -> pa.DataType:
-        """Return the type. Raises ``InvalidConfig`` for what has none."""
+        """Return the Arrow type. Raises ``InvalidConfig`` if there is none."""
         if depth == 0:
             raise InvalidConfig([f"the Avro schema of {where} is nested too deep, or in itself"])
         if isinstance(schema, list):
             others = [one for one in schema if one != "null"]
             if len(others) != 1:
-                raise InvalidConfig([f"{where} is a union of several types, which is no column"])
+                raise InvalidConfig([f"{where} is a union of several types; no column has it"])
             return self.type_of(others[0], where, depth - 1)
         if isinstance(schema, str):
             if schema in _TYPES:
                 return _TYPES[schema]
             if schema in self._named:
                 return self.type_of(self._named[schema], where, depth - 1)
-            raise InvalidConfig([f"{where} has the type {schema!r}, which is no column's"])
+            raise InvalidConfig([f"{where} has the type {schema!r}; no column has it"])
         assert isinstance(schema, dict)
         return self._complex(schema, where, depth)
 

@@ -1,10 +1,10 @@
-"""A table into a topic, once: whatever is interrupted goes on where it was.
+"""Writes a table into a topic exactly once; an interrupted run can be continued.
 
-The rows are first made into the sink's columns, then cut into a fixed number of tasks by
-their key and value: so which rows a task has does not depend on how the table is read.
-Each task commits its rows with a mark (``sink.task``). Run again under the same id, the
-job finds the marks and writes what is missing; where nothing is, it does not even read
-the table. The plan is kept beside the marks: another one under the same id is refused.
+The rows are converted to the sink's columns, then divided into a fixed number of tasks by
+key and value: so a task's rows do not depend on how the table is read. Each task commits
+its rows with a mark (``sink.task``). A second run with the same id finds the marks and
+writes the missing rows; if none are missing, it does not read the table. The plan is
+stored beside the marks: a different plan under the same id is rejected.
 
 Marks and plan last as long as the cluster keeps the offsets of groups without members
 (``offsets.retention.minutes``), counted from the last of them.
@@ -32,16 +32,16 @@ from tidelog_spark.source import register
 
 TASK_COUNT = 64
 MARKS_AT_ONCE = 64
-# Nulls stay, so that a record has all of a row's columns.
+# Nulls are included, so that a record has all of a row's columns.
 _JSON = {"ignoreNullFields": "false"}
 _DIRECTION = re.compile(r"\s+(asc|desc)\s*$", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackfillRequest:
-    """A table, the topic that it goes into, and how its rows become records.
+    """A table, its target topic, and the expressions that make records of its rows.
 
-    One of ``path``, ``table`` and ``query`` says where the rows are. The others are SQL
+    Exactly one of ``path``, ``table`` and ``query`` gives the rows. The others are SQL
     expressions over the table's columns.
     """
 
@@ -55,35 +55,35 @@ class BackfillRequest:
     key: str | None = None  # None: records without a key
     value: str | None = None  # None: the whole row as JSON
     headers: str | None = None
-    timestamp: str | None = None  # None: the time of the writing
+    timestamp: str | None = None  # None: the time of writing
     partition: str | None = None
     order_by: tuple[str, ...] = ()  # of the records of one key; may end in desc
 
     def problems(self) -> list[str]:
-        """Return what is wrong, one sentence each."""
+        """Return the problems, one sentence each."""
         found = []
         if sum(source is not None for source in (self.path, self.table, self.query)) != 1:
             found.append("give one of a path, a table and a query")
         if self.order_by and self.key is None:
-            found.append("an order is that of the records of one key: give a key")
+            found.append("order_by orders the records of one key: give a key too")
         return found
 
     @property
     def default_id(self) -> str:
-        """Return the id of a backfill that is asked for like this."""
+        """Return the id derived from all other fields."""
         text = json.dumps(asdict(self), sort_keys=True)
         return "backfill-" + hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True)
 class BackfillReport:
-    """What a backfill has come to."""
+    """The result of a backfill."""
 
     backfill_id: str
     topic: str
     task_count: int
-    tasks_found_written: int  # by a run before this one
-    row_count: int  # of all runs
+    tasks_found_written: int  # by an earlier run
+    row_count: int  # over all runs
 
     def document(self) -> dict[str, object]:
         """Return what ``--json`` prints."""
@@ -91,7 +91,7 @@ class BackfillReport:
 
 
 class PlanChanged(InvalidConfig):
-    """Under this id a backfill was begun that is not this one."""
+    """A different backfill was started with this id."""
 
 
 def backfill(
@@ -102,11 +102,11 @@ def backfill(
     backfill_id: str | None = None,
     task_count: int | None = None,
 ) -> BackfillReport:
-    """Write the table's rows into the topic; those of tasks that were written stay as they are.
+    """Write the table's rows into the topic, skipping tasks written by an earlier run.
 
-    ``sink`` are the options of the sink (``kafka.…``). Without a ``task_count`` it is that of
-    the run before, or ``TASK_COUNT``. The table must not change from one run to the next.
-    Raises ``InvalidConfig`` with every problem, ``PlanChanged``.
+    ``sink`` holds options of the sink (``kafka.…``). ``task_count`` defaults to that of the
+    earlier run, or ``TASK_COUNT``. The table must not change between runs. Raises
+    ``InvalidConfig`` with all problems, ``PlanChanged``.
     """
     backfill_id = backfill_id or request.default_id
     options = parse_sink_options({**sink, "topic": request.topic, "writeId": backfill_id})
@@ -126,7 +126,7 @@ def backfill(
 
 
 def read_table(spark: SparkSession, request: BackfillRequest) -> DataFrame:
-    """Return the rows that the request asks for."""
+    """Return the requested rows."""
     if request.query is not None:
         table = spark.sql(request.query)
     elif request.table is not None:
@@ -138,10 +138,10 @@ def read_table(spark: SparkSession, request: BackfillRequest) -> DataFrame:
 
 
 def records(table: DataFrame, request: BackfillRequest) -> DataFrame:
-    """Return the rows as the sink's columns, and the columns to be ordered by.
+    """Return the rows as the sink's columns, and the columns to order by.
 
-    What is neither text nor bytes becomes text: a struct, an array or a map as JSON.
-    Raises ``InvalidConfig`` for expressions that come to something else each time.
+    Values other than text and bytes become text: a struct, an array or a map as JSON.
+    Raises ``InvalidConfig`` for expressions that are not deterministic.
     """
     whole_row = F.to_json(F.struct(*map(_quoted, table.columns)), _JSON)
     columns = {
@@ -157,7 +157,7 @@ def records(table: DataFrame, request: BackfillRequest) -> DataFrame:
         for number, each in enumerate(request.order_by)
     ]
     rows = table.select(*chosen, *order)
-    # Nothing public tells.
+    # Spark has no public method for this.
     if not rows._jdf.queryExecution().analyzed().deterministic():  # noqa: SLF001
         raise InvalidConfig(
             [
@@ -169,7 +169,7 @@ def records(table: DataFrame, request: BackfillRequest) -> DataFrame:
 
 
 def _cut(rows: DataFrame, request: BackfillRequest, task_count: int) -> DataFrame:
-    """Return the rows in that many tasks; which one a row is in depends on the row alone."""
+    """Divide the rows into tasks; a row's task depends only on the row."""
     if not request.order_by:
         by = ["key", "value"] if request.key is not None else ["value"]
         return rows.repartition(task_count, *by)
@@ -204,7 +204,7 @@ def _quoted(name: str) -> Column:
 async def _plan(
     options: SinkOptions, names: SinkNames, request: BackfillRequest, task_count: int | None
 ) -> int:
-    """Return how many tasks the backfill has, which the first run says once and for all."""
+    """Return the number of tasks, which the first run fixes."""
     async with open_admin(options) as admin:
         found = (await admin.list_group_offsets(names.group_id, [MARKED])).get(MARKED)
         if found is not None:
@@ -224,7 +224,7 @@ async def _plan(
 
 
 async def _marks(options: SinkOptions, names: SinkNames, task_count: int) -> dict[int, int]:
-    """Return how many rows each task has written, of those that have."""
+    """Return the number of rows written by each finished task."""
     marks: dict[int, int] = {}
     async with open_admin(options) as admin:
 

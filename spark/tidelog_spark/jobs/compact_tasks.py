@@ -1,4 +1,4 @@
-"""The parts of compacting one large partition, as tasks of Spark."""
+"""Compacts the parts of one large partition in Spark tasks."""
 
 from __future__ import annotations
 
@@ -26,25 +26,25 @@ R = TypeVar("R")
 
 
 class PartFailed(TidelogError):
-    """A task has met with an error that another try would meet too."""
+    """A task failed with an error that a retry would meet again."""
 
     code = ErrorCode.unknown_server_error
 
 
 @dataclass(frozen=True, slots=True)
 class PartResult(Generic[R]):
-    """What a task has come to."""
+    """The result of a task."""
 
-    value: R | None  # None where there is a problem
+    value: R | None  # None if there is a problem
     problem: str = ""
-    is_claimed: bool = False  # the problem: another process has the partition by now
+    is_claimed: bool = False  # the problem: another process has claimed the partition
 
 
 class SparkWorkers:
-    """Does the parts in tasks. What they share is broadcast, and removed after them.
+    """Runs the parts as tasks. Shared data is broadcast, and removed afterwards.
 
-    Errors of our own are results, so that Spark does not try them again; what a lost executor
-    was at is tried again by Spark.
+    Tidelog's errors are returned as results, so that Spark does not retry them; Spark does
+    retry the tasks of a lost executor.
     """
 
     def __init__(self, context: SparkContext, target: RewriteTarget, part_count: int) -> None:
@@ -54,17 +54,17 @@ class SparkWorkers:
 
     @property
     def part_count(self) -> int:
-        """Into how many parts to cut."""
+        """Return the number of parts."""
         return self._part_count
 
     async def map(self, parts: Sequence[MapPart]) -> list[OffsetMap]:
-        """Return ``map_part`` of each."""
+        """Return ``map_part`` of each part."""
         return await self._collect(parts, lambda: map_part)
 
     async def rewrite(
         self, plan: RewritePlan, parts: Sequence[RewritePart]
     ) -> list[list[PreparedGroup]]:
-        """Return ``rewrite_part`` of each."""
+        """Return ``rewrite_part`` of each part."""
         shared = self._context.broadcast(plan)
 
         def work() -> Callable[[PartitionTier, RewritePart], Awaitable[list[PreparedGroup]]]:
@@ -87,7 +87,7 @@ class SparkWorkers:
         tasks = self._context.parallelize(list(parts), len(parts)).map(
             lambda part: run_part(target, part, work())
         )
-        # The driver's loop goes on, and keeps the claim.
+        # The driver's loop keeps running, which renews the claim.
         found: list[PartResult[R]] = await asyncio.to_thread(tasks.collect)
         if any(result.is_claimed for result in found):
             raise PartitionClaimed(target.topic.topic_id, target.partition)
@@ -100,7 +100,7 @@ class SparkWorkers:
 def run_part(
     target: RewriteTarget, part: P, work: Callable[[PartitionTier, P], Awaitable[R]]
 ) -> PartResult[R]:
-    """Do one part, in a task."""
+    """Run one part, in a task."""
 
     async def run() -> R:
         async with target.opened() as tier:

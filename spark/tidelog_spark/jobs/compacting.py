@@ -1,10 +1,10 @@
 """Compacts the tiered segments of many partitions in Spark.
 
-Each partition is a task that does what ``tidelog job compact`` does for it in one process. A
-partition of more than ``--split-bytes`` is the work of several tasks: some map its keys, then
-some rewrite its segments, and the driver swaps them in (``tidelog_core.rewriting.spread``). A
-task that is tried again, or runs twice, meets its own claim or what it has swapped, and either
-is harmless: ``tidelog_core.rewriting.swap`` says why.
+Each partition is a task that does the same as ``tidelog job compact`` in one process. A
+partition larger than ``--split-bytes`` takes several tasks: some map its keys, then some
+rewrite its segments, and the driver swaps them in (``tidelog_core.rewriting.spread``). A
+task that is retried, or runs twice, finds its own claim or its own swap, and either is
+harmless: ``tidelog_core.rewriting.swap`` says why.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from tidelog_core.rewriting.targets import RewriteTarget
 
 from tidelog_spark.jobs.compact_tasks import SparkWorkers
 
-PARTS_MAX = 1000  # tasks for one partition; what they share is sent to each executor
-SPLIT_BYTES = 1 << 30  # a segment: a task takes seconds at least, and minutes at most
+PARTS_MAX = 1000  # tasks for one partition; their shared data is sent to each executor
+SPLIT_BYTES = 1 << 30  # one segment: a task takes between seconds and minutes
 
 
 @dataclass(frozen=True, slots=True)
 class TaskResult:
-    """What a task has come to; one of the two is ``None``."""
+    """The result of a task; exactly one of the two is ``None``."""
 
     report: CompactionReport | None
     problem: str | None
@@ -40,7 +40,7 @@ def compact_all(
     is_forced: bool,
     split_bytes: int = SPLIT_BYTES,
 ) -> list[TaskResult]:
-    """Compact each partition in one task, or in several; return their results in order."""
+    """Compact each partition in one or more tasks; return the results in order."""
     counts = [asyncio.run(_part_count(target, split_bytes)) for target in targets]
     small = [target for target, count in zip(targets, counts, strict=True) if count == 1]
     done: list[TaskResult] = []
@@ -59,19 +59,19 @@ def compact_all(
 
 
 async def _part_count(target: RewriteTarget, split_bytes: int) -> int:
-    """Return how many tasks the partition is worth; one also where it cannot be looked at."""
+    """Return the partition's number of tasks; 1 if it cannot be read."""
     try:
         async with target.opened() as tier:
             size_bytes = sum(segment.size_bytes for segment in (await tier.live()).segments)
     except TidelogError:
-        return 1  # Its task says what is wrong with it.
+        return 1  # Its task reports the problem.
     return max(1, min(-(-size_bytes // split_bytes), PARTS_MAX))
 
 
 def compact_in_task(
     target: RewriteTarget, *, is_forced: bool, workers: Workers | None = None
 ) -> TaskResult:
-    """Compact one partition. What is wrong with it is a result, and stops no other."""
+    """Compact one partition. A problem is returned, and does not stop other partitions."""
 
     async def compact() -> CompactionReport:
         async with target.opened() as tier:

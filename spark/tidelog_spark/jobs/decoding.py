@@ -1,4 +1,4 @@
-"""Turns the bytes of records' values into columns, in the format that they are said to have."""
+"""Selects the decoder that turns record values into columns."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ FRAMINGS = ("none", "confluent")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecoderSpec:
-    """How values are to be read, as it is sent to tasks."""
+    """The format of values, in a form that can be sent to tasks."""
 
     format: str = "raw"
-    schema: bytes = b""  # what the schema's file holds
+    schema: bytes = b""  # content of the schema's file
     message: str = ""  # Protobuf's full name of the message
     framing: str = "none"
 
     def open(self) -> ValueDecoder:
-        """Return a decoder. Raises ``InvalidConfig`` where the schema cannot be used."""
+        """Return a decoder. Raises ``InvalidConfig`` if the schema is not usable."""
         if self.framing not in FRAMINGS:
             raise InvalidConfig([f"framing {self.framing!r} must be one of {', '.join(FRAMINGS)}"])
         is_framed = self.framing == "confluent"
@@ -49,7 +49,7 @@ RAW = DecoderSpec()
 
 
 class RawValues:
-    """Values as they are, in one column."""
+    """Values unchanged, in one column."""
 
     fields = (pa.field("kafka_value", pa.binary()),)
 

@@ -2,9 +2,9 @@
 
 The next offset of each partition is the version of an application transaction of the
 table (``txn`` in the protocol), named after the partition. Files and versions are in one
-commit, checkpoints keep the versions for ever, and of two commits at once that set the
-same application's version the later one fails. Source: Delta transaction log protocol,
-transaction identifiers.
+commit, checkpoints keep the versions forever, and if two concurrent commits set the
+version of the same application, the later one fails. Source: Delta transaction log
+protocol, transaction identifiers.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ COMMIT_ATTEMPTS_MAX = 10
 
 
 class DeltaLakeTable:
-    """A Delta table, made at the first export."""
+    """A Delta table, created by the first export."""
 
     has_partition_columns = True
 
@@ -45,11 +45,11 @@ class DeltaLakeTable:
 
     @property
     def location(self) -> str:
-        """The table's URL."""
+        """Return the table's URL."""
         return self._location
 
     def prepare(self, schema: pa.Schema) -> pa.Schema:
-        """Make the table or add columns to it, each a commit of its own without files."""
+        """Create the table or add columns, in a commit without files."""
         wanted = pa.schema([*schema, *partition_fields(self._partitions)])
         try:
             table = DeltaTable(self._location)
@@ -74,21 +74,21 @@ class DeltaLakeTable:
         return _offsets(self._table, partitions)
 
     def commit(self, files: Sequence[WrittenFile], offsets: Offsets, *, run_id: str) -> None:
-        """Add the files and set the versions, again where others commit meanwhile."""
+        """Add the files and set the versions; retries after unrelated commits."""
         assert self._table is not None
         expected, schema = _offsets(self._table, offsets), self._table.schema()
         for _ in range(COMMIT_ATTEMPTS_MAX):
             try:
                 self._commit_once(self._table, files, offsets, run_id)
             except CommitFailedError as error:
-                # Another export, or only a setting of the table that was changed.
+                # Another export, or only a change of a table setting.
                 self._table = DeltaTable(self._location)
                 is_same = _offsets(self._table, offsets) == expected
                 if not is_same or self._table.schema() != schema:
                     raise ExportConflict(f"{self._location}: {error}") from None
             else:
                 return
-        raise ExportConflict(f"{self._location}: others commit all the time")
+        raise ExportConflict(f"{self._location}: other writers commit too often; try again later")
 
     def _commit_once(
         self, table: DeltaTable, files: Sequence[WrittenFile], offsets: Offsets, run_id: str

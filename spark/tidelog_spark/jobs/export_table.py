@@ -1,9 +1,9 @@
-"""What an export asks of the table that it writes to, and the values it does it with.
+"""The interface of an export's target table, and its values.
 
-Every table keeps, in the commit that makes a run's files visible, up to which offset
-each partition is in it. A run reads that, writes files that nobody sees, and commits
-them together with the new offsets, unless the offsets are others by then. So whatever
-crashes or is tried twice, each record is in the table once.
+Every table stores, in the commit that makes a run's files visible, the end offset of each
+partition. A run reads these offsets, writes invisible files, and commits the files with the
+new offsets, unless the stored offsets have changed. So after any crash or retry, each
+record is in the table once.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Offsets = Mapping[str, int]
 
 
 class TimePartitions(Enum):
-    """By what of their timestamps records are kept apart. UTC."""
+    """The time unit that separates records into partitions, by timestamp. UTC."""
 
     NONE = "none"
     DAY = "day"
@@ -35,13 +35,13 @@ class TimePartitions(Enum):
 
 
 class ExportConflict(TidelogError):
-    """Another export into the table was faster. Nothing of this run is in the table."""
+    """Another export into the table came first. Nothing of this run is in the table."""
 
     code = ErrorCode.concurrent_transactions
 
 
 class SchemaConflict(TidelogError):
-    """The table has columns that the records no longer fit; columns may only be added."""
+    """The records do not match the table's columns; columns can only be added."""
 
     code = ErrorCode.invalid_config
 
@@ -51,65 +51,65 @@ class SchemaConflict(TidelogError):
 
 
 class CorruptExport(TidelogError):
-    """What the table says of its exports cannot be read."""
+    """The table's export state cannot be read."""
 
     code = ErrorCode.corrupt_message
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
-    """A Parquet file that is whole and that nobody sees yet."""
+    """A complete Parquet file that is not yet visible."""
 
-    path: str  # from the table's location on
+    path: str  # relative to the table's location
     size_bytes: int
     row_count: int
     hour: int | None  # since 1970, of all its records; with TimePartitions.DAY the day's first
 
     def partition_values(self, partitions: TimePartitions) -> dict[str, str]:
-        """Return the values of the partition columns, as Hive and Delta have them."""
+        """Return the values of the partition columns, in Hive's and Delta's form."""
         if self.hour is None:
             return {}
         return partition_values(self.hour, partitions)
 
 
 class ExportTable(Protocol):
-    """A table to add to. One driver, one thread."""
+    """A table to append to. For one thread of the driver."""
 
     @property
     def location(self) -> str:
-        """The URL below which files are written; known once the table is prepared."""
+        """The URL below which files are written; known after ``prepare``."""
 
     @property
     def has_partition_columns(self) -> bool:
-        """Whether date and hour are columns of the table, which are then not in its files."""
+        """Whether the table has columns for date and hour, which its files then omit."""
 
     def prepare(self, schema: pa.Schema) -> pa.Schema:
-        """Make the table, or add the columns that it lacks; return the schema to write.
+        """Create the table, or add missing columns; return the schema to write.
 
         The schema is without partition columns. Raises ``SchemaConflict``.
         """
 
     def offsets(self, partitions: Collection[str]) -> Offsets:
-        """Return what is exported of these, as of ``prepare``; none for what never was.
+        """Return the partitions' exported offsets as of ``prepare``; none for new ones.
 
         Raises ``CorruptExport``.
         """
 
     def commit(self, files: Sequence[WrittenFile], offsets: Offsets, *, run_id: str) -> None:
-        """Make the files visible, and the offsets those given, in one step.
+        """Make the files visible and set the offsets, atomically.
 
-        Offsets of partitions that are not given stay. Raises ``ExportConflict`` where
-        those of one that is given changed since ``prepare``, or may have.
+        Offsets of other partitions stay. Raises ``ExportConflict`` if an offset that is given
+        has changed since ``prepare``, or may have.
         """
 
 
 def partition_id(topic_id: UUID, partition: int) -> str:
-    """Return by what a partition is known: a topic created anew is another one."""
+    """Return the partition's key; a topic created again has a different one."""
     return f"{topic_id}-{partition}"
 
 
 def partition_values(hour: int, partitions: TimePartitions) -> dict[str, str]:
-    """Return date and, where asked for, hour of the day of an hour since 1970."""
+    """Return the date, and the hour of the day if required, of an hour since 1970."""
     values = {}
     if partitions is not TimePartitions.NONE:
         date = pa.scalar(hour // 24, pa.int32()).cast(pa.date32())
@@ -130,14 +130,14 @@ def partition_fields(partitions: TimePartitions) -> list[pa.Field]:
 
 
 def merged_schema(table: pa.Schema, wanted: pa.Schema) -> pa.Schema:
-    """Return the table's columns with those that are new; pure.
+    """Return the table's columns and the new ones. No I/O.
 
-    A column that is no longer wanted stays, and is null. Raises ``SchemaConflict``
-    naming every column whose type is another one.
+    A column that is no longer exported stays, and is null. Raises ``SchemaConflict`` with
+    every column whose type differs.
     """
     problems = [
         f"column {field.name!r} is {table.field(field.name).type} in the table and"
-        f" {field.type} in what is exported"
+        f" {field.type} in the export"
         for field in wanted
         if field.name in table.names and table.field(field.name).type != field.type
     ]
@@ -148,5 +148,5 @@ def merged_schema(table: pa.Schema, wanted: pa.Schema) -> pa.Schema:
 
 
 def offsets_to_text(offsets: Offsets) -> str:
-    """Return the offsets as a table keeps them."""
+    """Return the offsets in the form that tables store."""
     return json.dumps(dict(sorted(offsets.items())), separators=(",", ":"))

@@ -1,4 +1,4 @@
-"""What an export does in Spark's tasks: rows in, Parquet files out, nothing through the JVM."""
+"""An export's Spark tasks: rows in, Parquet files out, nothing through the JVM."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ _BAD_FIELDS = (pa.field(ERROR_COLUMN, pa.string()), pa.field(VALUE_COLUMN, pa.bi
 
 
 class BadRecord(TidelogError):
-    """A record's value cannot be decoded, and the export is to fail then."""
+    """A record's value cannot be decoded, and the export has to fail."""
 
     code = ErrorCode.invalid_record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteSettings:
-    """How rows become files; the same for every task of a run."""
+    """The format of the files; the same for every task of a run."""
 
     read: ReadOptions
     decoder: DecoderSpec
-    keeps_bad_records: bool  # in a column, rather than fail
+    keeps_bad_records: bool  # in a column, instead of failing
     location: str
     schema: pa.Schema  # of the files
     partitions: TimePartitions
@@ -60,7 +60,7 @@ class WriteSettings:
 
 @dataclass(frozen=True, slots=True)
 class WriteTask:
-    """Splits that are written into the same files."""
+    """Splits whose rows go into the same files."""
 
     number: int
     splits: tuple[Split, ...]
@@ -69,7 +69,7 @@ class WriteTask:
 def exported_schema(
     decoder: ValueDecoder, *, include_headers: bool, keeps_bad_records: bool
 ) -> pa.Schema:
-    """Return the columns of an export. Raises ``InvalidConfig`` where names meet."""
+    """Return the columns of an export. Raises ``InvalidConfig`` for conflicting names."""
     fields = list(_RECORD_FIELDS)
     if include_headers:
         fields.append(_HEADERS_FIELD)
@@ -78,7 +78,7 @@ def exported_schema(
     taken = {field.name for field in fields} | {DATE_COLUMN, HOUR_COLUMN}
     both = [field.name for field in decoder.fields if field.name.lower() in taken]
     if both:
-        raise InvalidConfig([f"the schema's field {name!r} is the export's own" for name in both])
+        raise InvalidConfig([f"the schema's field {name!r} is reserved" for name in both])
     names = [field.name.lower() for field in decoder.fields]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
@@ -89,8 +89,8 @@ def exported_schema(
 def write_tasks(tasks: Iterable[WriteTask], settings: WriteSettings) -> Iterator[WrittenFile]:
     """Write every task's rows and yield the files.
 
-    A task that is tried again writes files of other names: what the driver is told of is
-    what counts. Raises ``BadRecord`` and what a read raises.
+    A retried task writes files with other names; only files reported to the driver are
+    committed. Raises ``BadRecord`` and the errors of a read.
     """
     decoder = settings.decoder.open()
     for task in tasks:

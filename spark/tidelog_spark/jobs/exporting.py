@@ -1,8 +1,8 @@
-"""An export's run: from where the table has got to, to where the tiered log ends.
+"""A run of an export: from the table's end offsets to the end of the tiered log.
 
-One run: prepare the table, read what it has, plan from there, write files in Spark's
-tasks, commit files and offsets together. A run that breaks off anywhere before the
-commit has changed nothing that is seen, and the next one does the same work again.
+One run: prepare the table, read its offsets, plan from there, write files in Spark's
+tasks, commit files and offsets together. A run that fails before the commit has no visible
+effect, and the next one repeats its work.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ from tidelog_spark.session import plan_read
 
 logger = logging.getLogger(__name__)
 
-# A task's files are about as large as what it reads, if that compresses alike.
+# A task's files are about as large as its input, if that compresses equally.
 TASK_SIZE_BYTES = 128 << 20
 TASKS_MAX = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportRequest:
-    """What is to be exported, and how."""
+    """The topics to export, and the format."""
 
     metadata: str
     objects: str
@@ -66,12 +66,12 @@ class ExportRequest:
     keeps_bad_records: bool = False
     is_read_committed: bool = True
     fail_on_data_loss: bool = True
-    offsets_per_partition_max: int | None = None  # in one run; None: all there are
+    offsets_per_partition_max: int | None = None  # in one run; None: no limit
 
 
 @dataclass(frozen=True, slots=True)
 class SourcePartition:
-    """A partition as it is to be exported from."""
+    """A partition to export from."""
 
     name: TopicPartition
     id: str
@@ -95,23 +95,23 @@ class PartitionRange:
 
 @dataclass(frozen=True, slots=True)
 class ExportResult:
-    """What a run has done."""
+    """The result of a run."""
 
     run_id: str
     row_count: int
     size_bytes: int
     file_count: int
-    ranges: tuple[PartitionRange, ...]  # those with something to export
+    ranges: tuple[PartitionRange, ...]  # only those with something to export
 
 
 def export(spark: SparkSession, request: ExportRequest, table: ExportTable) -> ExportResult:
-    """Bring the table up to the end of the tiered log, each record once.
+    """Append to the table up to the end of the tiered log, each record once.
 
-    Raises ``ExportConflict`` where another export was faster, ``SchemaConflict``,
-    ``DataLost`` where retention has removed what was not yet exported, ``BadRecord``
-    (in a task) and what the stores raise. In every case the table is as it was.
+    Raises ``ExportConflict`` if another export came first, ``SchemaConflict``, ``DataLost`` if
+    retention has deleted records before their export, ``BadRecord`` (in a task) and the stores'
+    errors. After any error the table is unchanged.
     """
-    # In a thread of its own: a notebook's driver already runs an event loop in this one.
+    # In a separate thread: a notebook's driver already runs an event loop in this one.
     with ThreadPoolExecutor(1, thread_name_prefix="export") as executor:
         return executor.submit(_export, spark, request, table).result()
 
@@ -156,7 +156,7 @@ def write_files(
     ranges: Sequence[PartitionRange],
     run_id: str,
 ) -> list[WrittenFile]:
-    """Write what the ranges hold. Nobody sees the files before they are committed."""
+    """Write the ranges' rows. The files are invisible until they are committed."""
     read = parse_options(
         {
             "metadata": request.metadata,
@@ -190,7 +190,7 @@ def write_files(
 
 
 def grouped(splits: Sequence[Split], size_bytes: int = TASK_SIZE_BYTES) -> list[WriteTask]:
-    """Return tasks of about the size: many small splits become a few files; pure."""
+    """Return tasks of about the size, so small splits share files. No I/O."""
     groups: list[list[Split]] = []
     filled_bytes = size_bytes
     for split in splits:
@@ -221,7 +221,7 @@ async def _partitions(request: ExportRequest) -> list[SourcePartition]:
 def _ranges(
     request: ExportRequest, partitions: Sequence[SourcePartition], exported: Offsets
 ) -> list[PartitionRange]:
-    """Return what there is to export of every partition that has something."""
+    """Return the ranges to export, of partitions that have new records."""
     ranges: list[PartitionRange] = []
     lost: list[str] = []
     for one in partitions:
@@ -261,7 +261,7 @@ def _by_topic(numbers: Mapping[TopicPartition, int], *, as_list: bool = False) -
 
 
 def _remove(location: str, files: Sequence[WrittenFile]) -> None:
-    """Remove files that will never be committed."""
+    """Delete files that will never be committed."""
     filesystem, root = fs.FileSystem.from_uri(location)
     for file in files:
         filesystem.delete_file(f"{root}/{file.path}")

@@ -1,10 +1,10 @@
 """An Iceberg table to export to, through ``pyiceberg``.
 
-A run's files are appended by one commit, which also sets a property of the table for
-each partition: its next offset. The same offsets are in the summary of the snapshot, for
-whoever reads the history. The property is what counts: snapshots expire. A commit is
-made for the snapshot that the offsets were read with; where another has come between,
-the offsets are read again, and only if they are the same is it made anew.
+A run's files are appended by one commit, which also sets a table property for each
+partition: its next offset. The same offsets are in the snapshot's summary, for readers of
+the history. The property is authoritative, because snapshots expire. A commit is based on
+the snapshot that the offsets were read with; after another commit the offsets are read
+again, and only if they are unchanged is the commit repeated.
 Source: Iceberg table spec, optimistic concurrency and snapshot summaries.
 """
 
@@ -46,7 +46,7 @@ _TRANSFORMS = {
 
 
 def open_catalog(properties: Mapping[str, str]) -> Catalog:
-    """Return the catalog that pyiceberg's properties name. Raises ``InvalidConfig``."""
+    """Return the catalog with these properties. Raises ``InvalidConfig``."""
     try:
         return load_catalog("tidelog", **properties)
     except ValueError as error:
@@ -54,7 +54,7 @@ def open_catalog(properties: Mapping[str, str]) -> Catalog:
 
 
 class IcebergTable:
-    """An Iceberg table, made at the first export. Partitions are hidden, by the timestamp."""
+    """An Iceberg table, created by the first export. Partitioned by hidden timestamp columns."""
 
     has_partition_columns = False
 
@@ -66,13 +66,13 @@ class IcebergTable:
 
     @property
     def location(self) -> str:
-        """The table's location, as its metadata says."""
+        """Return the table's location from its metadata."""
         assert self._table is not None
         location: str = self._table.location().rstrip("/")
         return location
 
     def prepare(self, schema: pa.Schema) -> pa.Schema:
-        """Make the table or add columns to it, each a commit of its own without files."""
+        """Create the table or add columns, in a commit without files."""
         table = self._load() or self._create(schema)
         known = _plain_schema(table)
         merged = merged_schema(known, schema)
@@ -83,12 +83,12 @@ class IcebergTable:
         return merged
 
     def offsets(self, partitions: Collection[str]) -> Offsets:
-        """Return what the table's properties say."""
+        """Return the offsets in the table's properties."""
         assert self._table is not None
         return _offsets(self._table, partitions)
 
     def commit(self, files: Sequence[WrittenFile], offsets: Offsets, *, run_id: str) -> None:
-        """Append the files and set the properties, again where others commit meanwhile."""
+        """Append the files and set the properties; retries after unrelated commits."""
         assert self._table is not None
         expected = _offsets(self._table, offsets)
         for _ in range(COMMIT_ATTEMPTS_MAX):
@@ -105,8 +105,8 @@ class IcebergTable:
     def _commit_once(
         self, table: Table, files: Sequence[WrittenFile], offsets: Offsets, run_id: str
     ) -> None:
-        # Not pyiceberg's own retries: they would append to whatever another export has
-        # committed meanwhile. The setting is this object's alone, it is not written.
+        # Without pyiceberg's own retries: they would append even after another export's
+        # commit. The setting applies to this object only; it is not written.
         settings = {**table.metadata.properties, TableProperties.COMMIT_NUM_RETRIES: "0"}
         table.metadata = table.metadata.model_copy(update={"properties": settings})
         with table.transaction() as transaction:
@@ -119,7 +119,7 @@ class IcebergTable:
                     SUMMARY_OFFSETS: offsets_to_text(offsets),
                     SUMMARY_RUN: run_id,
                 },
-                # Their names are new with every run: there is nothing to look for.
+                # Their names are new in every run, so there are no duplicates to look for.
                 check_duplicate_files=False,
             )
 
@@ -170,7 +170,7 @@ def _plain_schema(table: Table) -> pa.Schema:
 
 
 def _plain(arrow: pa.DataType) -> pa.DataType:
-    """Return the type as decoders have it: pyiceberg calls every string a large one."""
+    """Return the decoders' type: pyiceberg makes every string a large one."""
     if pa.types.is_large_string(arrow):
         return pa.string()
     if pa.types.is_large_binary(arrow):

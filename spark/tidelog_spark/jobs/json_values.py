@@ -1,10 +1,10 @@
-"""JSON values by a JSON Schema: an object's properties become columns.
+"""Decodes JSON values by a JSON Schema: an object's properties become columns.
 
-Many values are parsed at once by Arrow, each in an envelope with its number, so that a
-value that is no whole JSON text cannot shift those behind it. Where a value is bad, the
-halves are parsed, and so on until it is alone. Properties that the schema does not name
-are passed over, those that it requires must be there. Strings of the format ``date-time``
-become timestamps, those of other formats stay strings.
+Arrow parses many values at once, each in an envelope with its number, so that an invalid
+JSON text cannot shift those after it. If a value is invalid, the halves are parsed, and so
+on until it is isolated. Properties that the schema does not name are ignored, required
+ones must exist. Strings of the format ``date-time`` become timestamps, those of other
+formats stay strings.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class JsonValues:
         try:
             parsed = json.loads(schema)
         except ValueError as error:
-            raise InvalidConfig([f"the JSON Schema is no JSON: {error}"]) from None
+            raise InvalidConfig([f"the JSON Schema is not valid JSON: {error}"]) from None
         if not isinstance(parsed, dict) or parsed.get("type") != "object":
             raise InvalidConfig(['the JSON Schema must be of "type": "object"'])
         self._struct = _type_of(parsed, "value", DEPTH_MAX)
@@ -72,7 +72,7 @@ class JsonValues:
             except UnreadableValue as error:
                 problems[number] = describe(error)
                 continue
-            # A line break within a text is space, or, in a string, not allowed anyway.
+            # A line break in a text is whitespace; within a string it is not valid anyway.
             texts.append(text.replace(b"\n", b" ").replace(b"\r", b" "))
             rows.append(number)
         parts = self._parse(texts, rows, problems)
@@ -92,7 +92,7 @@ class JsonValues:
     def _parse(
         self, texts: list[bytes], rows: list[int], problems: dict[int, str]
     ) -> list[tuple[list[int], pa.StructArray]]:
-        """Return the structs of what could be parsed, with their rows."""
+        """Return the parsed structs with their rows."""
         if not texts:
             return []
         try:
@@ -121,7 +121,7 @@ class JsonValues:
         numbers = table.column(_NUMBER).to_numpy()
         found = table.column(_VALUE)
         if not np.array_equal(numbers, np.arange(len(texts))) or found.null_count:
-            raise UnreadableValue("it is no JSON object")
+            raise UnreadableValue("it is not a JSON object")
         return found.combine_chunks() if isinstance(found, pa.ChunkedArray) else found
 
     def _require(self, table: pa.StructArray, places: np.ndarray, problems: dict[int, str]) -> None:
@@ -132,7 +132,7 @@ class JsonValues:
 
 
 def _type_of(schema: Mapping[str, object], where: str, depth: int) -> pa.DataType:
-    """Return the Arrow type of a JSON Schema. Raises ``InvalidConfig`` for what has none."""
+    """Return the Arrow type of a JSON Schema. Raises ``InvalidConfig`` if there is none."""
     if depth == 0:
         raise InvalidConfig([f"the JSON Schema of {where} is nested too deep"])
     kinds = schema.get("type")
@@ -157,4 +157,4 @@ def _type_of(schema: Mapping[str, object], where: str, depth: int) -> pa.DataTyp
         return _TIMESTAMP
     if kind in _SCALARS:
         return _SCALARS[str(kind)]
-    raise InvalidConfig([f"the JSON Schema of {where} has type {kinds!r}, which is no column's"])
+    raise InvalidConfig([f"the JSON Schema of {where} has type {kinds!r}; no column has it"])

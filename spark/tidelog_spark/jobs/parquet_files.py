@@ -1,4 +1,4 @@
-"""Writes record batches into Parquet files, apart by day or hour. In Spark's tasks."""
+"""Writes record batches into Parquet files by day or hour, in Spark's tasks."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tidelog_spark.jobs.export_table import (
     partition_values,
 )
 
-# Files that are written at once; records late or early by more hours begin new ones.
+# Open files; records of other hours beyond these start new ones.
 OPEN_FILES_MAX = 24
-# A row group is written when it has either.
+# A row group is written at either limit.
 ROW_GROUP_ROWS_MAX = 1 << 20
 ROW_GROUP_BYTES_MAX = 64 << 20
-# Of all files together: what a task holds back in memory.
+# Over all files: the memory that a task buffers.
 PENDING_BYTES_MAX = 256 << 20
 COMPRESSION = "zstd"
 
@@ -42,7 +42,7 @@ class _OpenFile:
 
 
 class ParquetFiles:
-    """The files of one task. Close it, then ask for ``written``."""
+    """The files of one task. Close it before reading ``written``."""
 
     def __init__(
         self, location: str, schema: pa.Schema, partitions: TimePartitions, *, prefix: str
@@ -50,13 +50,13 @@ class ParquetFiles:
         self._fs, self._root = fs.FileSystem.from_uri(location)
         self._schema = schema
         self._partitions = partitions
-        self._prefix = prefix  # of every path; with the file's number it is nobody else's
+        self._prefix = prefix  # of every path; unique with the file's number
         self._open: dict[int | None, _OpenFile] = {}  # the least recently written first
         self._file_count = 0
         self.written: list[WrittenFile] = []
 
     def write(self, batch: pa.RecordBatch) -> None:
-        """Add the rows. They are in files once this is closed."""
+        """Add the rows. They are in files after ``close``."""
         for hour, rows in self._apart(batch):
             file = self._open.pop(hour, None) or self._begin(hour)
             self._open[hour] = file
@@ -69,7 +69,7 @@ class ParquetFiles:
             _flush(max(self._open.values(), key=lambda one: one.pending_bytes))
 
     def close(self) -> None:
-        """Write what is pending and end every file."""
+        """Write buffered rows and finish every file."""
         for hour in list(self._open):
             self._end(hour)
 

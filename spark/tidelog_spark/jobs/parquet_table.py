@@ -1,13 +1,13 @@
-"""A folder of Parquet files, and beside them the log of what counts.
+"""A folder of Parquet files with a commit log beside them.
 
     <location>/run=<run id>/kafka_date=2026-11-21/kafka_hour=13/<name>.parquet
     <location>/_tidelog/commits/<number, 20 digits>.json
 
-A run's files are in a folder of its own. They count once a commit names them: commits
-are numbered without gaps, a number is written once, by whoever comes first, and says all
-that is exported up to it. So a folder of a run that no commit names is what a crash has
-left, or a run that is still under way; ``committed_files`` passes it over. Who lists the
-folders without asking the log may see such files.
+Each run writes into its own folder. Its files are valid once a commit names them: commits
+are numbered without gaps, each number is written once, by the first writer, and contains
+the end offsets of all partitions. A run folder without a commit is left over from a crash,
+or belongs to a running export; ``committed_files`` omits it. A program that lists the
+folders without reading the log may see such files.
 
     {"format_version": 1, "kind": "export", "run_id": …, "committed_ms": …,
      "files": [{"path": …, "size_bytes": …, "row_count": …}],
@@ -37,7 +37,7 @@ from tidelog_spark.jobs.export_table import (
     merged_schema,
 )
 
-LOG_FOLDER = "_tidelog"  # whatever begins with _ is passed over by those who list the folder
+LOG_FOLDER = "_tidelog"  # names that start with _ are ignored by programs that list the folder
 COMMITS = "commits/"
 FORMAT_VERSION = 1
 RUN_FOLDER = "run="
@@ -47,7 +47,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """What one commit says."""
+    """The content of one commit."""
 
     number: int
     run_id: str
@@ -57,7 +57,7 @@ class Commit:
 
 
 class ParquetTable:
-    """A folder to export to."""
+    """A folder as the target of exports."""
 
     has_partition_columns = True
 
@@ -68,7 +68,7 @@ class ParquetTable:
 
     @property
     def location(self) -> str:
-        """The folder's URL."""
+        """Return the folder's URL."""
         return self._location
 
     def prepare(self, schema: pa.Schema) -> pa.Schema:
@@ -79,12 +79,12 @@ class ParquetTable:
         return self._schema
 
     def offsets(self, partitions: Collection[str]) -> Offsets:
-        """Return what the last commit says."""
+        """Return the offsets in the last commit."""
         known = {} if self._last is None else self._last.offsets
         return {one: known[one] for one in partitions if one in known}
 
     def commit(self, files: Sequence[WrittenFile], offsets: Offsets, *, run_id: str) -> None:
-        """Write the next commit, unless it is there."""
+        """Write the next commit, unless it exists."""
         assert self._schema is not None
         number = 0 if self._last is None else self._last.number + 1
         known = {} if self._last is None else self._last.offsets
@@ -102,9 +102,9 @@ class ParquetTable:
 
 
 def committed_files(location: str) -> list[str]:
-    """Return the URLs of the files that count, in the order of their commits.
+    """Return the URLs of the committed files, in the order of their commits.
 
-    They are what to read: ``spark.read.option("basePath", location).parquet(*files)``.
+    Read them with ``spark.read.option("basePath", location).parquet(*files)``.
     """
     location = location.rstrip("/")
 

@@ -1,18 +1,18 @@
-"""Are the sequences and epochs of every producer whole? Over a segment, and over segments.
+"""Checks the sequences and epochs of every producer, within and across segments.
 
-A log is looked at in spans, one row each: first a span for every batch of a producer,
-then, what has been checked drawn together, at most two for a producer: its markers
-ahead of any data, as long as what came before them decides on the data, and the rest.
-Spans of one segment and those of the segments before it are put one behind the other and
-checked in the same way, so a history is checked segment by segment on many machines and
-then joined in order, without looking at a batch again. All of it is done on whole columns.
+A log is represented by spans, one row each: first a span for every batch of a producer;
+after a check at most two per producer: its markers before any data, while earlier
+batches decide about that data, and the rest. Spans of one segment and of the segments
+before it are concatenated and checked in the same way, so a history is checked segment by
+segment on many machines and then joined in order, without reading a batch again. All
+operations are on whole columns.
 
-The rules are those of ``tidelog_core.log.producer_state``: a producer's epoch never goes
-back, a new epoch begins at sequence 0, and within an epoch every batch goes on where the
-one before it stopped; sequences wrap to 0 after 2**31 - 1. The first batch of a producer
-may have any sequence, and so may the first after ``producer.id.expiration.ms`` of
-silence, since nobody knew the producer any more. Compaction removes batches: where that
-is allowed sequences may go forward, but never back.
+The rules are those of ``tidelog_core.log.producer_state``: a producer's epoch never
+decreases, a new epoch starts at sequence 0, and within an epoch every batch continues the
+sequence of the one before it; sequences wrap to 0 after 2**31 - 1. The first batch of a
+producer may have any sequence, and so may the first after ``producer.id.expiration.ms`` of
+silence, since its state had expired. Compaction removes batches: if it is allowed,
+sequences may skip forward, but never go back.
 Source: KIP-98, KIP-360, KIP-890.
 """
 
@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from tidelog_core.records.header import SEQUENCE_MASK
 
 EXPIRATION_MS = 86_400_000  # Kafka's default of producer.id.expiration.ms
-# Sequences are a circle: less than half of it ahead is forward, the rest is back.
+# Sequences wrap around: less than half of the range ahead is forward, the rest is back.
 _HALF = (SEQUENCE_MASK + 1) // 2
 NO_SEQUENCE = -1
 INHERITED = -2
@@ -34,12 +34,12 @@ SPAN = np.dtype(
     [
         ("producer_id", "<i8"),
         ("first_epoch", "<i2"),
-        ("first_sequence", "<i4"),  # -1: it begins with a marker
+        ("first_sequence", "<i4"),  # -1: it starts with a marker
         ("first_offset", "<i8"),
         ("first_ms", "<i8"),
         ("last_epoch", "<i2"),
-        # -1: none in the last epoch; -2: nothing but markers, so that of the span before
-        # it where the epoch is the same.
+        # -1: none in the last epoch; -2: only markers, so the previous span's last sequence
+        # applies if its epoch is the same.
         ("last_sequence", "<i4"),
         ("last_offset", "<i8"),  # base offset of the last batch
         ("last_ms", "<i8"),
@@ -50,7 +50,7 @@ Spans = NDArray[np.void]
 
 @dataclass(frozen=True, slots=True)
 class SequenceRules:
-    """What is allowed."""
+    """The allowed irregularities."""
 
     may_skip: bool = False  # compaction may have removed batches
     expiration_ms: int = EXPIRATION_MS
@@ -58,24 +58,24 @@ class SequenceRules:
 
 @dataclass(frozen=True, slots=True)
 class BrokenSequence:
-    """A batch that does not go on where its producer stopped."""
+    """A batch that does not continue its producer's sequence."""
 
     offset: int  # of the batch
     problem: str
 
 
 def no_spans() -> Spans:
-    """Return the spans of nothing."""
+    """Return an empty set of spans."""
     return np.empty(0, SPAN)
 
 
 def follow(
     spans: Spans, rules: SequenceRules, *, problem_max: int
 ) -> tuple[Spans, list[BrokenSequence], int]:
-    """Check spans that are in the order of the log.
+    """Check spans that are in log order.
 
-    Returns them drawn together, the first ``problem_max`` problems by offset, and how
-    many there are in all.
+    Returns the reduced spans, the first ``problem_max`` problems by offset, and the total
+    number of problems.
     """
     if not len(spans):
         return spans, [], 0
@@ -86,13 +86,13 @@ def follow(
     first = np.maximum.accumulate(np.where(begins, places, 0))  # of the same producer
     data = _last_data(spans, places, first)
     problems, count = _problems(spans, rules, begins, first, data, problem_max=problem_max)
-    return _drawn_together(spans, begins, data), problems, count
+    return _reduced(spans, begins, data), problems, count
 
 
 def _last_data(
     spans: Spans, places: NDArray[np.int64], first: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Return for every row the producer's last row with data up to it, itself included; or -1."""
+    """Return for each row the producer's last row with data, at or before it; or -1."""
     found = np.maximum.accumulate(np.where(spans["last_sequence"] == INHERITED, -1, places))
     return np.where(found >= first, found, -1)
 
@@ -117,7 +117,7 @@ def _problems(
     same_epoch = (data_before >= 0) & (spans["last_epoch"][data_before] == epoch)
     last = np.where(same_epoch, spans["last_sequence"][data_before], NO_SEQUENCE).astype(np.int64)
     expected = (last + 1) & SEQUENCE_MASK
-    # Of an epoch that has begun with a marker nobody knows what came before the marker.
+    # If an epoch started with a marker, the batches before the marker are unknown.
     is_new = (data_before >= 0) | (spans["first_epoch"][first[rows]] < epoch)
     ahead = (spans["first_sequence"][rows] - expected) & SEQUENCE_MASK
     is_off = (ahead >= _HALF) if rules.may_skip else (ahead != 0)
@@ -126,7 +126,7 @@ def _problems(
 
     found = np.flatnonzero(goes_back | breaks)
     found = found[np.argsort(spans["first_offset"][rows[found]], kind="stable")]
-    told = []
+    reported = []
     for at in found[:problem_max].tolist():
         row = spans[rows[at]]
         who = f"producer {row['producer_id']}"
@@ -139,21 +139,21 @@ def _problems(
                 f" instead of {expected[at]}"
             )
         before_it = f", after the batch at {spans['last_offset'][before[at]]}"
-        told.append(BrokenSequence(int(row["first_offset"]), text + before_it))
-    return told, len(found)
+        reported.append(BrokenSequence(int(row["first_offset"]), text + before_it))
+    return reported, len(found)
 
 
-def _drawn_together(spans: Spans, begins: NDArray[np.bool_], data: NDArray[np.int64]) -> Spans:
+def _reduced(spans: Spans, begins: NDArray[np.bool_], data: NDArray[np.int64]) -> Spans:
     starts = np.flatnonzero(begins)
     ends = np.append(starts[1:], len(spans)) - 1  # inclusive
-    # Where a producer's data begins, if it has any: its first row with data up to itself.
+    # Start of a producer's data, if any: its first row with data at or before it.
     has_data = data >= 0
     turns = np.flatnonzero(has_data & (begins | ~np.roll(has_data, 1)))
     owner = np.searchsorted(ends, turns)
     turn_of = ends + 1
     turn_of[owner] = turns
     epochs = spans["first_epoch"][np.minimum(turn_of, ends)]
-    # Only markers of the data's own epoch leave open what is expected: the rest is settled.
+    # Only markers in the data's own epoch leave the expected sequence open.
     is_open = (spans["first_epoch"][starts] == epochs) & (
         spans["last_epoch"][np.maximum(turn_of - 1, starts)] == epochs
     )
@@ -164,12 +164,12 @@ def _drawn_together(spans: Spans, begins: NDArray[np.bool_], data: NDArray[np.in
     tail = data[ends[has_rest]]
     is_same = spans["last_epoch"][tail] == rest["last_epoch"]
     rest["last_sequence"] = np.where(is_same, spans["last_sequence"][tail], NO_SEQUENCE)
-    # Heads go first: the sort by producer that comes next keeps their order.
+    # Heads go first: the following sort by producer keeps their order.
     return np.concatenate((heads, rest))
 
 
 def _joined(spans: Spans, starts: NDArray[np.int64], ends: NDArray[np.int64]) -> Spans:
-    """Return one span for each run of rows, the last row included."""
+    """Merge each run of rows into one span; ``ends`` are inclusive."""
     joined = spans[starts]
     for name in ("last_epoch", "last_sequence", "last_offset", "last_ms"):
         joined[name] = spans[name][ends]

@@ -1,10 +1,10 @@
-"""Protobuf values by a descriptor set: the fields of a message become columns.
+"""Decodes Protobuf values by a descriptor set: the fields of a message become columns.
 
-The set is what ``protoc --include_imports --descriptor_set_out=FILE`` writes. A field
-that tells whether it is set is null where it is not; others have their default. Enums
-become the names of their values, numbers without a name stay numbers as text. Of a
-``oneof``, the one that is set is not null. ``google.protobuf.Timestamp`` becomes a
-timestamp, and the wrapper types what they wrap.
+The set is written by ``protoc --include_imports --descriptor_set_out=FILE``. A field with
+presence is null if it is not set; other fields have their default. Enums become the names
+of their values, unknown numbers become text. Of a ``oneof``, only the field that is set
+is not null. ``google.protobuf.Timestamp`` becomes a timestamp, and the wrapper types
+become their content.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from tidelog_spark.jobs.value_decoder import (
     unframed,
 )
 
-DEPTH_MAX = 32  # of messages in messages; a message may hold itself
+DEPTH_MAX = 32  # of nested messages; a message may contain itself
 _VARINT_SIZE_MAX = 5
-_INDEXES_MAX = 64  # of a message's place in its file: it is nested so deep
+_INDEXES_MAX = 64  # of a message's path in its file, that is, its nesting
 
 _SCALARS = {
     FieldDescriptor.CPPTYPE_INT32: pa.int32(),
     FieldDescriptor.CPPTYPE_INT64: pa.int64(),
     FieldDescriptor.CPPTYPE_UINT32: pa.int64(),
-    FieldDescriptor.CPPTYPE_UINT64: pa.decimal128(20, 0),  # no table has unsigned numbers
+    FieldDescriptor.CPPTYPE_UINT64: pa.decimal128(20, 0),  # tables have no unsigned numbers
     FieldDescriptor.CPPTYPE_DOUBLE: pa.float64(),
     FieldDescriptor.CPPTYPE_FLOAT: pa.float32(),
     FieldDescriptor.CPPTYPE_BOOL: pa.bool_(),
@@ -82,7 +82,7 @@ class ProtobufValues:
 
 
 def _without_indexes(content: bytes) -> bytes:
-    """Return what follows the message's place in its file, in Confluent's wire format."""
+    """Return the bytes after the message's path in its file, in Confluent's wire format."""
     count, at = _varint(content, 0)
     if count > _INDEXES_MAX:
         raise UnreadableValue(f"its message is said to be nested {count} deep")
@@ -104,7 +104,7 @@ def _varint(content: bytes, at: int) -> tuple[int, int]:
 
 
 def _message(descriptor: Descriptor, where: str, depth: int) -> tuple[pa.StructType, Reader]:
-    """Return the struct of a message, and what reads one into a dictionary."""
+    """Return a message's struct type, and a function that reads it into a dictionary."""
     if depth == 0:
         raise InvalidConfig([f"the message {where} is nested too deep, or in itself"])
     columns, readers = [], []

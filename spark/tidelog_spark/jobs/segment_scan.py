@@ -1,7 +1,7 @@
-"""What the batch headers of a segment tell: offsets that are missing, and its producers.
+"""Finds missing offsets and producers in a segment's batch headers.
 
-Records are not looked at. Headers are read by the compiled scan that reads use, a
-stretch of rows at a time, and everything else is done on whole columns.
+Records are not decoded. Headers are read by the compiled scan that reads use, some rows
+at a time, and all other work is done on whole columns.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ _BASE_SEQUENCE_POSITION = 53
 
 @dataclass(frozen=True, slots=True)
 class Gap:
-    """Offsets ``[start_offset, end_offset)`` that no batch has, or that a batch lacks."""
+    """Offsets ``[start_offset, end_offset)`` in no batch, or missing within a batch."""
 
     start_offset: int
     end_offset: int
-    is_within_batch: bool  # then it says which batch, and ``missing`` of its records are gone
+    is_within_batch: bool  # then the range is the batch's, and ``missing`` of its records are gone
     missing_count: int
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentScan:
-    """What was found in one segment."""
+    """The findings in one segment."""
 
     batch_count: int
     record_count: int
-    gaps: tuple[Gap, ...]  # the first few
+    gaps: tuple[Gap, ...]  # the first ones
     gap_count: int
-    spans: tuple[Spans, ...]  # of every stretch, drawn together
-    broken: tuple[BrokenSequence, ...]  # the first few
+    spans: tuple[Spans, ...]  # of every stretch, reduced
+    broken: tuple[BrokenSequence, ...]  # the first ones
     broken_count: int
 
 
@@ -64,10 +64,10 @@ def scan_segment(
     rules: SequenceRules,
     problem_max: int,
 ) -> SegmentScan:
-    """Return what the headers of a whole segment tell. Its bytes were verified before.
+    """Scan the headers of a whole segment. Its bytes must have been verified.
 
-    ``stretches`` are the offsets ``[start, end)`` for which this segment is read;
-    producers are followed within each.
+    ``stretches`` are the offsets ``[start, end)`` that this segment is read for; producers
+    are checked within each.
     """
     data = np.frombuffer(log, dtype=np.uint8)
     pieces = list(_scan(data))
@@ -93,7 +93,7 @@ def scan_segment(
 
 
 def _scan(data: Bytes) -> Iterator[Longs]:
-    """Yield the table of every batch, some rows at a time, positions those in ``data``."""
+    """Yield tables of batches, some rows each; positions are relative to ``data``."""
     position = 0
     table = np.empty((ROWS_PER_SCAN, kernels.COLUMN_COUNT), np.int64)
     while position < len(data):
@@ -130,7 +130,7 @@ def _gaps(
 def _spans(data: Bytes, table: Longs) -> Spans:
     """Return a span for every batch of a producer."""
     is_control = table[:, kernels.ATTRIBUTES] & CONTROL_BIT != 0
-    # A marker whose transaction was compacted away is an empty batch, and says nothing.
+    # A marker whose transaction was compacted away is an empty batch, without information.
     counts = (table[:, kernels.PRODUCER_ID] >= 0) & (
         ~is_control | (table[:, kernels.RECORD_COUNT] > 0)
     )

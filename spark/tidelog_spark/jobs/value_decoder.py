@@ -1,4 +1,4 @@
-"""What decoders of records' values share: columns, and what is wrong with values."""
+"""The interface of value decoders, and helpers that they share."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ import pyarrow as pa
 from tidelog_core.errors import ErrorCode, InvalidConfig, TidelogError
 
 _CONFLUENT_MAGIC = 0
-_CONFLUENT_SIZE = 5  # the magic byte and the schema's id, big-endian
+_CONFLUENT_SIZE = 5  # magic byte and schema id, big-endian
 
 
 class UnreadableValue(TidelogError):
-    """A record's value is not what the schema says."""
+    """A record's value does not match the schema."""
 
     code = ErrorCode.invalid_record
 
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """The columns of some values, and what is wrong with those that could not be read."""
+    """The columns of decoded values, and the problems of undecodable ones."""
 
     columns: tuple[pa.Array, ...]  # of the decoder's fields; null where a value is bad or null
     problems: Mapping[int, str]  # by row
 
 
 class ValueDecoder(Protocol):
-    """Decodes values of one schema. For one thread."""
+    """Decodes values of one schema. Not thread-safe."""
 
     @property
     def fields(self) -> tuple[pa.Field, ...]:
-        """The columns that values become; all may be null."""
+        """The columns of decoded values; all are nullable."""
 
     def decode(self, values: pa.Array) -> Decoded:
-        """Return the columns of binary values, nulls among them. Never raises for a value."""
+        """Decode binary values, which may be null. Never raises for a value."""
 
 
 def decode_each(
@@ -58,7 +58,7 @@ def decode_each(
     try:
         table = pa.array(rows, struct)
     except (pa.ArrowException, OverflowError, TypeError, ValueError):
-        # Some value does not fit its column, such as a time beyond what Arrow holds.
+        # A value does not fit its column, such as a time outside of Arrow's range.
         for number, row in enumerate(rows):
             try:
                 pa.array([row], struct)
@@ -74,7 +74,7 @@ def columns_of(table: pa.StructArray) -> tuple[pa.Array, ...]:
 
 
 def unframed(value: bytes) -> bytes:
-    """Return what follows the id of the schema in Confluent's wire format.
+    """Return the bytes after the schema id in Confluent's wire format.
 
     Raises ``UnreadableValue``. Source: Confluent Schema Registry, wire format.
     """
@@ -90,6 +90,6 @@ def describe(error: Exception) -> str:
 
 
 def require_columns(fields: Sequence[pa.Field]) -> None:
-    """Raise ``InvalidConfig`` for a schema that makes no columns."""
+    """Raise ``InvalidConfig`` for a schema without columns."""
     if not fields:
         raise InvalidConfig(["the schema has no fields, so there is nothing to export"])

@@ -1,1 +1,1 @@
-"""The sink: rows of a DataFrame into the topics, in transactions (``writers`` is its door)."""
+"""The sink writes rows of a DataFrame into topics, in transactions; see ``writers``."""

@@ -1,8 +1,8 @@
-"""From Spark's Arrow batches to the record batches of each partition.
+"""Turns Spark's Arrow batches into record batches of each partition.
 
-Rows are gathered until they are worth a few batches of every partition, then ordered
-by partition and encoded: no row is ever a Python object. Rows of one partition keep
-their order.
+Rows are collected until they fill a few batches of every partition, then ordered by
+partition and encoded: no row is ever a Python object. Rows of one partition keep their
+order.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ GATHERED_SIZE_BYTES = 16 * 1024 * 1024
 _RECORD_OVERHEAD_BYTES = record_size_bytes_max(None, None)
 
 PartitionCount = Callable[[str], int]
-"""Returns how many partitions the topic has; raises ``TidelogError`` if there is none."""
+"""Returns the topic's partition count; raises ``TidelogError`` if it does not exist."""
 
 
 class BatchBuilder:
@@ -41,7 +41,7 @@ class BatchBuilder:
         clock_ms: Callable[[], int],
         first_partition: int = 0,
     ) -> None:
-        """``first_partition``, of any size, is where rows begin that name none."""
+        """``first_partition``, any number, is the first one for rows that name none."""
         self._options = options
         self._partition_count = partition_count
         self._clock_ms = clock_ms
@@ -112,7 +112,7 @@ class BatchBuilder:
         count, size_bytes, max_timestamp = encode_records(
             *columns, order, self._out[: self._options.batch_size_bytes]
         )
-        if count == 0:  # A record larger than a batch is to be: a batch of its own.
+        if count == 0:  # A record larger than a batch gets its own batch.
             count, size_bytes, max_timestamp = encode_records(*columns, order[:1], self._out)
         return count, size_bytes, max_timestamp
 
@@ -127,7 +127,7 @@ class BatchBuilder:
 
 
 def _gather(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the rows in larger batches, so that each partition gets many at a time."""
+    """Yield the rows in larger batches, with many rows for each partition."""
     gathered: list[pa.RecordBatch] = []
     size_bytes = 0
     for batch in batches:

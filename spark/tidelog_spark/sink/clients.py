@@ -1,4 +1,4 @@
-"""The SDK's clients as the sink uses them, and the names that it goes by in a cluster."""
+"""The sink's SDK clients, and its group and transactional ids."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from tidelog_spark.clients import client_factory
 from tidelog_spark.sink.options import SinkOptions
 
 PREFIX = "tidelog-spark"
-# How long a reader waits for a transaction's end before it sees to the end itself.
+# Longest wait for a transaction's end before the reader completes it itself.
 UNSTABLE_TIMEOUT_MS = 2_000
 
 
 class SinkNames:
-    """What a stream, or a batch write, is called in the cluster."""
+    """The group and transactional ids of a stream or a batch write."""
 
     def __init__(self, sink_id: str) -> None:
-        """``sink_id`` is a query's id, or that of a write."""
-        self.group_id = f"{PREFIX}-{sink_id}"  # keeps what has been decided
+        """``sink_id`` is the query's id, or the batch write's."""
+        self.group_id = f"{PREFIX}-{sink_id}"  # keeps the decision
         self.deciding_id = f"{self.group_id}-commit"  # the driver's transactional id
 
     def task_id(self, task: int, attempt: int) -> str:
-        """Return the transactional id of an attempt of a stream's task."""
+        """Return the transactional id of one attempt of a stream's task."""
         return f"{self.group_id}-{task}-{attempt}"
 
     def whole_task_id(self, task: int) -> str:
-        """Return the transactional id, and the group, of all attempts of a batch write's task."""
+        """Return the transactional id, and group, of all attempts of a batch write's task."""
         return f"{self.group_id}-{task}"
 
     def owns_attempt(self, transactional_id: str) -> bool:
@@ -60,11 +60,11 @@ def open_admin(options: SinkOptions, *, timeout_ms: int | None = None) -> Admin:
 
 
 async def fence_off(options: SinkOptions, transactional_id: str) -> None:
-    """Abort what the transactional id has open, or wait until its commit is done."""
+    """Abort the transactional id's open transaction, or wait for its commit."""
     async with open_producer(options, transactional_id=transactional_id):
         pass
 
 
 def is_unstable(error: TidelogError) -> bool:
-    """Whether an offset could not be told because a transaction on it is still open."""
+    """Whether an offset was not readable because of an open transaction on it."""
     return error.code is ErrorCode.unstable_offset_commit

@@ -1,20 +1,20 @@
-"""The driver's side of a stream's sink: a micro-batch is committed whole, once, or not at all.
+"""The driver's side of a stream's sink: a micro-batch is committed whole and once, or not.
 
-Each task leaves its rows in a transaction of its own, flushed and open. The driver
+Each task leaves its rows in its own transaction, flushed and open. The driver
 
-1. becomes the decider: a driver of before that is still about is fenced off by that;
-2. looks whether the batch has been decided already, by a run that died after it;
-3. if not, makes sure that every transaction is still open, and decides: one transaction
+1. becomes the decider, which fences an earlier driver that is still running;
+2. checks whether the batch was decided already, by a run that died afterwards;
+3. if not, checks that every transaction is still open, and decides: one transaction
    commits the list of the tasks' transactions as an offset of the stream's own group;
-4. commits the tasks' transactions, which can be done as often as need be.
+4. commits the tasks' transactions, which is idempotent.
 
-Before 3 nothing of the batch is committed: whoever replays it fences off what was open
-and writes anew, cut into whatever tasks. From 3 on its tasks write nothing, and a replay
-only does 4. Should a transaction time out between 3 and 4, because no driver came for
-so long, the replay's task of the same number writes it again, and is decided like that.
+Before 3 nothing of the batch is committed: a replay fences the open transactions and
+writes again, in any number of tasks. From 3 on its tasks write nothing, and a replay only
+does 4. If a transaction times out between 3 and 4, because no driver ran for so long, the
+replay's task of the same number writes the rows again, and the decision is replaced.
 
 Readers of committed data see nothing of a batch before 3, and all of it after 4. In
-between, which is as long as it takes to end the transactions, they see some tasks' rows.
+between, while the transactions are being committed, they see some tasks' rows.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ async def commit_batch(
     *,
     task_count: int,
 ) -> None:
-    """Commit the micro-batch. Idempotent: certain on return.
+    """Commit the micro-batch. Idempotent; certain on return.
 
-    Raises ``BatchSuperseded``, ``TransactionsEnded`` (nothing is committed then) and
-    ``BatchIncomplete``, and what keeps the cluster from being reached.
+    Raises ``BatchSuperseded``, ``TransactionsEnded`` (nothing is committed then),
+    ``BatchIncomplete``, and connection errors.
     """
     own = {task.task: task for task in written}
     async with (
@@ -77,9 +77,9 @@ async def commit_batch(
 async def abort_batch(
     options: SinkOptions, names: SinkNames, batch_id: int, written: Sequence[WrittenTask]
 ) -> None:
-    """Abort what the tasks have left open, unless the batch was decided after all.
+    """Abort the tasks' open transactions, unless the batch was decided.
 
-    Spark also asks for this when a commit has failed, wherever it got to.
+    Spark also calls this after a failed commit, in any of its steps.
     """
     async with (
         open_producer(options, transactional_id=names.deciding_id) as decider,
@@ -94,7 +94,7 @@ async def abort_batch(
 
 
 async def complete_task(options: SinkOptions, written: WrittenTask) -> bool:
-    """Commit the rows of a task of a decided batch; return whether they are there."""
+    """Commit the rows of a task of a decided batch; return whether they are committed."""
     async with open_producer(options) as producer:
         return not await _complete(producer, [written])
 
@@ -114,7 +114,7 @@ async def _check_open(
 
 
 async def _complete(producer: Producer, tasks: Iterable[WrittenTask]) -> list[int]:
-    """Commit the transactions; return the tasks whose transaction was aborted."""
+    """Commit the transactions; return the tasks whose transactions were aborted."""
 
     async def complete(task: WrittenTask) -> int | None:
         try:
@@ -130,7 +130,7 @@ async def _complete(producer: Producer, tasks: Iterable[WrittenTask]) -> list[in
 def _mend(
     decision: Decision, lost: Iterable[int], own: Mapping[int, WrittenTask], *, task_count: int
 ) -> Decision:
-    """Return the decision with what this run has written instead of what was lost."""
+    """Return the decision with this run's transactions in place of the lost ones."""
     lost = list(lost)
     instead = {
         task: own[task]
@@ -155,9 +155,9 @@ async def abort_open(
     *,
     needed: Collection[str] = (),
 ) -> None:
-    """Abort what attempts that were lost or not needed have left open, as far as can be.
+    """Abort open transactions of lost or unused attempts, if possible.
 
-    It would be aborted in time; until then readers of committed data would wait.
+    They would time out; until then readers of committed data would wait.
     """
     try:
         for listed in await admin.list_transactions(states=[OPEN_STATE]):

@@ -1,9 +1,9 @@
-"""What a stream's driver has decided: that a micro-batch is committed, and by what.
+"""A stream driver's decision to commit a micro-batch, and its storage.
 
-The decision is the offset that the stream's own group has committed for a partition that
-every cluster has, with the transactions of the batch in the offset's metadata. The offset
-is the number of the batch after it. A metadata text has a limit, so a long decision goes
-on in further groups; all are committed by one transaction.
+The decision is a committed offset of the stream's own group, for a partition that every
+cluster has, with the batch's transactions in the offset's metadata. The offset is the
+number of the next batch. A metadata text has a limit, so a long decision continues in
+further groups; all are committed by one transaction.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ TEXT_SIZE_MAX = 4000  # characters; ``offset.metadata.max.bytes`` is 4096 by def
 
 @dataclass(frozen=True, slots=True)
 class WrittenTask:
-    """The transaction that holds the rows of one task."""
+    """The transaction that contains the rows of one task."""
 
     task: int
     attempt: int
@@ -45,10 +45,10 @@ class WrittenTask:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A micro-batch that is committed, or about to be: whoever finds this sees to it."""
+    """A micro-batch that is committed, or will be by the next run that finds this."""
 
     batch_id: int
-    task_count: int  # also of tasks without rows
+    task_count: int  # including tasks without rows
     tasks: Mapping[int, WrittenTask]  # by number
 
     def texts(self) -> list[str]:
@@ -70,13 +70,13 @@ class Decision:
         }
         packed = zlib.compress(json.dumps(document, separators=(",", ":")).encode(), 9)
         text = base64.b64encode(packed).decode()
-        size = TEXT_SIZE_MAX - 8  # for the count before the first
+        size = TEXT_SIZE_MAX - 8  # for the count in front of the first
         pieces = [text[start : start + size] for start in range(0, len(text), size)]
         return [f"{len(pieces)}:{pieces[0]}", *pieces[1:]]
 
     @classmethod
     def from_text(cls, text: str, names: SinkNames) -> Decision:
-        """Return the decision of the texts, joined. Raises ``CorruptDecision``."""
+        """Parse the joined texts of a decision. Raises ``CorruptDecision``."""
         try:
             document = json.loads(zlib.decompress(base64.b64decode(text, validate=True)))
             tasks = {
@@ -96,7 +96,7 @@ class Decision:
 
 
 async def record(decision: Decision, names: SinkNames, decider: Producer) -> None:
-    """Make the decision. Raises ``ProducerFenced`` if another driver has taken over.
+    """Commit the decision. Raises ``ProducerFenced`` if another driver has taken over.
 
     ``decider`` is the producer of ``names.deciding_id``.
     """
@@ -109,9 +109,9 @@ async def record(decision: Decision, names: SinkNames, decider: Producer) -> Non
 
 
 async def read(names: SinkNames, admin: Admin) -> Decision | None:
-    """Return the last decision, None if there is none.
+    """Return the last decision, or None.
 
-    Raises an error of which ``is_unstable`` is true while one is being made.
+    Raises an error with ``is_unstable`` true while one is being committed.
     """
     while True:
         first = await _text(names, admin, 0)
@@ -121,11 +121,11 @@ async def read(names: SinkNames, admin: Admin) -> Decision | None:
         rest = [await _text(names, admin, number) for number in range(1, int(count))]
         if all(found is not None and found[0] == first[0] for found in rest):
             return Decision.from_text(text + "".join(f[1] for f in rest if f is not None), names)
-        # The next decision was made meanwhile.
+        # The next decision was committed during the read.
 
 
 async def read_settled(options: SinkOptions, names: SinkNames) -> Decision | None:
-    """Return the last decision; one that a driver was about to make when it died is settled."""
+    """Return the last decision; completes one that a driver was committing when it died."""
     try:
         async with open_admin(options, timeout_ms=UNSTABLE_TIMEOUT_MS) as admin:
             return await read(names, admin)

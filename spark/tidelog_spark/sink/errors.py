@@ -1,4 +1,4 @@
-"""What the sink raises besides the SDK's errors."""
+"""The sink's own errors, in addition to the SDK's."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from tidelog.errors import ErrorCode, InvalidRecord, TidelogError
 
 
 class InvalidRow(InvalidRecord):
-    """A row cannot be a record of the topics; nothing of its task is committed."""
+    """A row cannot become a record of the topics; nothing of its task is committed."""
 
 
 class CorruptDecision(TidelogError):
-    """What a group has committed is not what a stream's driver writes there."""
+    """A group's committed offset is not a stream driver's decision."""
 
     def __init__(self, group_id: str, problem: str) -> None:
-        super().__init__(f"the offsets of group {group_id!r} are no decision: {problem}")
+        super().__init__(f"the offsets of group {group_id!r} are not a decision: {problem}")
         self.group_id = group_id
 
 
 class BatchSuperseded(TidelogError):
-    """Another run of the query has written this micro-batch, or one after it."""
+    """Another run of the query has written this micro-batch, or a later one."""
 
     code = ErrorCode.producer_fenced
 
@@ -33,7 +33,7 @@ class BatchSuperseded(TidelogError):
 
 
 class TransactionsEnded(TidelogError):
-    """Transactions of a micro-batch ended before it was decided: nothing of it is committed."""
+    """Transactions ended before the micro-batch was decided: nothing of it is committed."""
 
     code = ErrorCode.transaction_abortable
 
@@ -42,15 +42,15 @@ class TransactionsEnded(TidelogError):
         super().__init__(
             f"micro-batch {batch_id} is not committed: the transactions of tasks {numbers} have"
             f" ended before it. It took longer than 'kafka.transaction.timeout.ms',"
-            f" {timeout_ms}, or another run of the query has begun it anew"
+            f" {timeout_ms}, or another run of the query has started it again"
         )
         self.batch_id, self.tasks = batch_id, numbers
 
 
 class BatchIncomplete(TidelogError):
-    """A micro-batch was decided, and transactions of it were aborted before their commit.
+    """A micro-batch was decided, but transactions were aborted before their commit.
 
-    Run with as many tasks as before, the query writes the rows of these tasks once more.
+    A run with the same number of tasks writes the rows of these tasks again.
     """
 
     code = ErrorCode.transaction_abortable

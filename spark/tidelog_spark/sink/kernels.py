@@ -1,7 +1,7 @@
-"""The loops over a table's rows: partitions of keys, rows by partition, rows into records.
+"""Compiled loops over a table's rows: partitioning, ordering and encoding records.
 
-All functions here are compiled and work on Arrow's buffers. The caller has checked
-types and made sure that every offset lies within its data, as Arrow itself does.
+The functions work on Arrow's buffers. The caller has checked the types, and that every
+offset is within its data, as Arrow itself does.
 
 A record is, with every length and delta a zigzag varint:
 
@@ -24,7 +24,7 @@ from tidelog_spark.kernels import Bytes, Ints, Longs
 
 UNASSIGNED: Final = -1
 
-# Problems, besides a row's number.
+# Problems, returned with a row's number.
 OK: Final = 0
 NULL_HEADER_KEY: Final = 1
 NULL_HEADER: Final = 2
@@ -42,9 +42,9 @@ class BinaryColumn(NamedTuple):
 
 
 class HeadersColumn(NamedTuple):
-    """An Arrow column of lists of headers: row i has those in ``[ends[i], ends[i + 1])``.
+    """An Arrow column of lists of headers: row i has the headers ``[ends[i], ends[i + 1])``.
 
-    The row has none where ``valid[i]`` is 0; ``header_valid`` says which headers are there.
+    The row has none if ``valid[i]`` is 0; ``header_valid`` marks the headers that are not null.
     """
 
     ends: Longs
@@ -85,9 +85,9 @@ def _murmur2(data: Bytes, start: int, end: int) -> int:
 def choose_partitions(
     keys: BinaryColumn, topics: Ints, partition_counts: Longs, partitions: Longs
 ) -> None:
-    """Give every row that is ``UNASSIGNED`` and has a key the partition of the key's hash.
+    """Assign every ``UNASSIGNED`` row with a key to the partition of the key's hash.
 
-    ``topics`` says which of ``partition_counts`` is the row's.
+    ``topics`` holds each row's index into ``partition_counts``.
     """
     for row in range(len(partitions)):
         if partitions[row] == UNASSIGNED and keys.valid[row]:
@@ -104,10 +104,10 @@ def spread_partitions(  # noqa: PLR0917
     filled: Longs,
     batch_size_bytes: int,
 ) -> None:
-    """Give every row that is still ``UNASSIGNED`` a partition, so that batches get full.
+    """Assign every remaining ``UNASSIGNED`` row to a partition, so that batches become full.
 
-    ``filled`` has, for each topic, the bytes given out so far: rows stay with a partition
-    for a batch's worth of bytes, then go on to the next. It is brought up to date.
+    ``filled`` holds, for each topic, the bytes assigned so far, and is updated: rows stay with
+    a partition for a batch's worth of bytes, then continue with the next.
     """
     for row in range(len(partitions)):
         if partitions[row] == UNASSIGNED:
@@ -118,7 +118,7 @@ def spread_partitions(  # noqa: PLR0917
 
 @compiled
 def order_by_group(groups: Longs, ends: Longs, order: Longs) -> None:
-    """Write the rows' numbers group by group into ``order``, and where each group ends.
+    """Write the rows' numbers group by group into ``order``, and each group's end into ``ends``.
 
     Rows of a group keep their order. ``groups`` are numbers below ``len(ends)``.
     """
@@ -128,7 +128,7 @@ def order_by_group(groups: Longs, ends: Longs, order: Longs) -> None:
     total = 0
     for group in range(len(ends)):
         count = ends[group]
-        ends[group] = total  # Where the group starts, until its rows have moved it on.
+        ends[group] = total  # The group's start, until its rows advance it.
         total += count
     for row in range(len(groups)):
         group = groups[row]
@@ -148,7 +148,7 @@ def _varint_size(value: int) -> int:
 
 @compiled
 def _put_varint(value: int, out: Bytes, position: int) -> int:
-    """Write the zigzag varint; return where it ends."""
+    """Write the zigzag varint; return its end."""
     bits = np.uint64((value << 1) ^ (value >> 63))
     while bits >= np.uint64(0x80):
         out[position] = np.uint8(bits & np.uint64(0x7F)) | np.uint8(0x80)
@@ -160,7 +160,7 @@ def _put_varint(value: int, out: Bytes, position: int) -> int:
 
 @compiled
 def _binary_size(column: BinaryColumn, row: int) -> int:
-    """Return the bytes that the value takes with its length."""
+    """Return the size of the value with its length."""
     if not column.valid[row]:
         return 1
     size: int = column.offsets[row + 1] - column.offsets[row]
@@ -169,7 +169,7 @@ def _binary_size(column: BinaryColumn, row: int) -> int:
 
 @compiled
 def _put_binary(column: BinaryColumn, row: int, out: Bytes, position: int) -> int:
-    """Write the value behind its length; return where it ends."""
+    """Write the value after its length; return its end."""
     if not column.valid[row]:
         out[position] = 1  # the varint of -1
         return position + 1
@@ -182,7 +182,7 @@ def _put_binary(column: BinaryColumn, row: int, out: Bytes, position: int) -> in
 
 @compiled
 def _headers_size(headers: HeadersColumn, row: int) -> int:
-    """Return the bytes that the row's headers take with their count."""
+    """Return the size of the row's headers with their count."""
     if not headers.valid[row]:
         return 1
     size = _varint_size(headers.ends[row + 1] - headers.ends[row])
@@ -193,7 +193,7 @@ def _headers_size(headers: HeadersColumn, row: int) -> int:
 
 @compiled
 def _put_headers(headers: HeadersColumn, row: int, out: Bytes, position: int) -> int:
-    """Write the row's headers behind their count; return where they end."""
+    """Write the row's headers after their count; return their end."""
     if not headers.valid[row]:
         out[position] = 0
         return position + 1
@@ -208,7 +208,7 @@ def _put_headers(headers: HeadersColumn, row: int, out: Bytes, position: int) ->
 def measure_rows(
     keys: BinaryColumn, values: BinaryColumn, headers: HeadersColumn, sizes: Longs
 ) -> tuple[int, int]:
-    """Write how many bytes each row's key, value and headers take in a record.
+    """Write the encoded size of each row's key, value and headers.
 
     Returns the first row with a problem, and the problem.
     """
@@ -235,10 +235,10 @@ def encode_records(  # noqa: PLR0917
     rows: Longs,
     out: Bytes,
 ) -> tuple[int, int, int]:
-    """Write the first of ``rows`` as the records of one batch, as many as fit into ``out``.
+    """Encode the first of ``rows`` as one batch's records, as many as fit into ``out``.
 
-    ``sizes`` are those of ``measure_rows``. The batch's base timestamp is the first
-    record's. Returns how many records and bytes were written, and the largest timestamp.
+    ``sizes`` come from ``measure_rows``. The batch's base timestamp is the first record's.
+    Returns the numbers of records and bytes written, and the largest timestamp.
     """
     base_timestamp = timestamps[rows[0]]
     max_timestamp = base_timestamp

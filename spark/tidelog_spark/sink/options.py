@@ -1,7 +1,7 @@
-"""The options of a write, parsed once; every problem is reported together.
+"""The options of a write, parsed once; all problems are reported together.
 
 Names and meanings are those of Spark's Kafka sink: ``topic``, ``includeHeaders``, and
-``kafka.`` before the name of a producer's config. A name counts in any case.
+producer configs with the prefix ``kafka.``. Names are case-insensitive.
 Source: Spark's Kafka integration guide, the producer configs of Kafka.
 """
 
@@ -29,36 +29,36 @@ from tidelog_core.setting import parse_bool
 from tidelog_spark import option_values as values
 from tidelog_spark.option_reader import OptionReader
 
-WRITE_ID_SIZE_MAX = 200  # characters; it becomes part of transactional ids and of a group's
+WRITE_ID_SIZE_MAX = 200  # characters; it becomes part of transactional ids and a group id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchOptions:
-    """What the record batches of a write are like."""
+    """The target topic and the format of the record batches."""
 
-    topic: str | None = None  # goes before the rows' own
-    include_headers: bool = True  # of rows that have a column of them
+    topic: str | None = None  # overrides the rows' own
+    include_headers: bool = True  # if the rows have a column of headers
     compression: CompressionType = CompressionType.NONE
     compression_level: int | None = None
-    batch_size_bytes: int = 512 * 1024  # before compression; a larger record goes alone
-    record_size_bytes_max: int = 1024 * 1024  # with all that a batch needs around it
+    batch_size_bytes: int = 512 * 1024  # before compression; a larger record gets its own batch
+    record_size_bytes_max: int = 1024 * 1024  # with the overhead of its batch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkOptions:
-    """What one write was asked for."""
+    """The options of one write."""
 
     bootstrap_servers: str
     client_id: str = "tidelog-spark"
     batches: BatchOptions = field(default_factory=BatchOptions)
     buffer_memory_bytes: int = 32 * 1024 * 1024
-    # As long as a broker allows by default: a micro-batch, or a task of a batch write, has to
-    # end within it.
+    # A broker's default maximum: a micro-batch, or a task of a batch write, must end within
+    # this time.
     transaction_timeout_ms: int = 900_000
     request_timeout_ms: int = 30_000
     delivery_timeout_ms: int = 120_000
     max_block_ms: int = 60_000
-    write_id: str | None = None  # of a batch write that can be repeated; None: of its own
+    write_id: str | None = None  # of a repeatable batch write; None: a new one
 
 
 def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
@@ -103,7 +103,7 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
 def _batches(reader: OptionReader, count: Callable[[str, int], int]) -> BatchOptions:
     defaults = BatchOptions()
     codec = reader.choice("kafka.compression.type", COMPRESSION, default=defaults.compression)
-    # Those of the other codecs are checked all the same.
+    # Levels of other codecs are checked too.
     levels = {
         one: reader.parsed(name, _level(one), default=None) for one, name in _LEVEL_NAMES.items()
     }
@@ -123,7 +123,7 @@ def _batches(reader: OptionReader, count: Callable[[str, int], int]) -> BatchOpt
 
 
 def check_columns(schema: StructType, options: SinkOptions) -> None:
-    """Raise ``InvalidConfig`` with everything that keeps the columns from being records."""
+    """Raise ``InvalidConfig`` with all reasons why the columns cannot become records."""
     kinds = {field.name: field.dataType for field in schema}
     problems = [
         f"column {name!r} is {kinds[name].simpleString()}; it must be {allowed}"
@@ -131,9 +131,9 @@ def check_columns(schema: StructType, options: SinkOptions) -> None:
         if name in kinds and not is_right(kinds[name])
     ]
     if "value" not in kinds:
-        problems.append("column 'value' is missing: it is what the records hold")
+        problems.append("column 'value' is missing: add it, with the records' values")
     if "topic" not in kinds and options.batches.topic is None:
-        problems.append("give the option 'topic', or a column 'topic' that says it for every row")
+        problems.append("give the option 'topic', or a column 'topic' with every row's topic")
     if problems:
         raise InvalidConfig(problems)
 
@@ -185,7 +185,7 @@ def _level(codec: CompressionType) -> Callable[[str], int]:
 
 
 def _just(*right: str) -> Callable[[str], str]:
-    """Return the parser of an option that the sink leaves no choice with."""
+    """Return the parser of an option with only one allowed value."""
 
     def parse(text: str) -> str:
         if text.lower() not in right:
@@ -196,7 +196,7 @@ def _just(*right: str) -> Callable[[str], str]:
 
 
 _LEVEL_NAMES = {codec: f"kafka.compression.{codec.name.lower()}.level" for codec in LEVELS}
-# What the sink leaves no choice with.
+# Options with only one allowed value.
 _FIXED = {"kafka.acks": ("all", "-1"), "kafka.enable.idempotence": ("true",)}
 OPTION_NAMES = (
     "kafka.bootstrap.servers",
@@ -215,19 +215,19 @@ OPTION_NAMES = (
     "kafka.max.block.ms",
     *_FIXED,
 )
-# What Spark itself adds to the options of a stream.
+# Options that Spark itself adds to a stream.
 _PASSED_OVER = frozenset({"checkpointlocation", "queryname"})
-# Known from Spark's Kafka sink or its source, without a meaning here: why.
+# Options of Spark's Kafka sink or source that are not supported here, with the reason.
 _NOT_HERE = {
-    "path": "is not where records go: give 'topic'",
+    "path": "is not supported: give 'topic'",
     "metadata": "is for reading: a write goes to 'kafka.bootstrap.servers'",
     "objects": "is for reading: a write goes to 'kafka.bootstrap.servers'",
     "subscribe": "is for reading: give 'topic'",
-    "bootstrap.servers": "is called 'kafka.bootstrap.servers'",
-    "kafka.transactional.id": "is the sink's own: each task has one",
-    "kafka.key.serializer": "is not for a choice: keys are bytes or strings",
-    "kafka.value.serializer": "is not for a choice: values are bytes or strings",
-    "kafka.linger.ms": "is not needed: batches are as full as there are rows",
-    "kafka.partitioner.class": "is not for a choice: give a column 'partition'",
-    "compression": "is called 'kafka.compression.type'",
+    "bootstrap.servers": "is named 'kafka.bootstrap.servers' here",
+    "kafka.transactional.id": "cannot be set: each task has its own",
+    "kafka.key.serializer": "cannot be set: keys are bytes or strings",
+    "kafka.value.serializer": "cannot be set: values are bytes or strings",
+    "kafka.linger.ms": "is not needed: a batch waits for no further rows",
+    "kafka.partitioner.class": "cannot be set: give a column 'partition'",
+    "compression": "is named 'kafka.compression.type' here",
 }

@@ -1,7 +1,7 @@
-"""Rows that Spark hands over, as the buffers that the sink's kernels work on.
+"""Spark's rows as the buffers that the sink's kernels work on.
 
-The columns are those of Spark's Kafka sink, and ``timestamp``; others are passed over,
-so that what a Kafka source reads can be written as it is.
+The columns are those of Spark's Kafka sink, and ``timestamp``; others are ignored, so
+rows read by a Kafka source can be written unchanged.
 Source: the sink's table of columns in Spark's Kafka integration guide.
 """
 
@@ -31,34 +31,34 @@ from tidelog_spark.sink.kernels import (
     spread_partitions,
 )
 
-COLUMNS = ("topic", "partition", "key", "value", "headers", "timestamp")  # that are looked at
+COLUMNS = ("topic", "partition", "key", "value", "headers", "timestamp")  # those used
 
 _PROBLEMS = {NULL_HEADER: "is null", NULL_HEADER_KEY: "has no key"}
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Rows as columns, and which topic each goes to."""
+    """Rows as columns, with each row's topic."""
 
     keys: BinaryColumn
     values: BinaryColumn
     headers: HeadersColumn
     timestamps_ms: Longs
-    sizes: Longs  # bytes that key, value and headers take in a record
+    sizes: Longs  # encoded size of key, value and headers
     topics: Ints  # index into topic_names
     topic_names: tuple[str, ...]
-    partitions: Longs  # UNASSIGNED where the row does not say
+    partitions: Longs  # UNASSIGNED if the row has none
 
     @property
     def count(self) -> int:
-        """Return how many rows there are."""
+        """Return the number of rows."""
         return len(self.sizes)
 
 
 def read_rows(
     batch: pa.RecordBatch, *, topic: str | None, include_headers: bool, now_ms: int
 ) -> Rows:
-    """Return the batch's rows. ``topic``, if given, goes before the column.
+    """Return the batch's rows. ``topic``, if given, overrides the column.
 
     Rows without a timestamp get ``now_ms``. Raises ``InvalidRow`` for a row that has no
     topic or a header without a key.
@@ -90,10 +90,10 @@ def read_rows(
 def assign_partitions(
     rows: Rows, partition_counts: Sequence[int], filled: Longs, *, batch_size_bytes: int
 ) -> Longs:
-    """Return every row's partition: its own, or its key's, or one of all in turn.
+    """Return every row's partition: its own, its key's, or the next in turn.
 
-    ``partition_counts`` and ``filled`` (see ``spread_partitions``) are by topic. Raises
-    ``InvalidRow`` for a partition that the topic does not have.
+    ``partition_counts`` and ``filled`` (see ``spread_partitions``) are indexed by topic.
+    Raises ``InvalidRow`` for a partition that the topic does not have.
     """
     counts = np.array(partition_counts, np.int64)
     partitions = rows.partitions.copy()
@@ -111,7 +111,7 @@ def assign_partitions(
 
 
 def _binary(array: pa.Array) -> BinaryColumn:
-    """Return a column of binary or strings, of any of Arrow's layouts."""
+    """Return a column of binary or string values, in any of Arrow's layouts."""
     if not pa.types.is_large_binary(array.type):
         if pa.types.is_string(array.type):
             array = array.cast(pa.binary())
@@ -174,9 +174,9 @@ def _valid(array: pa.Array) -> Bytes:
 
 
 def read_only(array: NDArray[Any]) -> NDArray[Any]:
-    """Return the array, not to be written to.
+    """Return the array as read-only.
 
-    Arrow's buffers come either way, and the kernels are compiled for one kind of array.
+    Arrow's buffers may be either, and the kernels are compiled for read-only arrays.
     """
     array.flags.writeable = False
     return array

@@ -1,11 +1,11 @@
-"""What a task of a write does: its rows into one transaction.
+"""A write's tasks: each writes its rows in one transaction.
 
-A task of a batch write commits by itself, and with the rows a mark that it has. All
-attempts of a task have one transactional id: one that begins ends what another has open,
-or waits for its commit, so that the mark it then looks for tells for certain.
+A task of a batch write commits itself, with a mark that it is done. All attempts of a
+task share a transactional id: a new attempt ends the open transaction of another, or
+waits for its commit, so the mark that it then looks for is certain.
 
-A task of a stream's micro-batch leaves the commit to the driver (``sink.commit``). Its
-attempts have transactional ids of their own: the driver chooses among them.
+A task of a stream's micro-batch leaves the commit to the driver (``sink.commit``). Each
+attempt has its own transactional id: the driver chooses one of them.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from tidelog_spark.sink.options import SinkOptions
 
 
 class RowWriter:
-    """A transaction in a thread of its own, that takes Arrow batches. Aborts unless ended."""
+    """A transaction in its own thread, that accepts Arrow batches. Aborts unless ended."""
 
     def __init__(self, options: SinkOptions, transactional_id: str, task: int) -> None:
-        """Nothing is sent yet."""
+        """Prepare the writer; ``with`` starts it."""
         self._options = options
         self._task = task
         self._producer: Producer = open_producer(options, transactional_id=transactional_id)
         self._thread = LoopThread("tidelog-sink")
 
     def __enter__(self) -> Self:
-        """End what another attempt has open under the same transactional id."""
+        """End another attempt's open transaction with the same transactional id."""
         try:
             self._thread.run(self._producer.start())
         except BaseException:
@@ -53,7 +53,7 @@ class RowWriter:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        """Abort what is still open."""
+        """Abort an open transaction."""
         self._close()
 
     @contextmanager
@@ -65,7 +65,7 @@ class RowWriter:
         self._thread.run(transaction.__aexit__(None, None, None))
 
     def write(self, batches: Iterable[pa.RecordBatch]) -> int:
-        """Send the rows; return how many. They are acknowledged when the transaction ends."""
+        """Send the rows and return their number. The transaction's end waits for all of them."""
         builder = BatchBuilder(
             self._options.batches,
             lambda topic: self._thread.run(self._producer.partitions_for(topic)),
@@ -78,7 +78,7 @@ class RowWriter:
 
     @property
     def thread(self) -> LoopThread:
-        """Where the transaction lives."""
+        """Return the thread that runs the transaction."""
         return self._thread
 
     def _close(self) -> None:
@@ -91,10 +91,10 @@ class RowWriter:
 def write_whole_task(
     options: SinkOptions, names: SinkNames, task: int, batches: Iterable[pa.RecordBatch]
 ) -> int:
-    """Write and commit the rows of a batch write's task, unless an attempt has; return how many.
+    """Write and commit the rows of a batch write's task, unless done; return their number.
 
-    Raises what the rows and the cluster give rise to; then nothing is committed, or a later
-    attempt finds that it is.
+    Raises the errors of rows and cluster; then nothing is committed, or a later attempt finds
+    the mark.
     """
     name = names.whole_task_id(task)
     with RowWriter(options, name, task) as writer:
@@ -118,11 +118,11 @@ def write_stream_task(
     task: int,
     attempt: int,
 ) -> WrittenTask | None:
-    """Leave the rows in a transaction for the driver to commit.
+    """Write the rows into a transaction that the driver will commit.
 
-    Returns None if there are none, or the batch is decided and this task's are there.
-    Raises ``BatchSuperseded`` and what the rows and the cluster give rise to; then nothing
-    is left.
+    Returns None if there are no rows, or if the batch is decided and this task's rows are
+    committed. Raises ``BatchSuperseded`` and the errors of rows and cluster; then no
+    transaction is left open.
     """
     thread = LoopThread("tidelog-sink-decision")
     try:
@@ -145,7 +145,7 @@ def write_stream_task(
 
 
 async def _marked(options: SinkOptions, group_id: str) -> int | None:
-    """Return how many rows the task's mark tells of, None without one."""
+    """Return the number of rows in the task's mark, None without one."""
     async with open_admin(options) as admin:
         found = (await admin.list_group_offsets(group_id, [MARKED])).get(MARKED)
     return None if found is None else found.offset

@@ -1,6 +1,6 @@
-"""The writers that Spark calls: on the driver for a write's begin and end, else in tasks.
+"""The writers that Spark calls: on the driver at a write's start and end, else in tasks.
 
-They hold options only, so they are small to pickle.
+They contain only options, so they are small to pickle.
 """
 
 from __future__ import annotations
@@ -25,31 +25,31 @@ from tidelog_spark.sink.commit import abort_batch, abort_open, commit_batch
 from tidelog_spark.sink.decision import WrittenTask
 from tidelog_spark.sink.options import SinkOptions, check_columns, parse_sink_options
 
-# Of a stream's tasks. Source: StreamExecution.QUERY_ID_KEY, MicroBatchExecution.BATCH_ID_KEY.
+# Properties of a stream's tasks: StreamExecution.QUERY_ID_KEY, MicroBatchExecution.BATCH_ID_KEY.
 QUERY_ID_PROPERTY = "sql.streaming.queryId"
 BATCH_ID_PROPERTY = "streaming.sql.batchId"
 
 
 @dataclass(frozen=True, slots=True)
 class RowsWritten(WriterCommitMessage):
-    """What a task of a batch write has committed."""
+    """The result of a task of a batch write."""
 
     row_count: int
 
 
 @dataclass(frozen=True, slots=True)
 class TaskDone(WriterCommitMessage):
-    """What a task of a micro-batch has left to commit, which may be nothing."""
+    """A task's transaction to commit in a micro-batch, or None."""
 
     query_id: str
     written: WrittenTask | None
 
 
 class TidelogWriter(DataSourceArrowWriter):
-    """Writes rows once each: every task commits its own, whatever attempts it takes."""
+    """Writes rows once each: every task commits its own rows, over any number of attempts."""
 
     def __init__(self, options: SinkOptions) -> None:
-        """A write without an id of the user's gets its own."""
+        """Give the write an id unless the user has set one."""
         self._options = options
         self._names = SinkNames(options.write_id or str(uuid.uuid4()))
 
@@ -63,7 +63,7 @@ class TidelogWriter(DataSourceArrowWriter):
         )
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Abort what killed tasks have left open. What others have committed stays."""
+        """Abort the transactions of killed tasks. Committed tasks stay."""
         del messages
         asyncio.run(self._abort())
 
@@ -76,18 +76,18 @@ class TidelogStreamWriter(DataSourceStreamArrowWriter):
     """Writes micro-batches, each whole and once."""
 
     def __init__(self, options: SinkOptions) -> None:
-        """Made anew for every micro-batch, and once more for its commit."""
+        """Spark makes one for every micro-batch, and another for its commit."""
         self._options = options
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> TaskDone:
-        """Leave one task's rows in a transaction."""
+        """Write one task's rows into a transaction."""
         from tidelog_spark.sink.task import write_stream_task  # It loads the compiler.
 
         context = _context()
         query_id = context.getLocalProperty(QUERY_ID_PROPERTY)
         batch_id = context.getLocalProperty(BATCH_ID_PROPERTY)
         if query_id is None or batch_id is None:
-            raise InvalidConfig(["this Spark does not tell a task its query and micro-batch"])
+            raise InvalidConfig(["this Spark gives tasks no query id: use a supported version"])
         written = write_stream_task(
             self._options,
             SinkNames(query_id),
@@ -130,7 +130,7 @@ def batch_writer(
 def stream_writer(given: Mapping[str, str], schema: StructType) -> TidelogStreamWriter:
     """Return the writer of ``df.writeStream``. Raises ``InvalidConfig`` with every problem.
 
-    In mode ``complete`` each micro-batch is added to the topic, as by Spark's Kafka sink.
+    In mode ``complete`` each micro-batch is appended to the topic, as by Spark's Kafka sink.
     """
     options = parse_sink_options(given)
     if options.write_id is not None:
