@@ -1,4 +1,4 @@
-"""Lambda functions: thin shells over ``tidelog_core`` that hold no state of their own.
+"""Lambda functions: thin, stateless shells over ``tidelog_core``.
 
     TIDELOG_METADATA   location of the metadata store, e.g. ``dynamodb://<table>?region=<region>``
     TIDELOG_OBJECTS    location of the segments, e.g. ``s3://<bucket>/<prefix>``

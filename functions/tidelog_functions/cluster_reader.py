@@ -1,4 +1,4 @@
-"""What functions read of a cluster's metadata: just what they need, and again every time."""
+"""Reads the metadata that functions need, without a cache."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tidelog_core.tier.keys import TOPIC_NAME_LENGTH_MAX
 
 @dataclass(frozen=True, slots=True)
 class Topics:
-    """The topics there are and were; ``failed`` are the items that cannot be read."""
+    """Existing and deleted topics; ``failed`` contains the unreadable items."""
 
     live: tuple[Topic, ...]
     deleted: tuple[DeletedTopic, ...]
@@ -39,7 +39,7 @@ class ClusterReader:
         self._static_config = static_config
         self._image = ClusterImage()
         self._node_configs: dict[int, NodeConfig] = {}
-        self._failed: dict[ItemKey, CorruptItem] = {}  # nodes' settings that cannot be read
+        self._failed: dict[ItemKey, CorruptItem] = {}  # unreadable settings of nodes
 
     async def cluster_id(self) -> str | None:
         """Return the cluster's id, ``None`` before its first node has started."""
@@ -47,7 +47,7 @@ class ClusterReader:
         return None if item is None else Cluster.from_item(item).cluster_id
 
     async def load_node_configs(self) -> None:
-        """Read the nodes' settings that were changed while they run."""
+        """Read the settings changed at run time."""
         found: dict[int | None, NodeConfigOverrides] = {}
         self._failed.clear()
         for item in await self._store.list(records.NODE_CONFIG_COLLECTION):
@@ -61,10 +61,10 @@ class ClusterReader:
         self._node_configs.clear()
 
     def topic_config(self, topic: Topic, broker_id: int) -> TopicConfig:
-        """Return the topic's settings as that node has them.
+        """Return the topic's settings on that node.
 
-        Raises ``InvalidConfig``, and ``CorruptItem`` where some of them cannot be read: they
-        may say to keep what the others would delete.
+        Raises ``InvalidConfig``, and ``CorruptItem`` if some settings cannot be read: they may
+        retain data that the others would delete.
         """
         for owner in (None, broker_id):
             error = self._failed.get(records.node_config_key(owner))
@@ -77,7 +77,7 @@ class ClusterReader:
         return topic_config(topic.configs, node_config)
 
     async def topics(self) -> Topics:
-        """Return every topic; one that cannot be read hides no other."""
+        """Return every topic; an unreadable one does not hide others."""
         failed: dict[str, TidelogError] = {}
         live, deleted = [], []
         for item in await self._store.list(records.TOPIC_COLLECTION):
@@ -93,9 +93,9 @@ class ClusterReader:
         return Topics(tuple(live), tuple(deleted), failed)
 
     async def find_topic(self, topic_id: UUID, name: str) -> Topic | DeletedTopic | None:
-        """Return the topic of an object's key, where ``name`` may be cut; ``None`` for none.
+        """Return the topic of an object's key, whose ``name`` may be truncated, or ``None``.
 
-        Raises ``CorruptItem`` where its item may be one that cannot be read.
+        Raises ``CorruptItem`` if an unreadable item may be the topic's.
         """
         item = await self._store.get(records.topic_key(name))
         items = [] if item is None else [item]
@@ -114,22 +114,22 @@ class ClusterReader:
         if item is not None:
             return DeletedTopic.from_item(item)
         if failed is not None:
-            raise failed  # It may be the one that is asked for.
+            raise failed  # It may be the requested one.
         return None
 
 
 async def read_progress(store: MetadataStore, function: str) -> str:
-    """Return the key after which the function's pass goes on, empty for its start."""
+    """Return the key after which the function's pass continues, empty for its start."""
     item = await store.get(records.function_progress_key(function))
     return "" if item is None else FunctionProgress.from_item(item).resumes_after
 
 
 async def write_progress(store: MetadataStore, function: str, resumes_after: str) -> None:
-    """Store it. Of two runs at once the later one's counts: at worst a part is done again."""
+    """Store the key. Of two concurrent runs the later wins: at worst work is repeated."""
     progress = FunctionProgress(function=function, resumes_after=resumes_after)
     await store.commit([Write(progress.item_id, progress.to_body(), ANY_VERSION, False)])
 
 
 def problems_of(failed: Iterable[tuple[str, Exception]]) -> dict[str, str]:
-    """Return what went wrong, by where, as text."""
+    """Return the failures as text, by place."""
     return {where: f"{type(error).__name__}: {error}" for where, error in failed}

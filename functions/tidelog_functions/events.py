@@ -1,4 +1,4 @@
-"""Events that functions are called with: JSON → values. Pure.
+"""Parses the events that functions are called with, from JSON. No I/O.
 
     EventBridge, from S3      {"source": "aws.s3", "detail-type": "Object Created",
                                "detail": {"bucket": {"name"}, "object": {"key"}}}
@@ -27,7 +27,7 @@ NESTING_MAX = 2  # an event in an SQS message in the function's event
 
 
 class UnknownEvent(TidelogError):
-    """The function was called with something that it does not handle. It has done nothing."""
+    """The function was called with an event that it does not handle. It has done nothing."""
 
     code = ErrorCode.invalid_request
 
@@ -38,7 +38,7 @@ class UnknownEvent(TidelogError):
 
 @dataclass(frozen=True, slots=True)
 class ObjectCreated:
-    """An object was written. ``key`` is the whole key in the bucket."""
+    """An object was written. ``key`` is the complete key in the bucket."""
 
     bucket: str
     key: str
@@ -46,13 +46,13 @@ class ObjectCreated:
 
 @dataclass(frozen=True, slots=True)
 class Scheduled:
-    """A timer went off. ``detail`` is what the schedule's input says besides."""
+    """A schedule was due. ``detail`` is the rest of the schedule's input."""
 
     detail: Mapping[str, object]
 
 
 def parse_event(event: object, *, nesting: int = 0) -> list[ObjectCreated | Scheduled]:
-    """Return what the event tells, in order. Raises ``UnknownEvent`` saying what is wrong."""
+    """Return the events, in order. Raises ``UnknownEvent`` with the problem."""
     fields = _mapping(event, "the event")
     if "Records" in fields:
         found: list[ObjectCreated | Scheduled] = []
@@ -60,7 +60,7 @@ def parse_event(event: object, *, nesting: int = 0) -> list[ObjectCreated | Sche
             found += _parse_record(_mapping(record, f"Records[{number}]"), number, nesting)
         return found
     if fields.get("Event") == "s3:TestEvent":
-        return []  # S3 sends it once when notifications are set up.
+        return []  # S3 sends it once, after notifications are configured.
     source, kind = fields.get("source"), fields.get("detail-type")
     if source in SCHEDULERS and kind == "Scheduled Event":
         detail = fields.get("detail")

@@ -1,9 +1,9 @@
-"""What every function needs of one invocation: its settings, its stores, its time.
+"""One invocation of a function: its settings, stores and time limit.
 
 TIDELOG_METADATA        location of the metadata store
 TIDELOG_OBJECTS         location of the segments
-TIDELOG_CONFIG_<NAME>   a node setting, as the nodes have it: topics without a setting of
-                        their own get the nodes' default (log.retention.ms and others)
+TIDELOG_CONFIG_<NAME>   a node setting, with the nodes' value: topics without their own
+                        setting use the nodes' default (log.retention.ms and others)
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.objects.location import opened_object_store
 from tidelog_core.objects.store import ObjectStore
 
-# What a function keeps back to end in order: the step under way, and to write where it stopped.
+# Time reserved for a clean end: finishing the current step, and storing the progress.
 RESERVE_MS = 10_000
 
 
 class Context(Protocol):
-    """What a function asks of Lambda's context."""
+    """The part of Lambda's context that functions use."""
 
     def get_remaining_time_in_millis(self) -> int:
-        """Return how long the invocation may still take."""
+        """Return the remaining time of the invocation."""
 
 
 class OutOfTime(TidelogError):
-    """The time limit is near. What is done is done; the next run goes on."""
+    """The time limit is near. Finished steps are durable; the next run continues."""
 
     code = ErrorCode.request_timed_out
 
 
 class PartitionsFailed(TidelogError):
-    """Some partitions are in trouble, each named with what it is; all the others are done."""
+    """Some partitions have problems, named in the message; all others are done."""
 
     code = ErrorCode.unknown_server_error
 
@@ -49,22 +49,22 @@ class PartitionsFailed(TidelogError):
 
 
 class TimeLimit:
-    """How long an invocation goes on: until ``reserve_ms`` before its end."""
+    """The usable time of an invocation: until ``reserve_ms`` before its end."""
 
     def __init__(self, context: Context, *, reserve_ms: int = RESERVE_MS) -> None:
-        # A function of a few seconds keeps back a half at most, or it would never begin.
+        # At most half of a short time limit is reserved, or no step could begin.
         self._reserve_ms = min(reserve_ms, context.get_remaining_time_in_millis() // 2)
         self._context = context
 
     def require(self) -> None:
-        """Return if there is time for one more step. Raises ``OutOfTime``."""
+        """Return if there is time for another step. Raises ``OutOfTime``."""
         if self._context.get_remaining_time_in_millis() <= self._reserve_ms:
             raise OutOfTime("the time limit is near")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FunctionSettings:
-    """Where a function works, and the nodes' settings."""
+    """The stores of a function, and the nodes' settings."""
 
     metadata_url: str
     objects_url: str
@@ -96,7 +96,7 @@ def parse_function_settings(environment: Mapping[str, str]) -> FunctionSettings:
 async def open_stores(
     settings: FunctionSettings,
 ) -> AsyncIterator[tuple[MetadataStore, ObjectStore]]:
-    """Give both stores for the length of the block."""
+    """Open both stores for the duration of the block."""
     async with (
         opened_metadata_store(settings.metadata_url) as store,
         opened_object_store(settings.objects_url) as objects,

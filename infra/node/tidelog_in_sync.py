@@ -1,23 +1,23 @@
-"""Wait until this machine's nodes have their replicas back, and tell CloudFormation.
+"""Wait until this machine's nodes are in sync, and signal CloudFormation.
 
-Theory of operation. A rolling update replaces machine after machine; the next may go when
-no partition lacks a replica because of the one before. Nothing of that can be seen from
-outside (a node takes connections long before it has fetched what its new disk lacks), so
-this looks at the metadata, as nodes do:
+Theory of operation. A rolling update replaces one machine after another; the next may be
+replaced when no partition lacks a replica because of the previous one. That is not visible
+from outside (a node accepts connections long before it has fetched the data that its new
+disk lacks), so this program reads the metadata, like nodes:
 
 - as many brokers as the machine has processes are registered at its address, and the lease
-  of each, taken by the process that has registered, is being renewed;
+  of each, taken by the registered process, is being renewed;
 - every partition that names one of them as a replica has it in its ISR.
 
-A node whose disk is new leaves every ISR before it registers, so whoever is in one after
-that was let in by the leader. What is found has to hold for a while, in which a leader's
-write from before cannot be mistaken for it.
+A node with a new disk leaves every ISR before it registers, so a broker in an ISR after
+that was added by the leader. The state must hold for a while, so that an earlier write of
+a leader cannot be mistaken for it.
 
-CloudFormation gets SUCCESS then, and FAILURE where it takes too long, so that the update is
-cancelled. Where no update waits (a machine that was lost was replaced), it says so and that
-is all right.
+Then CloudFormation gets SUCCESS, or FAILURE after the time limit, which cancels the
+update. If no update is waiting (a lost machine was replaced), CloudFormation says so, and
+that is no error.
 
-Exit status: 0 in sync, 1 not in time.
+Exit status: 0 in sync, 1 time limit exceeded.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ logger = logging.getLogger("tidelog_in_sync")
 
 LOOK_SECONDS = 1.0
 HOLD_SECONDS = LEASE_MS / 1000
-SECONDS_MAX = 3300.0  # of the hour that CloudFormation waits at most
+SECONDS_MAX = 3300.0  # of CloudFormation's longest wait, an hour
 PARTITIONS_NAMED_MAX = 10
 ATTEMPTS_MAX = 10
 
 
 def main() -> int:
-    """Wait, tell, and return the exit status."""
+    """Wait, signal, and return the exit status."""
     logging.basicConfig(level="INFO", format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("botocore").setLevel("WARNING")
     given = _parse(sys.argv[1:])
@@ -79,11 +79,11 @@ def main() -> int:
 async def wait_in_sync(
     metadata_store: str, *, host: str, node_count: int, hold_seconds: float, seconds_max: float
 ) -> str:
-    """Return what is lacking when the time is over, nothing as soon as all is there."""
+    """Return the missing conditions after the time limit, or nothing once all hold."""
     deadline = time.monotonic() + seconds_max
     store = open_metadata_store(metadata_store)
     nodes = MachinesNodes(store, host=host, node_count=node_count)
-    since: float | None = None  # when nothing was lacking for the first time in a row
+    since: float | None = None  # start of the time in which all conditions hold
     said = ""
     try:
         while True:
@@ -109,7 +109,7 @@ async def wait_in_sync(
 
 
 class MachinesNodes:
-    """The nodes of one machine as the metadata shows them, look after look."""
+    """The nodes of one machine in the metadata, over several looks."""
 
     def __init__(self, store: MetadataStore, *, host: str, node_count: int) -> None:
         self._store = store
@@ -119,9 +119,9 @@ class MachinesNodes:
         self._first_counters: dict[UUID, int] = {}  # of leases, by the node's incarnation
 
     async def look(self) -> str:
-        """Return what is lacking now. Raises what the store raises."""
+        """Return the missing conditions now. Raises the store's errors."""
         image = await self._view.refresh()
-        # An address may have been another machine's before, whose brokers are still registered.
+        # The address may have been another machine's, whose brokers are still registered.
         live = [
             broker.broker_id
             for broker in image.brokers.values()
@@ -132,7 +132,7 @@ class MachinesNodes:
         return lacking_replicas(image, live)
 
     async def _is_live(self, broker: Broker) -> bool:
-        """Return whether the process that has registered was seen to renew its lease."""
+        """Return whether the registered process was seen to renew its lease."""
         item = await self._store.get(broker_lease_key(broker.broker_id))
         if item is None:
             return False
@@ -143,7 +143,7 @@ class MachinesNodes:
 
 
 def lacking_replicas(image: ClusterImage, broker_ids: Sequence[int]) -> str:
-    """Return which partitions lack one of the brokers in their ISR, empty for none; pure."""
+    """Return the partitions without one of the brokers in their ISR, as text; no I/O."""
     lacking = [
         f"{image.topic_names[topic_id]}-{partition.partition}"
         for topic_id, partitions in image.partitions_by_topic.items()
@@ -169,9 +169,9 @@ def _signal(stack: str, resource: str, instance_id: str, status: str) -> None:
     except ClientError as error:
         if error.response["Error"]["Code"] != "ValidationError":
             raise
-        logger.info("no update waits: %s", error)
+        logger.info("no update is waiting: %s", error)
     else:
-        logger.info("%s told to %s", status, stack)
+        logger.info("signalled %s to %s", status, stack)
     finally:
         client.close()
 
@@ -182,7 +182,7 @@ def _parse(arguments: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("--metadata-store", required=True)
     parser.add_argument("--processes-per-instance", type=int, required=True)
-    parser.add_argument("--stack", default="", help="the CloudFormation stack to tell; none")
+    parser.add_argument("--stack", default="", help="the CloudFormation stack to signal")
     parser.add_argument("--resource", default="Instances", help="its auto scaling group")
     parser.add_argument("--metadata-url", default=METADATA_URL)
     parser.add_argument("--hold-seconds", type=float, default=HOLD_SECONDS)

@@ -1,23 +1,23 @@
-"""Run one node process on a machine of the cluster: take a broker id, start, renew, drain.
+"""Run one node process on a machine of the cluster: claim a broker id, start, renew, drain.
 
 Theory of operation. Broker ids of a zone are ``100 * zone + 1`` and up, as many as the zone
-is to have processes, so that a machine that replaces another gets the id of the one that is
-gone, and with it the partitions. An id is taken with a conditional write to a table:
+has processes, so that a replacement machine gets the id of the lost one, and with it the
+partitions. An id is claimed with a conditional write to a table:
 
     broker_id   the id
     owner       «<instance id>/<process>»
     expires_at  Unix time in seconds; also the table's TTL
 
-and renewed while the node runs. A claim that is not renewed lapses, and anybody may take the
-id then. That two processes act under one id is not this table's to prevent (clocks of two
-machines are compared here, and either may be wrong): the node's own lease in the metadata
-table does that, without clocks. All this does is to hand ids out quickly, each once.
+and renewed while the node runs. A claim that is not renewed expires, and another process
+may take the id. This table does not prevent two processes with one id (it compares the
+clocks of two machines, and either may be wrong): the node's own lease in the metadata
+table does, without clocks. The table only assigns ids quickly, each once.
 
-A process that is started again on the same machine gets its own id back, and a data
-directory of its own for every id, so a disk is never given to another broker.
+A process restarted on the same machine gets its own id again, and each id has its own data
+directory, so a disk is never used by another broker.
 
-SIGTERM, or the auto scaling group's wish to terminate the instance, stops the node in order:
-it hands over what it leads. An instance that goes gives its ids back.
+SIGTERM, or the auto scaling group's termination of the instance, stops the node cleanly:
+it hands its leaderships over. A terminated instance releases its ids.
 
 Exit status: the node's; 0 after SIGTERM and before the instance is terminated.
 """
@@ -45,25 +45,25 @@ from botocore.exceptions import BotoCoreError, ClientError
 logger = logging.getLogger("tidelog_launch")
 
 IDS_PER_ZONE_MAX = 100
-# Known from a tag that the group gives its machines, because a tag can change without theirs
-# being replaced.
+# Read from a tag that the group gives its machines, because a tag can change without a
+# replacement of the machines.
 INSTANCE_COUNT = "tags/instance/tidelog-instances-per-zone"
 CLAIM_SECONDS = 120
 RENEWALS_PER_CLAIM = 4
 RETRY_SECONDS = 5.0
-LOOK_SECONDS = 2.0  # between two looks at the node and at the instance's state
-STOP_SECONDS_MAX = 75.0  # of the 90 that systemd and the lifecycle hook give
+LOOK_SECONDS = 2.0  # between two checks of the node and of the instance's state
+STOP_SECONDS_MAX = 75.0  # of the 90 that systemd and the lifecycle hook allow
 METADATA_URL = "http://169.254.169.254"
 METADATA_SECONDS_MAX = 2.0
 METADATA_TOKEN_SECONDS = 300
 
 
 class ClaimLost(Exception):
-    """The id is another's: the claim had lapsed."""
+    """The claim expired, and another process has the id."""
 
 
 class BrokerIds:
-    """The table of broker ids in use, as one process sees it."""
+    """The table of broker ids in use, for one process."""
 
     def __init__(self, client: Any, table: str, *, owner: str, claim_seconds: int) -> None:
         """``client`` is a DynamoDB client of boto3."""
@@ -73,9 +73,9 @@ class BrokerIds:
         self._claim_seconds = claim_seconds
 
     def claim(self, candidates: Sequence[int]) -> int | None:
-        """Return the first id that could be taken, ``None`` where all are in use.
+        """Return the first free id, ``None`` if all are in use.
 
-        One that this process has already comes first.
+        An id that this process already has comes first.
         """
         owned = [broker_id for broker_id in candidates if self._owner_of(broker_id) == self._owner]
         for broker_id in [*owned, *candidates]:
@@ -104,7 +104,7 @@ class BrokerIds:
         )
 
     def release(self, broker_id: int) -> None:
-        """Give the id back. Raises ``ClaimLost``."""
+        """Release the id. Raises ``ClaimLost``."""
         self._write(
             self._client.delete_item,
             broker_id,
@@ -134,13 +134,13 @@ class BrokerIds:
 
 
 class InstanceMetadata:
-    """What the instance is told about itself. Source: EC2 user guide, IMDSv2."""
+    """The instance's metadata service. Source: EC2 user guide, IMDSv2."""
 
     def __init__(self, url: str) -> None:
         self._url = url
 
     def get(self, name: str) -> str:
-        """Return one value. Raises ``OSError`` where there is none."""
+        """Return one value. Raises ``OSError`` if it does not exist."""
         token = self._call(
             "/latest/api/token",
             method="PUT",
@@ -149,11 +149,11 @@ class InstanceMetadata:
         return self._call(f"/latest/meta-data/{name}", headers={"X-aws-ec2-metadata-token": token})
 
     def is_terminating(self) -> bool:
-        """Return whether the auto scaling group wants the instance gone."""
+        """Return whether the auto scaling group is terminating the instance."""
         try:
             return self.get("autoscaling/target-lifecycle-state") == "Terminated"
         except OSError:
-            return False  # Not in a group, or no answer this time.
+            return False  # Not in a group, or no answer now.
 
     def _call(self, path: str, *, headers: dict[str, str], method: str = "GET") -> str:
         request = urllib.request.Request(self._url + path, headers=headers, method=method)
@@ -164,12 +164,12 @@ class InstanceMetadata:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """What the command line asks for."""
+    """The command line's options."""
 
     table: str
     zone_number: int
     processes_per_instance: int
-    process: int  # which of them, from 0
+    process: int  # its number, from 0
     port_first: int
     data_dir: Path
     metadata_url: str
@@ -177,7 +177,7 @@ class Launch:
     node_arguments: Sequence[str]
 
     def candidates(self, instance_count: int) -> list[int]:
-        """Return the ids of a zone of so many machines; those with logs here come first."""
+        """Return the ids of a zone with so many machines; ids with logs here come first."""
         first = self.zone_number * IDS_PER_ZONE_MAX + 1
         count = instance_count * self.processes_per_instance
         if not 1 <= count < IDS_PER_ZONE_MAX:
@@ -200,7 +200,7 @@ class Launch:
 
 
 def main() -> int:
-    """Run until the node ends or is to end."""
+    """Run until the node ends or has to stop."""
     logging.basicConfig(level="INFO", format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("botocore").setLevel("WARNING")
     launch = _parse(sys.argv[1:])
@@ -237,16 +237,16 @@ def main() -> int:
 def _claim(
     ids: BrokerIds, candidates: Sequence[int], wants_stop: Sequence[int], claim_seconds: int
 ) -> int | None:
-    """Return an id as soon as there is one; ``None`` if the process is to stop before."""
+    """Return an id once one is free; ``None`` if the process has to stop first."""
     while not wants_stop:
         try:
             broker_id = ids.claim(candidates)
         except (ClientError, BotoCoreError) as error:
-            logger.warning("the table of broker ids is away: %s", error)
+            logger.warning("the table of broker ids is unavailable: %s", error)
         else:
             if broker_id is not None:
                 return broker_id
-            logger.info("all %d broker ids are in use, waits for one", len(candidates))
+            logger.info("all %d broker ids are in use, waiting for one", len(candidates))
         time.sleep(min(RETRY_SECONDS, claim_seconds / RENEWALS_PER_CLAIM))
     return None
 
@@ -270,7 +270,7 @@ def _run(
             node.wait(min(LOOK_SECONDS, renewal_seconds))
         is_terminating = metadata.is_terminating()
         if is_terminating:
-            logger.info("the instance is to be terminated, the node stops")
+            logger.info("the instance is being terminated, stopping the node")
             break
         if time.monotonic() - renewed < renewal_seconds:
             continue
@@ -278,11 +278,11 @@ def _run(
             ids.renew(broker_id)
             renewed = time.monotonic()
         except ClaimLost as error:
-            logger.error("%s, the node stops", error)
+            logger.error("%s, stopping the node", error)
             _stop(node)
             return 1
         except (ClientError, BotoCoreError) as error:
-            # The node's own lease tells whether it may go on meanwhile.
+            # The node's own lease decides whether it may continue.
             logger.warning("the claim of broker id %d was not renewed: %s", broker_id, error)
     was_running = node.poll() is None
     status = _stop(node)
@@ -292,12 +292,12 @@ def _run(
 
 
 def _stop(node: subprocess.Popen[bytes]) -> int:
-    """Have the node leave in order, and return its exit status."""
+    """Stop the node cleanly, and return its exit status."""
     node.terminate()
     try:
         return node.wait(STOP_SECONDS_MAX)
     except subprocess.TimeoutExpired:
-        logger.error("the node does not stop, killed")
+        logger.error("the node did not stop, killed it")
         node.kill()
         return node.wait()
 
@@ -306,7 +306,7 @@ def _release(ids: BrokerIds, broker_id: int) -> None:
     try:
         ids.release(broker_id)
     except (ClaimLost, ClientError, BotoCoreError) as error:
-        logger.warning("broker id %d has to lapse: %s", broker_id, error)
+        logger.warning("broker id %d was not released, it will expire: %s", broker_id, error)
 
 
 def _parse(arguments: Sequence[str]) -> Launch:
@@ -314,12 +314,12 @@ def _parse(arguments: Sequence[str]) -> Launch:
     parser.add_argument("--table", required=True, help="the table of broker ids")
     parser.add_argument("--zone-number", type=int, required=True, help="1, 2 or 3")
     parser.add_argument("--processes-per-instance", type=int, required=True)
-    parser.add_argument("--process", type=int, required=True, help="which of them, from 0")
-    parser.add_argument("--port-first", type=int, default=9092, help="of process 0 (9092)")
+    parser.add_argument("--process", type=int, required=True, help="number of this process, from 0")
+    parser.add_argument("--port-first", type=int, default=9092, help="port of process 0 (9092)")
     parser.add_argument("--data-dir", type=Path, required=True)
     parser.add_argument("--metadata-url", default=METADATA_URL)
     parser.add_argument("--claim-seconds", type=int, default=CLAIM_SECONDS)
-    parser.add_argument("node_arguments", nargs="*", help="of tidelog_node, after --")
+    parser.add_argument("node_arguments", nargs="*", help="options of tidelog_node, after --")
     given = parser.parse_args(arguments)
     return Launch(
         table=given.table,

@@ -92,7 +92,7 @@ def test_a_machine_that_replaces_a_lost_one_becomes_its_broker(
         first.start()
         first.await_node()
         second.start()
-        eventually("it waits", lambda: "waits for one" in second.log)
+        eventually("it waits", lambda: "waiting for one" in second.log)
         assert owners(dynamodb, broker_id_table) == {201: "i-1/0"}
         first.vanish()
         second.await_node()

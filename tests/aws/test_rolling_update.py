@@ -142,7 +142,7 @@ def test_cloudformation_learns_how_it_ended(
         eventually("it goes on", lambda: status_of(good) == "CREATE_COMPLETE")
         # A machine that takes the place of a lost one tells a stack that waits for nothing.
         status, log = ended(instance.wait_in_sync(WAIT_SECONDS_MAX, stack=good))
-        assert (status, "no update waits" in log) == (0, True), log
+        assert (status, "no update is waiting" in log) == (0, True), log
         # The second process of the machine does not come.
         status, log = ended(instance.wait_in_sync(1.0, stack=bad, processes=2))
         assert (status, "1 of 2 nodes are alive" in log) == (1, True), log

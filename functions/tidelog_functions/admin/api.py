@@ -1,4 +1,4 @@
-"""From an event to an answer: who may, what is asked for, and what went wrong."""
+"""Turns an event into an answer: authorization, routing, operation, errors."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ OPERATIONS: Mapping[str, Operation] = {
 
 
 class AdminApi:
-    """Serves events, one after the other or many at once on one event loop."""
+    """Serves events, one at a time or concurrently on one event loop."""
 
     def __init__(
         self, cluster: AdminCluster, contract: Contract, *, requires_identity: bool
@@ -68,7 +68,7 @@ class AdminApi:
         self._requires_identity = requires_identity
 
     async def handle(self, event: object, *, seconds_max: float) -> dict[str, Any]:
-        """Return API Gateway's answer to the event. Never raises but for cancellation."""
+        """Return API Gateway's answer to the event. Raises only on cancellation."""
         try:
             async with asyncio.timeout(seconds_max):
                 return to_event(await self._answer(event))
@@ -79,7 +79,7 @@ class AdminApi:
             return _refusal(error)
         except Exception:
             logger.exception("request failed unexpectedly")
-            detail = "The request failed unexpectedly; the function's log says how."
+            detail = "The request failed unexpectedly; see the function's log for the cause."
             body = problem(500, ErrorCode.unknown_server_error, detail)
             return to_event(HttpAnswer(body, 500, PROBLEM_TYPE))
 

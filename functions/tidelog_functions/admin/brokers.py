@@ -1,4 +1,4 @@
-"""Brokers: who there is, and taking leaderships from one."""
+"""Operations on brokers: listing them, and draining one of its leaderships."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tidelog_functions.admin.cluster import AdminCluster
 from tidelog_functions.admin.contract import Call
 from tidelog_functions.admin.http import HttpAnswer
 
-# About 23 transactions, which DynamoDB does well within the time of one request.
+# About 23 transactions, which DynamoDB completes well within one request's time limit.
 PARTITIONS_PER_DRAIN_MAX = 2_000
 
 
 async def list_brokers(cluster: AdminCluster, _: Call) -> HttpAnswer:
-    """Return every registered broker with what it holds."""
+    """Return every registered broker with its replicas and leaderships."""
     image = await cluster.view.refresh()
     await cluster.see_peers()
     partitions = [p for some in image.partitions_by_topic.values() for p in some]
@@ -48,7 +48,7 @@ async def list_brokers(cluster: AdminCluster, _: Call) -> HttpAnswer:
 
 
 async def drain_broker(cluster: AdminCluster, call: Call) -> HttpAnswer:
-    """Have other replicas lead what the broker leads, as far as one request goes."""
+    """Move the broker's leaderships to other replicas, as many as one request allows."""
     broker_id = call.parameters["broker_id"]
     await cluster.require_broker(broker_id)
     await cluster.see_peers()

@@ -1,4 +1,4 @@
-"""The cluster as a function sees it: through the metadata store, and no other way."""
+"""The cluster as a function sees it, only through the metadata store."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ AUTHORIZATION_VARIABLE = "TIDELOG_ADMIN_AUTHORIZATION"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdminSettings:
-    """Where the cluster is, what its nodes were told when they started, and who may call."""
+    """The cluster's location, its nodes' static settings, and the required authorization."""
 
     function: FunctionSettings
-    requires_identity: bool  # False only where nobody else can call
+    requires_identity: bool  # False only if no other program can reach the API
 
 
 def parse_admin_settings(environment: Mapping[str, str]) -> AdminSettings:
@@ -64,11 +64,10 @@ def parse_admin_settings(environment: Mapping[str, str]) -> AdminSettings:
 
 
 class AdminCluster:
-    """One cluster and what administers it. For the tasks of one event loop.
+    """One cluster and its administration. For the tasks of one event loop.
 
-    Kept between invocations: the view then reads only what has changed, and the leases
-    tell by two readings who has died. From one reading only those are known to be gone
-    that have left in order.
+    Kept between invocations: then the view reads only changes, and two readings of the leases
+    show which brokers have died. A single reading shows only brokers that shut down cleanly.
     """
 
     def __init__(self, store: MetadataStore, settings: FunctionSettings) -> None:
@@ -89,7 +88,7 @@ class AdminCluster:
 
     @classmethod
     def open(cls, settings: FunctionSettings) -> Self:
-        """Return the cluster of the settings. Raises ``InvalidConfig``."""
+        """Return the cluster in the settings. Raises ``InvalidConfig``."""
         return cls(open_metadata_store(settings.metadata_url), settings)
 
     async def close(self) -> None:
@@ -99,7 +98,7 @@ class AdminCluster:
             await self._objects.close()
 
     def objects(self) -> ObjectStore:
-        """Return the object store, opened on first use: most calls need none.
+        """Return the object store, opened on first use: most calls do not need it.
 
         Raises ``Misconfigured``.
         """
@@ -111,23 +110,23 @@ class AdminCluster:
         return self._objects
 
     def node_config(self) -> NodeConfig:
-        """Return the settings that every node has, as far as the store and we know."""
+        """Return the settings of every node, from the environment and the store."""
         return effective_node_config(self.static_config, self.view.image, None)
 
     async def see_peers(self) -> None:
-        """Take a reading of the brokers' leases."""
+        """Read the brokers' leases."""
         started_ms = lease_clock_ms()
         leases = read_leases(await self.store.list(BROKER_LEASE_COLLECTION))
         self.peers.observe(leases, started_ms=started_ms, now_ms=lease_clock_ms())
 
     def live(self, image: ClusterImage) -> Set[int]:
-        """Return the brokers that are not known to be gone."""
+        """Return the brokers except those known to be gone."""
         return frozenset(b for b in image.brokers if self.peers.is_live(b))
 
     async def topic(self, name: str) -> Topic:
-        """Return the topic as it is now.
+        """Return the topic, read now.
 
-        Raises ``UnknownTopicOrPartition``, and ``CorruptItem`` where nobody can tell.
+        Raises ``UnknownTopicOrPartition``, and ``CorruptItem`` if that cannot be decided.
         """
         image = await self.view.refresh()
         topic = image.topic(name)
@@ -137,7 +136,7 @@ class AdminCluster:
         return topic
 
     async def partition(self, name: TopicPartition) -> Partition:
-        """Return the partition as it is now. Raises ``UnknownTopicOrPartition``."""
+        """Return the partition, read now. Raises ``UnknownTopicOrPartition``."""
         await self.topic(name.topic)
         return self.known_partition(name)
 
@@ -153,7 +152,7 @@ class AdminCluster:
         return partition
 
     async def require_broker(self, broker_id: int) -> None:
-        """Raise ``BrokerIdNotRegistered`` where there is no such broker."""
+        """Raise ``BrokerIdNotRegistered`` if the broker is not registered."""
         brokers = (await self.view.refresh()).brokers
         if broker_id not in brokers:
             known = ", ".join(map(str, brokers)) or "none"

@@ -1,4 +1,4 @@
-"""Settings of topics, of groups, of one broker and of every broker."""
+"""Operations on settings of topics, of groups, of one broker and of all brokers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tidelog_functions.admin.cluster import AdminCluster
 from tidelog_functions.admin.contract import Call
 from tidelog_functions.admin.http import HttpAnswer
 
-# Kafka's names, as its admin client shows them.
+# Kafka's names, as shown by its admin client.
 _SOURCES: Mapping[ConfigSource, str] = {
     ConfigSource.TOPIC: "DYNAMIC_TOPIC_CONFIG",
     ConfigSource.DYNAMIC_BROKER: "DYNAMIC_BROKER_CONFIG",
@@ -30,17 +30,17 @@ _SOURCES: Mapping[ConfigSource, str] = {
     ConfigSource.DEFAULT: "DEFAULT_CONFIG",
     ConfigSource.GROUP: "DYNAMIC_GROUP_CONFIG",
 }
-EVERY_BROKER = -1  # has no settings of its own
+EVERY_BROKER = -1  # has no own settings
 
 
 async def describe_topic_configs(cluster: AdminCluster, call: Call) -> HttpAnswer:
-    """Return a topic's settings; what it inherits is every broker's."""
+    """Return a topic's settings; inherited values come from all brokers' settings."""
     topic = await cluster.topic(call.parameters["topic"])
     return _described(describe_topic(topic.configs, _layers(cluster, EVERY_BROKER)))
 
 
 async def describe_group_configs(cluster: AdminCluster, call: Call) -> HttpAnswer:
-    """Return a group's settings, whether there is such a group or not."""
+    """Return a group's settings; the group need not exist."""
     group_id = call.parameters["group_id"]
     validate_group_id(group_id)
     await cluster.view.refresh()
@@ -56,7 +56,7 @@ async def describe_broker_configs(cluster: AdminCluster, call: Call) -> HttpAnsw
 
 
 async def describe_every_broker_configs(cluster: AdminCluster, _: Call) -> HttpAnswer:
-    """Return the settings that were changed for every broker."""
+    """Return the settings changed for all brokers."""
     await cluster.view.refresh()
     return _described(describe_every_node(_layers(cluster, EVERY_BROKER)))
 
@@ -71,7 +71,7 @@ async def alter_topic_configs(cluster: AdminCluster, call: Call) -> HttpAnswer:
 
 
 async def alter_group_configs(cluster: AdminCluster, call: Call) -> HttpAnswer:
-    """Change settings of a group; there need be no such group yet."""
+    """Change settings of a group; the group need not exist yet."""
     group_id, is_applied = call.parameters["group_id"], _is_applied(call)
     await cluster.admin.alter_group(group_id, _alterations(call), validate_only=not is_applied)
     return _altered(_set_for_group(cluster, group_id), is_applied=is_applied)
@@ -84,7 +84,7 @@ async def alter_broker_configs(cluster: AdminCluster, call: Call) -> HttpAnswer:
 
 
 async def alter_every_broker_configs(cluster: AdminCluster, call: Call) -> HttpAnswer:
-    """Change settings of every broker."""
+    """Change settings of all brokers."""
     return await _alter_brokers(cluster, call, None)
 
 

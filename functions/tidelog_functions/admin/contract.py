@@ -1,4 +1,4 @@
-"""The contract: which operation a request asks for, with its parameters and its body."""
+"""The contract: a request's operation, parameters and body, checked by ``openapi.json``."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ PROBLEMS_REPORTED_MAX = 20
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A request that the contract knows, checked."""
+    """A checked request of a known operation."""
 
     operation: str
-    parameters: Mapping[str, Any]  # of path and query; defaults are filled in
-    body: Mapping[str, Any]  # empty where the operation has none
+    parameters: Mapping[str, Any]  # of path and query; includes defaults
+    body: Mapping[str, Any]  # empty if the operation has none
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class _Route:
     operations: Mapping[str, _Operation]  # by method
 
     def match(self, segments: tuple[str, ...]) -> dict[str, str] | None:
-        """Return the path's parameters, ``None`` where it is another route's."""
+        """Return the path's parameters, or ``None`` if the path does not match."""
         if len(segments) != len(self.segments):
             return None
         found = {}
@@ -56,7 +56,7 @@ class _Route:
 
 
 class Contract:
-    """What an OpenAPI document says, as far as serving it goes."""
+    """The routes and schemas of an OpenAPI document."""
 
     def __init__(self, document: Mapping[str, Any]) -> None:
         self.document = document
@@ -72,12 +72,12 @@ class Contract:
             )
             for path, operations in document["paths"].items()
         ]
-        # A segment that is given goes before one that is a parameter.
+        # Fixed segments have precedence over parameters.
         self._routes = sorted(routes, key=lambda r: [s.startswith("{") for s in r.segments])
 
     @property
     def operation_names(self) -> frozenset[str]:
-        """Every operation of the document."""
+        """Return the names of all operations of the document."""
         return frozenset(
             operation.name for route in self._routes for operation in route.operations.values()
         )
@@ -109,7 +109,7 @@ class Contract:
                     headers={"allow": allowed},
                 )
             return operation, given
-        raise HttpProblem(404, f"There is no {request.path} here; see /openapi.json.")
+        raise HttpProblem(404, f"The path {request.path} does not exist; see /openapi.json.")
 
     def _read_query(self, operation: _Operation, query: str, problems: list[str]) -> dict[str, Any]:
         known = operation.query_parameters
@@ -171,12 +171,12 @@ class Contract:
 
 @cache
 def load_contract() -> Contract:
-    """Return the contract of the document beside this module."""
+    """Return the contract of ``openapi.json``."""
     return Contract(json.loads(DOCUMENT.read_bytes()))
 
 
 def parse_json(data: bytes) -> Any:
-    """Return the value. Raises ``HttpProblem``, for a field that is given twice too."""
+    """Return the value. Raises ``HttpProblem``, also for a repeated field."""
     try:
         return json.loads(data, object_pairs_hook=_unique, parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
@@ -193,7 +193,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _refuse(constant: str) -> Any:
-    raise ValueError(f"{constant} is no number of JSON")
+    raise ValueError(f"{constant} is not a JSON number")
 
 
 def _operation(operation: Mapping[str, Any], known: Mapping[str, Any]) -> _Operation:

@@ -1,4 +1,4 @@
-"""Groups and where they stand."""
+"""Operations on groups and their committed offsets."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tidelog_functions.admin.contract import Call
 from tidelog_functions.admin.http import HttpAnswer
 from tidelog_functions.admin.offset_targets import FoundOffset, Target, find_offset, parse_target
 
-PARTITIONS_PER_RESET_MAX = 1_000  # each may take a listing and some reads of objects
+PARTITIONS_PER_RESET_MAX = 1_000  # each may need a listing and some reads of objects
 PARTITIONS_AT_ONCE_MAX = 16
 CONSUMERS = "consumer"  # the protocol type of groups whose members consume
 
@@ -54,7 +54,7 @@ async def list_groups(cluster: AdminCluster, call: Call) -> HttpAnswer:
 
 
 async def describe_group(cluster: AdminCluster, call: Call) -> HttpAnswer:
-    """Return a group at its last durable generation, with where it stands."""
+    """Return a group at its last durable generation, with its offsets."""
     group = await cluster.groups.describe(call.parameters["group_id"])
     offsets: Mapping[TopicPartition, CommittedOffset] = {}
     starts: Mapping[TopicPartition, Standing] = {}
@@ -187,7 +187,7 @@ def _assigned_member(
 
 
 def _member(member: GroupMember, *, is_consumer: bool) -> dict[str, Any]:
-    # Not before: this brings in the codecs of the wire, which no other request needs.
+    # Imported late: it loads the wire codecs, which no other request needs.
     from tidelog.consuming.group_protocol import decode_assignment, group_by_topic
     from tidelog.errors import MalformedResponse
 
@@ -196,7 +196,7 @@ def _member(member: GroupMember, *, is_consumer: bool) -> dict[str, Any]:
         try:
             assigned = decode_assignment(member.assignment)
         except MalformedResponse:
-            assigned = None  # The leader's own idea of an assignment.
+            assigned = None  # The leader's own format of an assignment.
         if assigned is not None:
             assignment = [
                 {"topic": topic, "partitions": partitions}

@@ -1,7 +1,7 @@
-"""Requests and answers, from and to what API Gateway's HTTP APIs hand over.
+"""Requests from and answers to API Gateway's HTTP APIs.
 
 Source: API Gateway developer guide, «Lambda integrations for HTTP APIs», payload format
-2.0. The path comes percent-decoded there.
+2.0. It contains the path percent-decoded.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from tidelog_functions.admin.problems import HttpProblem
 PAYLOAD_VERSION = "2.0"
 DEFAULT_STAGE = "$default"
 BODY_SIZE_BYTES_MAX = 1 << 20
-ANSWER_SIZE_BYTES_MAX = 4 << 20  # Lambda stops at 6 MB, where quotes of the body are escaped
+ANSWER_SIZE_BYTES_MAX = 4 << 20  # Lambda's limit is 6 MB, with quotes of the body escaped
 JSON_TYPE = "application/json"
 PROBLEM_TYPE = "application/problem+json"
 
 
 @dataclass(frozen=True, slots=True)
 class HttpRequest:
-    """A request as it came, nothing checked but its form."""
+    """A request; only its form is checked."""
 
     method: str
     path: str
-    query: str  # still encoded
+    query: str  # percent-encoded
     content_type: str | None
     body: bytes
-    has_identity: bool  # API Gateway has let an IAM identity in
+    has_identity: bool  # API Gateway has authenticated an IAM identity
 
 
 @dataclass(frozen=True, slots=True)
 class HttpAnswer:
-    """What goes back, to be written as JSON."""
+    """An answer, to be written as JSON."""
 
     body: Mapping[str, Any]
     status: int = 200
@@ -66,16 +66,16 @@ def parse_event(event: object) -> HttpRequest:
 
 
 def to_event(answer: HttpAnswer) -> dict[str, Any]:
-    """Return the answer as API Gateway takes it.
+    """Return the answer in API Gateway's form.
 
-    Raises ``HttpProblem`` where Lambda would not let it through.
+    Raises ``HttpProblem`` if it is too large for Lambda.
     """
     body = json.dumps(answer.body, separators=(",", ":"))
     if len(body) > ANSWER_SIZE_BYTES_MAX:
         raise HttpProblem(
             422,
             f"The answer would have {len(body)} bytes; at most {ANSWER_SIZE_BYTES_MAX} are sent."
-            " Ask for less at a time.",
+            " Request fewer items at a time.",
         )
     return {
         "statusCode": answer.status,

@@ -1,7 +1,7 @@
 """The admin API on this machine: ``python -m tidelog_functions.admin.local --metadata sqlite:///…``
 
-Requests become the events that API Gateway would make of them, without an identity:
-whoever reaches the port may do everything, so it is a port of 127.0.0.1.
+Requests become the events that API Gateway would make of them, without an identity: any
+program that reaches the port may do everything, so it listens on 127.0.0.1 only.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ PAYLOAD_SIZE_BYTES_MAX = 10 << 20  # API Gateway's
 
 
 async def serve(settings: AdminSettings, port: int) -> None:
-    """Serve until SIGTERM or SIGINT. Raises ``OSError`` where the port is taken."""
+    """Serve until SIGTERM or SIGINT. Raises ``OSError`` if the port is in use."""
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
@@ -68,7 +68,7 @@ async def serve(settings: AdminSettings, port: int) -> None:
 
 
 async def _event(request: web.Request) -> dict[str, Any]:
-    """Return the event that API Gateway would make: the path decoded, the query not."""
+    """Return API Gateway's event for the request: path decoded, query encoded."""
     path, _, query = request.raw_path.partition("?")
     return {
         "version": "2.0",

@@ -1,7 +1,7 @@
-"""Where a group's offsets are to go, as far as anyone can tell without a broker.
+"""Offsets for a reset of a group, as far as they can be found without a broker.
 
-The metadata store knows where a log begins, the tier what it holds, from the log start up
-to some offset without a gap. Where the log ends only its leader knows.
+The metadata store has a log's start, the tier its records from there up to some offset
+without a gap. Only the leader knows the log's end.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ TargetKind = Literal["earliest", "latest", "offset", "timestamp"]
 
 
 class OnlyLeaderKnows(TidelogError):
-    """The answer lies in the part of the log that is not in the tier yet."""
+    """The answer depends on records that are not tiered yet."""
 
     code = ErrorCode.invalid_request
 
 
 class BelowLogStart(TidelogError):
-    """The offset lies before the beginning of the log."""
+    """The offset is below the log start offset."""
 
     code = ErrorCode.offset_out_of_range
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where to go. ``number`` is the offset, or the time in Unix milliseconds."""
+    """A target; ``number`` is the offset, or the time in Unix milliseconds."""
 
     kind: TargetKind
     number: int = 0
@@ -47,14 +47,14 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class FoundOffset:
-    """Where that is in one partition."""
+    """The target's offset in one partition."""
 
     offset: int
-    is_verified: bool  # False: it may lie beyond the end of the log
+    is_verified: bool  # False: it may be beyond the log's end
 
 
 def parse_target(body: Mapping[str, Any]) -> Target:
-    """Return what the body of a reset asks for. Raises ``InvalidRequest``."""
+    """Parse the body of a reset. Raises ``InvalidRequest``."""
     kind: TargetKind = body["to"]
     needed = {"offset": "offset", "timestamp": "timestamp_ms"}.get(kind)
     for name in ("offset", "timestamp_ms"):
@@ -70,7 +70,7 @@ async def find_offset(
 ) -> FoundOffset:
     """Return the target's offset in the partition.
 
-    Raises ``OnlyLeaderKnows``, ``BelowLogStart``, and for damaged or absent objects
+    Raises ``OnlyLeaderKnows``, ``BelowLogStart``, and for damaged or missing objects
     ``CorruptObject`` and ``ObjectNotFound``.
     """
     start = partition.log_start_offset
@@ -97,7 +97,7 @@ async def find_offset(
 
 @dataclass(frozen=True, slots=True)
 class _TierReader:
-    """Reads index objects, and the batches in which the record may be."""
+    """Reads index objects, and the batches that may contain the record."""
 
     objects: ObjectStore
     cluster_id: str

@@ -1,4 +1,4 @@
-"""What a caller is told when a request is not served. Source: RFC 9457."""
+"""Error answers in the form of RFC 9457."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _STATUS: Mapping[ErrorCode, int] = {
 
 
 class HttpProblem(TidelogError):
-    """The request is not one of the contract, or cannot be answered, for a reason of HTTP."""
+    """The request does not match the contract, or HTTP rules out an answer."""
 
     code = ErrorCode.invalid_request
 
@@ -47,7 +47,7 @@ class HttpProblem(TidelogError):
 
 
 class Unauthorized(HttpProblem):
-    """API Gateway has named no IAM identity."""
+    """API Gateway has passed on no IAM identity."""
 
     code = ErrorCode.cluster_authorization_failed
 
@@ -58,7 +58,7 @@ class Unauthorized(HttpProblem):
 
 
 class Misconfigured(HttpProblem):
-    """The function's environment is wrong in a way that only this request has met."""
+    """The function's environment lacks something that only this request needs."""
 
     code = ErrorCode.unknown_server_error
 
@@ -67,7 +67,7 @@ class Misconfigured(HttpProblem):
 
 
 def status_of(error: TidelogError) -> int:
-    """Return the HTTP status that says whose turn it is: 4xx the caller's, 5xx ours."""
+    """Return the error's HTTP status: 4xx for the caller's errors, 5xx for ours."""
     if isinstance(error, HttpProblem):
         return error.status
     if isinstance(error, StoreUnavailable | VersionConflict | OutcomeUnknown | ObjectNotFound):
@@ -78,12 +78,12 @@ def status_of(error: TidelogError) -> int:
 
 
 def problem_of(error: TidelogError) -> dict[str, Any]:
-    """Return the body that tells of the error."""
+    """Return the body that describes the error."""
     status = status_of(error)
     code = admin_error_code(error)
     detail = str(error)
     if isinstance(error, OutcomeUnknown):
-        detail = f"It may have happened or not, so look before trying again: {detail}"
+        detail = f"The outcome is unknown, so check it before trying again: {detail}"
     body = problem(status, code, detail, is_retriable=status == 503)
     return {**body, "hint": error.hint} if error.hint else body
 
@@ -104,7 +104,7 @@ def problem(
 
 
 def headers_of(error: TidelogError) -> dict[str, str]:
-    """Return what the answer's headers say of the error."""
+    """Return the answer's headers for the error."""
     if isinstance(error, HttpProblem):
         return error.headers
     return {"retry-after": str(RETRY_AFTER_SECONDS)} if status_of(error) == 503 else {}

@@ -1,4 +1,4 @@
-"""Moving partitions to other replicas."""
+"""Operations that move partitions to other replicas."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tidelog_functions.admin.http import HttpAnswer
 
 
 async def list_reassignments(cluster: AdminCluster, call: Call) -> HttpAnswer:
-    """Return what moves, of one topic or of all."""
+    """Return the ongoing reassignments, of one topic or of all."""
     image = await cluster.view.refresh()
     wanted = call.parameters.get("topic")
     names = image.topics if wanted is None else [wanted]
@@ -37,7 +37,7 @@ async def start_reassignment(cluster: AdminCluster, call: Call) -> HttpAnswer:
 
 
 async def cancel_reassignment(cluster: AdminCluster, call: Call) -> HttpAnswer:
-    """Take the replicas that were being added out again."""
+    """Remove the replicas that are being added."""
     return await _reassign(cluster, call, None, may_resize=True, status=200)
 
 

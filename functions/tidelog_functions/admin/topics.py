@@ -1,4 +1,4 @@
-"""Topics and partitions."""
+"""Operations on topics and partitions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def list_topics(cluster: AdminCluster, call: Call) -> HttpAnswer:
 
 
 async def create_topic(cluster: AdminCluster, call: Call) -> HttpAnswer:
-    """Create a topic, or only see whether it could be."""
+    """Create a topic, or only validate the request."""
     body = call.body
     is_applied = not body.get("validate_only", False)
     plan = await cluster.admin.create_topic(
@@ -63,13 +63,13 @@ async def describe_topic(cluster: AdminCluster, call: Call) -> HttpAnswer:
 
 
 async def delete_topic(cluster: AdminCluster, call: Call) -> HttpAnswer:
-    """Delete a topic and return it as it was."""
+    """Delete a topic and return its last state."""
     topic = await cluster.topic(call.parameters["topic"])
     return HttpAnswer(_topic(await cluster.admin.delete_topic(topic.topic_id)))
 
 
 async def create_partitions(cluster: AdminCluster, call: Call) -> HttpAnswer:
-    """Widen a topic."""
+    """Add partitions to a topic."""
     is_applied = not call.body.get("validate_only", False)
     plan = await cluster.admin.create_partitions(
         call.parameters["topic"],
@@ -105,7 +105,7 @@ async def describe_partition(cluster: AdminCluster, call: Call) -> HttpAnswer:
     after, limit = call.parameters.get("after", -1), call.parameters["limit"]
     left = [segment for segment in segments if segment.base_offset > after]
     page = left[:limit]
-    # Two copies of one segment share their base offset, and must share their page.
+    # Two copies of one segment have the same base offset, and must be on the same page.
     page += [s for s in left[limit:] if page and s.base_offset == page[-1].base_offset]
     return HttpAnswer(
         {

@@ -1,4 +1,4 @@
-"""Runs of jobs on EMR Serverless. Requests are blocking: an invocation makes two."""
+"""Job runs on EMR Serverless. Requests block: an invocation makes two."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ from tidelog_core.errors import ErrorCode, TidelogError
 
 from tidelog_functions.jobs.settings import JobSettings
 
-# Source: EMR Serverless API reference, JobRun. All but the states that a run ends in.
+# Source: EMR Serverless API reference, JobRun. All states except final ones.
 STATES_UNDER_WAY = ("SUBMITTED", "PENDING", "SCHEDULED", "QUEUED", "RUNNING", "CANCELLING")
 PAGES_MAX = 20
 
 
 class JobsUnavailable(TidelogError):
-    """EMR has answered with an error, or not at all."""
+    """EMR returned an error, or no answer."""
 
     code = ErrorCode.unknown_server_error
     retriable = True
 
 
 class JobNotStarted(TidelogError):
-    """EMR has refused the run: there is none."""
+    """EMR rejected the run: it does not exist."""
 
     code = ErrorCode.unknown_server_error
 
 
 class EmrJobs:
-    """The runs of one application."""
+    """The job runs of one application."""
 
     def __init__(self, client: Any, settings: JobSettings) -> None:
         self._client = client
         self._settings = settings
 
     def under_way(self, name: str) -> list[str]:
-        """Return the ids of the job's runs that have not ended. Raises ``JobsUnavailable``."""
+        """Return the ids of the job's unfinished runs. Raises ``JobsUnavailable``."""
         found: list[str] = []
         token: dict[str, str] = {}
         try:
@@ -55,10 +55,10 @@ class EmrJobs:
         return found
 
     def start(self, name: str, arguments: Sequence[str], *, token: str) -> str:
-        """Start a run and return its id; with the same token it is the same run.
+        """Start a run and return its id; the same token always means the same run.
 
-        Raises ``JobNotStarted`` where it was refused, ``JobsUnavailable`` where it may
-        have been started.
+        Raises ``JobNotStarted`` if it was rejected, ``JobsUnavailable`` if it may have been
+        started.
         """
         settings = self._settings
         submit: dict[str, object] = {

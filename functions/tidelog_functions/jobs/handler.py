@@ -1,12 +1,12 @@
-"""``handle``: starts the compaction job on EMR Serverless when enough of the tier is dirty.
+"""``handle`` starts the compaction job on EMR Serverless when enough of the tier is dirty.
 
-An index object was written: its partition is looked at. The schedule: all compacted topics
-are, for what has become due by time alone, and for events that were lost. What is due is
-decided from the segments' items, as the job decides it (``tidelog_core.rewriting.choice``).
+After an event for an index object its partition is checked. The schedule checks all
+compacted topics, for partitions that became due by time, and for lost events. The
+decision uses the segments' items, like the job's (``tidelog_core.rewriting.choice``).
 
-One run at a time: it compacts all that is due when it looks, so what becomes due while it
-runs waits for the next event or the schedule. Two runs would do no harm (each partition
-has a claim), they would only cost. Events may be doubled, late and in any order.
+One run at a time: it compacts everything that is due when it starts, so partitions that
+become due during a run wait for the next event or the schedule. Two runs would be harmless
+(each partition has a claim) but cost more. Events may be repeated, late and out of order.
 """
 
 from __future__ import annotations
@@ -54,26 +54,26 @@ from tidelog_functions.retention.handler import index_keys
 logger = logging.getLogger(__name__)
 
 COMPACTION_JOB = "tidelog-compact"
-NO_BROKER = -1  # as the job has it: the cluster's settings, without those of one node
-# Of requests to EMR: with all of it an invocation stays below the grace of a claim.
+NO_BROKER = -1  # as in the job: the cluster's settings, without one node's
+# For requests to EMR: with all of it, an invocation stays below a claim's grace period.
 _CLIENT = Config(connect_timeout=5, read_timeout=20, retries={"total_max_attempts": 3})
 
 
 class Jobs(Protocol):
-    """Where jobs run."""
+    """A service that runs jobs."""
 
     def under_way(self, name: str) -> list[str]:
-        """Return the ids of the job's runs that have not ended."""
+        """Return the ids of the job's unfinished runs."""
 
     def start(self, name: str, arguments: Sequence[str], *, token: str) -> str:
-        """Start a run and return its id; with the same token it is the same run."""
+        """Start a run and return its id; the same token always means the same run."""
 
 
 def handle(event: object, context: Context) -> dict[str, object]:
-    """Start a run if one is due; return what was found and done, for the log and for tests.
+    """Start a run if one is due; return the findings, for the log and for tests.
 
-    Raises ``UnknownEvent``, ``InvalidConfig``, ``PartitionsFailed`` where some partitions
-    could not be looked at, ``JobNotStarted``, ``JobsUnavailable`` and what the stores raise.
+    Raises ``UnknownEvent``, ``InvalidConfig``, ``PartitionsFailed`` if some partitions could
+    not be checked, ``JobNotStarted``, ``JobsUnavailable`` and the stores' errors.
     """
     events = parse_event(event)
     settings = parse_function_settings(os.environ)
@@ -110,7 +110,7 @@ async def start_if_due(
     clock_ms: Callable[[], int],
     limit: TimeLimit,
 ) -> dict[str, object]:
-    """Look at the partitions of ``keys``, or at all where it is None, and start a run if due."""
+    """Check the partitions of ``keys``, or all if None, and start a run if due."""
     search = DueSearch(store, objects, reader, clock_ms=clock_ms, limit=limit)
     await search.run(keys)
     run_id, decision = await _start(store, jobs, search.due, arguments, clock_ms)
@@ -134,11 +134,11 @@ async def _start(
     arguments: Sequence[str],
     clock_ms: Callable[[], int],
 ) -> tuple[str | None, Decision]:
-    """Return the run that was started, if any, and the decision."""
+    """Return the started run, if any, and the decision."""
     if not due:
         return None, decide(due, (), None, now_ms=clock_ms())
     last = await last_start(store, COMPACTION_JOB)
-    # After the claim was read: a run that its holder has started since is listed by then.
+    # Read after the claim, so that a run started by the claim's holder is listed.
     runs = await asyncio.to_thread(jobs.under_way, COMPACTION_JOB)
     now_ms = clock_ms()
     decision = decide(due, runs, last, now_ms=now_ms)
@@ -159,7 +159,7 @@ async def _start(
 
 
 class DueSearch:
-    """Looks for partitions that are to be compacted."""
+    """Finds partitions that are due for compaction."""
 
     def __init__(
         self,

@@ -1,11 +1,11 @@
-"""Where jobs run and what they are started with.
+"""Settings of the jobs' application.
 
 TIDELOG_JOB_APPLICATION         id of the EMR Serverless application
-TIDELOG_JOB_ROLE                ARN of the role that a job has
+TIDELOG_JOB_ROLE                ARN of the jobs' role
 TIDELOG_JOB_ENTRY_POINT         s3://… of the job's program
-TIDELOG_JOB_SPARK_PARAMETERS    what spark-submit is given besides
-TIDELOG_JOB_LOG_GROUP           where a job logs to
-TIDELOG_JOB_TIMEOUT_MINUTES     how long it may take, 5 at least
+TIDELOG_JOB_SPARK_PARAMETERS    further options for spark-submit
+TIDELOG_JOB_LOG_GROUP           log group of the jobs
+TIDELOG_JOB_TIMEOUT_MINUTES     longest duration of a run, at least 5
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _REQUIRED = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobSettings:
-    """How a job is started."""
+    """The settings for starting a job."""
 
     application_id: str
     role_arn: str

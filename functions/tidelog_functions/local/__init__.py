@@ -1,1 +1,1 @@
-"""Functions on one machine: the same handlers, called by the same events, without AWS."""
+"""Functions on one machine: the same handlers with the same events, without AWS."""

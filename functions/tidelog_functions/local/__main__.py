@@ -1,7 +1,7 @@
 """``python -m tidelog_functions.local``: retention and scrub beside the nodes of one machine.
 
-Prints one line on stdout when it has begun. It keeps nothing but what the stores keep:
-killing it at any moment loses nothing, and several at once do no harm. With
+Prints one line on stdout when it has started. It has no state outside of the stores:
+killing it at any moment loses nothing, and several at once are harmless. With
 ``--until-stdin-ends`` it ends with the process that started it.
 """
 
@@ -29,7 +29,7 @@ def main(arguments: Sequence[str]) -> int:
     """Run until stopped; return the exit status: 2 for wrong settings."""
     given = _parser().parse_args(arguments)
     configure_logging("functions", given.log_level)
-    # The handlers read the environment, as they do in Lambda.
+    # The handlers read the environment, as in Lambda.
     os.environ["TIDELOG_METADATA"] = given.metadata
     os.environ["TIDELOG_OBJECTS"] = given.objects
     for pair in given.set or ():
@@ -54,7 +54,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _wait_for_stdin(timeout_s: float) -> bool:
-    """Nobody writes to it, so it becomes readable only when the parent is gone or stops."""
+    """Nothing is written to stdin, so it becomes readable only when the parent ends."""
     return bool(select.select([sys.stdin], [], [], timeout_s)[0])
 
 

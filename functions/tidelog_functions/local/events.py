@@ -1,4 +1,4 @@
-"""The events that AWS would send, for one machine. Pure."""
+"""Makes the events that AWS would send, on one machine. No I/O."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ Event = dict[str, object]
 
 
 def object_created(bucket: str, key: str, *, now_ms: int) -> Event:
-    """Return what EventBridge sends when S3 has stored an object."""
+    """Return EventBridge's event for an object stored in S3."""
     detail: Event = {
         "version": "0",
         "bucket": {"name": bucket},
@@ -21,7 +21,7 @@ def object_created(bucket: str, key: str, *, now_ms: int) -> Event:
 
 
 def scheduled(rule: str, *, now_ms: int) -> Event:
-    """Return what an EventBridge rule with a schedule sends."""
+    """Return the event of an EventBridge rule with a schedule."""
     resource = f"arn:aws:events:local:000000000000:rule/{rule}"
     return _event("aws.events", "Scheduled Event", resource, {}, now_ms=now_ms)
 

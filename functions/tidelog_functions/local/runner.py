@@ -1,7 +1,7 @@
-"""Calls the handlers as AWS would: when an index object is written, and by a timer.
+"""Calls the handlers like AWS: when an index object is written, and by schedule.
 
-One thing at a time, in this process's one thread; nodes are other processes. What a
-handler has begun when this ends, the next one takes up.
+One call at a time, in this process's only thread; nodes are other processes. Work that is
+unfinished when this process ends is continued by the next one.
 """
 
 from __future__ import annotations
@@ -27,35 +27,35 @@ Handler = Callable[[object, Context], Mapping[str, object]]
 TIME_LIMIT_MS = 900_000  # Source: Lambda quotas, function timeout.
 POLL_INTERVAL_S = 1.0
 SCRUB_INTERVAL_S = 86_400.0
-FIRST_SCRUB_S = 600.0  # a cluster that has just started has better things to do
-PARTITIONS_BY_EVENT_MAX = 16  # when more have changed at once, one pass over all is cheaper
+FIRST_SCRUB_S = 600.0  # leaves a cluster that has just started undisturbed
+PARTITIONS_BY_EVENT_MAX = 16  # more changes at once: one pass over all is cheaper
 DELETION_WAIT_S_MIN = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Handlers:
-    """What Lambda would have deployed."""
+    """The handlers that would be deployed in Lambda."""
 
     retention: Handler
     scrub: Handler
 
 
 class LocalContext:
-    """The context of one call: Lambda's longest time limit, cut short when all is to stop."""
+    """The context of one call: Lambda's longest time limit, shortened by a stop."""
 
     def __init__(self, is_stopping: Callable[[], bool]) -> None:
         self._is_stopping = is_stopping
         self._end = time.monotonic() + TIME_LIMIT_MS / 1000
 
     def get_remaining_time_in_millis(self) -> int:
-        """Return how long the call may still take."""
+        """Return the remaining time of the call."""
         if self._is_stopping():
             return 0
         return max(0, round((self._end - time.monotonic()) * 1000))
 
 
 class LocalRunner:
-    """Watches one folder store, if the objects are in one, and keeps the timers."""
+    """Watches a folder store, if the objects are in one, and runs the schedules."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class LocalRunner:
         retention_interval_s: float,
         wait: Callable[[float], bool],
     ) -> None:
-        """``wait`` returns after so many seconds, or sooner and true once all is to stop."""
+        """``wait`` returns after so many seconds, or earlier and true for a stop."""
         self._handlers = handlers
         location = parse_object_location(objects_url)
         self._bucket = location.name
@@ -73,12 +73,12 @@ class LocalRunner:
         self._watch = IndexWatch(Path(self._bucket)) if is_folder else None
         self._interval_s = retention_interval_s
         self._wait = wait
-        # At once: much may have become due while nobody ran.
+        # Due at once: much may have become due since the last run.
         self._retention_due = time.monotonic()
         self._scrub_due = time.monotonic() + FIRST_SCRUB_S
 
     def run(self) -> None:
-        """Call handlers until told to stop."""
+        """Call handlers until stopped."""
         wait_s = 0.0
         while not self._wait(wait_s):
             self._call_for_objects()
@@ -104,12 +104,12 @@ class LocalRunner:
             self._retention_due = min(self._retention_due, time.monotonic() + self._next_s(summary))
 
     def _retain(self) -> float:
-        """Run the schedule; return in how many seconds it is due again."""
+        """Run retention's schedule; return the seconds until the next run."""
         event = scheduled("retention", now_ms=wall_clock_ms())
         return self._next_s(self._call(self._handlers.retention, event))
 
     def _next_s(self, summary: Mapping[str, object]) -> float:
-        """Return when to look again: at the interval, or when a deletion's delay has passed."""
+        """Return the next run's time: the interval, or the end of a deletion's delay."""
         due_ms = summary.get("next_deletion_ms")
         if not isinstance(due_ms, int):
             return self._interval_s
@@ -117,7 +117,7 @@ class LocalRunner:
         return min(self._interval_s, max(DELETION_WAIT_S_MIN, wait_s))
 
     def _call(self, handler: Handler, event: Event) -> Mapping[str, object]:
-        """Call as Lambda does: an error is the call's own, and the next call comes all the same."""
+        """Call the handler like Lambda: errors are logged, and later calls still happen."""
         try:
             return handler(event, LocalContext(lambda: self._wait(0.0)))
         except TidelogError as error:

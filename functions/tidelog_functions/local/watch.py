@@ -1,12 +1,12 @@
-"""Which index objects have been written to a folder store: what S3 would send events of.
+"""Finds new index objects in a folder store, for which S3 would send events.
 
     <folder>/<cluster id>/<topic>-<topic id>/<partition>/<segment>.index
 
-Polled, because that works on every file system: a round looks at the folders' times, and
-into those only that have changed. An object is there from when its name is linked, which
-also sets its status-change time; so what was linked since the last look is what is new.
-Objects may be told of twice, and are missed where the clock is set back: as with S3,
-whoever gets the events also looks without them from time to time.
+Polls, because that works on every file system: each round reads the folders' times, and
+only changed folders. An object exists from the link of its name on, which also sets its
+status-change time; so objects linked since the last poll are the new ones. An object may
+be reported twice, and is missed if the clock is set back: as with S3, the receiver of the
+events also has to run without them from time to time.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from pathlib import Path
 
 from tidelog_core.tier.keys import INDEX_SUFFIX
 
-# File times come from a coarser clock than ours: what is so recent is looked at again.
+# File times come from a coarser clock than ours: recent ones are checked again.
 SETTLED_NS = 100_000_000
 PARTITION_DEPTH = 3
 
 
 class IndexWatch:
-    """Finds new index objects below one folder."""
+    """Finds new index objects below a folder."""
 
     def __init__(self, folder: Path) -> None:
-        """What is there already is not told of."""
+        """Existing objects are not reported."""
         self._folder = folder
         self._looked_ns = time.time_ns()
-        self._changed_ns: dict[str, int] = {}  # by partition folder: its time when looked into
+        self._changed_ns: dict[str, int] = {}  # by partition folder: its time at the last reading
 
     def poll(self) -> list[str]:
         """Return the keys of the index objects written since the last poll, in no order."""
@@ -53,11 +53,11 @@ def _new_indexes(folder: str, since_ns: int) -> Iterator[str]:
                 if entry.name.endswith(INDEX_SUFFIX) and entry.stat().st_ctime_ns >= since_ns:
                     yield entry.path
     except (FileNotFoundError, NotADirectoryError):
-        return  # Retention has removed it meanwhile.
+        return  # Retention has removed it since.
 
 
 def _folders(folder: str, depth: int) -> Iterator[tuple[str, int]]:
-    """Yield the folders so far below, and when each was last changed."""
+    """Yield the folders at this depth, with the time of their last change."""
     try:
         with os.scandir(folder) as entries:
             below = [entry for entry in entries if entry.is_dir() and entry.name[0] != "."]

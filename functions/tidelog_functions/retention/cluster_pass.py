@@ -1,12 +1,12 @@
-"""One pass of retention over all partitions and deleted topics, in an order that is resumed.
+"""A resumable pass of retention over all partitions and deleted topics.
 
     topic/<name>/<partition, 10 digits>     a partition
-    topic-deleted/<topic id>                what is left of a topic
+    topic-deleted/<topic id>                the remains of a topic
 
-A pass that comes near its time limit stores the last key up to which all is done; the next
-schedule goes on behind it, and a pass that reaches the end clears it. That needs neither a
-permission to invoke itself nor a queue, and cannot run away: the work is done by as many
-schedules as it takes, none of which starts from the beginning before the end was reached.
+A pass near its time limit stores the last key up to which all steps are done; the next
+schedule continues after it, and a pass that reaches the end clears it. That needs neither
+a permission to invoke itself nor a queue, and cannot run away: the work takes as many
+schedules as necessary, and none starts over before the end was reached.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ PARTITIONS_AT_ONCE = 16
 
 @dataclass(slots=True)
 class PassResult:
-    """What a pass has done."""
+    """The results of a pass."""
 
     done: Done = field(default_factory=Done)
-    partition_count: int = 0  # looked at, topics that are gone included
+    partition_count: int = 0  # checked, including deleted topics
     is_finished: bool = True
     failed: dict[str, TidelogError] = field(default_factory=dict)
 
@@ -43,9 +43,9 @@ Step = tuple[str, Callable[[], Awaitable[Done]]]
 
 
 async def apply_to_all(reader: ClusterReader, retention: PartitionRetention) -> PassResult:
-    """Apply retention to everything, or to as much as there is time for.
+    """Apply retention to all partitions, or to as many as the time limit allows.
 
-    A partition in trouble is reported and holds up no other.
+    A partition with a problem is reported and does not stop others.
     """
     result = PassResult()
     topics = await reader.topics()
@@ -66,7 +66,7 @@ async def apply_to_all(reader: ClusterReader, retention: PartitionRetention) -> 
 
 
 async def apply_steps(steps: list[Step], result: PassResult) -> None:
-    """Do the steps at once, and add what came of each to ``result``."""
+    """Run the steps concurrently, and add their results to ``result``."""
     outcomes = await asyncio.gather(*(_attempt(run) for _, run in steps))
     for (key, _), outcome in zip(steps, outcomes, strict=True):
         if isinstance(outcome, OutOfTime):
@@ -89,7 +89,7 @@ def partition_step(
 
 
 def deleted_topic_step(retention: PartitionRetention, tombstone: DeletedTopic) -> Step:
-    """Return the step of one topic that is gone."""
+    """Return the step of one deleted topic."""
     return f"topic-deleted/{tombstone.topic_id}", lambda: retention.clean(tombstone)
 
 

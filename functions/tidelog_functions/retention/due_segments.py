@@ -1,15 +1,15 @@
-"""The part of a partition's tier that retention has to read, and what it decides by it.
+"""The segments that retention reads of a partition's tier, and the log start they lead to.
 
-The schedule reads the items of all segments. An event, of which there is one for each segment
-that is copied, reads them from the first one on, up to the first that is to be kept: all that
-is too old, or marked for deletion because it was, is before that. What is marked elsewhere, since
-it was rewritten, is left to the schedule and the leader.
+The schedule reads the items of all segments. An event (one per copied segment) reads them
+from the first on, up to the first one to keep: all segments that are too old, or marked for
+deletion because they were, are before it. Segments marked elsewhere, after a rewrite, are
+left to the schedule and the leader.
 
-Only the sum of all segments tells whether a partition has too many bytes. An event reads all of a
-small partition for that, and leaves the bytes of a large one to the schedule and the leader.
+Only the sum of all segments shows whether a partition has too many bytes. For that an event
+reads all segments of a small partition, and leaves a large one to the schedule and the leader.
 
-A segment that is replaced between two pages may be read in both forms, and its bytes counted
-twice. So nothing is decided by a reading that met a swap.
+A segment that is replaced between two pages may be read in both forms, and its bytes be
+counted twice. So a reading that met a swap decides nothing.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from tidelog_core.tier.contents import claim_version, read_pages, read_tier
 from tidelog_core.tier.tiered_segments import TieredSegments
 
 EVENT_PAGE_SEGMENTS = 32  # segments that an event reads first: four read units of DynamoDB
-# Segments of a partition with a limit of bytes that an event reads at least, if there are so
-# many: 30 units, which cost less than the PUTs of the segment that the event tells of.
+# Segments that an event reads at least if the partition has a limit of bytes: 30 units, which
+# cost less than the PUTs of the event's segment.
 EVENT_SIZES_MAX = 200
-# Segments after which an event ends, though the next ones may be too old as well: it commits what
-# it found, and the next event or the schedule goes on.
+# An event stops after so many segments, even if the next ones are too old too: it commits its
+# results, and the next event or the schedule continues.
 EVENT_COUNT_MAX = 1_000
 
 
 async def read_due(
     store: MetadataStore, partition: Partition, limits: Limits, *, now_ms: int, is_event: bool
 ) -> tuple[list[SegmentMeta], int]:
-    """Return segments that may have work to do, in any state, and where the log is to start.
+    """Return segments that may need work, in any state, and the new log start.
 
-    An event's start is never past the schedule's. Raises ``TierRewritten`` if segments were
-    replaced while they were read, ``CorruptItem`` and what the store raises.
+    An event's log start is never past the schedule's. Raises ``TierRewritten`` if segments were
+    replaced during the reading, ``CorruptItem`` and the store's errors.
     """
     topic_id, number = partition.topic_id, partition.partition
     if not is_event:
@@ -58,13 +58,13 @@ async def read_due(
 async def _read_first(
     store: MetadataStore, partition: Partition, limits: Limits, *, now_ms: int
 ) -> tuple[list[SegmentMeta], int]:
-    """Do the same for an event: read on up to the first segment to keep, or ``EVENT_COUNT_MAX``.
+    """Like ``read_due`` for an event: read up to a segment to keep, or ``EVENT_COUNT_MAX``.
 
-    What was judged is not judged again: the log starts at least where the pages before said.
+    Earlier pages are not evaluated again: the log start is at least the one that they led to.
     """
     metas: list[SegmentMeta] = []
     tiered, added_count = TieredSegments(), 0
-    reached = partition  # with the log start that the pages so far lead to
+    reached = partition  # with the log start from the pages read so far
     by_time = limits.without_size()
     pages = read_pages(
         store, partition.topic_id, partition.partition, first_count=EVENT_PAGE_SEGMENTS
@@ -74,7 +74,7 @@ async def _read_first(
         may_have_all_sizes = limits.retention_bytes != UNLIMITED and len(metas) < EVENT_SIZES_MAX
         if not page or may_have_all_sizes:
             continue
-        # The next page may have more segments that begin where the last one of this does.
+        # The next page may have more segments with the last base offset of this one.
         complete_count = bisect_left(metas, page[-1].base_offset, key=_base_offset)
         tiered.extend(metas[added_count:complete_count])
         added_count = complete_count

@@ -1,19 +1,19 @@
-"""``handle``: what Lambda calls with an event of the bucket or of the schedule.
+"""``handle`` applies retention, after an event of the bucket or by schedule.
 
-An index object was written: retention is applied to its partition. That is before its
-segment is COPY_FINISHED as often as after it, so what counts is what was copied before;
-the segment itself is counted with the next event or by the schedule. Of a partition with many
+After an event for an index object, retention is applied to its partition. The event often
+arrives before its segment is COPY_FINISHED, so it counts only earlier segments; the
+segment itself is counted by the next event or the schedule. In a partition with many
 segments only the first ones are read (``due_segments``).
 
-The schedule: retention is applied to every partition, deletions whose delay has passed are
-ended, and what is left of deleted topics is removed. It makes up for events that were lost,
-so no event has to arrive.
+The schedule applies retention to every partition, completes deletions whose delay has
+passed, and removes the remains of deleted topics. It makes up for lost events, so no event
+has to arrive.
 
-Events may be doubled, late and in any order: a call acts on what the metadata says then,
-and the event only says where to look first. A call that comes near its time limit stops
-between two steps, each of which is durable: the next schedule goes on where it stopped
-(``cluster_pass``). A pass with a partition in trouble ends with ``PartitionsFailed`` after
-all the others are done, so that Lambda retries it and then hands it to the dead-letter queue.
+Events may be repeated, late and out of order: a call acts on the current metadata, and the
+event only selects partitions. A call near its time limit stops between two steps, each of
+which is durable: the next schedule continues there (``cluster_pass``). A pass with a failed
+partition ends with ``PartitionsFailed`` after all others are done, so that Lambda retries it
+and then sends it to the dead-letter queue.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ logger = logging.getLogger(__name__)
 
 
 def handle(event: object, context: Context) -> dict[str, object]:
-    """Apply retention where the event says; return what was done, for the log and for tests.
+    """Apply retention as the event requires; return the results, for the log and for tests.
 
-    Raises ``UnknownEvent``, ``InvalidConfig``, ``PartitionsFailed`` and, where nothing can be
-    done without them, what the stores raise.
+    Raises ``UnknownEvent``, ``InvalidConfig``, ``PartitionsFailed`` and store errors that
+    prevent any work.
     """
     events = parse_event(event)
     settings = parse_function_settings(os.environ)
@@ -75,10 +75,10 @@ def handle(event: object, context: Context) -> dict[str, object]:
 def index_keys(
     events: Sequence[ObjectCreated | Scheduled], location: ObjectLocation
 ) -> list[SegmentKey]:
-    """Return the index objects that the events name, one a partition; pure.
+    """Return the index objects in the events, one per partition. No I/O.
 
-    Keys that Tidelog does not write are passed over with a line in the log. Raises
-    ``UnknownEvent`` where the event is of another bucket.
+    Other keys are skipped with a line in the log. Raises ``UnknownEvent`` for an event of
+    another bucket.
     """
     found: dict[tuple[object, int], SegmentKey] = {}
     for event in events:
@@ -130,10 +130,10 @@ async def apply_retention(
     may_expire: Callable[[], bool],
     limit: TimeLimit,
 ) -> PassResult:
-    """Apply retention to the partitions of ``keys``, and to all where it is scheduled."""
+    """Apply retention to the partitions of ``keys``, or to all by schedule."""
     cluster_id = await reader.cluster_id()
     if cluster_id is None:
-        logger.info("no node has started yet, there is nothing to retain")
+        logger.info("no node has started yet, nothing to retain")
         return PassResult()
     await reader.load_node_configs()
     retention = PartitionRetention(
@@ -164,7 +164,7 @@ async def apply_retention(
 
 @cache
 def _clock_of_process(node_config: NodeConfig) -> ClockWatch:
-    """Return what watches the clock from one invocation to the next."""
+    """Return the clock watch that is kept between invocations."""
     return ClockWatch(
         wall_ms=wall_clock_ms, steady_ms=steady_clock_ms, node_config=lambda: node_config
     )
@@ -178,8 +178,8 @@ async def _step_of(
         return None
     topic = await reader.find_topic(key.topic_id, key.topic)
     if topic is None:
-        # It was deleted and cleaned up before the event arrived; the scrub gets what is left.
-        logger.info("event of a topic that is gone ignored", extra={"topic": key.topic})
+        # It was deleted and cleaned up before the event arrived; the scrub removes the rest.
+        logger.info("event of a deleted topic ignored", extra={"topic": key.topic})
         return None
     if isinstance(topic, Topic):
         return partition_step(retention, topic, key.partition, is_event=True)

@@ -1,16 +1,16 @@
-"""Retention of one partition by what the metadata says, and of what is left of a topic.
+"""Retention of one partition from its metadata, and of the remains of a deleted topic.
 
-The steps and why others may do them too: ``tidelog_core.tier.lifecycle``. Nothing
-is remembered between two calls, so a call that is doubled, late or cut short differs from
-any other only in how much it finds to do.
+For the steps, and why other processes may run them too, see ``tidelog_core.tier.lifecycle``.
+No state is kept between calls, so a repeated, late or interrupted call differs from any
+other only in the amount of work it finds.
 
-A function knows what is tiered, and not what lies on the leader's disk: it removes no more
-than the leader would. It reads no objects, so damaged ones go like any other, and writes none
-but those that tell, before anything is deleted, that it may be: ``tidelog_core.tier.manifest``.
+A function knows the tiered segments, not the leader's local ones: it removes no more than
+the leader would. It reads no objects, so damaged ones are deleted like others, and writes
+only those that permit a deletion before it happens: ``tidelog_core.tier.manifest``.
 
-The clock of the machine it runs on is compared with the metadata store's, where that has one
-(``tidelog_core.retention.clock_rule``). While it is in doubt nothing is removed for its age,
-and no deletion is begun or ended: both go by the clock.
+The machine's clock is compared with the metadata store's, if that has one
+(``tidelog_core.retention.clock_rule``). While it is in doubt nothing expires by age, and no
+deletion is started or completed: both depend on the clock.
 """
 
 from __future__ import annotations
@@ -45,23 +45,23 @@ from tidelog_functions.retention.due_segments import read_due
 
 logger = logging.getLogger(__name__)
 
-# Someone else did a step, or leads, or nobody knows whether our step is done.
+# Another process did the step or leads, or the outcome of our step is unknown.
 LOOK_AGAIN = (*LOST, NotLeaderOrFollower, UnknownTopicOrPartition, TierRewritten)
 SEGMENTS_AT_ONCE = COMMIT_WRITES_MAX
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What was done, and when there is more to do."""
+    """The work done, and the time of the next work."""
 
     log_start_advanced_count: int = 0
     deletion_started_count: int = 0
     segment_deleted_count: int = 0
     topic_deleted_count: int = 0
-    next_deletion_ms: int | None = None  # Unix time; None: nothing waits
+    next_deletion_ms: int | None = None  # Unix time; None: no deletion is waiting
 
     def __add__(self, other: Done) -> Done:
-        """Return both together."""
+        """Return the sum of both."""
         waits = [ms for ms in (self.next_deletion_ms, other.next_deletion_ms) if ms is not None]
         return Done(
             self.log_start_advanced_count + other.log_start_advanced_count,
@@ -79,27 +79,27 @@ class PartitionRetention:
     store: MetadataStore
     objects: ObjectStore
     cluster_id: str
-    topic_config: Callable[[Topic, int], TopicConfig]  # as the given leader's node has it
+    topic_config: Callable[[Topic, int], TopicConfig]  # on the given leader's node
     clock_ms: Callable[[], int]
-    may_expire: Callable[[], bool]  # whether the clock can be trusted to tell what is too old
+    may_expire: Callable[[], bool]  # whether the clock can be trusted to expire segments
     limit: TimeLimit
 
     async def apply(self, topic: Topic, partition: int, *, is_event: bool = False) -> Done:
-        """Do what is due for the partition. Raises ``OutOfTime`` and what the stores raise.
+        """Apply retention to the partition. Raises ``OutOfTime`` and the stores' errors.
 
-        For an event only where the partition begins (``read_due``). A topic that was deleted
-        meanwhile has no partition any more: nothing is done.
+        An event reads only the partition's first segments (``read_due``). A topic that was
+        deleted since has no partitions: nothing is done.
         """
         return await retried(
             lambda: self._apply(topic, partition, is_event=is_event), on=LOOK_AGAIN
         )
 
     async def clean(self, tombstone: DeletedTopic) -> Done:
-        """Remove what is left of a deleted topic once its time has come.
+        """Remove the remains of a deleted topic once its delay has passed.
 
-        Raises ``OutOfTime`` and what the stores raise.
+        Raises ``OutOfTime`` and the stores' errors.
         """
-        # The settings of its own went with it.
+        # The topic's own settings were deleted with it.
         delay_ms = TopicConfig().file_delete_delay_ms
         due_ms = deletable_topic_ms(tombstone, delay_ms=delay_ms)
         await persist_deletion(self.objects, self.cluster_id, tombstone)
@@ -136,7 +136,7 @@ class PartitionRetention:
             start = await advance_log_start(self.store, leadership_of(partition), start)
         if not self.may_expire():
             return Done(log_start_advanced_count=int(start > partition.log_start_offset))
-        # Not before the commit above has ended: the delay is for those who read until then.
+        # Only after the commit above: the delay is for readers up to that moment.
         deletable_ms = self.clock_ms() + config.file_delete_delay_ms
         expired = below_log_start(metas, start)
         if expired:

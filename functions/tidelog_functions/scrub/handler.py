@@ -1,18 +1,18 @@
-"""``handle``: finds what retention cannot: objects without metadata, metadata without objects.
+"""``handle`` finds objects without metadata and metadata without objects.
 
-Removed are objects that no segment item names once scrubs have seen them so for long enough
-(``settings``; what counts as an orphan says ``tidelog_core.retention.orphans``), manifests of
-topics that are long gone, and what tells of log starts and deletions and is not so any more.
-Reported, never mended, are segments whose objects are missing or have another size, and
-objects at offsets that the metadata knows nothing of. An object that an item names is never
-deleted here, nor is one whose key Tidelog does not write.
+It removes objects that no segment item names once scrubs have seen them in that state for
+long enough (``settings``; ``tidelog_core.retention.orphans`` defines an orphan), manifests
+of topics deleted long ago, and obsolete objects that record log starts and deletions. It
+reports, but never repairs, segments whose objects are missing or have another size, and
+objects at offsets that the metadata does not know. An object named by an item is never
+deleted here, nor one whose key Tidelog does not write.
 
-Staging leftovers are the stores' own: a folder store removes unlocked ones of ``.staging/``
-whenever it is opened, as it is here; in S3 a lifecycle rule does.
+Staging leftovers are handled by the stores: a folder store removes unlocked ones of
+``.staging/`` when it is opened, as here; in S3 a lifecycle rule does.
 
-It is called by a schedule, or by hand with ``{"dry_run": true}``. A call that comes near its
-time limit stores up to where it came, and the next one goes on there. A cluster without
-registered nodes is left alone: its metadata may be about to be restored.
+It is called by a schedule, or by hand with ``{"dry_run": true}``. A call near its time
+limit stores its position, and the next one continues there. A cluster without registered
+nodes is left alone: its metadata may be about to be restored.
 """
 
 from __future__ import annotations
@@ -54,10 +54,10 @@ DRY_RUN = "dry_run"
 
 
 def handle(event: object, context: Context) -> dict[str, object]:
-    """Scrub the bucket; return what was found, as JSON.
+    """Scrub the bucket; return the findings, as JSON.
 
-    Raises ``UnknownEvent``, ``InvalidConfig``, ``PartitionsFailed`` and, where nothing can be
-    done without them, what the stores raise.
+    Raises ``UnknownEvent``, ``InvalidConfig``, ``PartitionsFailed`` and store errors that
+    prevent any work.
     """
     is_dry_run = _wants_dry_run(event)
     settings = parse_function_settings(os.environ)
@@ -97,9 +97,9 @@ async def scrub(
     clock_ms: Callable[[], int],
     limit: TimeLimit,
 ) -> Report:
-    """Sweep on from where the last one stopped.
+    """Continue the sweep where the last one stopped.
 
-    A dry run begins at the start and stores nothing.
+    A dry run starts at the beginning and stores nothing.
     """
     cluster_id = await reader.cluster_id()
     if cluster_id is None or not await store.list(records.BROKER_COLLECTION):
@@ -127,7 +127,7 @@ def _wants_dry_run(event: object) -> bool:
     else:
         found = parse_event(event)
         if len(found) != 1 or not isinstance(found[0], Scheduled):
-            raise UnknownEvent("the scrub is called by a schedule, or with dry_run alone")
+            raise UnknownEvent("call the scrub by a schedule, or with only the field dry_run")
         fields = dict(found[0].detail)
     is_dry_run = fields.get(DRY_RUN, False)
     if not isinstance(is_dry_run, bool):

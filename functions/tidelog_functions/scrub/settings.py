@@ -1,10 +1,11 @@
 """The scrub's settings.
 
-TIDELOG_SCRUB_ORPHAN_AGE_MS     an object that no metadata names and that is accounted for
-                                otherwise is removed when scrubs have seen it so for longer,
-                                milliseconds (86400000, a day; at least an hour)
-TIDELOG_SCRUB_DOUBTFUL_AGE_MS   one that may be wanted after a restore of the metadata,
-                                milliseconds (604800000, a week; not less than the other)
+TIDELOG_SCRUB_ORPHAN_AGE_MS     age at which an object that no metadata names, and that has
+                                another explanation, is removed, counted from the first
+                                scrub that saw it so, milliseconds (86400000, a day; at
+                                least an hour)
+TIDELOG_SCRUB_DOUBTFUL_AGE_MS   the same for an object that a restore of the metadata might
+                                need, milliseconds (604800000, a week; not less than the other)
 TIDELOG_SCRUB_DRY_RUN           true: report, remove nothing (false)
 """
 
@@ -24,7 +25,7 @@ AGE_MS_MIN = 3_600_000  # longer than any upload with its retries
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScrubSettings:
-    """How careful a scrub is."""
+    """The ages and the mode of a scrub."""
 
     limits: AgeLimits
     is_dry_run: bool = False

@@ -1,16 +1,17 @@
-"""One sweep over the bucket and the metadata side by side, in the order of keys.
+"""A sweep over the bucket and the metadata in parallel, in the order of keys.
 
-The listing comes as groups: all objects of one partition are neighbours. Between two
-groups lie the partitions that the metadata knows and the bucket has nothing of. For each
-partition the objects are listed first and its items read after that, which is what makes
-``judge_unnamed`` right while copies and retention go on.
+The listing is processed in groups: all objects of one partition are adjacent. Between two
+groups are the partitions that the metadata knows but the bucket does not. For each
+partition the objects are listed first and its items read afterwards, which makes
+``judge_unnamed`` correct during copies and retention.
 
-A sweep that comes near its time limit says up to where it came; the next one goes on
-behind it, and lists from there on.
+A sweep near its time limit returns its position; the next one continues after it, and
+lists from there.
 
-What nothing needs is removed once it has been seen so for long enough, by the times of the
-sweeps alone. Since when is kept in the metadata store, beside the metadata that it is judged
-by: another store, as after a restoration, has seen nothing yet.
+Unneeded objects are removed once they have been seen in that state for long enough,
+measured only by the sweeps' times. The first times are stored in the metadata store,
+beside the metadata that they depend on: another store, as after a restoration, starts
+without any.
 """
 
 from __future__ import annotations
@@ -61,18 +62,18 @@ from tidelog_functions.scrub.settings import ScrubSettings
 logger = logging.getLogger(__name__)
 
 NAMED_IN_REPORT_MAX = 100  # of each kind; all are counted
-# Of one partition, about 100 bytes each; more are looked at again once some of these are gone.
+# Per partition, about 100 bytes each; more follow once some of these are gone.
 ORPHANS_MAX = 1000
 
 
 @dataclass(slots=True)
 class Report:
-    """What a sweep has found and done."""
+    """The findings and actions of a sweep."""
 
     is_dry_run: bool
     object_count: int = 0
     segment_count: int = 0
-    orphan_count: int = 0  # removed, unless it is a dry run
+    orphan_count: int = 0  # removed, or found in a dry run
     orphan_bytes: int = 0
     young_count: int = 0
     foreign_count: int = 0
@@ -88,14 +89,14 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    """What the bucket has below one partition's prefix, or one object that is of none."""
+    """The objects below one partition's prefix, or one object of no partition."""
 
     prefix: str
     objects: Sequence[ObjectMeta]
 
 
 class Sweep:
-    """Looks through one cluster. Used once."""
+    """One sweep over one cluster. For one use."""
 
     def __init__(
         self,
@@ -118,11 +119,11 @@ class Sweep:
         self._topics_failed = topics.failed
         self._deleted = {tombstone.topic_id for tombstone in topics.deleted}
         self._report = Report(settings.is_dry_run, failed=dict(topics.failed))
-        # By prefix, when each object was first seen; None where the item cannot be read.
+        # By prefix: when each object was first seen; None if the item cannot be read.
         self._orphans: dict[str, Mapping[str, int] | None] = {}
 
     async def run(self, *, resumes_after: str) -> Report:
-        """Sweep behind that key, as far as the time reaches."""
+        """Sweep from after that key on, until the time limit."""
         report = self._report
         report.resumes_after = resumes_after
         known = {
@@ -151,8 +152,8 @@ class Sweep:
         return report
 
     async def _groups(self, resumes_after: str) -> AsyncIterator[_Group]:
-        # Behind all that the tier has below the prefix that is done. Foreign objects may still
-        # come of it: their names may have any character.
+        # After everything that the tier has below the finished prefix. Foreign objects may still
+        # follow: their names may contain any character.
         start_after = f"{resumes_after}~" if resumes_after.endswith("/") else resumes_after
         prefix, objects = "", list[ObjectMeta]()
         async for found in self._objects.list(f"{self._cluster_id}/", start_after=start_after):
@@ -180,9 +181,9 @@ class Sweep:
         return None
 
     async def _age_limit_ms(self, found: ObjectMeta) -> int | None:
-        """Return how old an object of no partition must be to go, ``None`` where it stays."""
+        """Return the removal age of an object of no partition, ``None`` to keep it."""
         limits = self._settings.limits
-        # A receipt stays as long as what tells of the topic that it is of.
+        # A receipt stays as long as the objects that describe its topic.
         topic_id = parse_topic_manifest_key(found.key) or parse_erasure_receipt_key(found.key)
         if topic_id is not None:
             return manifest_age_limit_ms(self._state(topic_id), limits)
@@ -190,9 +191,9 @@ class Sweep:
         if deletion is not None:
             state = self._state(deletion.topic_id)
             if await self._store.get(records.deleted_topic_key(deletion.topic_id)) is not None:
-                state = TopicState.DELETED  # since the sweep began
+                state = TopicState.DELETED  # since the sweep started
             elif state is TopicState.UNKNOWN and await self._has_any(f"{deletion.folder}/"):
-                return None  # It says why nobody is to bring those back.
+                return None  # It prevents a restoration of deleted topics.
             return deletion_age_limit_ms(state, limits)
         if found.key != cluster_manifest_key(self._cluster_id):
             self._pass_over(found)
@@ -204,7 +205,7 @@ class Sweep:
         return False
 
     async def _partition(self, group: _Group, known: dict[str, tuple[Topic, int]]) -> None:
-        """Compare one partition's objects with its items; trouble with it stops no other."""
+        """Compare one partition's objects with its items; failures do not stop others."""
         self._limit.require()
         try:
             await self._compare(group, known.get(group.prefix))
@@ -240,7 +241,7 @@ class Sweep:
         partition = None if item is None else Partition.from_item(item)
         state = self._state(topic_id)
         if state is TopicState.LIVE and partition is None:
-            state = TopicState.DELETED  # since the sweep began
+            state = TopicState.DELETED  # since the sweep started
         log_start_offset = 0 if partition is None else partition.log_start_offset
         limits = self._settings.limits
         judgement = judge_unnamed(
@@ -280,19 +281,19 @@ class Sweep:
             try:
                 self._orphans[item.id.key] = ScrubOrphans.from_item(item).first_seen_ms
             except CorruptItem as error:
-                # It is written anew: what it told of has just been seen for the first time.
+                # The item is written again: its orphans count as first seen now.
                 logger.warning(
-                    "orphans cannot be read, they are seen anew", extra={"reason": str(error)}
+                    "orphan records cannot be read, ages start again", extra={"reason": str(error)}
                 )
                 self._orphans[item.id.key] = None
 
     async def _remove_old(self, prefix: str, candidates: Sequence[Candidate]) -> None:
-        """Remove those of the group that are old enough; keep since when the others are seen.
+        """Remove the group's orphans that are old enough; store the first times of the others.
 
-        In this order a crash leaves records of orphans that are gone, which the next sweep forgets.
+        In this order a crash leaves records of removed orphans, which the next sweep drops.
         """
         before, now_ms = self._orphans.get(prefix, {}), self._clock_ms()
-        # A time to come is of a clock that was wrong.
+        # A future time comes from a wrong clock.
         seen = {prefix + name: min(ms, now_ms) for name, ms in (before or {}).items()}
         old = select_old(candidates, seen, now_ms=now_ms)
         gone = {found.key for found in old}
@@ -336,7 +337,7 @@ class Sweep:
                 )
 
     async def _problem(self, meta: SegmentMeta, key: str) -> str | None:
-        """Return what is wrong with a finished segment's object, asked for by itself."""
+        """Return the problem of a finished segment's object, read individually."""
         size_bytes = meta.index_size_bytes if key.endswith(".index") else meta.size_bytes
         try:
             found = await self._objects.head(key)
@@ -347,12 +348,12 @@ class Sweep:
             problem = "is not there"
         item = await self._store.get(meta.item_id)
         if item is None or SegmentMeta.from_item(item).state is not SegmentState.COPY_FINISHED:
-            return None  # Retention has begun to delete it meanwhile.
+            return None  # Retention has started to delete it since.
         return problem
 
 
 def _group_prefix(key: str) -> str:
-    """Return the partition's prefix for what lies below one, the key itself for the rest."""
+    """Return the partition's prefix of a key below one, or the key itself."""
     parts = key.split("/")
     return key if len(parts) < 4 else "/".join(parts[:3]) + "/"
 
