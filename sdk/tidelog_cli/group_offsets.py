@@ -47,7 +47,7 @@ def reset_offsets(
         str | None,
         typer.Option(
             metavar="TIME",
-            help="Move to the first record from this time on: ms since 1970, or 2026-01-31T12:00:00Z.",
+            help="Move to this time: ms since 1970, or 2026-01-31T12:00:00Z.",
         ),
     ] = None,
     shift_by: Annotated[
