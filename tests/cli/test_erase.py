@@ -150,5 +150,5 @@ def test_a_replica_that_was_down_lets_go_before_it_serves(tmp_path: Path) -> Non
 
 def test_a_key_that_is_written_wrongly_is_refused(tmp_path: Path) -> None:
     given = ("erase", "--data-dir", tmp_path, "--topic", "t", "--key", "zz", "--key-format")
-    assert "is not hex" in called(*given, "hex", status=2).errors
+    assert "is not valid hex" in called(*given, "hex", status=2).errors
     assert "--key-format must be one of" in called(*given, "octal", status=2).errors

@@ -302,7 +302,7 @@ def test_share_group_is_shown_moved_and_deleted(sharers: Peer, bootstrap: str) -
     outcome = called(*forget, "g-shared:0", bootstrap=bootstrap, status=2)
     assert "name no partitions" in outcome.errors
     deleted = called(*forget, "g-shared", bootstrap=bootstrap)
-    assert deleted.lines == ["group g-share has forgotten g-shared"]
+    assert deleted.lines == ["group g-share: offsets of g-shared deleted"]
     (found,) = called("group", "describe", "g-share", "--json", bootstrap=bootstrap).document
     assert found["partitions"] == []
     assert "g-shared" in called(*forget, "g-shared", bootstrap=bootstrap, status=1).errors

@@ -481,8 +481,8 @@ def test_one_of_several_clusters_is_named(folder: Path) -> None:
     ("arguments", "message"),
     [
         (("--from", "file:///nowhere", "--metadata", "sqlite:///nowhere/m.db"), "no object store"),
-        (("--metadata", "sqlite:///nowhere/m.db"), "Give --from"),
-        (("--from", "file:///tmp"), "Give --metadata"),
+        (("--metadata", "sqlite:///nowhere/m.db"), "give --from"),
+        (("--from", "file:///tmp"), "give --metadata"),
         (("--from", "file:///tmp", "--dry-run", "--brokers", "1,x"), "--brokers"),
         (("--from", "file:///tmp", "--dry-run", "--replication-factor", "2"), "cannot hold 2"),
     ],

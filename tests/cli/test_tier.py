@@ -341,7 +341,7 @@ def test_verify_takes_a_bucket_or_a_cluster_but_not_both(
     assert called("verify", "--from", url, "--json").document["ok"]
     monkeypatch.delenv("TIDELOG_METADATA_STORE")
     outcome = called("verify", "--from", url, "--data-dir", tiered, status=2)
-    assert "--from checks a bucket by itself" in outcome.errors
+    assert "--from checks a bucket alone" in outcome.errors
     outcome = called("verify", "--data-dir", tiered, "--cluster-id", "x", status=2)
     assert "--cluster-id needs --from" in outcome.errors
     assert "no topic 'ordrs'" in called("verify", "ordrs", "--from", url, status=1).errors

@@ -103,7 +103,7 @@ def test_a_required_json_property_must_be_there():
 @pytest.mark.parametrize(
     ("schema", "problem"),
     [
-        (b"{", "no JSON"),
+        (b"{", "not valid JSON"),
         (b'{"type": "array"}', "object"),
         (b'{"type": "object", "properties": {}}', "no properties"),
         (b'{"type": "object", "properties": {"a": {"type": ["string", "integer"]}}}', "value.a"),

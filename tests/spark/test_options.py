@@ -95,7 +95,7 @@ def test_every_problem_is_reported_together():
         ("kafka.max.poll.records", "is for a Kafka client"),
         ("kafka.client.id", "needs 'kafka.bootstrap.servers'"),
         ("maxOffsetsPerTrigger", "is for streaming reads"),
-        ("path", "name the stores with 'metadata' and 'objects'"),
+        ("path", "give 'metadata' and 'objects'"),
     ],
 )
 def test_unknown_options_name_the_nearest_right_one(name, says):

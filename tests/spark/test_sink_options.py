@@ -68,7 +68,7 @@ def test_a_batch_is_no_larger_than_a_request():
         ("kafka_compresion_type", "lz4", "did you mean 'kafka.compression.type'?"),
         ("something", "t", "the options are kafka.bootstrap.servers, topic, includeHeaders"),
         ("subscribe", "t", "is for reading"),
-        ("kafka_transactional_id", "t", "is the sink's own"),
+        ("kafka_transactional_id", "t", "cannot be set: each task has its own"),
         ("kafka_acks", "1", "must be all"),
         ("kafka_enable_idempotence", "false", "must be true"),
         ("kafka_compression_type", "lzma", "must be one of none, gzip, snappy, lz4, zstd"),

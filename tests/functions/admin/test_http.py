@@ -75,7 +75,7 @@ def test_a_stage_in_the_path_is_not_part_of_it(api: Api) -> None:
         ("{", "not JSON"),
         ("[]", "body must be an object"),
         ('{"name": "a", "name": "b"}', "'name' is given more than once"),
-        ('{"name": NaN}', "NaN is no number"),
+        ('{"name": NaN}', "NaN is not a JSON number"),
         ('{"name": 5}', "body.name must be a string, not 5"),
         ('{"name": "a", "colour": 1}', "unknown field 'colour'; known are name, partition_count"),
         ("{}", "body lacks 'name'"),
@@ -169,7 +169,7 @@ def test_a_path_that_is_no_number_where_one_belongs_is_400(api: Api) -> None:
 def test_a_request_that_takes_too_long_is_503_and_its_outcome_unknown(api: Api) -> None:
     answer = api.send(an_event("POST", "/topics", {"name": "t"}), seconds_max=0)
     assert answer.problem == (503, "REQUEST_TIMED_OUT")
-    assert "look before trying again" in answer.body["detail"]
+    assert "check it before trying again" in answer.body["detail"]
 
 
 def test_settings_are_checked_together() -> None:

@@ -80,7 +80,7 @@ def read(
         found, start = await read_due(
             store, partition(log_start_offset), limits, now_ms=NOW_MS, is_event=is_event
         )
-        return store.usage.read_units.total(), found, start
+        return sum(store.usage.read_units.values()), found, start
 
     return asyncio.run(run())
 
