@@ -34,10 +34,11 @@ from tidelog_core.metadata.records import Partition
 from tidelog_core.metadata.store import ItemKey, MetadataStore
 from tidelog_core.model import CONSUMER_OFFSETS_TOPIC
 
+from tidelog_node.coordinator.group_environment import GroupEnvironment
 from tidelog_node.coordinator.group_items import DEFAULT_PAGE_LIMITS, PageLimits
 from tidelog_node.coordinator.group_settings import GroupSettings
 from tidelog_node.coordinator.led_shards import Leadership, LedShards
-from tidelog_node.coordinator.loaded_group import GroupEnvironment, LoadedGroup, Unloaded
+from tidelog_node.coordinator.loaded_group import LoadedGroup, Unloaded
 from tidelog_node.coordinator.shard import Shard
 from tidelog_node.coordinator.storage import GroupStorage, OffsetPages
 from tidelog_node.coordinator.sweeping import Sweeper

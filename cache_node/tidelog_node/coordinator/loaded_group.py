@@ -15,8 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from itertools import islice
 from typing import Any, TypeVar
 from uuid import UUID
@@ -28,13 +27,14 @@ from tidelog_core.errors import (
     TidelogError,
     VersionConflict,
 )
-from tidelog_core.metadata.consumer_groups import Partitions
 from tidelog_core.metadata.groups import CommittedOffset, GroupRecord
 from tidelog_core.metadata.store import ABSENT, Check, Write
 
 from tidelog_node.coordinator.failures import error_code
+from tidelog_node.coordinator.group_environment import GroupEnvironment
 from tidelog_node.coordinator.storage import GroupStorage
-from tidelog_node.coordinator.turns import AT_ONCE, Turns
+from tidelog_node.coordinator.turns import Turns
+from tidelog_node.coordinator.waiting_members import WaitingMembers
 from tidelog_node.groups import any_group
 from tidelog_node.groups.any_group import Group
 from tidelog_node.groups.assignment.target_computation import TargetComputation
@@ -44,7 +44,6 @@ from tidelog_node.groups.classic_messages import (
     JoinAnswer,
     JoinRequest,
     MemberIdentity,
-    RequestNumber,
     SyncAnswer,
     SyncRequest,
 )
@@ -55,27 +54,13 @@ from tidelog_node.groups.consumer.pattern_matches import PatternMatches
 from tidelog_node.groups.heartbeat_answer import JOIN_EPOCH, HeartbeatAnswer, Refused
 from tidelog_node.groups.migration.conversion import as_classic_group
 from tidelog_node.groups.migration.upgrading import as_consumer_group
-from tidelog_node.groups.share.heartbeat import ShareGroupSettings, ShareHeartbeat
+from tidelog_node.groups.share.heartbeat import ShareHeartbeat
 from tidelog_node.groups.share.share_group import ShareGroup
 from tidelog_node.groups.step import Step
-from tidelog_node.groups.subscribed_topics import TopicsByName
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class GroupEnvironment:
-    """What a group's decisions depend on beside its members, as it is at any moment."""
-
-    now_ms: Callable[[], int]
-    clock_offset_ms: Callable[[], int]  # wall clock minus ``now_ms``
-    settings: Callable[[str], ConsumerGroupSettings]  # of the group of this id
-    share_settings: Callable[[str], ShareGroupSettings]
-    topics: Callable[[], TopicsByName]
-    match: Callable[[Iterable[str]], Awaitable[Mapping[str, PatternMatches]]]
-    compute: Callable[[TargetComputation], Awaitable[Mapping[str, Partitions]]]
 
 
 class Unloaded(Exception):
@@ -106,8 +91,7 @@ class LoadedGroup:
         self._environment = environment
         self._on_change = on_change  # after every event: deadlines may be nearer, or it unloaded
         self._is_still_ours = is_still_ours
-        self._joins: dict[RequestNumber, asyncio.Future[JoinAnswer]] = {}
-        self._syncs: dict[RequestNumber, asyncio.Future[SyncAnswer]] = {}
+        self._waiting = WaitingMembers()
         self._storing: asyncio.Task[Any] | None = None
         self._collected: Step | None = None  # is to be stored, and nothing is written yet
         self._computing: set[asyncio.Task[None]] = set()
@@ -149,29 +133,21 @@ class LoadedGroup:
 
     async def join(self, request: JoinRequest, limits: GroupLimits) -> JoinAnswer:
         """Return the answer, when the rebalance allows."""
-        answer: asyncio.Future[JoinAnswer] = asyncio.get_running_loop().create_future()
-        self._joins[request.number] = answer
-        try:
+        with self._waiting.join(request.number) as answer:
             async with self._matched() as matches:
                 await self.ready()
                 self._take_matches(matches)
                 self._take(self._join(request, limits))
             return await answer
-        finally:
-            self._joins.pop(request.number, None)
 
     async def sync(self, request: SyncRequest) -> SyncAnswer:
         """Return the answer, when the leader's assignment is stored."""
-        answer: asyncio.Future[SyncAnswer] = asyncio.get_running_loop().create_future()
-        self._syncs[request.number] = answer
-        try:
+        with self._waiting.sync(request.number) as answer:
             async with self._matched() as matches:
                 await self.ready()
                 self._take_matches(matches)
                 self._take(any_group.sync(self.group, request, now_ms=self._now_ms()))
             return await answer
-        finally:
-            self._syncs.pop(request.number, None)
 
     async def heartbeat(
         self, member_id: str, group_instance_id: str | None, generation: int
@@ -353,12 +329,7 @@ class LoadedGroup:
         if self.is_unloaded:
             return
         self.is_unloaded, self._fault = True, error
-        for join in self._joins.values():
-            if not join.done():
-                join.set_result(JoinAnswer(error=error))
-        for sync in self._syncs.values():
-            if not sync.done():
-                sync.set_result(SyncAnswer(error=error))
+        self._waiting.fail(error)
         self._on_change(self)
 
     async def close(self) -> None:
@@ -523,7 +494,7 @@ class LoadedGroup:
             self._collected = step
             self._storing = asyncio.create_task(self._store(step))
         else:
-            self._answer(step)
+            self._waiting.answer(step)
         self._on_change(self)
 
     async def _store(self, step: Step) -> None:
@@ -551,7 +522,7 @@ class LoadedGroup:
         finally:
             self._stored()
         if not self.is_unloaded:
-            self._answer(step)
+            self._waiting.answer(step)
             self._on_change(self)
 
     async def _worked(self, work: Callable[[], Awaitable[T]]) -> T:
@@ -568,21 +539,6 @@ class LoadedGroup:
         self._storing = None
         self._to_be_idle.go_on()
         self._to_decide.go_on()
-
-    def _answer(self, step: Step) -> None:
-        """Answer whom the step answers, a few at a time: a generation may have thousands."""
-        joins, syncs = step.joins[:AT_ONCE], step.syncs[:AT_ONCE]
-        for number, join_answer in joins:
-            join = self._joins.get(number)
-            if join is not None and not join.done():
-                join.set_result(join_answer)
-        for number, sync_answer in syncs:
-            sync = self._syncs.get(number)
-            if sync is not None and not sync.done():
-                sync.set_result(sync_answer)
-        rest = Step(joins=step.joins[AT_ONCE:], syncs=step.syncs[AT_ONCE:])
-        if rest.joins or rest.syncs:
-            asyncio.get_running_loop().call_soon(self._answer, rest)
 
 
 def _say_when_they_end(

@@ -1,0 +1,27 @@
+"""What a group depends on beside its members."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from tidelog_core.metadata.consumer_groups import Partitions
+
+from tidelog_node.groups.assignment.target_computation import TargetComputation
+from tidelog_node.groups.consumer.heartbeat import ConsumerGroupSettings
+from tidelog_node.groups.consumer.pattern_matches import PatternMatches
+from tidelog_node.groups.share.heartbeat import ShareGroupSettings
+from tidelog_node.groups.subscribed_topics import TopicsByName
+
+
+@dataclass(frozen=True, slots=True)
+class GroupEnvironment:
+    """What a group's decisions depend on beside its members, as it is at any moment."""
+
+    now_ms: Callable[[], int]
+    clock_offset_ms: Callable[[], int]  # wall clock minus ``now_ms``
+    settings: Callable[[str], ConsumerGroupSettings]  # of the group of this id
+    share_settings: Callable[[str], ShareGroupSettings]
+    topics: Callable[[], TopicsByName]
+    match: Callable[[Iterable[str]], Awaitable[Mapping[str, PatternMatches]]]
+    compute: Callable[[TargetComputation], Awaitable[Mapping[str, Partitions]]]
