@@ -1,12 +1,12 @@
-"""Is a job to be started, and who starts it? Decided on values, then claimed in the store.
+"""Decides whether to start a job, and claims the start in the metadata store.
 
 Several invocations may find the same work at the same time, and a run that was just
-started may not be listed yet. So whoever wants to start one writes that first, on the
-condition that nobody else has meanwhile: only the one whose write is taken goes on. For
-``GRACE_MS`` after that nobody starts another, by then the run is listed. A claim that
-came to nothing (its holder crashed) is void when the time is over.
+started may not be listed yet. So an invocation first writes a claim, on the condition that
+no other has: only the one whose write succeeds continues. For ``GRACE_MS`` afterwards no
+other starts a run; by then the run is listed. A claim without a run (its holder crashed)
+expires after that time.
 
-The token goes to EMR as the client token: a request that is sent twice starts one run.
+The token is EMR's client token: a repeated request starts only one run.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from tidelog_core.metadata.store import ABSENT, MetadataStore
 
 GRACE_MS = 300_000  # longer than an invocation takes, with the retries of its requests
 RELEASED_MS = 0
-# More are not named to the job: it looks at all compacted topics by itself then.
+# With more topics the job gets no names: then it checks all compacted topics.
 TOPICS_NAMED_MAX = 50
 
 
 @dataclass(frozen=True, slots=True)
 class DuePartition:
-    """A partition whose tier is to be compacted."""
+    """A partition whose tier is due for compaction."""
 
     topic: str
     partition: int
@@ -39,7 +39,7 @@ class DuePartition:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Whether to start a job; ``reason`` says why or why not, for the log."""
+    """Whether to start a job; ``reason`` is for the log."""
 
     is_start: bool
     reason: str
@@ -53,7 +53,7 @@ def decide(
     *,
     now_ms: int,
 ) -> Decision:
-    """Return whether a job is to be started now; pure."""
+    """Return whether to start a job now. No I/O."""
     if not due:
         return Decision(False, "nothing is due")
     if runs_under_way:
@@ -66,7 +66,7 @@ def decide(
 
 
 async def last_start(store: MetadataStore, job: str) -> JobStart | None:
-    """Return who wanted to start the job last."""
+    """Return the last claim on starting the job."""
     item = await store.get(job_start_key(job))
     return None if item is None else JobStart.from_item(item)
 
@@ -74,7 +74,7 @@ async def last_start(store: MetadataStore, job: str) -> JobStart | None:
 async def claim_start(
     store: MetadataStore, job: str, last: JobStart | None, *, now_ms: int
 ) -> JobStart | None:
-    """Return the claim, ``None`` where another invocation was faster."""
+    """Return the claim, or ``None`` if another invocation came first."""
     version = ABSENT if last is None else last.version
     claim = JobStart(job=job, token=str(uuid4()), claimed_ms=now_ms, version=version)
     try:
@@ -85,8 +85,8 @@ async def claim_start(
 
 
 async def release_start(store: MetadataStore, claim: JobStart) -> None:
-    """Give the claim back: nothing was started, others may try at once."""
+    """Release the claim because no run was started: others may try at once."""
     released = dataclasses.replace(claim, claimed_ms=RELEASED_MS)
-    # In conflict its time was over, and another has it.
+    # After a conflict the claim had expired, and another invocation has it.
     with contextlib.suppress(VersionConflict):
         await store.commit([put(released, is_logged=False)])
