@@ -17,7 +17,7 @@ tail    how long a fetch of a record takes that was just written, with nothing b
 
 Everything shares the machine's cores here: the stand-in, the node, its worker, the clients.
 Without a shape the processor's time is all that counts, at a quarter of S3's pace all but
-nothing: what is lost there is lost by not asking for enough at once.
+nothing: time lost there is lost by too few concurrent requests.
 
     python -m bench.cold_reads
 """

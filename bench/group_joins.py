@@ -178,7 +178,7 @@ def _percentile_ms(ordered: list[float], share: float) -> float:
 
 
 def _probe(port: int, pipe: Connection) -> None:
-    """Send a record every interval until told to end; answer with the latencies, seconds."""
+    """Send a record every interval until stopped; answer with the latencies, seconds."""
     latencies: list[float] = []
     request = frame(0, 8, 1, produce_body(OTHER_TOPIC, a_batch(b"x"), acks=1), tags=b"")
     with WireClient(port) as client:

@@ -33,7 +33,7 @@ def sendfile_gigabytes_per_cpu_second(
             sender.setsockopt(
                 socket.SOL_SOCKET, socket.SO_SNDBUF, NodeConfig().socket_send_buffer_bytes
             )
-            # Only this thread's time counts: the receiver stands for the client's machine.
+            # Only this thread's time counts: the receiver represents the client's machine.
             before = time.thread_time()
             sent = 0
             while sent < total_bytes:

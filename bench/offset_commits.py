@@ -93,7 +93,7 @@ def _measure(store: MeasuredStore, folder: Path, count: int) -> list[dict[str, o
 
 def _measure_shape(store: MeasuredStore, node: Node, shape: Shape, count: int) -> dict[str, object]:
     with shape.client(node, shape) as commit:
-        # The first commits make the items and whatever else has to be there.
+        # The first commits create the items and everything else required.
         commit(len(shape.groups) * shape.members)
         items, transactions = _item_writes(store, shape.groups), store.transactions()
         lone, cpu = store.lone_writes(), node.cpu_seconds()

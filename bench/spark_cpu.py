@@ -28,7 +28,7 @@ def spark_cpu(jvm_pid: int) -> CpuSeconds:
         try:
             text = stat.read_text()
         except (FileNotFoundError, ProcessLookupError):
-            continue  # It has ended meanwhile.
+            continue  # It has ended since.
         head, _, rest = text.rpartition(")")
         fields, pid = rest.split(), int(head.split()[0])
         children[int(fields[1])].append(pid)

@@ -16,7 +16,7 @@ every byte comes to Spark and none has to be printed; **all** brings all columns
 to a sink that drops them (``noop``). Records are 16 bytes of key and 512 of value, compressed
 with lz4 as they were produced. Seconds are of the whole query, planning too. The first pass
 of the sums has Python to start and modules to load, and the JVM compiles its code for some
-passes more; first passes are told as «first», and the median of the last three counts.
+passes more; first passes are reported as «first», and the median of the last three counts.
 Spark's CPU is that of its JVM and Python processes. Spark and its Python workers talk through
 Unix domain sockets (``spark.python.unix.domain.socket.enabled``), which Spark leaves off by
 default.
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
 RECORD_COUNT = 2_000_000
 SEGMENT_BYTES = 64 << 20
-WARM_PASSES = 3  # not counted; the first is told
+WARM_PASSES = 3  # not counted; the first is reported
 PASSES = 3
 IDLE_SECONDS = 10.0
 TIERED_SECONDS_MAX = 300.0

@@ -1,4 +1,4 @@
-"""What a cluster costs on AWS in a month: a formula over prices, a load and measured figures.
+"""A cluster's monthly costs on AWS, computed from prices, a load and measured figures.
 
 ``python -m tools.aws_cost`` prints the table of docs/deploy.md; with other prices or another
 load, change ``PRICES`` or ``WORKLOADS``, or call ``monthly_cost``. Pure; US dollars; a GB is
@@ -76,7 +76,7 @@ class Prices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """What the clients do. Megabytes are as sent: compressed where the producer does it."""
+    """The clients' load. Megabytes are as sent: compressed where the producer does it."""
 
     produced_mb_per_s: float
     readers: float = 2.0  # how often everything is read soon after
@@ -138,8 +138,8 @@ def machine_count(load: Workload, prices: Prices) -> int:
     return max(1, math.ceil(needed / load.utilisation / ZONES)) * ZONES
 
 
-def standing_reads_per_second(nodes: int) -> float:
-    """Return the read units that one of so many nodes takes when nothing happens."""
+def idle_reads_per_second(nodes: int) -> float:
+    """Return an idle node's read units per second in a cluster of so many nodes."""
     leases = read_units(nodes * ITEM_BYTES["lease"])
     polls = POLLS_PER_SECOND * COSTS["poll, nothing has changed"].reads
     return polls + LEASE_READINGS_PER_SECOND * leases
@@ -158,7 +158,7 @@ def monthly_cost(load: Workload, prices: Prices) -> list[Line]:
     writes = nodes * LEASE_WRITES_PER_SECOND * SECONDS * COSTS["renew a lease"].writes
     writes += segments * sum(cost.writes for cost in SEGMENT_LIFE)
     commits = load.offset_commits_per_s * SECONDS * OFFSET_COMMIT.writes
-    reads = nodes * standing_reads_per_second(nodes) * SECONDS
+    reads = nodes * idle_reads_per_second(nodes) * SECONDS
     reads += segments * (sum(cost.reads for cost in SEGMENT_LIFE) + FUNCTION_CALL.reads)
     reads += segments * nodes * CHANGE_READS
     sweeps = SWEEPS_PER_HOUR * HOURS

@@ -6,7 +6,7 @@
 
 A run leaves its history, report, logs and data in ``.cache/chaos/<seed>``: the nodes' logs
 in ``logs``, what our clients say in ``clients.log``, what librdkafka's do in
-``librdkafka-<client>.log``. One that stands still is ended and told from. The exit
+``librdkafka-<client>.log``. A stalled run is stopped and reported. The exit
 status is 1 if anything was wrong.
 """
 
@@ -40,7 +40,7 @@ SEEDS = 1_000_000
 
 
 def main() -> int:
-    """Run what the arguments ask for; return the exit status."""
+    """Run as the arguments say; return the exit status."""
     arguments = _parser().parse_args()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _abandon)

@@ -1,16 +1,16 @@
-"""The hot path as machine code: ``python -m tools.compiled`` makes .cache/compiled.
+"""Compiles the hot path into .cache/compiled: ``python -m tools.compiled``.
 
-What a small request costs is nearly all the interpreter's, so the modules that every Produce
-and Fetch goes through are compiled with mypyc: from the same source, without changes, which
-stays what runs wherever there is no compiler. Nothing is compiled in the source tree, where it
-would hide later edits. ``.cache/compiled`` holds copies of the packages with the compiled
-modules beside them; who puts it first into ``PYTHONPATH`` runs those. A wheel gets them with
-``HATCH_BUILD_HOOKS_ENABLE=1`` (``tools/wheel_hook.py``).
+The interpreter takes most of a small request's time, so the modules used by every Produce and
+Fetch are compiled with mypyc: from the unchanged source, which still runs without a compiler.
+The source tree contains no compiled modules, because they would hide later edits.
+``.cache/compiled`` holds copies of the packages with the compiled modules beside them; put it
+first into ``PYTHONPATH`` to run those. A wheel gets them with ``HATCH_BUILD_HOOKS_ENABLE=1``
+(``tools/wheel_hook.py``).
 
 Compiled code checks types where it is called, an instance takes only the attributes that its
-class names, and one of a frozen dataclass cannot be pickled: what goes to another process is a
-named tuple. So is what is generic, since no generic dataclass can be imported. Otherwise it does
-what the source says. ``make test`` asks both.
+class names, and one of a frozen dataclass cannot be pickled: values for other processes are
+named tuples. So are generic values, since a generic dataclass cannot be imported. Otherwise it
+behaves like the source. ``make test`` tests both.
 """
 
 from __future__ import annotations
@@ -68,13 +68,13 @@ MODULES = (
 )
 PACKAGES = (_CORE, _NODE)
 OVERLAY = ROOT / ".cache" / "compiled"
-STAMP = ".source"  # says of which source a folder is
+STAMP = ".source"  # contains the hash of a folder's source
 
 
 def compile_modules(into: Path) -> None:
     """Compile ``MODULES`` into a folder, laid out as packages are. Needs mypy and a C compiler.
 
-    Raises ``SystemExit`` where there is none.
+    Raises ``SystemExit`` if either is missing.
     """
     from mypyc.build import mypycify
     from setuptools import setup
@@ -96,7 +96,7 @@ def compile_modules(into: Path) -> None:
 
 
 def write_overlay(overlay: Path = OVERLAY) -> Path:
-    """Bring the folder up to date and return it; nothing is compiled that has not changed."""
+    """Update the folder if the source has changed, and return it."""
     overlay.mkdir(parents=True, exist_ok=True)
     stamp, source = overlay / STAMP, _source_hash()
     if stamp.exists() and stamp.read_text() == source:

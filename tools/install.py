@@ -1,6 +1,6 @@
-"""Install every tool that the tests and benchmarks talk to.
+"""Install every tool that the tests and benchmarks use.
 
-A tool that this machine cannot have is named and left out: its tests say so and skip.
+A tool that cannot be installed here is named and skipped, and so are its tests.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ TOOLS = (
 
 
 def main() -> None:
-    """Install them all, and say what is missing on stderr."""
+    """Install all tools; name the missing ones on stderr."""
     for tool in TOOLS:
         try:
             tool.install()

@@ -1,7 +1,7 @@
-"""Tidelog as its users have it: a wheel with the hot path compiled, in .cache/installed.
+"""Installs Tidelog like a user's: a wheel with the hot path compiled, in .cache/installed.
 
-What development needs beside it (kio imports hypothesis where there is one) is not there, so
-starts and memory are those of an installation.
+Development packages are missing there (kio imports hypothesis if it exists), so start times
+and memory are those of an installation.
 """
 
 from __future__ import annotations

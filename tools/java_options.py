@@ -1,7 +1,7 @@
-"""How Java is started for a test: it is to be ready soon and to leave the cores to others.
+"""Java's options in tests, for a quick start and little use of the cores.
 
-The simplest collector, and no optimizing compiler: it would compile at length what runs for
-seconds. Not for benchmarks.
+The simplest collector, and no optimizing compiler, which would take long for programs that run
+for seconds. Not for benchmarks.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What Spark jobs run on EMR Serverless: ``python -m tools.job_bundle``.
+"""Builds the bundle of Spark jobs for EMR Serverless: ``python -m tools.job_bundle``.
 
     dist/jobs/tidelog-jobs.tar.gz    packages/: the jobs and all they need but Spark and Python
-    dist/jobs/<job>.py               what spark-submit is given
+    dist/jobs/<job>.py               the program for spark-submit
 
 Copied to a folder of a bucket, that folder is ``JobArtefacts`` of template.yaml. Spark unpacks
 the archive for driver and executors; template.yaml says how they find it.

@@ -1,6 +1,6 @@
 """Apache Kafka's own broker from Maven Central: one node that is broker and controller.
 
-It listens on 127.0.0.1 only, keeps its data where it is told, and dies with the process
+It listens on 127.0.0.1 only, keeps its data in the given folder, and dies with the process
 that started it.
 """
 
@@ -70,7 +70,7 @@ def serve(
 
     ``config`` is for ``server.properties``, ``features`` are levels of those that are not on
     by themselves. ``second_listener`` is one more port and the
-    port that clients who come there are told (a proxy's). Raises ``ToolAbsent``.
+    port that it advertises there (a proxy's). Raises ``ToolAbsent``.
     """
     format_storage(folder, config, features=features, second_listener=second_listener)
     with run_formatted(folder) as broker:
@@ -92,9 +92,9 @@ def format_storage(
     properties = folder / _PROPERTIES
     lines = _properties(folder / "data", port, controller_port)
     if second_listener is not None:
-        own_port, told_port = second_listener
+        own_port, advertised_port = second_listener
         lines["listeners"] += f",SECOND://127.0.0.1:{own_port}"
-        lines["advertised.listeners"] += f",SECOND://127.0.0.1:{told_port}"
+        lines["advertised.listeners"] += f",SECOND://127.0.0.1:{advertised_port}"
         lines["listener.security.protocol.map"] = ",".join(
             f"{name}:PLAINTEXT" for name in ("PLAINTEXT", "CONTROLLER", "SECOND")
         )

@@ -1,6 +1,6 @@
 """The Python that Lambda runs the functions with, for tests only.
 
-Debian has one Python, and Lambda another. JavaCPP's build of CPython lies in Maven Central:
+Debian has one Python, and Lambda another. JavaCPP's build of CPython is in Maven Central:
 a whole interpreter with its standard library, made for calling Python from Java, which runs
 by itself once its programs may be executed and its libraries are found.
 """

@@ -1,10 +1,10 @@
-"""What a machine of the cluster runs, in one file: ``python -m tools.node_bundle``.
+"""Builds the bundle that the cluster's machines run: ``python -m tools.node_bundle``.
 
     packages/            the node and everything it needs, for Amazon Linux 2023 on x86-64
-    tidelog_launch.py    what systemd starts
-    tidelog_in_sync.py   what an update waits for
+    tidelog_launch.py    started by systemd
+    tidelog_in_sync.py   awaited by an update
 
-The machines have no way to a package registry, so they get all of it from a bucket.
+The machines cannot reach a package registry, so they load everything from a bucket.
 """
 
 from __future__ import annotations

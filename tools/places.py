@@ -1,4 +1,4 @@
-"""Where the tools that tests and benchmarks talk to are installed."""
+"""Folders of the tools that tests and benchmarks use."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ TOOLS_DIR = (ROOT / ".cache" / "tools").resolve()
 
 
 class ToolAbsent(Exception):
-    """A program that the installation itself needs is not on this machine."""
+    """A program that an installation needs is missing on this machine."""
 
 
 def require(program: str) -> str:
     """Return the path of a program of this machine. Raises ``ToolAbsent`` naming it."""
     path = shutil.which(program)
     if path is None:
-        raise ToolAbsent(f"{program} is not on this machine")
+        raise ToolAbsent(f"{program} is not on this machine: install it")
     return path
 
 

@@ -1,6 +1,6 @@
 """Ports for the servers that tests, benchmarks and tools start.
 
-They lie below the range that Linux takes outgoing connections' ports from
+They are below the range that Linux takes outgoing connections' ports from
 (32,768 and up), so no client's connection gets one between the choice and the
 server's start. Nor does another process that chooses here: each locks the ports that it has
 chosen for as long as it lives, one byte a port of a file that they share.

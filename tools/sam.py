@@ -89,7 +89,7 @@ def validate() -> None:
 def build(build_dir: Path = BUILD_DIR, *, python_version: str = PYTHON_VERSION) -> Path:
     """Build functions and layer; return the built template, nested stacks beside it.
 
-    They are built where they lie, because they take the packages of other folders along.
+    They are built in place, because they take the packages of other folders along.
     """
     sam(
         *("build", "--template-file", TEMPLATE, "--build-dir", build_dir),

@@ -54,7 +54,7 @@ def is_listening(port: int) -> bool:
 
 
 def answers_http(port: int) -> bool:
-    """Return whether there is an answer, whatever it says."""
+    """Return whether there is any answer."""
     try:
         urllib.request.urlopen(f"http://127.0.0.1:{port}", timeout=5).close()
     except urllib.error.HTTPError as error:

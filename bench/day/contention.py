@@ -195,7 +195,7 @@ def lost_zone(
 
     See ``election_coordinators``. The first ``idle`` coordinators write nothing, and each after
     them steps in a delay later. More than one ``writing`` is the worst case: none of them sees the
-    others get on, and each writes everything. Others write meanwhile. The slowest commit
+    others get on, and each writes everything. Others write at the same time. The slowest commit
     is counted from when its writer steps in.
     """
     chance = random.Random(seed)

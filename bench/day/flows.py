@@ -35,8 +35,8 @@ def lead(cluster: Cluster, alive: Bools, in_sync: Bools) -> Ints:
     return np.where(able.any(axis=1), leader, -1)
 
 
-class Standing:
-    """Who leads and who is alive, and what follows from that whatever the rates are."""
+class Placement:
+    """Leaders and live brokers, and the flows that follow from them at any rates."""
 
     def __init__(self, scenario: Scenario, cluster: Cluster, leader: Ints, alive: Bools) -> None:
         self._scenario = scenario

@@ -1,6 +1,6 @@
-"""What breaks first as the load grows, and as the cluster grows with it.
+"""Finds the first limit as the load grows, and as the cluster grows with it.
 
-A pressure is what is wanted over what there is, at the peak of the day: 1 is the limit.
+A pressure is demand divided by capacity, at the peak of the day: 1 is the limit.
 ``breaking_point`` finds by bisection the factor at which one comes to 1.
 """
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from bench.day import table_load
 from bench.day.cluster import Cluster, Floats, build, total_by
-from bench.day.flows import Standing, lead
+from bench.day.flows import Placement, lead
 from bench.day.operations import ITEM_BYTES
 from bench.day.scenario import REPLICAS, ZONES, Scenario
 from bench.day.simulation import CHUNK_GB, SEGMENT_GB, local_gb
@@ -45,13 +45,13 @@ class Peak:
         self._cluster: Cluster = build(scenario)
         brokers = self._cluster.broker_count
         in_sync = np.ones_like(self._cluster.replicas, bool)
-        self._standings: list[tuple[Standing, Floats]] = []
+        self._placements: list[tuple[Placement, Floats]] = []
         for lost in (None, *range(ZONES)):
             alive = self._cluster.zone_of != (-1 if lost is None else lost)
             leader = lead(self._cluster, alive, in_sync)
             led_share = total_by(leader, self._cluster.share, brokers)
-            standing = Standing(scenario, self._cluster, leader, alive)
-            self._standings.append((standing, led_share))
+            placement = Placement(scenario, self._cluster, leader, alive)
+            self._placements.append((placement, led_share))
 
     def pressures(self, factor: float) -> dict[str, float]:
         """Return the pressures where the same cluster has that many times the load."""
@@ -75,9 +75,9 @@ class Peak:
         """Return the pressures on machines and nodes."""
         cluster, machine = self._cluster, scenario.machine
         found: dict[str, float] = {}
-        for number, (standing, led_share) in enumerate(self._standings):
+        for number, (placement, led_share) in enumerate(self._placements):
             state = "" if number == 0 else ", a zone lost"
-            flows = standing.flows(cluster.share * peak)
+            flows = placement.flows(cluster.share * peak)
             sent = cluster.by_machine(flows.sent + led_share * peak)
             received = cluster.by_machine(flows.received)
             network = max(float(sent.max()), float(received.max())) / machine.network_gb_per_s
@@ -108,7 +108,7 @@ def table_pressures(scenario: Scenario, *, listed_units: float) -> dict[str, flo
     copied = scenario.produced_gb_per_s * peak / SEGMENT_GB
     moves = log_start_moves(scenario, copied)
     brokers = scenario.brokers
-    load = table_load.standing_load(scenario, brokers)
+    load = table_load.idle_load(scenario, brokers)
     load.add(table_load.client_load(scenario))
     load.add(table_load.log_starts_load(moves))
     load.add(table_load.segments_load(copied, copied))

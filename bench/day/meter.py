@@ -1,7 +1,7 @@
 """Stores that count what passes through them: units of DynamoDB, requests of S3.
 
 Each wraps a real store and changes nothing of what it does. What a call would take of
-DynamoDB is told from the requests that ``dynamodb_items`` makes of it.
+DynamoDB units are computed from the requests of ``dynamodb_items``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LIST_PAGE_KEYS = 1000  # of a LIST, and of a DeleteObjects. Source: S3 API refer
 
 @dataclass(slots=True)
 class Usage:
-    """What has been used so far. Units by the kind of collection: what precedes its colon."""
+    """The units used so far. Units by the kind of collection: what precedes its colon."""
 
     write_units: Counter[str] = field(default_factory=Counter)
     read_units: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))

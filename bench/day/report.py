@@ -1,4 +1,4 @@
-"""The simulated day as tables: Markdown for people, CSV for whoever goes on with it."""
+"""The simulated day as tables: Markdown for people, CSV for further processing."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What is simulated: the cluster, its load, its troubles, and what a byte and a request cost.
 
-Everything that is an assumption stands here, with its unit; what the code does is taken from
+All assumptions are here, with their units; what the code does is taken from
 the code. A GB is 10^9 bytes.
 """
 
@@ -33,7 +33,7 @@ class CpuCosts:
 
     Under «Replication» three replicas take 1 / 0.28 s a GB in batches of 1 MB, in the measure
     1.5 of the leader to 0.85 of each follower; a record at a time 370 us of the leader, and
-    980 us of all. The share of a byte is what is left when that is taken for each batch.
+    980 us of all. The share of a byte is the rest after subtracting that for each batch.
     """
 
     leader_gb: float = 1.32

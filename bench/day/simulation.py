@@ -66,7 +66,7 @@ class _Simulation:
         self._alive: Bools = np.ones(brokers, bool)
         self._in_sync: Bools = np.ones((partitions, REPLICAS), bool)
         self._leader: Ints = self._cluster.replicas[:, 0].copy()
-        self._standing: flows.Standing | None = None  # until the next change
+        self._placement: flows.Placement | None = None  # until the next change
         self._is_handing_back = False  # some have returned, others have yet to
         self._missing: Floats = np.zeros((partitions, REPLICAS))  # GB that a replica lacks
         self._in_sync_since: Floats = np.full((partitions, REPLICAS), -np.inf)
@@ -97,7 +97,7 @@ class _Simulation:
         hour = self._hours[int(now // HOUR_S)]
         self._troubles(now, hour)
         rates = self._next_rates(now)
-        found = self._stand().flows(rates)
+        found = self._current_placement().flows(rates)
         led = self._leader >= 0
         self._catch_up(found, rates, now, hour)
         self._tier(found, np.where(led, rates, 0.0), hour)
@@ -106,12 +106,12 @@ class _Simulation:
         self._metadata(hour)
         self._account(found, float(rates[led].sum()), hour)
 
-    def _stand(self) -> flows.Standing:
-        if self._standing is None:
-            self._standing = flows.Standing(
+    def _current_placement(self) -> flows.Placement:
+        if self._placement is None:
+            self._placement = flows.Placement(
                 self._scenario, self._cluster, self._leader, self._alive
             )
-        return self._standing
+        return self._placement
 
     def _next_rates(self, now: float) -> Floats:
         """Return what is produced, GB/s by partition."""
@@ -138,7 +138,7 @@ class _Simulation:
     def _fail(self, trouble: Trouble, now: float, hour: Hour) -> None:
         who = trouble.who
         before = self._leader
-        self._standing = None
+        self._placement = None
         self._alive = self._alive & ~who
         dead = who[self._cluster.replicas]
         shrunk = any_replica(dead & self._in_sync)
@@ -198,9 +198,9 @@ class _Simulation:
         return outcome
 
     def _return(self, trouble: Trouble, now: float) -> None:
-        """Bring brokers back as followers that lack what came meanwhile, or all that is local."""
+        """Bring brokers back as followers that lack newer records, or all local ones."""
         who = trouble.who
-        self._standing = None
+        self._placement = None
         self._alive = self._alive | who
         back = who[self._cluster.replicas] & ~self._in_sync
         if not trouble.keeps_disk:
@@ -219,7 +219,7 @@ class _Simulation:
         if due.any():
             self._write_partitions(due, hour)
             self._leader = np.where(due, preferred, self._leader)
-            self._standing = None
+            self._placement = None
             if not self._is_handing_back:
                 self._note(now, "partitions begin to return to preferred leaders")
             self._is_handing_back = bool((self._leader != preferred).any())
@@ -273,7 +273,7 @@ class _Simulation:
     # -- the tier --
 
     def _tier(self, found: flows.Flows, rates: Floats, hour: Hour) -> None:
-        """Seal what is full, upload what is sealed, with as many PUTs at once as are allowed."""
+        """Seal full segments, upload sealed ones, with as many concurrent PUTs as allowed."""
         scenario, brokers = self._scenario, self._cluster.broker_count
         self._active += rates * self._step_s
         sealed = np.floor(self._active / SEGMENT_GB)
@@ -352,7 +352,7 @@ class _Simulation:
 
     def _metadata(self, hour: Hour) -> None:
         alive = int(self._alive.sum())
-        load = table_load.standing_load(self._scenario, alive)
+        load = table_load.idle_load(self._scenario, alive)
         load.add(table_load.client_load(self._scenario))
         hour.load.add(load, self._step_s)
         hour.key_writes_peak.raise_to(load.key_writes)
@@ -382,7 +382,7 @@ class _Simulation:
 
 
 def local_gb(cluster: Cluster, active: Floats, rates: Floats) -> Floats:
-    """Return what lies on each machine's disk, GB: active segments, and an hour of sealed ones.
+    """Return the bytes on each machine's disk, GB: active segments, and an hour of sealed ones.
 
     A sealed segment goes when its newest record is an hour old, so one more is there too.
     """

@@ -40,7 +40,7 @@ LISTED = "segment"
 
 @dataclass(slots=True)
 class Load:
-    """Units: of a second, or of whatever time was added up."""
+    """Units of a second, or of the summed time."""
 
     writes: Amounts = field(default_factory=Amounts)  # by purpose
     reads: Amounts = field(default_factory=Amounts)
@@ -79,7 +79,7 @@ def segment_list_units(scenario: Scenario, cluster: Cluster) -> Floats:
     return np.maximum(1.0, np.ceil(counts * ITEM_BYTES["segment"] / READ_UNIT_BYTES))
 
 
-def standing_load(scenario: Scenario, alive: int) -> Load:
+def idle_load(scenario: Scenario, alive: int) -> Load:
     """Return what brokers take a second that have nothing to do."""
     load = Load()
     load.writes["leases"] = alive * RENEWALS_PER_S * COSTS["renew a lease"].writes

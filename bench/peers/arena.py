@@ -98,5 +98,5 @@ class Arena:
 
 def _send(pids: list[int], signal_number: signal.Signals) -> None:
     for pid in pids:
-        with suppress(ProcessLookupError):  # a child that has ended meanwhile
+        with suppress(ProcessLookupError):  # a child that has ended
             os.kill(pid, signal_number)

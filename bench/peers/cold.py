@@ -1,4 +1,4 @@
-"""Fetches of records that are on the disk alone: the page cache has been told to drop them.
+"""Fetches of records that are only on the disk, after dropping them from the page cache.
 
 Reads from the object store are `bench.cold_reads`; neither Apache Kafka nor Tansu has one here.
 """

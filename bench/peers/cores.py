@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def pinned_to(core: int) -> Iterator[None]:
-    """Keep the calling thread, and what it starts meanwhile, on one core."""
+    """Keep the calling thread, and the processes it starts in the block, on one core."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {core})
     try:

@@ -20,7 +20,7 @@ class Case:
     workload: str
     name: str
     run: Callable[[Arena, Peer], Mapping[str, float]]
-    """Do it once and return figures by metric; whatever it raises is the cell's problem."""
+    """Measure once and return figures by metric; an exception becomes the cell's problem."""
     bare: Callable[[Arena], Mapping[str, float]] | None = None
     """The same without a broker, called on the server core."""
     warm_up_rounds: int = 1

@@ -1,4 +1,4 @@
-"""The brokers that are compared: how each is prepared, started and told to stop."""
+"""The compared brokers: how each is prepared, started and stopped."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Peer(Protocol):
         """Return version and storage, for the report."""
 
     def prepare(self, folder: Path) -> None:
-        """Do what has to be done once before the first start with this folder."""
+        """Prepare the folder once, before the first start."""
 
     def run(self, folder: Path) -> AbstractContextManager[Node]:
         """Start it with what ``folder`` has; at the end stop it cleanly."""
@@ -47,7 +47,7 @@ class Tidelog:
     topic_config: Mapping[str, str] = {"remote.storage.enable": "false"}
 
     def install(self) -> None:
-        """Compile what has changed, so that no start waits for it."""
+        """Compile changed modules, so that no start waits for it."""
         installed_python()
 
     def description(self) -> str:

@@ -18,7 +18,7 @@ _IDLE_SECONDS = 3.0
 
 
 def cases() -> list[Case]:
-    """Return the one cell; every round starts each peer anew, so nothing can be warm."""
+    """Return the one cell; every round starts each peer again, so nothing can be warm."""
     return [Case(WORKLOAD, NAME, _run, warm_up_rounds=0)]
 
 

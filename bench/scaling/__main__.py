@@ -123,8 +123,8 @@ def steps_of(
 
 def _tell(what: str, seen: dict[int, Figures], count: int, figures: Figures) -> None:
     seen[count] = figures
-    told = {one.name.lower(): round(value, 3) for one, value in figures.items()}
-    print(f"{what}: {count:,}: {json.dumps(told)}", file=sys.stderr, flush=True)
+    shown = {one.name.lower(): round(value, 3) for one, value in figures.items()}
+    print(f"{what}: {count:,}: {json.dumps(shown)}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

@@ -81,7 +81,7 @@ class LocalSegments:
 
 
 def _fill(cluster: Cluster, sizes: Mapping[str, int]) -> None:
-    """Bring a record to every partition, whoever leads it. Raises ``TimeoutError``."""
+    """Write a record to every partition, through its leader. Raises ``TimeoutError``."""
     left = [(name, number) for name, size in sizes.items() for number in range(size)]
     deadline = time.monotonic() + CALL_SECONDS_MAX
     while left:

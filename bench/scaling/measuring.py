@@ -49,7 +49,7 @@ def measure(
 
     All brokers run on one core, the clients on another.
 
-    Raises what goes wrong; the steps before have been told by then.
+    Raises what goes wrong; earlier steps have been reported by then.
     """
     place = MEMORY_DIR if MEMORY_DIR.is_dir() else None
     server_core, client_core = server_and_client_core()

@@ -204,8 +204,8 @@ class Soak:
         after, seconds = self._progress(), time.monotonic() - started
         self._load.order("pace", "0")
         rates = {name: (after[name] - before[name]) / seconds for name in after}
-        told = ", ".join(f"{name} {rate / 1e6:.0f} MB/s" for name, rate in rates.items())
-        print(f"maximum: {told}", flush=True)
+        shown = ", ".join(f"{name} {rate / 1e6:.0f} MB/s" for name, rate in rates.items())
+        print(f"maximum: {shown}", flush=True)
         self._settle()
         return min(rates.values())
 

@@ -1,7 +1,7 @@
-"""What the soak's client processes share: orders on stdin, reports on stdout.
+"""The protocol of the soak's client processes: orders on stdin, reports on stdout.
 
-A client is told one order a line and ends with ``stop`` or the end of stdin. It writes a
-report, one JSON object a line, every ``REPORT_SECONDS`` and a last one with ``"final": true``.
+A client gets one order per line and ends at ``stop`` or the end of stdin. It writes a report,
+one JSON object per line, every ``REPORT_SECONDS``, and a last one with ``"final": true``.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ Report = dict[str, Any]
 
 
 class Orders:
-    """In the client: what it has been told last."""
+    """In the client: the orders received."""
 
     def __init__(self) -> None:
-        self._told: deque[list[str]] = deque()
+        self._orders: deque[list[str]] = deque()
         self.is_stopped = False
         threading.Thread(target=self._listen, daemon=True).start()
 
     def take(self) -> list[str] | None:
-        """Return the next order's words, if there is one."""
-        return self._told.popleft() if self._told else None
+        """Return the next order's words, or None."""
+        return self._orders.popleft() if self._orders else None
 
     def _listen(self) -> None:
         for line in sys.stdin:
             if line.strip() == "stop":
                 break
-            self._told.append(line.split())
+            self._orders.append(line.split())
         self.is_stopped = True
 
 
 class Reporter:
-    """In the client: latencies and counts, told every few seconds."""
+    """In the client: latencies and counts, reported every few seconds."""
 
     def __init__(self) -> None:
         self._next_at = time.monotonic() + REPORT_SECONDS
@@ -51,11 +51,11 @@ class Reporter:
         self.latencies_ms.setdefault(name, []).append(latency_ms)
 
     def is_due(self) -> bool:
-        """Whether it is time to tell."""
+        """Whether the next report is due."""
         return time.monotonic() >= self._next_at
 
     def tell(self, report: Report) -> None:
-        """Write a report with the percentiles of what was noted since the last."""
+        """Write a report with the percentiles of latencies since the last one."""
         self._next_at = time.monotonic() + REPORT_SECONDS
         for name, noted in self.latencies_ms.items():
             noted.sort()
@@ -66,7 +66,7 @@ class Reporter:
 
 
 class Client:
-    """In the bench: a client process, and all that it has reported."""
+    """In the bench: a client process and its last report."""
 
     def __init__(self, module: str, *arguments: str) -> None:
         self.name = module.rpartition(".")[2]
@@ -81,18 +81,18 @@ class Client:
         self._reader.start()
 
     def order(self, *words: str) -> None:
-        """Tell it."""
+        """Send an order."""
         assert self._process.stdin is not None
         self._process.stdin.write(" ".join(words) + "\n")
         self._process.stdin.flush()
 
     def require_alive(self) -> None:
-        """Raise ``RuntimeError`` where the client has ended by itself."""
+        """Raise ``RuntimeError`` if the client has exited."""
         if self._process.poll() is not None:
             raise RuntimeError(f"{self.name} ended with {self._process.returncode}")
 
     def stop(self) -> Report:
-        """Have it end; return its last report. Raises ``RuntimeError`` where it failed."""
+        """Stop the client; return its last report. Raises ``RuntimeError`` if it failed."""
         self.order("stop")
         status = self._process.wait(STOP_SECONDS_MAX)
         self._reader.join(10)
@@ -101,7 +101,7 @@ class Client:
         return self.last
 
     def kill(self) -> None:
-        """End it, whatever it does."""
+        """Kill the client."""
         self._process.kill()
         self._process.wait()
 

@@ -33,7 +33,7 @@ class Cold:
         self._problems: list[str] = []
 
     def run(self) -> None:
-        """Come and go until told to stop."""
+        """Read rounds and visits at their intervals until stopped."""
         round_at = visit_at = time.monotonic() + VISIT_SECONDS
         while not self._orders.is_stopped:
             if time.monotonic() >= round_at:

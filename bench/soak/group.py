@@ -48,7 +48,7 @@ class Group:
         self._problems: list[str] = []
 
     def run(self) -> None:
-        """Consume until told to stop, or until the ends that were told are reached."""
+        """Consume until stopped, or up to the ordered end offsets."""
         commit_at = time.monotonic() + COMMIT_SECONDS
         while not self._orders.is_stopped:
             order = self._orders.take()

@@ -2,7 +2,7 @@
 
 Orders: ``pace <bytes a second>``, ``pace max``, ``pace 0``. With a pace every record has a
 time when it is due, and its latency counts from then: a node that stalls cannot hide behind
-a client that waits for it. How late this process itself was is told too: that part of the
+a client that waits for it. The delay of this process itself is reported too: that part of the
 latency is the machine's.
 """
 
@@ -18,7 +18,7 @@ from bench.soak.client import Orders, Reporter
 from bench.soak.shape import TAIL, TAIL_PARTITIONS, TAIL_RECORD_BYTES, make_value
 
 TICK_SECONDS = 0.005
-BURST_MAX = 256  # records of a tick, before orders and acknowledgements have their turn
+BURST_MAX = 256  # records per tick, before orders and acknowledgements are handled
 MEASURED_EVERY = 8  # records of each partition: the others' latency is not worth its price
 QUEUE_KBYTES_MAX = 131_072
 FLUSH_SECONDS_MAX = 120
@@ -48,7 +48,7 @@ class Load:
         self._paced = 0  # records since then
 
     def run(self) -> None:
-        """Produce until told to stop, then wait for every acknowledgement."""
+        """Produce until stopped, then wait for every acknowledgement."""
         while not self._orders.is_stopped:
             order = self._orders.take()
             if order is not None:
@@ -65,7 +65,7 @@ class Load:
         self._tell(final=True)
 
     def _tick(self) -> bool:
-        """Send what is due now; return whether there is more already."""
+        """Send the records due now; return whether more are due already."""
         if self._bytes_per_second is None:
             for _ in range(BURST_MAX):
                 self._send(time.monotonic_ns())

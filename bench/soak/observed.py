@@ -57,7 +57,7 @@ class Watched:
             try:
                 kinds[_NUMBER.sub("N", str(entry.readlink()))] += 1
             except OSError:
-                continue  # Closed meanwhile.
+                continue  # Closed since.
         return kinds
 
     def log_bytes(self) -> int:
@@ -143,7 +143,7 @@ def _machine() -> Row:
 
 
 def _files(folder: Path) -> Iterator[tuple[Path, int]]:
-    """Yield every file below and its size; what goes meanwhile is left out."""
+    """Yield every file below and its size; files deleted on the way are left out."""
     for parent, _, names in os.walk(folder):
         for name in names:
             path = Path(parent, name)

@@ -7,7 +7,7 @@ visitors  written and read by clients that come, do a little and go
 
 A value is its number in its partition, the time when it was due (CLOCK_MONOTONIC, which the
 processes of one machine share) and a body cut from one random pool where the number says.
-So every record can be checked by itself, whoever reads it and wherever they begin.
+So every record can be checked by itself, by any reader from any start.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class Side:
         self._failed = 0
 
     def run(self) -> None:
-        """Write until told to stop."""
+        """Write until stopped."""
         due = time.monotonic()
         while not self._orders.is_stopped:
             self._fill_table()

@@ -33,7 +33,7 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What was found of one figure."""
+    """The verdict on one figure."""
 
     name: str
     is_good: bool

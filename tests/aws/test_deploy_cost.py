@@ -10,9 +10,9 @@ from tools.aws_cost import (
     SECONDS,
     WORKLOADS,
     Workload,
+    idle_reads_per_second,
     machine_count,
     monthly_cost,
-    standing_reads_per_second,
     table,
 )
 from tools.places import ROOT
@@ -56,7 +56,7 @@ def test_what_nodes_and_segments_take_of_dynamodb_by_hand() -> None:
 
 
 def test_a_reading_of_leases_takes_more_units_the_more_nodes_there_are() -> None:
-    assert [standing_reads_per_second(nodes) for nodes in (6, 24, 120)] == [7, 7, 5 + 2 * 5]
+    assert [idle_reads_per_second(nodes) for nodes in (6, 24, 120)] == [7, 7, 5 + 2 * 5]
 
 
 def test_machines_come_in_threes_and_grow_with_the_load() -> None:

@@ -13,7 +13,7 @@ from tidelog_core.replication.leases import LeaseTimes
 
 from bench.day import bill, contention, limits, report, rivals, table_load
 from bench.day.cluster import build
-from bench.day.flows import Standing, lead
+from bench.day.flows import Placement, lead
 from bench.day.prices import MACHINES
 from bench.day.scenario import DAY_S, Scenario
 from bench.day.simulation import PER_TRANSACTION, SEGMENT_GB, diurnal, simulate
@@ -63,7 +63,7 @@ def test_every_byte_is_received_three_times_and_read_by_every_group(lost: int | 
     cluster = build(SMALL)
     alive = cluster.zone_of != (-1 if lost is None else lost)
     leader = lead(cluster, alive, np.ones_like(cluster.replicas, bool))
-    flows = Standing(SMALL, cluster, leader, alive).flows(cluster.share)
+    flows = Placement(SMALL, cluster, leader, alive).flows(cluster.share)
     copies = 3 if lost is None else 2
     assert math.isclose(flows.received.sum(), copies)
     assert math.isclose(flows.sent.sum(), copies - 1 + SMALL.readers)
@@ -74,7 +74,7 @@ def test_every_byte_is_received_three_times_and_read_by_every_group(lost: int | 
 def test_followers_and_two_thirds_of_producers_are_in_another_zone_and_consumers_are_not() -> None:
     cluster = build(SMALL)
     alive = np.ones(cluster.broker_count, bool)
-    flows = Standing(SMALL, cluster, cluster.replicas[:, 0], alive).flows(cluster.share)
+    flows = Placement(SMALL, cluster, cluster.replicas[:, 0], alive).flows(cluster.share)
     assert math.isclose(flows.across["followers"], 2)
     assert math.isclose(flows.across["producers"], 2 / 3)
     assert flows.across["consumers"] == 0
@@ -84,7 +84,7 @@ def test_consumers_that_do_not_say_where_they_are_read_across_zones() -> None:
     blind = dataclasses.replace(SMALL, consumers_fetch_closest=False)
     cluster = build(blind)
     alive = np.ones(cluster.broker_count, bool)
-    flows = Standing(blind, cluster, cluster.replicas[:, 0], alive).flows(cluster.share)
+    flows = Placement(blind, cluster, cluster.replicas[:, 0], alive).flows(cluster.share)
     assert 1 < flows.across["consumers"] < blind.readers
 
 
@@ -146,7 +146,7 @@ def test_readings_of_leases_grow_with_the_square_of_the_nodes_up_to_a_hundred() 
     """60 nodes read 3 units twice a second each; the measured reading is that of 120 leases."""
     assert table_load.lease_list_units(120) == 5
     assert Scenario(processes_per_machine=1).brokers == 60
-    load = table_load.standing_load(Scenario(processes_per_machine=1), 60)
+    load = table_load.idle_load(Scenario(processes_per_machine=1), 60)
     assert load.key_reads["broker-lease"] == 60 * 2 * 3
 
 
