@@ -35,7 +35,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-import random
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
 from uuid import UUID
@@ -77,6 +76,7 @@ from tidelog_core.metadata.image import ClusterImage, ClusterView
 from tidelog_core.metadata.member_pages import StoredGroup
 from tidelog_core.metadata.records import check, delete, put
 from tidelog_core.metadata.store import MetadataStore, Write
+from tidelog_core.metadata.update import retried
 from tidelog_core.model import CONSUMER_OFFSETS_TOPIC, TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -86,7 +86,6 @@ OffsetsByTopic = dict[tuple[str, UUID], dict[int, CommittedOffset]]  # by name a
 
 EMPTY = "Empty"
 GROUP_ID_SIZE_BYTES_MAX = 1000  # DynamoDB's sort keys have 1,024
-ATTEMPTS_MAX = 10
 RETRY_SECONDS_MAX = 0.05
 SHARDS_READ_AT_ONCE = 10
 UNKNOWN_LEADER_EPOCH = -1
@@ -229,14 +228,11 @@ class GroupAdmin:
 
     async def _retried(self, change: Callable[[ClusterImage], Awaitable[T]]) -> T:
         """Change; where someone else was first, look again and decide anew."""
-        for attempt in range(1, ATTEMPTS_MAX + 1):
-            try:
-                return await change(await self._view.refresh())
-            except VersionConflict:
-                if attempt == ATTEMPTS_MAX:
-                    raise
-                await asyncio.sleep(random.uniform(0, RETRY_SECONDS_MAX))
-        raise AssertionError("the last attempt returns or raises")
+
+        async def attempt() -> T:
+            return await change(await self._view.refresh())
+
+        return await retried(attempt, on=(VersionConflict,), pause_seconds_max=RETRY_SECONDS_MAX)
 
     async def _read(self, image: ClusterImage, group_id: str) -> GroupRecord:
         validate_group_id(group_id)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,7 +16,7 @@ from itertools import accumulate
 from typing import TypeVar
 from uuid import UUID, uuid4
 
-from tidelog_core.admin.changing import ATTEMPTS_MAX, RETRY_DELAY_MAX, Commit, change_each
+from tidelog_core.admin.changing import RETRY_DELAY_MAX, Commit, change_each
 from tidelog_core.admin.commit import Deletion, commit_deletions, commit_topics
 from tidelog_core.admin.configs import (
     Alteration,
@@ -58,6 +57,7 @@ from tidelog_core.metadata.node_config import effective_node_config
 from tidelog_core.metadata.record import Record
 from tidelog_core.metadata.records import NodeConfigOverrides, Topic
 from tidelog_core.metadata.store import ABSENT, MetadataStore
+from tidelog_core.metadata.update import retried
 from tidelog_core.turns import Turn
 
 T = TypeVar("T")
@@ -368,23 +368,18 @@ class ClusterAdmin:
         validate_only: bool = False,
     ) -> T:
         """Decide and commit; where someone else was first, look again and decide anew."""
-        image = await self._newest()
-        for attempt in range(1, ATTEMPTS_MAX + 1):
-            decision = decide(image)
-            if validate_only:
-                return decision
-            try:
+
+        async def attempt() -> T:
+            decision = decide(await self._newest())
+            if not validate_only:
                 await commit(decision)
-            except VersionConflict:
-                if attempt == ATTEMPTS_MAX:
-                    raise
-                await asyncio.sleep(random.uniform(0, RETRY_DELAY_MAX))
-                image = await self._newest()
-                continue
+            return decision
+
+        decision = await retried(attempt, on=(VersionConflict,), pause_seconds_max=RETRY_DELAY_MAX)
+        if not validate_only:
             # What was committed is done, even if the store has gone away just now.
             with contextlib.suppress(StoreUnavailable):
                 await self._view.refresh()
-            break
         return decision
 
     async def _change_each(

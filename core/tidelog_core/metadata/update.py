@@ -16,7 +16,9 @@ Nor does a commit of many items that has to find out which of them were lost.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import random
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -55,9 +57,15 @@ async def retried(
     *,
     on: tuple[type[TidelogError], ...] = LOST,
     attempts_max: int = ATTEMPTS_MAX,
+    pause_seconds_max: float = 0,
 ) -> T:
-    """Return what the attempt returns, which begins by reading; the last one's error is raised."""
+    """Return what the attempt returns, which begins by reading; the last one's error is raised.
+
+    Pauses before each further attempt for a random time.
+    """
     for _ in range(attempts_max - 1):
         with contextlib.suppress(*on):
             return await attempt()
+        if pause_seconds_max:
+            await asyncio.sleep(random.uniform(0, pause_seconds_max))
     return await attempt()

@@ -31,6 +31,7 @@ from tidelog_core.metadata.share_partitions import (
     share_partition_key,
 )
 from tidelog_core.metadata.store import ItemKey, MetadataStore
+from tidelog_core.metadata.update import retried
 from tidelog_core.model import CONSUMER_OFFSETS_TOPIC
 from tidelog_core.offset_reset import parse_offset_reset
 
@@ -132,12 +133,13 @@ class SharePartitions:
 
     async def _load(self, group_id: str, replica: Replica) -> SharePartition | TidelogError:
         try:
-            for _ in range(LOAD_ATTEMPTS_MAX):
-                try:
-                    return await self._claim(group_id, replica)
-                except VersionConflict:
-                    continue  # Someone else was faster: see what is there now.
-            raise NotLeaderOrFollower("the share partition's state keeps changing")
+            return await retried(
+                lambda: self._claim(group_id, replica),
+                on=(VersionConflict,),
+                attempts_max=LOAD_ATTEMPTS_MAX,
+            )
+        except VersionConflict:
+            return NotLeaderOrFollower("the share partition's state keeps changing")
         except TidelogError as error:
             return error
         except OSError as error:
