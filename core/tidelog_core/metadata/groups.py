@@ -1,9 +1,8 @@
 """The records of groups: one item a group, one item a page of committed offsets.
 
-``group:<shard>`` / ``<group id>`` holds a group's generation. The record of a consumer group
-(KIP-848) has a field ``consumer``, that of a share group (KIP-932) a field ``share``. Every
-commit of offsets checks the record and pays by its size, so nothing is in it that grows with
-the group:
+A ``GroupRecord`` holds a group's generation. The record of a consumer group (KIP-848) has a field
+``consumer``, that of a share group (KIP-932) a field ``share``. Every commit of offsets checks the
+record and pays by its size, so nothing is in it that grows with the group:
 
 - The members are in pages beside it (``member_pages``), with what they subscribe to and have.
 - Of the subscribed topics it has a hash (``hash_topics``), whatever their number.
@@ -26,10 +25,9 @@ write of a coordinator that takes over, which comes before any commit, replaces 
 their hash; the group's next change moves the members. An older program refuses a group whose
 record has neither.
 
-``offset:<group id>`` / ``<topic>/<page>`` holds the committed offsets of up to
-``OFFSETS_PAGE_PARTITIONS`` neighbouring partitions of one topic. A whole topic is one
-item unless it is wide: a write costs by the size of the item, so a consumer of ten
-partitions must not rewrite ten thousand.
+A ``GroupOffsets`` holds the committed offsets of up to ``OFFSETS_PAGE_PARTITIONS`` neighbouring
+partitions of one topic. A whole topic is one item unless it is wide: a write costs by the size of
+the item, so a consumer of ten partitions must not rewrite ten thousand.
 
 The shard of a group is the partition of ``__consumer_offsets`` whose leader coordinates
 it. Source: ``GroupCoordinatorService.partitionFor`` of Kafka.

@@ -1,8 +1,8 @@
 """The members of a group as they are stored: in pages beside the group's record.
 
-``member:<shard>`` / ``<group id>/<page, 6 digits>`` holds up to ``MEMBERS_PER_PAGE`` members of
-one group, each with its place in the order in which they joined. What one member does is
-written to its page alone, on the condition that the group's record is as it was.
+A ``MemberPage`` holds up to ``MEMBERS_PER_PAGE`` members of one group, each with its place in the
+order in which they joined. What one member does is written to its page alone, on the condition
+that the group's record is as it was.
 
 A change of more pages than one transaction takes becomes valid with the record:
 
