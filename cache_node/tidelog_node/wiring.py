@@ -369,7 +369,7 @@ async def _start_rewriting(
         health=cluster.health,
         executor=data.executor,
     )
-    data.tier.on_suspected = mender.suspect
+    data.tier.on_suspected(mender.suspect)
     tasks.add(mender.run())
     scrubber = Scrubber(replicas=data.replicas, node_config=cluster.node_config, mender=mender)
     tasks.add(scrubber.run())

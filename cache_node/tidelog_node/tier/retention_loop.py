@@ -1,284 +1,271 @@
-"""Removes what partitions no longer keep: first from readers, then for good.
+"""Looks at the partitions where retention has something to do, and at deleted topics.
 
-The leader decides the new log start offset by time and size, persists it, advances its local
-log, and takes the steps from there on that ``tidelog_core.tier.lifecycle`` describes. The
-retention function may take any of them first. Only the leader knows what is not tiered yet, and
-rolls an active segment that is too old, so it always does its part. A log start that someone
-else has advanced reaches the local log with the next image (``adopt_log_start``).
-
-Objects of deleted topics are removed by the live node that the topic's id picks: the bucket is
-told at once that the topic was deleted.
-
-While the node's clock is in doubt (``tidelog_core.retention.clock_rule``) nothing is removed
-for its age, and no deletion is begun or ended: both go by the clock.
+A partition is looked at every ``log.retention.check.interval.ms`` where something has changed,
+from when this process holds it, and when something expires where nothing changes
+(``RetentionTimes``). Several at a time, each under its lock.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-import zlib
-from collections.abc import Callable, Sequence
-from uuid import UUID
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from concurrent.futures import Executor
+from functools import partial
 
-from tidelog_core.config import UNLIMITED, TopicConfig
-from tidelog_core.errors import TidelogError, VersionConflict
-from tidelog_core.log.local_log import LocalLog
-from tidelog_core.metadata.image import ClusterImage, ClusterView
-from tidelog_core.metadata.leadership import advance_log_start
-from tidelog_core.metadata.records import DeletedTopic, SegmentMeta
-from tidelog_core.metadata.store import MetadataStore
-from tidelog_core.retention.deleted_topics import clean_deleted_topic, deletable_topic_ms
-from tidelog_core.retention.selection import (
-    Limits,
-    RetainedSegment,
-    expiry_ms,
-    log_start_after_retention,
-    retained_segments,
-    retained_size_bytes,
-    total_limits,
-)
-from tidelog_core.tier.lifecycle import next_deletable_ms, select_deletable, start_deletions
-from tidelog_core.tier.persisting import persist_deletion
+from tidelog_core.errors import TidelogError
+from tidelog_core.metadata.image import ClusterView
 
-from tidelog_node.inspection.inspector import BatchInspector
+from tidelog_node.tier.attempts import RETRY_DELAY_S_MAX, Attempts, trouble_of
 from tidelog_node.tier.client import TierClient
 from tidelog_node.tier.copier import Copier
-from tidelog_node.tier.led_partition import LedPartition, TieredReplica
+from tidelog_node.tier.led_partition import (
+    LedPartition,
+    ReplicaSource,
+    TieredReplica,
+    has_sealed,
+)
+from tidelog_node.tier.partitions import TieredPartitions
+from tidelog_node.tier.remote_log import OpenChunks
+from tidelog_node.tier.retention import Retention
+from tidelog_node.tier.retention_times import DELAY_SHARE, RetentionTimes
 
 logger = logging.getLogger(__name__)
 
-CLEAN_RETRY_SECONDS = 60.0
-# Deleted topics that are cleaned up together: each takes a dozen calls, one after the other, to
-# store and bucket, and the retention of everything else waits for all of them.
-CLEANED_AT_ONCE = 16
-TELL_RETRY_SECONDS = 5.0
-CLOCK_RETRY_SECONDS = 60.0  # while the clock is in doubt
-OTHERS_DELAY_MS = 600_000  # then the node that should clean a topic up is taken for gone
+RETENTION_CONCURRENCY = 8
+OPEN_AT_ONCE = 32  # logs that another thread opens before the loop has its turn
 
 
-class Retention:
-    """Applies retention to led partitions and deleted topics. For one event loop."""
+class RetentionLoop:
+    """For one event loop; ``run`` is one task."""
 
     def __init__(
         self,
         *,
+        replicas: ReplicaSource,
+        partitions: TieredPartitions,
+        attempts: Attempts,
         copier: Copier,
+        retention: Retention,
         client: TierClient,
-        inspector: BatchInspector,
-        store: MetadataStore,
         view: ClusterView,
-        broker_id: int,
+        executor: Executor,
+        open_chunks: OpenChunks,
+        holds_files: Callable[[TieredReplica], bool],
+        interval_s: float,
         clock_ms: Callable[[], int],
-        may_expire: Callable[[], bool],
-        deleted_topic_delay_ms: int = TopicConfig().file_delete_delay_ms,
     ) -> None:
+        """``holds_files`` says of a replica whose log is not open whether it is worth opening."""
+        self._replicas = replicas
+        self._partitions = partitions
+        self._attempts = attempts
         self._copier = copier
+        self._retention = retention
         self._client = client
-        self._inspector = inspector
-        self._store = store
         self._view = view
-        self._broker_id = broker_id
-        self._clock_ms = clock_ms
-        self._may_expire = may_expire
-        self._deleted_topic_delay_ms = deleted_topic_delay_ms
-        self._told_deletions: set[UUID] = set()  # topics
-        self.deleted_count = 0
-
-    async def apply(self, led: LedPartition, *, expires: bool = True) -> float | None:
-        """Do what is due for the partition. The caller holds the lock.
-
-        ``expires`` says whether it is time to look for what is too old or too much. Returns in
-        how many seconds the next deletion is due, ``None`` for none.
-        """
-        if not led.is_taken_over:
-            await self._copier.take_over(led)
-        log = led.replica.log
-        stored = await self._advance_log_start(led, log, expires=expires)
-        self._copier.evict(led)
-        # DeleteRecords may move the log on meanwhile: no more goes now than is published.
-        start = min(stored, log.log_start_offset)
-        expired = (await led.remote.whole()).below(start)
-        if not expired and stored <= max(led.told_log_start, self._restored_log_start(led)):
-            return await self._delete(led, ())
-        if expired or self._client.may_answer:
-            await self._copier.tell_log_start(led, stored)
-            return await self._delete(led, expired)
-        wait_s = await self._delete(led, ())
-        return TELL_RETRY_SECONDS if wait_s is None else min(wait_s, TELL_RETRY_SECONDS)
-
-    async def next_expiry_ms(self, led: LedPartition) -> int | None:
-        """Return when the next segment of the partition expires, ``None`` for never.
-
-        By the wall clock, after ``apply``, and as long as the log and its settings are what
-        they are. The past where what has expired waits for something.
-        """
-        log, config = led.replica.opened_log, led.replica.config
-        if log is None or log.is_offline:
-            return None
-        topic = led.replica.partition.topic
-        limits = total_limits(config)
-        if not (self._may_expire() and self._view.image.has_all_settings(topic, self._broker_id)):
-            return self._clock_ms()
-        begin, tiered = log.log_start_offset, await led.remote.segments()
-        kept = retained_segments(
-            tiered, log.sealed_above(tiered.end_offset), log_start_offset=begin
+        self._executor = executor
+        self._open_chunks = open_chunks
+        self._holds_files = holds_files
+        self._interval_s = interval_s
+        self.times = RetentionTimes(
+            interval_s=interval_s, now=asyncio.get_running_loop().time, clock_ms=clock_ms
         )
-        oldest = next(kept, None)
-        times = [self._copier.next_eviction_ms(led.replica)]
-        if oldest is not None:
-            times.append(expiry_ms(oldest, limits))
-        elif led.newest is not None and led.newest[0] == log.log_end_offset > begin:
-            active = RetainedSegment(begin, log.log_end_offset, 0, led.newest[1])
-            times.append(expiry_ms(active, limits))
-        return min((time for time in times if time is not None), default=None)
+        self._now = asyncio.Event()
 
-    async def clean_deleted_topics(self) -> float | None:
-        """Remove the objects and metadata of deleted topics that fall to this node.
+    def on_followed_changed(self, replica: TieredReplica) -> None:
+        """Note that a followed log has changed."""
+        if replica.config.remote_storage_enable and has_sealed(replica):
+            self.times.put_regular(replica, asyncio.get_running_loop().time())
 
-        Returns in how many seconds the next one is due, ``None`` for none. One that cannot
-        be removed is tried again later and keeps no other from it.
+    def on_led_changed(self, replica: TieredReplica) -> None:
+        """Note that a led log has changed."""
+        led = self._partitions.known_led(replica)
+        if replica.leader_epoch > 0 and (led is None or not led.was_looked_at):
+            # What is tiered is compared with the log at once: a log that is behind its tier
+            # must not go on. In epoch 0 nothing is tiered.
+            self.times.put_in(replica, 0.0)
+        else:
+            looked_at = replica.held_since if led is None else led.retained_at
+            self.times.put_regular(replica, looked_at)
+
+    def on_swapped(self, replica: TieredReplica) -> None:
+        """Note that segments were replaced: the deletion of the old ones is to be ended."""
+        self.times.put_in(replica, self._interval_s * DELAY_SHARE)
+        self.wake()
+
+    def wake(self) -> None:
+        """Look now for what is due."""
+        self._now.set()
+
+    async def run(self) -> None:
+        """Do what is due, until cancelled."""
+        while True:
+            try:
+                wait_s = await self.apply(only_due=True)
+            except Exception:
+                logger.exception("retention broke, will retry")
+                wait_s = RETRY_DELAY_S_MAX
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    await self._now.wait()
+            self._now.clear()
+
+    async def apply(self, *, only_due: bool = False) -> float:
+        """Do what retention has to do now; return in how many seconds there may be more.
+
+        With ``only_due`` only the partitions that are due are looked at, and nothing expires of
+        those for which it is not time again.
         """
-        if not self._may_expire():
-            return CLOCK_RETRY_SECONDS
-        image, now_ms = self._view.image, self._clock_ms()
-        self._told_deletions &= image.deleted_topics.keys()
-        waits: list[float] = []
-        topics = tuple(image.deleted_topics.values())
-        for at in range(0, len(topics), CLEANED_AT_ONCE):
-            looks = [
-                self._clean_if_due(topic, image, now_ms)
-                for topic in topics[at : at + CLEANED_AT_ONCE]
+        self._open_chunks.drop_unused()
+        self._partitions.forget_others()
+        slots = asyncio.Semaphore(RETENTION_CONCURRENCY)
+        loop = asyncio.get_running_loop()
+
+        async def apply(led: LedPartition) -> float:
+            due: list[float | None] = []
+            expires = not only_due or loop.time() >= self._expires_at(led)
+
+            async def run() -> None:
+                if led.replica.opened_log is None:
+                    # After a start that is every log: not on the loop.
+                    await loop.run_in_executor(self._executor, led.replica.open)
+                due.append(await self._retention.apply(led, expires=expires))
+
+            async with slots, led.lock:
+                if led.not_before <= loop.time() and await self._is_worth_opening(led):
+                    await self._attempts.run(led, "retention", run)
+                led.was_looked_at = True
+                if expires and led.failure_count == 0:
+                    led.retained_at = loop.time()
+                if led.not_before <= loop.time() and self._tells_of_topic(led):
+                    tell = partial(self._copier.write_manifests, led)
+                    await self._attempts.run(led, "manifests", tell)
+                return await self._look_again_in_s(led, due[0] if due else None, expires=expires)
+
+        replicas = self.times.take() if only_due else list(self._replicas.replicas())
+        try:
+            led_partitions = [
+                self._partitions.lead(replica)
+                for replica in replicas
+                if self._partitions.leads(replica)
             ]
-            waits += [wait_s for wait_s in await asyncio.gather(*looks) if wait_s is not None]
-        return min(waits, default=None)
-
-    async def _clean_if_due(
-        self, topic: DeletedTopic, image: ClusterImage, now_ms: int
-    ) -> float | None:
-        """Do what is due for a deleted topic; return in how many seconds more is, if any."""
-        due_ms = deletable_topic_ms(topic, delay_ms=self._deleted_topic_delay_ms)
-        is_ours = _is_ours(topic, image, self._broker_id)
-        if not is_ours:
-            due_ms += OTHERS_DELAY_MS
-        what = {"topic": topic.name}
-        try:
-            if is_ours or now_ms >= due_ms:
-                await self._tell_deletion(topic, image.cluster_id)
-            if now_ms < due_ms:
-                return (due_ms - now_ms) / 1000
-            await self._clean_topic(topic, image.cluster_id)
-        except TidelogError as error:
-            logger.warning(
-                "deleted topic not cleaned up, will retry",
-                extra={**what, "reason": str(error)},
-            )
-            return CLEAN_RETRY_SECONDS
+            await self._open_held(led_partitions)
+            looks = (self._guarded(led, apply) for led in led_partitions)
+            waits = await asyncio.gather(*looks)
+            await self._evict_followed(r for r in replicas if r.is_follower and _is_open(r))
         except Exception:
-            # One topic must not keep the others from being cleaned up.
-            logger.exception("cleaning of a deleted topic broke, will retry", extra=what)
-            return CLEAN_RETRY_SECONDS
-        return None
+            for replica in replicas:
+                self.times.put_in(replica, RETRY_DELAY_S_MAX)
+            raise
+        others_in_s = self.times.wait_s if only_due else self._interval_s
+        return max(0.0, min([*waits, others_in_s, await self._clean_deleted_topics()]))
 
-    async def _advance_log_start(self, led: LedPartition, log: LocalLog, *, expires: bool) -> int:
-        """Advance both log starts; return the stored one, which is never behind the local."""
-        limits = total_limits(led.replica.config)
-        topic = led.replica.partition.topic
-        if not expires or not self._view.image.has_all_settings(topic, self._broker_id):
-            limits = Limits(UNLIMITED, UNLIMITED)
-        if not self._may_expire():
-            limits = limits.without_time()
-        start = await self._log_start(led, log, limits)
-        if await self._is_active_expired(led, limits, start):
-            log.roll()
-            led.replica.note_changed()  # Nobody may append to it again.
-            start = await self._log_start(led, log, limits)
-        known = self._view.image.partition(led.replica.partition)
-        stored = 0 if known is None else known.log_start_offset
-        if start > stored:  # Also where the local log is ahead of the store.
-            stored = await advance_log_start(self._store, led.leadership, start)
-        log.advance_log_start_offset(min(stored, log.high_watermark))
-        return stored
-
-    def _restored_log_start(self, led: LedPartition) -> int:
-        known = self._view.image.partition(led.replica.partition)
-        return 0 if known is None else known.restored_log_start
-
-    async def _log_start(self, led: LedPartition, log: LocalLog, limits: Limits) -> int:
-        begin, tiered = log.log_start_offset, await led.remote.whole()
-        if not led.remote.is_settled:
-            limits = limits.without_size()  # A swap may have left less than is known.
-        size_bytes = 0
-        if limits.retention_bytes != UNLIMITED:
-            sealed = log.sealed_above(tiered.end_offset)
-            size_bytes = retained_size_bytes(tiered, sealed, log_start_offset=begin)
-            size_bytes += log.active_segment_size_bytes
-        start = log_start_after_retention(
-            retained_segments(tiered, log.sealed_above(tiered.end_offset), log_start_offset=begin),
-            limits,
-            log_start_offset=begin,
-            size_bytes=size_bytes,
-            now_ms=self._clock_ms(),
-        )
-        return min(start, log.high_watermark)
-
-    async def _is_active_expired(self, led: LedPartition, limits: Limits, start: int) -> bool:
-        """Whether nothing but the active segment is left, and all of it is too old."""
-        log = led.replica.log
-        if limits.retention_ms == UNLIMITED or start < log.active_segment_base_offset:
-            return False
-        if log.log_end_offset == start or log.high_watermark < log.log_end_offset:
-            return False
-        if led.newest is None or led.newest[0] != log.log_end_offset:
-            end_offset = log.log_end_offset
-            found = await self._inspector.search(log.max_timestamp)
-            led.newest = None if found is None else (end_offset, found[0])
-        if led.newest is None or led.newest[0] != log.log_end_offset:
-            return False  # More has come while the newest was looked for.
-        return self._clock_ms() - led.newest[1] > limits.retention_ms
-
-    async def _delete(self, led: LedPartition, expired: Sequence[SegmentMeta]) -> float | None:
-        """Begin with what is expired, end what is due; return when the next one is, in seconds."""
-        if not self._may_expire():
-            return CLOCK_RETRY_SECONDS if expired or led.deleting else None
-        deletable_ms = self._clock_ms() + led.replica.config.file_delete_delay_ms
-        started = await start_deletions(self._store, expired, deletable_ms=deletable_ms)
-        led.deleting.update((segment.segment_id, segment) for segment in started)
-        for segment in expired:
-            led.remote.remove(segment)
-        due = select_deletable(led.deleting.values(), now_ms=self._clock_ms())
-        await self._copier.delete(led, due)
-        self.deleted_count += len(due)
-        next_ms = next_deletable_ms(led.deleting.values())
-        return None if next_ms is None else max(0, next_ms - self._clock_ms()) / 1000
-
-    async def _tell_deletion(self, topic: DeletedTopic, cluster_id: str) -> None:
-        if topic.topic_id not in self._told_deletions:
-            await persist_deletion(self._client, cluster_id, topic)
-            self._told_deletions.add(topic.topic_id)
-
-    async def _clean_topic(self, topic: DeletedTopic, cluster_id: str) -> None:
+    async def _guarded(
+        self, led: LedPartition, look: Callable[[LedPartition], Awaitable[float]]
+    ) -> float:
+        """Return what the look at a partition returns; one that breaks keeps no other from its."""
         try:
-            await clean_deleted_topic(self._store, self._client, topic, cluster_id=cluster_id)
-        except VersionConflict:
-            return  # Another node or a function does the same just now.
-        logger.info("deleted topic cleaned up", extra={"topic": topic.name})
+            return await look(led)
+        except Exception as error:
+            self._attempts.wait(led)
+            logger.exception(
+                "retention broke, will retry", extra=trouble_of(led, "retention", error)
+            )
+            wait_s = led.not_before - asyncio.get_running_loop().time()
+            self.times.put_in(led.replica, wait_s)
+            return wait_s
+
+    async def _look_again_in_s(
+        self, led: LedPartition, wait_s: float | None, *, expires: bool
+    ) -> float:
+        """Note when the partition is to be looked at again; return in how many seconds that is.
+
+        At most the interval. ``wait_s`` is when a deletion is due.
+        """
+        replica, now = led.replica, asyncio.get_running_loop().time()
+        if led.not_before <= now and expires:
+            await self._attempts.run(led, "retention", lambda: self._note_expiry(led))
+        if led.not_before > now:  # Something failed and waits.
+            self.times.put_in(replica, led.not_before - now)
+            return led.not_before - now
+        if not expires:
+            self.times.put_regular(replica, led.retained_at)
+        if wait_s is None:
+            return self._interval_s
+        self.times.put_in(replica, wait_s)
+        return wait_s
+
+    async def _note_expiry(self, led: LedPartition) -> None:
+        self.times.expires_at(led.replica, await self._retention.next_expiry_ms(led))
+
+    def _expires_at(self, led: LedPartition) -> float:
+        return led.retained_at + self._interval_s
+
+    async def _open_held(self, led: Sequence[LedPartition]) -> None:
+        """Open the logs that have files and that nobody has used since the node's start.
+
+        On another thread, and several at a time: to hand each over by itself costs as much
+        as to open it. One that cannot be opened says so where it is used.
+        """
+        unopened = [one.replica for one in led if one.replica.opened_log is None]
+        held = [replica for replica in unopened if self._may_hold_files(replica)]
+        for start in range(0, len(held), OPEN_AT_ONCE):
+            some = held[start : start + OPEN_AT_ONCE]
+            await asyncio.get_running_loop().run_in_executor(self._executor, _open_each, some)
+
+    def _may_hold_files(self, replica: TieredReplica) -> bool:
+        try:
+            return self._holds_files(replica)
+        except OSError:
+            return True  # To open the log says what is wrong.
+
+    def _tells_of_topic(self, led: LedPartition) -> bool:
+        """Whether it is this partition's leader that has the bucket tell of its topic.
+
+        So the bucket knows of topics that have tiered nothing yet, and of later changes.
+        """
+        is_first = led.leadership.partition == 0
+        return is_first and led.replica.config.remote_storage_enable and self._client.may_answer
+
+    async def _is_worth_opening(self, led: LedPartition) -> bool:
+        if led.replica.opened_log is not None or self._may_hold_files(led.replica):
+            return True
+        found: list[bool] = []
+
+        async def look() -> None:
+            found.append(bool(await led.remote.segments()))
+
+        await self._attempts.run(led, "retention", look)
+        return any(found)
+
+    async def _clean_deleted_topics(self) -> float:
+        if self._view.image.deleted_topics and self._client.may_answer:
+            wait_s = await self._retention.clean_deleted_topics()
+            if wait_s is not None:
+                return wait_s
+        return self._interval_s
+
+    async def _evict_followed(self, replicas: Iterable[TieredReplica]) -> None:
+        """Drop what followers need not keep; one that cannot is tried again next time."""
+        for replica in replicas:
+            try:
+                await self._copier.evict_followed(replica)
+                self.times.expires_at(replica, self._copier.next_eviction_ms(replica))
+            except (TidelogError, OSError) as error:
+                self.times.put_regular(replica, asyncio.get_running_loop().time())
+                logger.warning(
+                    "segments of a followed partition not dropped, will retry",
+                    extra={"partition": str(replica.partition), "reason": str(error)},
+                )
 
 
-def adopt_log_start(replica: TieredReplica, stored: int) -> None:
-    """Begin a led log where the metadata store says, if someone else has moved it.
+def _open_each(replicas: Sequence[TieredReplica]) -> None:
+    for replica in replicas:
+        with contextlib.suppress(TidelogError, OSError):
+            replica.open()
 
-    At once, and not only when retention is due here: what lies below will be deleted.
-    A log that is not open takes the store's when it opens.
-    """
+
+def _is_open(replica: TieredReplica) -> bool:
     log = replica.opened_log
-    if log is None or log.is_offline or stored <= log.log_start_offset:
-        return
-    log.advance_log_start_offset(min(stored, log.high_watermark))
-
-
-def _is_ours(topic: DeletedTopic, image: ClusterImage, broker_id: int) -> bool:
-    brokers = sorted(image.brokers)
-    if broker_id not in image.brokers:
-        return False
-    return brokers[zlib.crc32(topic.topic_id.bytes) % len(brokers)] == broker_id
+    return log is not None and not log.is_offline

@@ -362,7 +362,7 @@ def test_a_segment_is_read_that_was_finished_while_others_looked_for_theirs(
         async with running_node(tmp_path) as node:
             replica, _ = await evicted(node, 1)
             # As of a node that has just begun to lead or to follow.
-            remote = node.tier._new_remote_log(replica)
+            remote = node.tier._partitions.new_remote_log(replica)
 
             async def read(offset: int) -> int | None:
                 found = await remote.read(offset, ReadLimits(1))

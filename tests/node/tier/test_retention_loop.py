@@ -31,8 +31,8 @@ from tidelog_core.metadata.store import ANY_VERSION, Check, ItemKey, Write
 from tidelog_core.tier.keys import deletion_key, parse_log_start_key
 from tidelog_core.tier.lifecycle import start_deletions
 from tidelog_node.replica import Replica
-from tidelog_node.tier import retention_loop
-from tidelog_node.tier.retention_loop import CLEANED_AT_ONCE, CLOCK_RETRY_SECONDS
+from tidelog_node.tier import retention
+from tidelog_node.tier.retention import CLEANED_AT_ONCE, CLOCK_RETRY_SECONDS
 from tidelog_node.upkeep.flushing import Flusher
 from tidelog_node.upkeep.log_changes import LogChanges
 from tidelog_node.upkeep.log_upkeep import LogUpkeep
@@ -575,7 +575,7 @@ def test_a_deleted_topic_that_breaks_its_cleaning_keeps_no_other_from_it(
             return await super().list(collection, *args, **kwargs)
 
     monkeypatch.setattr(tier_node, "SqliteMetadataStore", BreakingStore)
-    monkeypatch.setattr(retention_loop, "CLEANED_AT_ONCE", 1)
+    monkeypatch.setattr(retention, "CLEANED_AT_ONCE", 1)
 
     async def run() -> None:
         async with running_node(tmp_path) as node:

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 from tidelog_node.replica import Replica
+from tidelog_node.tier.attempts import RETRY_DELAY_S_MIN
 from tidelog_node.tier.led_partition import TieredReplica
 from tidelog_node.tier.retention_times import RetentionTimes
-from tidelog_node.tier.service import RETRY_DELAY_S_MIN
 from tidelog_node.upkeep.log_changes import LogChanges
 
 from tests.node.tier.tier_node import CONFIG, TierNode, eventually, running_node
@@ -35,7 +35,7 @@ async def retaining_node(folder: Path) -> AsyncIterator[TierNode]:
 
 def looked_at(node: TierNode, replica: Replica) -> float:
     """Return when it was last looked for what is too old in the partition."""
-    led = node.tier._led.get((replica.topic_id, replica.partition.partition))
+    led = node.tier._partitions.get_led((replica.topic_id, replica.partition.partition))
     return 0.0 if led is None else led.retained_at
 
 
@@ -46,7 +46,7 @@ async def settled_topic(node: TierNode) -> Replica:
     await node.wait_copied(replica, 2)
 
     async def is_settled() -> bool:
-        times = node.tier._times
+        times = node.tier._retaining.times
         return replica in times._expiring and replica not in times._due
 
     await eventually(is_settled)
@@ -124,7 +124,7 @@ def test_what_nobody_has_noted_is_seen_in_turn(tmp_path: Path) -> None:
         async with retaining_node(tmp_path) as node:
             replica = await settled_topic(node)
             node.clock.now_ms += 2 * HOUR_MS
-            node.tier._times.forget(replica)
+            node.tier._retaining.times.forget(replica)
             await asyncio.sleep(3 * INTERVAL_S)
             assert replica.log.log_start_offset == 0
             in_turn = LogChanges(node.replicas, told_in_turn_count=1)
@@ -140,21 +140,21 @@ def test_an_empty_partition_that_was_led_before_is_looked_at_once(tmp_path: Path
 
     async def run() -> None:
         async with retaining_node(tmp_path) as node:
-            node.tier._holds_files = node.directories.holds
+            node.tier._retaining._holds_files = node.directories.holds
             replica = await node.create_topic(configs=LIMITED)
             await node.change_partition(replica, leader_epoch=3)
             await node.view.refresh()
 
             async def is_looked_at() -> bool:
-                led = node.tier._known_led(replica)
+                led = node.tier._partitions.known_led(replica)
                 return led is not None and led.was_looked_at
 
             await eventually(is_looked_at)
             assert replica.opened_log is None
-            node.tier._times.forget(replica)
+            node.tier._retaining.times.forget(replica)
             node.tier.on_changed([replica])
-            assert replica in node.tier._times._due
-            assert node.tier._times.wait_s > 0
+            assert replica in node.tier._retaining.times._due
+            assert node.tier._retaining.times.wait_s > 0
 
     asyncio.run(run())
 
@@ -163,12 +163,18 @@ def test_a_deleted_partition_is_forgotten(tmp_path: Path) -> None:
     async def run() -> None:
         async with retaining_node(tmp_path) as node:
             replica = await settled_topic(node)
-            assert node.tier._times._expiring
+            assert node.tier._retaining.times._expiring
             await node.delete_topic()
 
             async def is_forgotten() -> bool:
-                queues = (node.tier._times._expiring, node.tier._times._due, node.tier._to_copy)
-                return not any(replica in queue for queue in queues) and not node.tier._led
+                queues = (
+                    node.tier._retaining.times._expiring,
+                    node.tier._retaining.times._due,
+                    node.tier._copying._to_copy,
+                )
+                return (
+                    not any(replica in queue for queue in queues) and not node.tier._partitions._led
+                )
 
             await eventually(is_forgotten)
 
@@ -181,7 +187,7 @@ def test_a_partition_that_is_deleted_while_it_is_looked_at_is_forgotten(tmp_path
             replica = await node.create_topic(configs=LIMITED)
             node.produce_segments(replica, 2)
             await node.wait_copied(replica, 2)
-            times, led = node.tier._times, node.tier._lead(replica)
+            times, led = node.tier._retaining.times, node.tier._partitions.lead(replica)
             async with led.lock:
                 looking = asyncio.create_task(node.tier.apply_retention())
                 await asyncio.sleep(0)
@@ -204,10 +210,10 @@ def test_a_partition_that_breaks_retention_keeps_no_other_from_it(tmp_path: Path
                 node.produce_segments(replica, 2)
                 await node.wait_copied(replica, 2)
             node.clock.now_ms += 2 * HOUR_MS
-            node.tier._lead(broken).not_before = None  # type: ignore[assignment]
+            node.tier._partitions.lead(broken).not_before = None  # type: ignore[assignment]
             await node.tier.apply_retention()
             assert (broken.log.log_start_offset, other.log.log_start_offset) == (0, 100)
-            assert broken in node.tier._times._due
+            assert broken in node.tier._retaining.times._due
             await asyncio.sleep(RETRY_DELAY_S_MIN)
             await node.tier.apply_retention()
             assert broken.log.log_start_offset == 100
@@ -225,7 +231,7 @@ def test_a_directory_that_cannot_be_read_keeps_no_other_partition_from_retention
 
     async def run() -> None:
         async with running_node(tmp_path) as node:
-            node.tier._holds_files = holds_files
+            node.tier._retaining._holds_files = holds_files
             await node.create_topic("broken", configs=LIMITED)
             other = await node.create_topic("other", configs=LIMITED)
             node.produce_segments(other, 2)

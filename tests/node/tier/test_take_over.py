@@ -88,7 +88,7 @@ async def leading(
         await node.store.commit([records.put(one, is_logged=False) for one in metas])
         swaps = Swaps(node, replica, hidden_base=hidden_base)
         monkeypatch.setattr(node.store, "list", swaps.list)
-        yield node, node.tier._lead(replica), swaps
+        yield node, node.tier._partitions.lead(replica), swaps
 
 
 AHEAD = [(0, 100, YOUNG_MS), (100, 200, YOUNG_MS)]  # of a log that ends at 150
@@ -183,7 +183,7 @@ def test_a_reader_at_the_end_of_what_compaction_left_does_not_pass_over_a_segmen
             swaps = Swaps(node, replica, hidden_base=50)
             swaps.count = READS_MAX
             monkeypatch.setattr(node.store, "list", swaps.list)
-            remote = node.tier._new_remote_log(replica)
+            remote = node.tier._partitions.new_remote_log(replica)
             assert (await remote.segments()).end_offset == 50
             found = await remote.read(45, ReadLimits(1))
             assert found is not None

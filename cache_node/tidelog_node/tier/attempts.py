@@ -1,0 +1,81 @@
+"""Work on a led partition that may fail: it waits longer and longer, and holds up no other."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+
+from tidelog_core.errors import (
+    NotLeaderOrFollower,
+    OutcomeUnknown,
+    StoreUnavailable,
+    TidelogError,
+    TierRewritten,
+    TierUnavailable,
+    UnknownTopicOrPartition,
+)
+from tidelog_core.model import TopicPartition
+
+from tidelog_node.tier.copier import SegmentSuspected
+from tidelog_node.tier.led_partition import LedPartition
+
+logger = logging.getLogger(__name__)
+
+RETRY_DELAY_S_MIN = 1.0
+RETRY_DELAY_S_MAX = 60.0
+
+# Called with a segment's partition, its base offset, and why it could not be copied.
+SuspectedSegment = Callable[[TopicPartition, int, TidelogError], None]
+
+
+class Attempts:
+    """For the tasks of one event loop."""
+
+    def __init__(self) -> None:
+        self.on_suspected: SuspectedSegment = lambda _, __, ___: None
+
+    async def run(
+        self, led: LedPartition, action: str, work: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Run the work; on failure let the partition wait before it is tried again."""
+        try:
+            await work()
+        except (NotLeaderOrFollower, UnknownTopicOrPartition):
+            # The image says so, or will soon; until then there is nothing to do here.
+            self.wait(led)
+            led.reset()
+        except (TierUnavailable, StoreUnavailable, OutcomeUnknown, TierRewritten) as error:
+            self.wait(led)
+            logger.info("tier work waits", extra=trouble_of(led, action, error))
+        except SegmentSuspected as error:
+            # The mender checks the file, and says what is wrong.
+            self.wait(led)
+            led.reset()
+            logger.info("tier work waits", extra=trouble_of(led, action, error))
+            self.on_suspected(led.replica.partition, error.base_offset, error)
+        except TidelogError as error:
+            self.wait(led)
+            led.reset()
+            logger.error("tier work failed, will retry", extra=trouble_of(led, action, error))
+        except Exception as error:
+            self.wait(led)
+            led.reset()
+            logger.exception("tier work broke, will retry", extra=trouble_of(led, action, error))
+        else:
+            led.failure_count = 0
+
+    def wait(self, led: LedPartition) -> None:
+        """Let the partition wait, longer each time, before anything is tried again."""
+        delay_s = min(RETRY_DELAY_S_MIN * 2**led.failure_count, RETRY_DELAY_S_MAX)
+        led.failure_count = min(led.failure_count + 1, 16)
+        led.not_before = asyncio.get_running_loop().time() + delay_s
+
+
+def trouble_of(led: LedPartition, action: str, error: Exception) -> Mapping[str, str]:
+    """Return what a log line says of work that failed."""
+    return {
+        "partition": str(led.replica.partition),
+        "action": action,
+        "reason": f"{type(error).__name__}: {error}",
+    }

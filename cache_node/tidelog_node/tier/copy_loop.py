@@ -1,0 +1,111 @@
+"""Copies what has been sealed, every ``remote.task.interval.ms`` and when somebody asks for it.
+
+Only those partitions are looked at that have a sealed segment, several at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+from tidelog_core.config import NodeConfig
+
+from tidelog_node.tier.attempts import Attempts
+from tidelog_node.tier.client import TierClient
+from tidelog_node.tier.copier import Copier
+from tidelog_node.tier.led_partition import LedPartition, TieredReplica, has_sealed
+from tidelog_node.tier.partitions import PartitionKey, TieredPartitions
+
+logger = logging.getLogger(__name__)
+
+
+class CopyLoop:
+    """For one event loop; ``run`` is one task."""
+
+    def __init__(
+        self,
+        *,
+        partitions: TieredPartitions,
+        attempts: Attempts,
+        copier: Copier,
+        client: TierClient,
+        config: NodeConfig,
+        honour_erasures: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._partitions = partitions
+        self._attempts = attempts
+        self._copier = copier
+        self._client = client
+        self._honour_erasures = honour_erasures
+        self._interval_s = config.remote_task_interval_ms / 1000
+        self._slots = asyncio.Semaphore(config.remote_upload_concurrency)
+        self._to_copy: set[TieredReplica] = set()  # at least those with segments to copy
+        self._copying: dict[PartitionKey, asyncio.Task[None]] = {}
+        self._now = asyncio.Event()
+
+    @property
+    def copying_count(self) -> int:
+        """How many partitions have a segment on its way."""
+        return len(self._copying)
+
+    def on_led_changed(self, replica: TieredReplica) -> None:
+        """Note that a led log has changed."""
+        if has_sealed(replica):
+            self._to_copy.add(replica)
+
+    def forget(self, replica: TieredReplica) -> None:
+        """Do not look at the partition any more."""
+        self._to_copy.discard(replica)
+
+    def nudge(self) -> None:
+        """Look for segments to copy now instead of at the next interval."""
+        self._now.set()
+
+    async def close(self) -> None:
+        """Give up the copies under way. ``run`` was cancelled before."""
+        tasks = tuple(self._copying.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def run(self) -> None:
+        """Copy what is sealed, until cancelled."""
+        while True:
+            try:
+                await self._honour_erasures()
+                self._start()
+            except Exception:
+                logger.exception("search for segments to copy broke, will retry")
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._interval_s):
+                    await self._now.wait()
+            self._now.clear()
+
+    def _start(self) -> None:
+        if not self._client.may_answer:
+            return
+        now = asyncio.get_running_loop().time()
+        for replica in tuple(self._to_copy):
+            if not has_sealed(replica) or not self._partitions.leads(replica):
+                self._to_copy.discard(replica)
+                continue
+            led = self._partitions.lead(replica)
+            key = (led.leadership.topic_id, led.leadership.partition)
+            if key in self._copying or led.not_before > now:
+                continue
+            if not led.needs_copying():
+                self._to_copy.discard(replica)
+                continue
+            task = asyncio.create_task(self._copy(led), name=f"copy {led.replica.partition}")
+            self._copying[key] = task
+            task.add_done_callback(partial(self._end, key))
+
+    def _end(self, key: PartitionKey, _: asyncio.Task[None]) -> None:
+        del self._copying[key]
+
+    async def _copy(self, led: LedPartition) -> None:
+        async with self._slots, led.lock:
+            await self._attempts.run(led, "copying", lambda: self._copier.copy(led))

@@ -1,0 +1,284 @@
+"""Removes what partitions no longer keep: first from readers, then for good.
+
+The leader decides the new log start offset by time and size, persists it, advances its local
+log, and takes the steps from there on that ``tidelog_core.tier.lifecycle`` describes. The
+retention function may take any of them first. Only the leader knows what is not tiered yet, and
+rolls an active segment that is too old, so it always does its part. A log start that someone
+else has advanced reaches the local log with the next image (``adopt_log_start``).
+
+Objects of deleted topics are removed by the live node that the topic's id picks: the bucket is
+told at once that the topic was deleted.
+
+While the node's clock is in doubt (``tidelog_core.retention.clock_rule``) nothing is removed
+for its age, and no deletion is begun or ended: both go by the clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import zlib
+from collections.abc import Callable, Sequence
+from uuid import UUID
+
+from tidelog_core.config import UNLIMITED, TopicConfig
+from tidelog_core.errors import TidelogError, VersionConflict
+from tidelog_core.log.local_log import LocalLog
+from tidelog_core.metadata.image import ClusterImage, ClusterView
+from tidelog_core.metadata.leadership import advance_log_start
+from tidelog_core.metadata.records import DeletedTopic, SegmentMeta
+from tidelog_core.metadata.store import MetadataStore
+from tidelog_core.retention.deleted_topics import clean_deleted_topic, deletable_topic_ms
+from tidelog_core.retention.selection import (
+    Limits,
+    RetainedSegment,
+    expiry_ms,
+    log_start_after_retention,
+    retained_segments,
+    retained_size_bytes,
+    total_limits,
+)
+from tidelog_core.tier.lifecycle import next_deletable_ms, select_deletable, start_deletions
+from tidelog_core.tier.persisting import persist_deletion
+
+from tidelog_node.inspection.inspector import BatchInspector
+from tidelog_node.tier.client import TierClient
+from tidelog_node.tier.copier import Copier
+from tidelog_node.tier.led_partition import LedPartition, TieredReplica
+
+logger = logging.getLogger(__name__)
+
+CLEAN_RETRY_SECONDS = 60.0
+# Deleted topics that are cleaned up together: each takes a dozen calls, one after the other, to
+# store and bucket, and the retention of everything else waits for all of them.
+CLEANED_AT_ONCE = 16
+TELL_RETRY_SECONDS = 5.0
+CLOCK_RETRY_SECONDS = 60.0  # while the clock is in doubt
+OTHERS_DELAY_MS = 600_000  # then the node that should clean a topic up is taken for gone
+
+
+class Retention:
+    """Applies retention to led partitions and deleted topics. For one event loop."""
+
+    def __init__(
+        self,
+        *,
+        copier: Copier,
+        client: TierClient,
+        inspector: BatchInspector,
+        store: MetadataStore,
+        view: ClusterView,
+        broker_id: int,
+        clock_ms: Callable[[], int],
+        may_expire: Callable[[], bool],
+        deleted_topic_delay_ms: int = TopicConfig().file_delete_delay_ms,
+    ) -> None:
+        self._copier = copier
+        self._client = client
+        self._inspector = inspector
+        self._store = store
+        self._view = view
+        self._broker_id = broker_id
+        self._clock_ms = clock_ms
+        self._may_expire = may_expire
+        self._deleted_topic_delay_ms = deleted_topic_delay_ms
+        self._told_deletions: set[UUID] = set()  # topics
+        self.deleted_count = 0
+
+    async def apply(self, led: LedPartition, *, expires: bool = True) -> float | None:
+        """Do what is due for the partition. The caller holds the lock.
+
+        ``expires`` says whether it is time to look for what is too old or too much. Returns in
+        how many seconds the next deletion is due, ``None`` for none.
+        """
+        if not led.is_taken_over:
+            await self._copier.take_over(led)
+        log = led.replica.log
+        stored = await self._advance_log_start(led, log, expires=expires)
+        self._copier.evict(led)
+        # DeleteRecords may move the log on meanwhile: no more goes now than is published.
+        start = min(stored, log.log_start_offset)
+        expired = (await led.remote.whole()).below(start)
+        if not expired and stored <= max(led.told_log_start, self._restored_log_start(led)):
+            return await self._delete(led, ())
+        if expired or self._client.may_answer:
+            await self._copier.tell_log_start(led, stored)
+            return await self._delete(led, expired)
+        wait_s = await self._delete(led, ())
+        return TELL_RETRY_SECONDS if wait_s is None else min(wait_s, TELL_RETRY_SECONDS)
+
+    async def next_expiry_ms(self, led: LedPartition) -> int | None:
+        """Return when the next segment of the partition expires, ``None`` for never.
+
+        By the wall clock, after ``apply``, and as long as the log and its settings are what
+        they are. The past where what has expired waits for something.
+        """
+        log, config = led.replica.opened_log, led.replica.config
+        if log is None or log.is_offline:
+            return None
+        topic = led.replica.partition.topic
+        limits = total_limits(config)
+        if not (self._may_expire() and self._view.image.has_all_settings(topic, self._broker_id)):
+            return self._clock_ms()
+        begin, tiered = log.log_start_offset, await led.remote.segments()
+        kept = retained_segments(
+            tiered, log.sealed_above(tiered.end_offset), log_start_offset=begin
+        )
+        oldest = next(kept, None)
+        times = [self._copier.next_eviction_ms(led.replica)]
+        if oldest is not None:
+            times.append(expiry_ms(oldest, limits))
+        elif led.newest is not None and led.newest[0] == log.log_end_offset > begin:
+            active = RetainedSegment(begin, log.log_end_offset, 0, led.newest[1])
+            times.append(expiry_ms(active, limits))
+        return min((time for time in times if time is not None), default=None)
+
+    async def clean_deleted_topics(self) -> float | None:
+        """Remove the objects and metadata of deleted topics that fall to this node.
+
+        Returns in how many seconds the next one is due, ``None`` for none. One that cannot
+        be removed is tried again later and keeps no other from it.
+        """
+        if not self._may_expire():
+            return CLOCK_RETRY_SECONDS
+        image, now_ms = self._view.image, self._clock_ms()
+        self._told_deletions &= image.deleted_topics.keys()
+        waits: list[float] = []
+        topics = tuple(image.deleted_topics.values())
+        for at in range(0, len(topics), CLEANED_AT_ONCE):
+            looks = [
+                self._clean_if_due(topic, image, now_ms)
+                for topic in topics[at : at + CLEANED_AT_ONCE]
+            ]
+            waits += [wait_s for wait_s in await asyncio.gather(*looks) if wait_s is not None]
+        return min(waits, default=None)
+
+    async def _clean_if_due(
+        self, topic: DeletedTopic, image: ClusterImage, now_ms: int
+    ) -> float | None:
+        """Do what is due for a deleted topic; return in how many seconds more is, if any."""
+        due_ms = deletable_topic_ms(topic, delay_ms=self._deleted_topic_delay_ms)
+        is_ours = _is_ours(topic, image, self._broker_id)
+        if not is_ours:
+            due_ms += OTHERS_DELAY_MS
+        what = {"topic": topic.name}
+        try:
+            if is_ours or now_ms >= due_ms:
+                await self._tell_deletion(topic, image.cluster_id)
+            if now_ms < due_ms:
+                return (due_ms - now_ms) / 1000
+            await self._clean_topic(topic, image.cluster_id)
+        except TidelogError as error:
+            logger.warning(
+                "deleted topic not cleaned up, will retry",
+                extra={**what, "reason": str(error)},
+            )
+            return CLEAN_RETRY_SECONDS
+        except Exception:
+            # One topic must not keep the others from being cleaned up.
+            logger.exception("cleaning of a deleted topic broke, will retry", extra=what)
+            return CLEAN_RETRY_SECONDS
+        return None
+
+    async def _advance_log_start(self, led: LedPartition, log: LocalLog, *, expires: bool) -> int:
+        """Advance both log starts; return the stored one, which is never behind the local."""
+        limits = total_limits(led.replica.config)
+        topic = led.replica.partition.topic
+        if not expires or not self._view.image.has_all_settings(topic, self._broker_id):
+            limits = Limits(UNLIMITED, UNLIMITED)
+        if not self._may_expire():
+            limits = limits.without_time()
+        start = await self._log_start(led, log, limits)
+        if await self._is_active_expired(led, limits, start):
+            log.roll()
+            led.replica.note_changed()  # Nobody may append to it again.
+            start = await self._log_start(led, log, limits)
+        known = self._view.image.partition(led.replica.partition)
+        stored = 0 if known is None else known.log_start_offset
+        if start > stored:  # Also where the local log is ahead of the store.
+            stored = await advance_log_start(self._store, led.leadership, start)
+        log.advance_log_start_offset(min(stored, log.high_watermark))
+        return stored
+
+    def _restored_log_start(self, led: LedPartition) -> int:
+        known = self._view.image.partition(led.replica.partition)
+        return 0 if known is None else known.restored_log_start
+
+    async def _log_start(self, led: LedPartition, log: LocalLog, limits: Limits) -> int:
+        begin, tiered = log.log_start_offset, await led.remote.whole()
+        if not led.remote.is_settled:
+            limits = limits.without_size()  # A swap may have left less than is known.
+        size_bytes = 0
+        if limits.retention_bytes != UNLIMITED:
+            sealed = log.sealed_above(tiered.end_offset)
+            size_bytes = retained_size_bytes(tiered, sealed, log_start_offset=begin)
+            size_bytes += log.active_segment_size_bytes
+        start = log_start_after_retention(
+            retained_segments(tiered, log.sealed_above(tiered.end_offset), log_start_offset=begin),
+            limits,
+            log_start_offset=begin,
+            size_bytes=size_bytes,
+            now_ms=self._clock_ms(),
+        )
+        return min(start, log.high_watermark)
+
+    async def _is_active_expired(self, led: LedPartition, limits: Limits, start: int) -> bool:
+        """Whether nothing but the active segment is left, and all of it is too old."""
+        log = led.replica.log
+        if limits.retention_ms == UNLIMITED or start < log.active_segment_base_offset:
+            return False
+        if log.log_end_offset == start or log.high_watermark < log.log_end_offset:
+            return False
+        if led.newest is None or led.newest[0] != log.log_end_offset:
+            end_offset = log.log_end_offset
+            found = await self._inspector.search(log.max_timestamp)
+            led.newest = None if found is None else (end_offset, found[0])
+        if led.newest is None or led.newest[0] != log.log_end_offset:
+            return False  # More has come while the newest was looked for.
+        return self._clock_ms() - led.newest[1] > limits.retention_ms
+
+    async def _delete(self, led: LedPartition, expired: Sequence[SegmentMeta]) -> float | None:
+        """Begin with what is expired, end what is due; return when the next one is, in seconds."""
+        if not self._may_expire():
+            return CLOCK_RETRY_SECONDS if expired or led.deleting else None
+        deletable_ms = self._clock_ms() + led.replica.config.file_delete_delay_ms
+        started = await start_deletions(self._store, expired, deletable_ms=deletable_ms)
+        led.deleting.update((segment.segment_id, segment) for segment in started)
+        for segment in expired:
+            led.remote.remove(segment)
+        due = select_deletable(led.deleting.values(), now_ms=self._clock_ms())
+        await self._copier.delete(led, due)
+        self.deleted_count += len(due)
+        next_ms = next_deletable_ms(led.deleting.values())
+        return None if next_ms is None else max(0, next_ms - self._clock_ms()) / 1000
+
+    async def _tell_deletion(self, topic: DeletedTopic, cluster_id: str) -> None:
+        if topic.topic_id not in self._told_deletions:
+            await persist_deletion(self._client, cluster_id, topic)
+            self._told_deletions.add(topic.topic_id)
+
+    async def _clean_topic(self, topic: DeletedTopic, cluster_id: str) -> None:
+        try:
+            await clean_deleted_topic(self._store, self._client, topic, cluster_id=cluster_id)
+        except VersionConflict:
+            return  # Another node or a function does the same just now.
+        logger.info("deleted topic cleaned up", extra={"topic": topic.name})
+
+
+def adopt_log_start(replica: TieredReplica, stored: int) -> None:
+    """Begin a led log where the metadata store says, if someone else has moved it.
+
+    At once, and not only when retention is due here: what lies below will be deleted.
+    A log that is not open takes the store's when it opens.
+    """
+    log = replica.opened_log
+    if log is None or log.is_offline or stored <= log.log_start_offset:
+        return
+    log.advance_log_start_offset(min(stored, log.high_watermark))
+
+
+def _is_ours(topic: DeletedTopic, image: ClusterImage, broker_id: int) -> bool:
+    brokers = sorted(image.brokers)
+    if broker_id not in image.brokers:
+        return False
+    return brokers[zlib.crc32(topic.topic_id.bytes) % len(brokers)] == broker_id
