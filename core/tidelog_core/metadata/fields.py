@@ -225,7 +225,7 @@ def _plain(name: str, of: type, described: str) -> Read:
     return read
 
 
-@lru_cache(maxsize=1024)  # the partitions of a topic name it one by one
+@lru_cache(maxsize=16)  # Items are read topic by topic; ids of segments do not come again.
 def _uuid_of(text: str) -> UUID | None:
     return UUID(int=int(text.replace("-", ""), 16)) if _UUID.fullmatch(text) else None
 

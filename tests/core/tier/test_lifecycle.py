@@ -13,6 +13,7 @@ from tidelog_core.metadata import records
 from tidelog_core.metadata.leadership import Leadership
 from tidelog_core.metadata.records import SegmentMeta, SegmentState
 from tidelog_core.metadata.sqlite import SqliteMetadataStore
+from tidelog_core.metadata.store import Item
 from tidelog_core.objects.memory import MemoryObjectStore
 from tidelog_core.tier.keys import segment_keys
 from tidelog_core.tier.lifecycle import (
@@ -207,7 +208,7 @@ def test_items_written_before_there_was_a_time_are_read_and_written_as_they_were
     assert "deletable_ms" not in old.to_body()
     new = dataclasses.replace(old, deletable_ms=7)
     for segment in (old, new):
-        item = records.Item(segment.item_id, 1, segment.to_body())
+        item = Item(segment.item_id, 1, segment.to_body())
         assert SegmentMeta.from_item(item) == segment
 
 
