@@ -21,7 +21,7 @@ from tools.places import ROOT
 PAGE = ROOT / "docs" / "configuration.md"
 
 # The sections of a node's settings, each with how the names in it begin. Settings that hold the
-# defaults of topics and groups are in those sections, whatever their names.
+# defaults of topics and groups are in those sections under any name.
 NODE_SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Topics": ("auto.create.", "default.replication.", "delete.topic.", "num.partitions"),
     "Membership and leaders": (
@@ -41,29 +41,29 @@ _BEGIN = """\
 # Configuration
 
 Every setting of topics, groups and nodes. Names, defaults and bounds are Kafka's where Kafka has
-the setting. This page is made from [`config.py`](../core/tidelog_core/config.py) by `make docs`; a
-node tells the same sentences to clients that describe its settings.
+the setting. `make docs` generates this page from [`config.py`](../core/tidelog_core/config.py);
+DescribeConfigs returns the same descriptions.
 
-| whose | how to set it |
+| setting of | how to set it |
 |---|---|
 | a topic's | `tidelog topic create\\|alter TOPIC --config NAME=VALUE`, \
 `kafka-configs.sh --entity-type topics`, [`PATCH /topics/{topic}/configs`](admin.md) |
 | a group's | `tidelog group alter GROUP --config NAME=VALUE`, \
 `kafka-configs.sh --entity-type groups`, [`PATCH /group/configs`](admin.md) |
 | a node's, at start | `--set NAME=VALUE`, or the environment: `TIDELOG_CONFIG_NUM_PARTITIONS=3` \
-is `num.partitions`. The argument counts before the environment |
+is `num.partitions`. The argument overrides the environment |
 | a node's, while it runs | `kafka-configs.sh --entity-type brokers`, with `--entity-name ID` for \
 one node or `--entity-default` for all, and the [admin API](admin.md) in the same way. One node's \
-value counts before all nodes', and both before what the node was started with |
+value overrides all nodes', and both override the node's start settings |
 
-Changes of topics, groups and running nodes are in force on every node within
-`metadata.poll.interval.ms`, without a restart. What says «at start» can only be set there. The
-functions on AWS read the node settings of their environment, which must be the nodes'
+Changes of topics, groups and running nodes take effect on every node within
+`metadata.poll.interval.ms`, without a restart. Settings marked «at start» can only be set there.
+The functions on AWS read the node settings of their environment, which must be the nodes'
 ([admin.md](admin.md)). Addresses, directories and stores are arguments of a node:
 `python -m tidelog_node --help`.
 
-A topic's value is its own, else that of the node setting named under «default», else the one
-shown.
+A topic's value is its own, else that of the node setting named under «default», else the
+default shown.
 """
 
 

@@ -1,8 +1,8 @@
-"""What the SDK raises: one tree with the core's errors, each with its Kafka code.
+"""The errors of the SDK: one tree with the core's errors, each with its Kafka code.
 
-Errors that a node answers arrive as the class of their code (``error_for``), which is the
-one that the node has raised. Codes without a class get a subclass of ``NodeError`` made on
-the spot.
+A node's error code arrives as the class with that code (``error_for``), the same class
+that the node raised. Codes without a class get a subclass of ``NodeError``, made on first
+use.
 """
 
 from __future__ import annotations
@@ -141,20 +141,20 @@ __all__ = [
 
 
 class ClientClosed(TidelogError):
-    """The producer, consumer or admin was closed before the call could be answered."""
+    """The producer, consumer or admin was closed before the call was answered."""
 
     code = ErrorCode.invalid_request
 
 
 class ConnectionFailed(TidelogError):
-    """No connection to the node, or it broke before the answer came."""
+    """No connection to the node, or the connection broke before the answer arrived."""
 
     code = ErrorCode.network_exception
     hint = "check that a node listens there; `tidelog up` starts one on this machine"
 
 
 class PartitionNotKnown(RequestTimedOut):
-    """The topic did not come to have the partition within ``max_block_ms``."""
+    """The topic did not get the partition within ``max_block_ms``."""
 
     hint = "`tidelog topic alter` gives a topic more partitions"
 
@@ -169,19 +169,19 @@ class PartitionNotKnown(RequestTimedOut):
 
 
 class MalformedResponse(TidelogError):
-    """The node answered with bytes that are not the answer's message."""
+    """The node's answer cannot be decoded."""
 
     code = ErrorCode.network_exception
 
 
 class InvalidRegularExpression(TidelogError):
-    """The pattern is none of RE2's, or too large."""
+    """The pattern is not a valid RE2 expression, or is too large."""
 
     code = ErrorCode.invalid_regular_expression
 
 
 class SeveralFailed(TidelogError):
-    """Several of the things asked for failed, each with its own error; the others are done."""
+    """Several of the requested changes failed, each with its own error; the others are done."""
 
     def __init__(self, errors: Mapping[str, TidelogError]) -> None:
         super().__init__("; ".join(map(str, errors.values())))
@@ -191,19 +191,20 @@ class SeveralFailed(TidelogError):
 
 
 class NodeError(TidelogError):
-    """The node answered with a code that has no class of its own here; see ``code``."""
+    """The node answered with a code that has no class of its own; see ``code``."""
 
 
 class BufferExhausted(TidelogError):
-    """The producer's buffer stayed full for ``max_block_ms``; the record was not taken."""
+    """The producer's buffer stayed full for ``max_block_ms``; the record was not buffered."""
 
     code = ErrorCode.request_timed_out
+    hint = "raise buffer_memory_bytes or max_block_ms, or send more slowly"
 
 
 class DeliveryTimedOut(TidelogError):
     """The record was not acknowledged within ``delivery_timeout_ms``.
 
-    ``may_be_written`` is false only when it certainly is not in the log.
+    ``may_be_written`` is false only if the record certainly is not in the log.
     """
 
     code = ErrorCode.request_timed_out
@@ -214,20 +215,20 @@ class DeliveryTimedOut(TidelogError):
 
 
 class ProducerFenced(TidelogError):
-    """Another producer has begun under the same ``transactional_id``, or this one was given up.
+    """Another producer has the ``transactional_id``, or this one's transaction took too long.
 
-    The coordinator gives up on a producer whose transaction is open for
-    ``transaction_timeout_ms``, unless its cluster has KIP-890: there the transaction alone
-    is aborted. Nothing more can be done with this producer than to close it.
+    The coordinator fences a producer whose transaction is open for ``transaction_timeout_ms``;
+    in a cluster with KIP-890 it only aborts the transaction. This producer can only be closed.
     """
 
     code = ErrorCode.producer_fenced
+    hint = "close this producer and make a new one"
 
 
 class TransactionAborted(TidelogError):
-    """The transaction cannot be committed; nothing of it is seen by who reads committed data.
+    """The transaction cannot be committed; readers of committed data see nothing of it.
 
-    ``cause`` is what went wrong first. The producer is fit for the next transaction.
+    ``cause`` is the first error. The producer can begin another transaction.
     """
 
     code = ErrorCode.transaction_abortable
@@ -238,43 +239,45 @@ class TransactionAborted(TidelogError):
 
 
 class TransactionOutcomeUnknown(TidelogError):
-    """The commit was sent and not answered: all of the transaction is committed, or none.
+    """The commit was not answered: either all of the transaction is committed, or nothing.
 
-    Which of the two, the next transaction waits for.
+    The next transaction of this producer waits for the outcome.
     """
 
     code = ErrorCode.request_timed_out
 
 
 class InvalidTransactionTimeout(TidelogError):
-    """The node does not allow a ``transaction_timeout_ms`` as long as this."""
+    """The node does not allow such a long ``transaction_timeout_ms``."""
 
     code = ErrorCode.invalid_transaction_timeout
     hint = "lower it, or raise transaction.max.timeout.ms on the nodes"
 
 
 class NoOffsetForPartition(TidelogError):
-    """Nothing is committed for the partition and ``auto_offset_reset`` is ``none``."""
+    """The partition has no committed offset and ``auto_offset_reset`` is ``none``."""
 
     code = ErrorCode.offset_out_of_range
+    hint = "seek, or set auto_offset_reset to earliest or latest"
 
 
 class LogTruncation(TidelogError):
     """Records that were read are no longer in the log, and ``auto_offset_reset`` is ``none``.
 
-    ``divergent_offset`` is where the log parts from what was read, None if the leader
-    cannot tell. Raised by every poll until ``seek``. Source: KIP-320.
+    ``divergent_offset`` is the first offset that differs, None if the leader does not know
+    it. Raised by every poll until ``seek``. Source: KIP-320.
     """
 
     code = ErrorCode.offset_out_of_range
+    hint = "seek to an offset, or set auto_offset_reset to earliest or latest"
 
     def __init__(
         self, partition: TopicPartition, fetch_offset: int, *, divergent_offset: int | None
     ) -> None:
-        where = "an offset not known" if divergent_offset is None else f"{divergent_offset}"
+        where = "an unknown offset" if divergent_offset is None else f"{divergent_offset}"
         super().__init__(
             f"{partition}: the log was truncated; it differs from {where} on, "
-            f"and offset {fetch_offset} was to be fetched next"
+            f"and the next offset to fetch was {fetch_offset}"
         )
         self.partition, self.fetch_offset = partition, fetch_offset
         self.divergent_offset = divergent_offset
@@ -293,25 +296,27 @@ class CommitFailed(TidelogError):
 
 
 class FencedInstanceId(TidelogError):
-    """Another consumer has joined under the same ``group_instance_id``."""
+    """Another consumer has joined with the same ``group_instance_id``."""
 
     code = ErrorCode.fenced_instance_id
+    hint = "give each consumer its own group_instance_id"
 
 
 class UnreleasedInstanceId(TidelogError):
-    """Another consumer is a member under the same ``group_instance_id`` and has not left."""
+    """Another consumer with the same ``group_instance_id`` is a member and has not left."""
 
     code = ErrorCode.unreleased_instance_id
+    hint = "stop the other consumer, or wait for its session to expire"
 
 
 class UnknownMemberId(TidelogError):
-    """The coordinator no longer counts this consumer as a member."""
+    """The coordinator no longer has this consumer as a member."""
 
     code = ErrorCode.unknown_member_id
 
 
 class IllegalGeneration(TidelogError):
-    """The group has had a rebalance that this consumer did not take part in."""
+    """The group has rebalanced without this consumer."""
 
     code = ErrorCode.illegal_generation
 
@@ -329,7 +334,7 @@ class GroupSubscribedToTopic(TidelogError):
     hint = "stop the members that are subscribed, and try again"
 
 
-GroupNotEmpty = NonEmptyGroup  # its name of before, for those who catch it
+GroupNotEmpty = NonEmptyGroup  # the former name, for programs that catch it
 
 _CLASSES: dict[ErrorCode, type[TidelogError]] = {
     cls.code: cls
@@ -395,10 +400,10 @@ _CLASSES: dict[ErrorCode, type[TidelogError]] = {
 
 
 def error_for(code: ErrorCode, message: str | None, *, about: object = None) -> TidelogError:
-    """Return the error that a node's ``code`` stands for.
+    """Return the error with a node's ``code``.
 
-    ``about`` names what the answer was about (a topic, a partition, a group); the
-    node's own ``message`` follows it, or else the code's name.
+    ``about`` names the subject of the answer (a topic, a partition, a group); the node's
+    ``message`` follows it, or the code's name.
     """
     text = message or code.name.replace("_", " ")
     if about is not None:

@@ -259,7 +259,7 @@ async def _print_records(
     finally:
         stopping.cancel()
     if _is_pipe_closed():
-        raise BrokenPipeError(errno.EPIPE, "nobody reads what is printed")
+        raise BrokenPipeError(errno.EPIPE, "the reader of the output has gone")
     return count
 
 

@@ -168,8 +168,8 @@ async def _reset(
         )
         if after is None:
             raise CommandFailed(
-                f"group {group!r} has committed nothing for {partition}, so there is nothing "
-                "to go from: --to-current and --shift-by need an offset"
+                f"group {group!r} has no committed offset for {partition}; commit one first, "
+                "or give a target other than --to-current and --shift-by"
             )
         moved[partition] = after
         rows.append(

@@ -44,7 +44,7 @@ CONTROL = 0x20
 
 _PROBLEMS = {
     kernels.BAD_LENGTH: "a record's length disagrees with its fields",
-    kernels.BAD_OFFSET: "a record's offset lies outside the batch",
+    kernels.BAD_OFFSET: "a record's offset is outside the batch",
     kernels.BAD_KEY: "a record's key runs past its end",
     kernels.BAD_VALUE: "a record's value runs past its end",
     kernels.BAD_HEADERS: "a record's headers are malformed",

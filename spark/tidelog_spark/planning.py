@@ -43,7 +43,7 @@ class DataLost(TidelogError):
     def __init__(self, problems: Sequence[str]) -> None:
         super().__init__(
             "; ".join(problems)
-            + ". To read what is there, give other offsets or the option failOnDataLoss=false"
+            + ". To read the rest, give other offsets or the option failOnDataLoss=false"
         )
         self.problems = tuple(problems)
 
@@ -97,7 +97,7 @@ class Plan:
     """The splits in order of topic, partition and offset."""
 
     splits: tuple[Split, ...]
-    warnings: tuple[str, ...]  # what was skipped because failOnDataLoss is false
+    warnings: tuple[str, ...]  # losses skipped because failOnDataLoss is false
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,8 +112,8 @@ def batch_ranges(start: Positions, end: Positions, catalog: Catalog) -> BatchRan
         begin = start.offsets.get(partition, 0)
         if partition in start.offsets and _differ(start, end, topic):
             problems[
-                f"topic {topic!r} was deleted and created again, and what was not read of the"
-                f" old one is gone: its id was {start.topic_ids[topic]} and is"
+                f"topic {topic!r} was deleted and created again, and unread records of the"
+                f" old one are gone: its id was {start.topic_ids[topic]} and is"
                 f" {end.topic_ids[topic]}"
             ] = None
             begin = 0
@@ -130,7 +130,7 @@ def batch_ranges(start: Positions, end: Positions, catalog: Catalog) -> BatchRan
         else:
             ranges[partition] = OffsetRange(begin, end_offset)
     for partition in sorted(start.offsets.keys() - end.offsets.keys()):
-        problems[f"{partition} was deleted, and what was not read of it is gone"] = None
+        problems[f"{partition} was deleted, and its unread records are gone"] = None
     return BatchRanges(ranges, tuple(problems))
 
 

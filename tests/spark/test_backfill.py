@@ -96,7 +96,7 @@ def test_an_interrupted_backfill_goes_on_however_the_table_is_read_then(spark, a
 def test_what_cannot_be_repeated_or_is_not_said_is_refused(spark, address, orders):
     topic = make_topic(address)
     random = BackfillRequest(topic=topic, path=str(orders), value="rand()")
-    with pytest.raises(InvalidConfig, match="comes to something else each time"):
+    with pytest.raises(InvalidConfig, match="is not deterministic"):
         backfill(spark, random, sink(address))
     with pytest.raises(InvalidConfig, match="give one of a path, a table and a query; an order"):
         backfill(spark, BackfillRequest(topic=topic, order_by=("id",)), sink(address))

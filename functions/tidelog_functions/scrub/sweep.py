@@ -252,14 +252,14 @@ class Sweep:
             restored_log_start=0 if partition is None else partition.restored_log_start,
             limits=limits,
         )
-        told = judge_log_starts(
+        obsolete = judge_log_starts(
             log_starts, topic=state, log_start_offset=log_start_offset, limits=limits
         )
         for found in judgement.unexplained:
             self._report.unexplained_count += 1
             _name(self._report.unexplained, found.key)
             logger.warning("object without metadata kept", extra={"key": found.key})
-        await self._remove_old(group.prefix, judgement.candidates + told.candidates)
+        await self._remove_old(group.prefix, judgement.candidates + obsolete.candidates)
         if owner is not None:
             await self._report_missing(owner[0], metas, group.objects)
         return None

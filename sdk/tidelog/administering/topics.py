@@ -261,7 +261,7 @@ class TopicCalls(AdminCalls):
 
 
 def timestamp_of(spec: OffsetSpec) -> int:
-    """Return the timestamp that stands for the offset in a ListOffsets request."""
+    """Return the timestamp that a ListOffsets request uses for the offset."""
     if isinstance(spec, int):
         if spec < 0:
             raise InvalidRequest(f"a time must not be negative, is {spec}")

@@ -235,7 +235,7 @@ class Transactions:
         ends this one, or else its timeout does.
         """
         if self._state is not _State.OPEN:
-            raise InvalidRequest("there is no transaction to abort")
+            raise InvalidRequest("no transaction is open to abort")
         self._state = _State.ABORTING
         try:
             self._drop(TransactionAborted("the transaction was aborted", cause=self._failure))

@@ -161,8 +161,8 @@ def records(table: DataFrame, request: BackfillRequest) -> DataFrame:
     if not rows._jdf.queryExecution().analyzed().deterministic():  # noqa: SLF001
         raise InvalidConfig(
             [
-                "an expression comes to something else each time it is computed (like rand() or"
-                " uuid()): rows of an interrupted run could not be told from others"
+                "an expression is not deterministic (like rand() or"
+                " uuid()): a second run could not recognise the first one's rows"
             ]
         )
     return rows

@@ -63,8 +63,8 @@ class SinkOptions:
 
 def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
     """Return the options of a write. Raises ``InvalidConfig`` with every problem at once."""
-    told = {name: text for name, text in given.items() if name.lower() not in _PASSED_OVER}
-    reader = OptionReader(told, OPTION_NAMES)
+    accepted = {name: text for name, text in given.items() if name.lower() not in _PASSED_OVER}
+    reader = OptionReader(accepted, OPTION_NAMES)
     reader.report_strangers(_NOT_HERE.get)
     for name, right in _FIXED.items():
         reader.parsed(name, _just(*right), default=None)
