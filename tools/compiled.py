@@ -33,8 +33,9 @@ MODULES = (
         f"{_CORE}/log/{name}.py"
         for name in (
             *("append_checks", "appending", "checkpoint", "local_log", "log_segments"),
-            *("log_start", "offset_index", "producer_state", "segment", "segment_indexes"),
-            *("time_index", "txn_index", "unified_log", "values"),
+            *("log_appender", "log_producers", "log_start", "offset_index", "producer_state"),
+            *("segment", "segment_indexes", "time_index", "txn_index", "unified_log"),
+            "values",
         )
     ),
     *(

@@ -427,7 +427,7 @@ def _append(  # noqa: PLR0917
         replica.role.require_appendable(needs_all=request.acks == ACKS_ALL)
     try:
         if attributes & _TRANSACTIONAL_BIT:
-            replica.log.require_verified(parse_header(records), guard)
+            replica.log.producers.require_verified(parse_header(records), guard)
         if known is None or not replica.looks_at_records:
             return replica.append(records)
         looked, place = known

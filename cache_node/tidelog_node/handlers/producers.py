@@ -63,7 +63,7 @@ class ProducersHandler:
             replica = self._replicas.leader(partition)
             if not self._can_serve():
                 raise NotLeaderOrFollower("this node has lost touch with the cluster")
-            producers = () if replica.is_internal else tuple(replica.log.producers())
+            producers = () if replica.is_internal else tuple(replica.log.producers.items())
         except InvalidTopic as error:
             return _failed(partition, ErrorCode.invalid_topic_exception, str(error))
         except TidelogError as error:

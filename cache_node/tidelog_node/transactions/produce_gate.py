@@ -72,7 +72,7 @@ class _Question:
     def holds(self) -> bool:
         """Whether no marker has come since the guard was taken."""
         try:
-            self.replica.log.require_verified(self.header, self.guard)
+            self.replica.log.producers.require_verified(self.header, self.guard)
         except InvalidTxnState:
             return False
         except (OSError, TidelogError):
@@ -160,7 +160,9 @@ def _questions(request: ProduceRequest, led: Led, *, version: int) -> list[_Ques
                 header = parse_header(records)
                 if not header.is_transactional:
                     continue
-                guard = replica.log.begin_verification(header, bumps_epoch=version >= ADDS_FROM)
+                guard = replica.log.producers.begin_verification(
+                    header, bumps_epoch=version >= ADDS_FROM
+                )
             except (CorruptRecordBatch, UnsupportedMagic, OSError, TidelogError):
                 continue  # The append finds the same, and says it better.
             if guard is not None:

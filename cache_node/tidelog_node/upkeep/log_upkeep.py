@@ -65,7 +65,7 @@ class LogUpkeep:
                 self._to_roll.discard(replica)
             else:
                 self._to_roll.put(replica, due_ms)
-            if log.producer_count and replica not in self._to_expire:
+            if log.producers.count and replica not in self._to_expire:
                 self._expire_next(replica, log)
 
     async def run(self) -> None:
@@ -111,11 +111,11 @@ class LogUpkeep:
             self._to_roll.put(replica, max(due_ms, self._clock_ms() + RETRY_MS))
 
     def _expire(self, replica: Replica, log: LocalLog) -> None:
-        log.expire_producers()
+        log.producers.expire()
         self._expire_next(replica, log)
 
     def _expire_next(self, replica: Replica, log: LocalLog) -> None:
-        due_ms = log.next_producer_expiry_ms
+        due_ms = log.producers.next_expiry_ms
         if due_ms is not None:
             self._to_expire.put(replica, max(due_ms, self._clock_ms() + EXPIRE_MS_MIN))
 

@@ -8,59 +8,47 @@ the high watermark or the last stable offset: the caller says which, as ``up_to`
 
 One thread uses a log. The exception is ``PendingFlush.run``, which may block and
 runs on any. Nothing is open and nothing is read until it is needed, and there are no
-timers: a node calls ``maybe_roll``, ``expire_producers`` and the flush when it likes.
+timers: a node calls ``maybe_roll``, ``LogProducers.expire`` and the flush when it likes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 from tidelog_core.clock import wall_clock_ms
 from tidelog_core.config import TopicConfig
-from tidelog_core.errors import FencedLeaderEpoch, OffsetOutOfRange, StorageError
+from tidelog_core.errors import OffsetOutOfRange, StorageError
 from tidelog_core.log.append_checks import (
-    LOG_APPEND_TIME,
     CheckedBatches,
-    PositionedHeader,
-    check_replicated,
-)
-from tidelog_core.log.appending import (
-    StagedAppend,
-    check_offsets_ascend,
-    split_by_size,
-    stage_follower_append,
-    stage_leader_append,
 )
 from tidelog_core.log.checkpoint import (
     encode_rows,
-    write_checkpoint,
 )
 from tidelog_core.log.cleaned import CleanedSegment, PendingSwap, SegmentToClean
 from tidelog_core.log.cleaning import Cleaning, CleaningSource
 from tidelog_core.log.deletion import remove_deleted_logs, remove_directories, rename_deleted
 from tidelog_core.log.durability import Durability
 from tidelog_core.log.flush import PendingFlush
+from tidelog_core.log.log_appender import LogAppender
+from tidelog_core.log.log_producers import LogProducers
 from tidelog_core.log.log_segments import LogSegments
 from tidelog_core.log.log_start import LogStart
 from tidelog_core.log.open_files import OpenFiles
 from tidelog_core.log.paths import (
     CLEAN_SHUTDOWN_FILE,
     CLEANER_OFFSET_FILE,
-    LEADER_EPOCH_FILE,
-    START_OFFSET_FILE,
 )
 from tidelog_core.log.producer_snapshot import CorruptSnapshot, decode_snapshot
 from tidelog_core.log.producer_snapshots import (
-    producers_at,
-    remove_snapshots,
     snapshot_path,
     write_snapshot,
 )
-from tidelog_core.log.producer_state import ProducerEntry, ProducerState, RetainedBatch
+from tidelog_core.log.producer_state import ProducerState
 from tidelog_core.log.recovery import OpenedLog, open_log
 from tidelog_core.log.time_search import BatchSearch, find_max_timestamp, find_offset_by_time
+from tidelog_core.log.truncation import Truncation
 from tidelog_core.log.values import (
     AbortedTransaction,
     AppendInfo,
@@ -68,10 +56,8 @@ from tidelog_core.log.values import (
     LogRead,
     SealedSegment,
 )
-from tidelog_core.log.verification import VerificationGuard, Verifications
-from tidelog_core.model import NO_TIMESTAMP, TopicPartition
+from tidelog_core.model import TopicPartition
 from tidelog_core.records.batch import (
-    BatchHeader,
     WritableBuffer,
     find_record,
 )
@@ -86,6 +72,7 @@ class LocalLog:
 
     __slots__ = (
         "__weakref__",
+        "_appender",
         "_cleaning",
         "_clock_ms",
         "_durability",
@@ -94,11 +81,10 @@ class LocalLog:
         "_high_watermark",
         "_is_closed",
         "_is_given_up",
-        "_producers",
         "_segments",
         "_start",
-        "_verifications",
         "on_moved",
+        "producers",
     )
 
     def __init__(
@@ -107,11 +93,13 @@ class LocalLog:
         self._clock_ms = clock_ms
         self._expiration_ms = expiration_ms
         self._segments: LogSegments = opened.segments
-        self._producers: ProducerState = opened.producers
+        self.producers = LogProducers(
+            opened.segments, opened.producers, clock_ms=clock_ms, expiration_ms=expiration_ms
+        )
         self._epochs = opened.epochs
         self._start = LogStart(opened.segments, opened.epochs, offset=opened.log_start_offset)
         self._high_watermark = max(opened.log_start_offset, opened.segments.start_offset)
-        self._producers.advance_high_watermark(self._high_watermark)
+        self.producers.state.advance_high_watermark(self._high_watermark)
         self._durability = Durability(
             opened.segments,
             opened.epochs,
@@ -125,9 +113,11 @@ class LocalLog:
             up_to=opened.cleaned_up_to,
             on_replaced=self._start.forget_sealed,
         )
+        self._appender = LogAppender(
+            opened.segments, opened.epochs, self.producers, self._start, clock_ms=clock_ms
+        )
         self._is_closed = False
         self._is_given_up = False  # offline, and not for an error of the disk
-        self._verifications = Verifications()
         # Called after the log's start has moved, or its end or high watermark otherwise than
         # forward, and once it is taken offline. Must not use the log.
         self.on_moved: Callable[[], None] | None = None
@@ -210,7 +200,7 @@ class LocalLog:
     @property
     def last_stable_offset(self) -> int:
         """The end of what is replicated and in no open transaction, exclusive."""
-        unstable = self._producers.first_unstable_offset
+        unstable = self.producers.state.first_unstable_offset
         if unstable is None:
             return self._high_watermark
         return min(self._high_watermark, max(unstable, self._start.offset))
@@ -254,11 +244,6 @@ class LocalLog:
         """Whether the log is offline for an error of the disk, which may pass."""
         return self._segments.is_offline and not self._is_given_up
 
-    @property
-    def producer_count(self) -> int:
-        """How many producers' states are kept."""
-        return len(self._producers)
-
     # -- appending --
 
     def append_as_leader(
@@ -279,43 +264,8 @@ class LocalLog:
         ``InvalidProducerEpoch``, ``InvalidTxnState`` and ``StorageError``; the log
         is as it was before then.
         """
-        segments = self._segments
-        if segments.is_offline:
-            segments.check_online()
-        if leader_epoch < self._epochs.latest:
-            raise FencedLeaderEpoch(
-                f"epoch {leader_epoch} cannot write to {self.partition} after "
-                f"epoch {self._epochs.latest}"
-            )
-        now_ms = self._clock_ms()
-        base_offset = segments.all[-1].end_offset
-        staged = stage_leader_append(
-            batches,
-            self._producers,
-            segments.config,
-            origin=origin,
-            base_offset=base_offset,
-            now_ms=now_ms,
-            checked_before=checked,
-        )
-        if isinstance(staged, RetainedBatch):
-            return self._duplicate(staged)
-        append_time_ms = None
-        if segments.config.message_timestamp_type == LOG_APPEND_TIME:
-            append_time_ms = now_ms
-        self._make_room(staged)
-        staged.stamp(leader_epoch=leader_epoch, append_time_ms=append_time_ms)
-        segments.append(staged.buffer, staged.batches)
-        if leader_epoch > self._epochs.latest:
-            self._epochs.assign(leader_epoch, base_offset)
-        self._note_producers(staged)
-        return AppendInfo(
-            base_offset,
-            staged.end_offset - 1,
-            NO_TIMESTAMP if append_time_ms is None else append_time_ms,
-            self._start.offset,
-            len(staged.buffer),
-            False,
+        return self._appender.append_as_leader(
+            batches, leader_epoch=leader_epoch, origin=origin, checked=checked
         )
 
     def append_as_follower(self, batches: WritableBuffer) -> AppendInfo:
@@ -325,66 +275,7 @@ class LocalLog:
         ``UnexpectedAppendOffset`` or ``StorageError``; nothing is appended then,
         except that a disk error may come after whole segments of a long run.
         """
-        self._segments.check_online()
-        headers, size_bytes = check_replicated(batches)
-        segments = self._segments
-        end_offset, start_offset = segments.end_offset, self._start.offset
-        if not headers:
-            return AppendInfo(end_offset, end_offset - 1, NO_TIMESTAMP, start_offset, 0, False)
-        check_offsets_ascend(headers, end_offset, self.partition)
-        runs = split_by_size(
-            headers,
-            first_room_bytes=segments.config.segment_bytes - segments.active.size_bytes,
-            room_bytes=segments.config.segment_bytes,
-        )
-        with memoryview(batches) as view:
-            for run in runs:
-                last_position, last_header = run[-1]
-                with view[run[0][0] : last_position + last_header.size_bytes] as content:
-                    self._append_run(content, run)
-        last = headers[-1][1]
-        append_time_ms = last.max_timestamp_ms if last.is_log_append_time else NO_TIMESTAMP
-        first_offset = headers[0][1].base_offset
-        return AppendInfo(
-            first_offset, last.last_offset, append_time_ms, start_offset, size_bytes, False
-        )
-
-    def _append_run(self, content: memoryview, run: list[PositionedHeader]) -> None:
-        staged = stage_follower_append(content, run, self._producers, now_ms=self._clock_ms())
-        self._make_room(staged)
-        self._segments.append(content, staged.batches)
-        for _, header in run:
-            if header.partition_leader_epoch > self._epochs.latest:
-                self._epochs.assign(header.partition_leader_epoch, header.base_offset)
-        self._note_producers(staged)
-
-    def _make_room(self, staged: StagedAppend) -> None:
-        if self._segments.should_roll(
-            len(staged.buffer),
-            last_offset=staged.end_offset - 1,
-            max_timestamp_ms=staged.max_timestamp_ms,
-        ):
-            self.roll()
-
-    def _note_producers(self, staged: StagedAppend) -> None:
-        if staged.draft is None:
-            self._producers.end_offset = staged.end_offset
-            return
-        for aborted in self._producers.commit(staged.draft, end_offset=staged.end_offset):
-            self._segments.active.indexes.txn.append(aborted)
-        for producer_id in staged.draft.transactional:
-            self._verifications.end(producer_id)
-
-    def _duplicate(self, batch: RetainedBatch) -> AppendInfo:
-        is_append_time = self._segments.config.message_timestamp_type == LOG_APPEND_TIME
-        return AppendInfo(
-            batch.first_offset,
-            batch.last_offset,
-            batch.timestamp_ms if is_append_time else NO_TIMESTAMP,
-            self._start.offset,
-            0,
-            True,
-        )
+        return self._appender.append_as_follower(batches)
 
     def advance_high_watermark(self, offset: int) -> bool:
         """Raise the high watermark, at most to the log end. Returns whether it moved."""
@@ -392,47 +283,8 @@ class LocalLog:
         if offset <= self._high_watermark:
             return False
         self._high_watermark = offset
-        self._producers.advance_high_watermark(offset)
+        self.producers.state.advance_high_watermark(offset)
         return True
-
-    def expire_producers(self) -> int:
-        """Forget the producers that have been idle for too long. Returns how many."""
-        return self._producers.expire(self._clock_ms())
-
-    @property
-    def next_producer_expiry_ms(self) -> int | None:
-        """When the next producer is to be forgotten, ``None`` for none. Looks at all of them."""
-        return self._producers.next_expiry_ms
-
-    def has_ongoing_transaction(self, producer_id: int, epoch: int | None = None) -> bool:
-        """Whether the producer has written, in this epoch, to a transaction that is open."""
-        return self._producers.has_ongoing_transaction(producer_id, epoch)
-
-    def producers(self) -> Iterator[tuple[int, ProducerEntry]]:
-        """Yield the ids and states of the producers that are known. Not to be kept or changed."""
-        return self._producers.items()
-
-    def begin_verification(
-        self, header: BatchHeader, *, bumps_epoch: bool
-    ) -> VerificationGuard | None:
-        """Return what a client's transactional batch must be shown with to be appended.
-
-        To be called before the transaction's coordinator is asked. ``None`` where it need not
-        be: the batch belongs to a transaction that is open here.
-        """
-        if self._producers.has_ongoing_transaction(header.producer_id, header.producer_epoch):
-            return None
-        return self._verifications.begin(header, bumps_epoch=bumps_epoch)
-
-    def require_verified(self, header: BatchHeader, guard: VerificationGuard | None) -> None:
-        """Raise where a client's transactional batch may not be appended at this moment.
-
-        Raises ``InvalidTxnState``, ``OutOfOrderSequence``.
-        """
-        if self._producers.has_ongoing_transaction(header.producer_id, header.producer_epoch):
-            return
-        if self._producers.find_duplicate(header) is None:
-            self._verifications.require(header, guard, self._producers)
 
     # -- reading --
 
@@ -532,14 +384,7 @@ class LocalLog:
 
     def roll(self) -> None:
         """Seal the active segment and start another, unless it is empty. Not durable on return."""
-        segments = self._segments
-        segments.check_online()
-        if segments.active.base_offset == segments.end_offset:
-            return
-        self._producers.expire(self._clock_ms())
-        with segments.storage_errors("roll", is_append=True):
-            write_snapshot(segments.directory, self._producers)
-        segments.roll()
+        self._appender.roll()
 
     def maybe_roll(self) -> bool:
         """Roll if the active segment is older than ``segment.ms``. Returns whether it did.
@@ -589,7 +434,7 @@ class LocalLog:
         """
         self._segments.check_online()
         self._cleaning.settle()
-        self._start.make_whole(sealed, self._producers_at)
+        self._start.make_whole(sealed, self.producers.at)
 
     def advance_log_start_offset(self, offset: int) -> bool:
         """Delete the records below ``offset``; returns whether there were any to delete.
@@ -643,43 +488,15 @@ class LocalLog:
         segments.check_online()
         if offset >= segments.end_offset:
             self._epochs.truncate_from_end(offset)
-            return
-        if offset < segments.start_offset:
+        elif offset < segments.start_offset:
             self.truncate_fully_and_start_at(
                 offset,
                 log_start_offset=self._start.offset,
                 leader_epochs=self._epochs.entries,
             )
-            return
-        self._cleaning.settle()
-        with self._truncating():
-            offset = segments.all[segments.floor_index(offset)].whole_below(offset)
-            # Also if it does not change: this makes the removal of the clean-shutdown
-            # file durable.
-            self._durability.set_recovery_point(min(self.recovery_point, offset))
-            self._cleaning.forget_above(offset)
-            kept = segments.floor_index(offset)
-            segments.remove_last(len(segments.all) - kept - 1)
-            segments.active.truncate_to(offset)
-            remove_snapshots(segments.directory, above=offset)
-            self._producers = self._producers_at(offset)
-        self._start.forget_sealed()
-        self._epochs.truncate_from_end(offset)
-        self._start.offset = min(self._start.offset, offset)
-        self._high_watermark = min(self._high_watermark, offset)
-        self._producers.advance_high_watermark(self._high_watermark)
-        self._tell_moved()
-
-    @contextmanager
-    def _truncating(self) -> Iterator[None]:
-        # What was to go and is still there would come back behind newer batches: after a
-        # failure half-way only a restart knows what the log is.
-        try:
-            with self._segments.storage_errors("truncation"):
-                yield
-        except StorageError:
-            self._segments.go_offline()
-            raise
+        else:
+            end_offset = self._truncation().cut(offset)
+            self._on_cut(min(self._high_watermark, end_offset))
 
     def truncate_fully_and_start_at(
         self,
@@ -695,35 +512,34 @@ class LocalLog:
         has what lies before; ``leader_epochs`` and ``producer_snapshot`` are of the log up
         to ``offset``. Raises ``CorruptSnapshot`` before anything is changed.
         """
-        segments = self._segments
-        segments.check_online()
+        self._segments.check_online()
         log_start_offset = offset if log_start_offset is None else min(log_start_offset, offset)
         producers = ProducerState(end_offset=offset, expiration_ms=self._expiration_ms)
         if producer_snapshot is not None:
             producers = decode_snapshot(producer_snapshot, expiration_ms=self._expiration_ms)
             if producers.end_offset != offset:
                 raise CorruptSnapshot(f"it is of offset {producers.end_offset}, not {offset}")
-        epochs = [(epoch, start) for epoch, start in leader_epochs if start < offset]
-        self._cleaning.settle()
-        with self._truncating():
-            self._durability.set_recovery_point(min(segments.start_offset, offset))
-            self._cleaning.forget_above(min(segments.start_offset, offset))
-            segment = segments.new_segment(offset)
-            segments.remove_last(len(segments.all))
-            remove_snapshots(segments.directory, above=-1)
-            write_snapshot(segments.directory, producers)
-            write_checkpoint(segments.directory / LEADER_EPOCH_FILE, epochs)
-            write_checkpoint(segments.directory / START_OFFSET_FILE, [[log_start_offset, offset]])
-            segment.create()
-            segments.all.append(segment)
-            self._durability.set_recovery_point(offset)
-        self._start.forget_sealed()
-        self._epochs.clear()
-        for epoch, start in epochs:
-            self._epochs.assign(epoch, start)
-        self._producers = producers
-        self._start.offset, self._high_watermark = log_start_offset, offset
-        self._producers.advance_high_watermark(offset)
+        self._truncation().start_anew(
+            offset,
+            log_start_offset=log_start_offset,
+            leader_epochs=leader_epochs,
+            producers=producers,
+        )
+        self._on_cut(offset)
+
+    def _truncation(self) -> Truncation:
+        return Truncation(
+            self._segments,
+            self._epochs,
+            self.producers,
+            self._start,
+            durability=self._durability,
+            cleaning=self._cleaning,
+        )
+
+    def _on_cut(self, high_watermark: int) -> None:
+        self._high_watermark = high_watermark
+        self.producers.state.advance_high_watermark(high_watermark)
         self._tell_moved()
 
     # -- compaction --
@@ -781,7 +597,7 @@ class LocalLog:
         """Return what else compacting these segments of the log takes. Raises ``StorageError``."""
         self._segments.check_online()
         return self._cleaning.begin(
-            segments, dirty_from=self.cleaned_up_to, producers=self._producers
+            segments, dirty_from=self.cleaned_up_to, producers=self.producers.state
         )
 
     def replace_segments(self, source: CleaningSource, cleaned: CleanedSegment) -> None:
@@ -882,7 +698,7 @@ class LocalLog:
             if active.size_bytes and active.seal is None:
                 segments.seal_file.add(active.write_indexes())
             if not snapshot_path(segments.directory, segments.end_offset).exists():
-                write_snapshot(segments.directory, self._producers)
+                write_snapshot(segments.directory, self.producers.state)
         self.flush()
         with segments.storage_errors("closing"):
             # Written last and not fsynced: if a crash loses it, the log is recovered.
@@ -918,12 +734,3 @@ class LocalLog:
         segments.go_away()
         with segments.storage_errors("deletion"):
             return rename_deleted(segments.directory)
-
-    def _producers_at(self, offset: int) -> ProducerState:
-        return producers_at(
-            self._segments.directory,
-            self._segments.all,
-            offset,
-            expiration_ms=self._expiration_ms,
-            now_ms=self._clock_ms(),
-        )

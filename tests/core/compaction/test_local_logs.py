@@ -81,7 +81,7 @@ def test_a_log_on_disk_keeps_the_newest_committed_record_of_every_key(
         log.advance_high_watermark(log.log_end_offset)
         assert committed_records_of(log) == expected
         producers, _ = producers_of(random_log.batches)
-        assert {one: entry.last_sequence for one, entry in log.producers()} == {
+        assert {one: entry.last_sequence for one, entry in log.producers.items()} == {
             one: entry.last_sequence for one, entry in producers.items()
         }
         log.close()

@@ -193,7 +193,7 @@ def check_erasing(
         else:
             assert aborted_of(log) == aborted
         producers, _ = producers_of(random_log.batches)
-        assert {one: entry.last_sequence for one, entry in log.producers()} == {
+        assert {one: entry.last_sequence for one, entry in log.producers.items()} == {
             one: entry.last_sequence for one, entry in producers.items()
         }
         log.close()

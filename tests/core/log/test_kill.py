@@ -57,8 +57,8 @@ def test_killed_writer_loses_no_acknowledged_record(tmp_path: Path, seed: int) -
             for record in decode_records(content, position):
                 assert (record.offset, record.value) == (offset, value_at(offset))
                 offset += 1
-        assert log.producer_count == 1
-        entry = log._producers.entry(PRODUCER_ID)
+        assert log.producers.count == 1
+        entry = log.producers.state.entry(PRODUCER_ID)
         assert entry is not None
         assert entry.last_sequence == log.log_end_offset - 1
         assert log.leader_epoch == 10 * seed + life

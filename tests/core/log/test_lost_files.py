@@ -71,7 +71,7 @@ def answers(log: LocalLog) -> list[object]:
         for s in log.sealed_segments()
     ]
     log.advance_high_watermark(end)
-    said += [log.last_stable_offset, log.producer_count]
+    said += [log.last_stable_offset, log.producers.count]
     return said
 
 

@@ -119,7 +119,7 @@ def test_client_can_neither_write_markers_nor_leave_out_its_sequence(log: LocalL
     ):
         with pytest.raises(InvalidRecord):
             append(log, content)
-    assert (log.log_end_offset, log.producer_count) == (0, 0)
+    assert (log.log_end_offset, log.producers.count) == (0, 0)
 
 
 # -- markers
@@ -201,7 +201,7 @@ def test_refused_marker_leaves_the_transaction_open(log: LocalLog) -> None:
     transact(log, 5, 1)
     with pytest.raises(TransactionCoordinatorFenced):
         end_transaction(log, is_commit=True, producer_id=5, epoch=0, coordinator_epoch=3)
-    assert log.has_ongoing_transaction(5)
+    assert log.producers.has_ongoing_transaction(5)
     assert log.last_stable_offset == 2
 
 
@@ -210,7 +210,7 @@ def test_control_batch_that_was_compacted_away_says_nothing(tmp_path: Path) -> N
     log = open_log(tmp_path / "log")
     empty = without_records(marker(is_commit=True, producer_id=9, epoch=4))
     log.append_as_follower(placed(empty, 0))
-    assert log.producer_count == 0
+    assert log.producers.count == 0
     log.append_as_follower(
         placed(batch(producer_id=5, producer_epoch=0, base_sequence=0, is_transactional=True), 1)
     )
@@ -218,7 +218,7 @@ def test_control_batch_that_was_compacted_away_says_nothing(tmp_path: Path) -> N
         placed(without_records(marker(is_commit=True, producer_id=5, epoch=0)), 2)
     )
     log.advance_high_watermark(3)
-    assert log.has_ongoing_transaction(5)
+    assert log.producers.has_ongoing_transaction(5)
     assert log.last_stable_offset == 1
     assert send(log, 77, producer_id=9).base_offset == 3
     log.close()
@@ -279,10 +279,10 @@ def test_recovery_takes_coordinator_epochs_that_go_back(tmp_path: Path) -> None:
     log = open_log(tmp_path / "log", clock)
     end_transaction(log, is_commit=False, producer_id=5, epoch=0, coordinator_epoch=5)
     clock.now_ms = NOW_MS + DAY_MS
-    assert log.expire_producers() == 1
+    assert log.producers.expire() == 1
     end_transaction(log, is_commit=False, producer_id=5, epoch=0, coordinator_epoch=4)
     crashed = open_log(copy_of(tmp_path / "log", tmp_path / "crashed"), clock)
-    assert (crashed.log_end_offset, crashed.producer_count) == (2, 1)
+    assert (crashed.log_end_offset, crashed.producers.count) == (2, 1)
     end_transaction(crashed, is_commit=False, producer_id=5, epoch=0, coordinator_epoch=4)
     crashed.close()
     log.close()

@@ -282,7 +282,7 @@ def test_truncation_forgets_a_producer_that_came_later(tmp_path: Path) -> None:
     send(log, 0, producer_id=1)
     send(log, 0, producer_id=2)
     log.truncate_to(1)
-    assert log.producer_count == 1
+    assert log.producers.count == 1
     assert send(log, 9, producer_id=2).base_offset == 1
     log.close()
 
@@ -299,7 +299,7 @@ def test_truncation_takes_back_a_marker_and_opens_its_transaction_again(tmp_path
     log.truncate_to(4)
     assert log.last_stable_offset == 4
     log.truncate_to(3)
-    assert log.has_ongoing_transaction(5)
+    assert log.producers.has_ongoing_transaction(5)
     assert log.last_stable_offset == 2
     assert log.read(0, max_bytes=99, up_to=2, include_aborted=True).aborted_transactions == ()
     end_transaction(log, is_commit=True, producer_id=5, epoch=0)
@@ -324,7 +324,7 @@ def test_truncation_below_an_open_transaction_leaves_nothing_unstable(
         log.truncate_fully_and_start_at(1)
     else:
         log.truncate_to(0)
-    assert log.producer_count == 0
+    assert log.producers.count == 0
     append(log, batch(4))
     assert log.last_stable_offset == log.log_end_offset
     log.close()
@@ -334,7 +334,7 @@ def test_full_truncation_takes_all_snapshots_but_that_of_its_start(tmp_path: Pat
     log = rolled_log(tmp_path / "log", 3)
     log.truncate_fully_and_start_at(1)
     assert snapshot_offsets(log.directory) == [1]
-    assert log.producer_count == 0
+    assert log.producers.count == 0
     assert send(log, 0).base_offset == 1
     log.roll()
     assert snapshot_offsets(log.directory) == [1, 2]
@@ -354,7 +354,7 @@ def test_deleted_records_leave_their_producer_known(tmp_path: Path) -> None:
     for start_offset in (1, 2):  # a whole segment, and the middle of the next
         log.advance_log_start_offset(start_offset)
         for _ in range(2):
-            assert log.producer_count == 2
+            assert log.producers.count == 2
             assert send(log, 0, producer_id=1).is_duplicate
             assert send(log, 1, producer_id=2).is_duplicate
             crashed = copy_of(log.directory, tmp_path / f"crashed-{start_offset}")
@@ -362,7 +362,7 @@ def test_deleted_records_leave_their_producer_known(tmp_path: Path) -> None:
             log = open_log(tmp_path / "log", log_start_offset=start_offset)
             log.advance_high_watermark(3)
         other = open_log(crashed, log_start_offset=start_offset)
-        assert other.producer_count == 2
+        assert other.producers.count == 2
         other.close()
     log.close()
 
@@ -375,7 +375,7 @@ def test_producer_whose_records_and_snapshots_are_gone_may_go_on(tmp_path: Path)
     for path in log.directory.glob("*.snapshot"):
         path.unlink()
     log = open_log(tmp_path / "log")
-    assert log.producer_count == 0
+    assert log.producers.count == 0
     assert send(log, 2).base_offset == 2
     assert send(log, 3).base_offset == 3
     log.close()
@@ -385,7 +385,7 @@ def test_log_that_begins_above_all_that_is_here_takes_any_sequence(tmp_path: Pat
     log = rolled_log(tmp_path / "log", 2)
     log.close()
     log = open_log(tmp_path / "log", log_start_offset=9)
-    assert (log.log_end_offset, log.producer_count) == (9, 0)
+    assert (log.log_end_offset, log.producers.count) == (9, 0)
     assert set(snapshot_offsets(log.directory)) <= {9}
     assert send(log, 2).base_offset == 9
     log.close()
@@ -400,9 +400,9 @@ def test_producers_expire_after_their_time_whatever_their_records_say(tmp_path: 
     log = open_log(tmp_path / "log", clock, producer_id_expiration_ms=200)
     send(log, 0, timestamps=[NOW_MS - 100_000])
     clock.now_ms += 199
-    assert log.expire_producers() == 0
+    assert log.producers.expire() == 0
     clock.now_ms += 1
-    assert (log.expire_producers(), log.producer_count) == (1, 0)
+    assert (log.producers.expire(), log.producers.count) == (1, 0)
     assert send(log, 1).base_offset == 1
     with pytest.raises(OutOfOrderSequence, match="expected 2"):
         send(log, 7)
@@ -417,9 +417,9 @@ def test_marker_keeps_its_producer_for_as_long_as_a_batch_does(tmp_path: Path) -
     clock.now_ms += DAY_MS - 1
     end_transaction(log, is_commit=False, producer_id=5, epoch=1)
     clock.now_ms += DAY_MS - 1
-    assert log.expire_producers() == 0
+    assert log.producers.expire() == 0
     clock.now_ms += 1
-    assert log.expire_producers() == 1
+    assert log.producers.expire() == 1
     log.close()
 
 
@@ -430,11 +430,11 @@ def test_open_transaction_keeps_its_producer_over_expiry_roll_and_restart(tmp_pa
     send(log, 0, producer_id=6)
     clock.now_ms += 10 * DAY_MS
     log.roll()  # Rolling expires as well.
-    assert log.producer_count == 1
+    assert log.producers.count == 1
     log.close()
     log = open_log(tmp_path / "log", clock)
     log.advance_high_watermark(2)
-    assert (log.producer_count, log.last_stable_offset) == (1, 0)
+    assert (log.producers.count, log.last_stable_offset) == (1, 0)
     end_transaction(log, is_commit=False, producer_id=5, epoch=0)
     assert log.last_stable_offset == 3
     log.close()
@@ -449,7 +449,7 @@ def test_producers_that_expired_while_the_node_was_down_are_forgotten(tmp_path: 
     log.close()
     clock.now_ms += DAY_MS // 2
     log = open_log(tmp_path / "log", clock)
-    assert log.producer_count == 1
+    assert log.producers.count == 1
     assert send(log, 77).base_offset == 2
     assert send(log, 0, producer_id=6).is_duplicate
     log.close()
@@ -462,7 +462,7 @@ def test_follower_takes_a_batch_of_a_producer_that_has_expired(tmp_path: Path) -
     send(leader, 0)
     follower.append_as_follower(bytearray(content_of(leader)))
     clock.now_ms += DAY_MS
-    assert follower.expire_producers() == 1
+    assert follower.producers.expire() == 1
     send(leader, 1)
     follower.append_as_follower(bytearray(read_bytes(leader, 1)))
     follower.advance_high_watermark(2)

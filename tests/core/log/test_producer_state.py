@@ -119,10 +119,10 @@ def test_idle_producer_is_forgotten_unless_it_is_in_a_transaction(tmp_path: Path
     send(log, 0)
     send(log, 0, producer_id=6, is_transactional=True)
     clock.now_ms += DAY_MS - 1
-    assert log.expire_producers() == 0
+    assert log.producers.expire() == 0
     clock.now_ms += 1
-    assert log.expire_producers() == 1
-    assert log.producer_count == 1
+    assert log.producers.expire() == 1
+    assert log.producers.count == 1
     assert send(log, 55).base_offset == 2
     log.close()
 
@@ -152,7 +152,7 @@ def test_truncation_takes_the_producers_back(tmp_path: Path) -> None:
         assert send(log, end - 1).is_duplicate
         assert send(log, end).base_offset == end
     log.truncate_to(0)
-    assert log.producer_count == 0
+    assert log.producers.count == 0
     log.close()
 
 
@@ -163,9 +163,9 @@ def test_last_stable_offset_waits_for_the_oldest_open_transaction(log: LocalLog)
     transact(log, 11)
     transact(log, 10, 1)
     assert log.last_stable_offset == 1
-    assert log.has_ongoing_transaction(10)
+    assert log.producers.has_ongoing_transaction(10)
     end_transaction(log, is_commit=True, producer_id=10, epoch=0)
-    assert not log.has_ongoing_transaction(10)
+    assert not log.producers.has_ongoing_transaction(10)
     assert log.last_stable_offset == 2
     end_transaction(log, is_commit=False, producer_id=11, epoch=0)
     assert log.last_stable_offset == log.log_end_offset == 6

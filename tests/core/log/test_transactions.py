@@ -133,7 +133,7 @@ def test_log_start_within_an_open_transaction_is_the_last_stable_offset(tmp_path
     for start_offset in (5, 8):  # within a segment, and with it
         log.advance_log_start_offset(start_offset)
         assert log.last_stable_offset == start_offset
-        assert log.has_ongoing_transaction(1)
+        assert log.producers.has_ongoing_transaction(1)
     end_transaction(log, is_commit=False, producer_id=1, epoch=0)
     assert log.last_stable_offset == 14
     assert aborted_in(log, 8) == [(1, 0)]
@@ -227,7 +227,7 @@ def test_log_that_begins_in_the_tier_has_the_producers_of_its_past(tmp_path: Pat
     for is_reopened in (False, True):
         if is_reopened:
             log = open_log(copy_of(log.directory, tmp_path / "crashed"))
-        assert log.producer_count == 3
+        assert log.producers.count == 3
         assert log.last_stable_offset == 2
         assert send(log, 0, count=2).is_duplicate
         with pytest.raises(OutOfOrderSequence, match="expected 2"):

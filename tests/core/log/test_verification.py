@@ -40,26 +40,26 @@ def header(sequence: int = 0, **fields: Any) -> BatchHeader:
 def begin(
     log: LocalLog, sequence: int = 0, *, bumps_epoch: bool = False, **fields: Any
 ) -> VerificationGuard | None:
-    return log.begin_verification(header(sequence, **fields), bumps_epoch=bumps_epoch)
+    return log.producers.begin_verification(header(sequence, **fields), bumps_epoch=bumps_epoch)
 
 
 def test_a_batch_needs_the_guard_that_was_taken_for_it(log: LocalLog) -> None:
     with pytest.raises(InvalidTxnState):
-        log.require_verified(header(), None)
+        log.producers.require_verified(header(), None)
     guard = begin(log)
     assert guard is not None
     assert begin(log) is guard
     for wrong in (None, VerificationGuard()):
         with pytest.raises(InvalidTxnState):
-            log.require_verified(header(), wrong)
-    log.require_verified(header(), guard)
+            log.producers.require_verified(header(), wrong)
+    log.producers.require_verified(header(), guard)
 
 
 def test_batches_of_an_open_transaction_need_none(log: LocalLog) -> None:
     guard = begin(log)
     append(log, data())
     assert begin(log, 1) is None
-    log.require_verified(header(1), None)
+    log.producers.require_verified(header(1), None)
     # The guard has done its work: another transaction takes another.
     end_transaction(log, producer_id=PRODUCER, epoch=0, is_commit=True)
     assert begin(log, 1) is not guard
@@ -72,7 +72,7 @@ def test_a_transaction_that_ends_meanwhile_makes_guards_worthless(
     guard = begin(log)
     end_transaction(log, producer_id=PRODUCER, epoch=0, is_commit=is_commit)
     with pytest.raises(InvalidTxnState):
-        log.require_verified(header(), guard)
+        log.producers.require_verified(header(), guard)
 
 
 def test_a_marker_that_a_follower_copies_makes_guards_worthless_too(
@@ -88,7 +88,7 @@ def test_a_marker_that_a_follower_copies_makes_guards_worthless_too(
     log.append_as_follower(bytearray(read.slice.file.path.read_bytes()))
     leader.close()
     with pytest.raises(InvalidTxnState):
-        log.require_verified(header(), guard)
+        log.producers.require_verified(header(), guard)
 
 
 def test_a_repeated_batch_of_a_transaction_that_has_ended_is_let_through(log: LocalLog) -> None:
@@ -96,7 +96,7 @@ def test_a_repeated_batch_of_a_transaction_that_has_ended_is_let_through(log: Lo
     repeated = bytearray(first)
     append(log, first)
     end_transaction(log, producer_id=PRODUCER, epoch=0, is_commit=True)
-    log.require_verified(parse_header(repeated), None)
+    log.producers.require_verified(parse_header(repeated), None)
     assert append(log, repeated).is_duplicate
 
 
@@ -104,17 +104,17 @@ def test_batches_that_overtake_wait_for_those_before_them(log: LocalLog) -> None
     guard = begin(log, 1)
     assert begin(log, 0) is guard
     with pytest.raises(OutOfOrderSequence):
-        log.require_verified(header(1), guard)
-    log.require_verified(header(0), guard)
+        log.producers.require_verified(header(1), guard)
+    log.producers.require_verified(header(0), guard)
 
 
 def test_a_producer_that_counts_from_0_in_every_transaction_begins_with_0(log: LocalLog) -> None:
     guard = begin(log, 3, bumps_epoch=True)
     with pytest.raises(OutOfOrderSequence):
-        log.require_verified(header(3), guard)
+        log.producers.require_verified(header(3), guard)
     # What is known of an older one may have expired, so that it may begin anywhere.
     older = begin(log, 3, producer_id=6)
-    log.require_verified(header(3, producer_id=6), older)
+    log.producers.require_verified(header(3, producer_id=6), older)
 
 
 def test_a_newer_epoch_makes_guards_worthless(log: LocalLog) -> None:
@@ -122,18 +122,18 @@ def test_a_newer_epoch_makes_guards_worthless(log: LocalLog) -> None:
     new = begin(log, epoch=1)
     assert new is not old
     with pytest.raises(InvalidTxnState):
-        log.require_verified(header(), old)
+        log.producers.require_verified(header(), old)
     late = begin(log)
     with pytest.raises(InvalidTxnState):
-        log.require_verified(header(), late)
-    log.require_verified(header(epoch=1), new)
+        log.producers.require_verified(header(), late)
+    log.producers.require_verified(header(epoch=1), new)
 
 
 def test_an_open_transaction_of_another_epoch_is_not_the_batchs_own(log: LocalLog) -> None:
     append(log, data())
     assert begin(log, epoch=1) is not None
     with pytest.raises(InvalidTxnState):
-        log.require_verified(header(epoch=1), None)
+        log.producers.require_verified(header(epoch=1), None)
 
 
 def test_the_oldest_guards_give_way_when_there_are_too_many(log: LocalLog) -> None:
@@ -141,5 +141,5 @@ def test_the_oldest_guards_give_way_when_there_are_too_many(log: LocalLog) -> No
     for producer_id in range(100, 100 + VERIFICATIONS_MAX):
         last = begin(log, producer_id=producer_id)
     with pytest.raises(InvalidTxnState):
-        log.require_verified(header(), first)
-    log.require_verified(header(producer_id=producer_id), last)
+        log.producers.require_verified(header(), first)
+    log.producers.require_verified(header(producer_id=producer_id), last)

@@ -371,14 +371,14 @@ class Happenings:
             return
         replica = self.rng.choice(led)
         producer_id = 7
-        if replica.log.has_ongoing_transaction(producer_id):
+        if replica.log.producers.has_ongoing_transaction(producer_id):
             marker = EndTransactionMarker(self.rng.choice([*ControlType]), 0)
             data = build_end_transaction_marker(
                 marker, producer_id=producer_id, producer_epoch=0, timestamp_ms=1
             )
             replica.append(memoryview(bytearray(data)), AppendOrigin.COORDINATOR)
             return
-        known = dict(replica.log.producers()).get(producer_id)
+        known = dict(replica.log.producers.items()).get(producer_id)
         last = -1 if known is None else known.last_sequence
         data = a_batch(
             b"t",

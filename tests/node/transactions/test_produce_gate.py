@@ -102,7 +102,7 @@ def test_the_guard_is_taken_again_if_the_transaction_before_ends_meanwhile(tmp_p
         gate, asked = ProduceGate(coordinator), request(data())
         verified = await gate.verify(asked, node.replicas.led_by_name, version=ADDS)
         guard = verified.guard(*PLACE)
-        replica.log.require_verified(parse_header(data()), guard)
+        replica.log.producers.require_verified(parse_header(data()), guard)
         assert len(coordinator.questions) == 2
 
     play(tmp_path, scenario)

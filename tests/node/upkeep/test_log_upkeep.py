@@ -43,7 +43,8 @@ class Flushing:
             replicas=(1,), partition_count=partition_count, **configs
         )
         for one in self.node.replicas.replicas():
-            one.log._clock_ms = one.log._segments.clock_ms = lambda: self.now_ms
+            clock = one.log._clock_ms = one.log._segments.clock_ms = lambda: self.now_ms
+            one.log._appender._clock_ms = one.log.producers._clock_ms = clock
         return replica
 
     def sweep(self, *, after_ms: int) -> None:
@@ -148,16 +149,17 @@ def test_a_log_that_breaks_the_sweep_keeps_no_other_from_its_turn(tmp_path: Path
             for replica in one.node.replicas.replicas():
                 replica.append(bytearray(a_batch(b"x", **PRODUCER)))
             one.changes.tell()
-            clock_ms, logs[0]._clock_ms = logs[0]._clock_ms, broken_clock_ms
+            clock_ms = logs[0]._clock_ms
+            logs[0]._clock_ms = logs[0].producers._clock_ms = broken_clock_ms
             one.sweep(after_ms=HOUR_MS + 1)
             assert [log.active_segment_base_offset for log in logs] == [0, 1, 1]
-            assert [log.producer_count for log in logs] == [1, 0, 0]
-            logs[0]._clock_ms = clock_ms
+            assert [log.producers.count for log in logs] == [1, 0, 0]
+            logs[0]._clock_ms = logs[0].producers._clock_ms = clock_ms
             one.sweep(after_ms=RETRY_MS - 1)
             assert logs[0].active_segment_base_offset == 0
             one.sweep(after_ms=1)
             assert logs[0].active_segment_base_offset == 1
-            assert logs[0].producer_count == 0
+            assert logs[0].producers.count == 0
 
     asyncio.run(run())
 
@@ -174,9 +176,9 @@ def test_idle_producers_are_forgotten(tmp_path: Path) -> None:
             replica.append(bytearray(a_batch(b"x", **PRODUCER)))
             one.changes.tell()
             one.sweep(after_ms=24 * HOUR_MS - 1)
-            assert replica.log.producer_count == 1
+            assert replica.log.producers.count == 1
             one.sweep(after_ms=1)
-            assert replica.log.producer_count == 0
+            assert replica.log.producers.count == 0
             assert replica not in one.upkeep._to_expire
 
     asyncio.run(run())

@@ -1,0 +1,96 @@
+"""The producers that one log knows: their sequences, their transactions, and who may open one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from tidelog_core.log.appending import StagedAppend
+from tidelog_core.log.log_segments import LogSegments
+from tidelog_core.log.producer_snapshots import producers_at
+from tidelog_core.log.producer_state import ProducerEntry, ProducerState
+from tidelog_core.log.verification import VerificationGuard, Verifications
+from tidelog_core.records.batch import BatchHeader
+
+
+class LogProducers:
+    """The producers up to the log end. ``state`` is another one after the log was cut."""
+
+    __slots__ = ("_clock_ms", "_expiration_ms", "_segments", "_verifications", "state")
+
+    def __init__(
+        self,
+        segments: LogSegments,
+        state: ProducerState,
+        *,
+        clock_ms: Callable[[], int],
+        expiration_ms: int,
+    ) -> None:
+        self._segments = segments
+        self._clock_ms = clock_ms
+        self._expiration_ms = expiration_ms
+        self._verifications = Verifications()
+        self.state: ProducerState = state
+
+    @property
+    def count(self) -> int:
+        """How many producers' states are kept."""
+        return len(self.state)
+
+    def items(self) -> Iterator[tuple[int, ProducerEntry]]:
+        """Yield the ids and states of the producers that are known. Not to be kept or changed."""
+        return self.state.items()
+
+    def expire(self) -> int:
+        """Forget the producers that have been idle for too long. Returns how many."""
+        return self.state.expire(self._clock_ms())
+
+    @property
+    def next_expiry_ms(self) -> int | None:
+        """When the next producer is to be forgotten, ``None`` for none. Looks at all of them."""
+        return self.state.next_expiry_ms
+
+    def has_ongoing_transaction(self, producer_id: int, epoch: int | None = None) -> bool:
+        """Whether the producer has written, in this epoch, to a transaction that is open."""
+        return self.state.has_ongoing_transaction(producer_id, epoch)
+
+    def begin_verification(
+        self, header: BatchHeader, *, bumps_epoch: bool
+    ) -> VerificationGuard | None:
+        """Return the guard that a client's transactional batch is to be appended with.
+
+        To be called before the transaction's coordinator is asked. ``None`` where it need not
+        be: the batch belongs to a transaction that is open here.
+        """
+        if self.state.has_ongoing_transaction(header.producer_id, header.producer_epoch):
+            return None
+        return self._verifications.begin(header, bumps_epoch=bumps_epoch)
+
+    def require_verified(self, header: BatchHeader, guard: VerificationGuard | None) -> None:
+        """Raise where a client's transactional batch may not be appended at this moment.
+
+        Raises ``InvalidTxnState``, ``OutOfOrderSequence``.
+        """
+        if self.state.has_ongoing_transaction(header.producer_id, header.producer_epoch):
+            return
+        if self.state.find_duplicate(header) is None:
+            self._verifications.require(header, guard, self.state)
+
+    def on_append(self, staged: StagedAppend) -> None:
+        """Take over what batches change that were written to the active segment."""
+        if staged.draft is None:
+            self.state.end_offset = staged.end_offset
+            return
+        for aborted in self.state.commit(staged.draft, end_offset=staged.end_offset):
+            self._segments.active.indexes.txn.append(aborted)
+        for producer_id in staged.draft.transactional:
+            self._verifications.end(producer_id)
+
+    def at(self, offset: int) -> ProducerState:
+        """Return the producers' state at an offset, from snapshots and batches."""
+        return producers_at(
+            self._segments.directory,
+            self._segments.all,
+            offset,
+            expiration_ms=self._expiration_ms,
+            now_ms=self._clock_ms(),
+        )

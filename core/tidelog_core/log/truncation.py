@@ -1,0 +1,108 @@
+"""Cutting one log at its end, or starting an empty one at another offset. Durable on return.
+
+    1. the recovery point and the end of what is compacted go below the cut, durably
+    2. segments, snapshots and the active segment's end go, newest first
+    3. epochs, producers and the log start follow in memory
+
+A failure half-way takes the log offline: what was to go and is still there would come back behind
+newer batches, and only the next open knows what the log is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+from tidelog_core.errors import StorageError
+from tidelog_core.log.checkpoint import write_checkpoint
+from tidelog_core.log.cleaning import Cleaning
+from tidelog_core.log.durability import Durability
+from tidelog_core.log.leader_epochs import LeaderEpochs
+from tidelog_core.log.log_producers import LogProducers
+from tidelog_core.log.log_segments import LogSegments
+from tidelog_core.log.log_start import LogStart
+from tidelog_core.log.paths import LEADER_EPOCH_FILE, START_OFFSET_FILE
+from tidelog_core.log.producer_snapshots import remove_snapshots, write_snapshot
+from tidelog_core.log.producer_state import ProducerState
+
+
+class Truncation:
+    """Cuts one log. Whoever calls it moves the high watermark."""
+
+    def __init__(
+        self,
+        segments: LogSegments,
+        epochs: LeaderEpochs,
+        producers: LogProducers,
+        start: LogStart,
+        *,
+        durability: Durability,
+        cleaning: Cleaning,
+    ) -> None:
+        self._segments = segments
+        self._epochs = epochs
+        self._producers = producers
+        self._start = start
+        self._durability = durability
+        self._cleaning = cleaning
+
+    def cut(self, offset: int) -> int:
+        """Remove the batches that reach the offset, which is local; return where the log ends."""
+        segments = self._segments
+        self._cleaning.settle()
+        with self._truncating():
+            offset = segments.all[segments.floor_index(offset)].whole_below(offset)
+            # Also if it does not change: this makes the removal of the clean-shutdown
+            # file durable.
+            recovery_point = min(self._durability.recovery_point, offset)
+            self._durability.set_recovery_point(recovery_point)
+            self._cleaning.forget_above(offset)
+            kept = segments.floor_index(offset)
+            segments.remove_last(len(segments.all) - kept - 1)
+            segments.active.truncate_to(offset)
+            remove_snapshots(segments.directory, above=offset)
+            self._producers.state = self._producers.at(offset)
+        self._start.forget_sealed()
+        self._epochs.truncate_from_end(offset)
+        self._start.offset = min(self._start.offset, offset)
+        return offset
+
+    def start_anew(
+        self,
+        offset: int,
+        *,
+        log_start_offset: int,
+        leader_epochs: Iterable[tuple[int, int]],
+        producers: ProducerState,
+    ) -> None:
+        """Remove everything; go on at the offset with these epochs and producers."""
+        segments = self._segments
+        epochs = [(epoch, start) for epoch, start in leader_epochs if start < offset]
+        self._cleaning.settle()
+        with self._truncating():
+            self._durability.set_recovery_point(min(segments.start_offset, offset))
+            self._cleaning.forget_above(min(segments.start_offset, offset))
+            segment = segments.new_segment(offset)
+            segments.remove_last(len(segments.all))
+            remove_snapshots(segments.directory, above=-1)
+            write_snapshot(segments.directory, producers)
+            write_checkpoint(segments.directory / LEADER_EPOCH_FILE, epochs)
+            write_checkpoint(segments.directory / START_OFFSET_FILE, [[log_start_offset, offset]])
+            segment.create()
+            segments.all.append(segment)
+            self._durability.set_recovery_point(offset)
+        self._start.forget_sealed()
+        self._epochs.clear()
+        for epoch, start in epochs:
+            self._epochs.assign(epoch, start)
+        self._producers.state = producers
+        self._start.offset = log_start_offset
+
+    @contextmanager
+    def _truncating(self) -> Iterator[None]:
+        try:
+            with self._segments.storage_errors("truncation"):
+                yield
+        except StorageError:
+            self._segments.go_offline()
+            raise
