@@ -1,4 +1,4 @@
-"""What reading back from the tier costs and disturbs; writes bench/results/cold_reads.json.
+"""Measures reads from the tier and their effects; writes bench/results/cold_reads.json.
 
 A node on SQLite with its objects in MiniStack's S3, all on this machine, and a topic that is
 in the tier only. Ranged GETs go to a server in between (``bench.s3_shape``): as fast as the

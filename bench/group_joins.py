@@ -1,4 +1,4 @@
-"""What a group of thousands costs while they join; writes bench/results/group_joins.json.
+"""Measures the joins of a group of thousands; writes bench/results/group_joins.json.
 
 One real node on SQLite. Members of KIP-848 come within ``--ramp-seconds``, as a deployment
 starts them (0: all at once), each over a connection of its own, and go on as librdkafka does:

@@ -1,4 +1,4 @@
-"""What the machine itself can do: the bare loops that a node's figures are held against."""
+"""Measures the machine's own limits: bare loops to compare a node's figures with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a node costs per byte and per request; `make bench` writes bench/results/node.json.
+"""Measures a node's costs per byte and per request; `make bench` writes bench/results/node.json.
 
 1 KB records, one partition, librdkafka clients. Node CPU is user and system time of the
 node's processes from /proc; the clients' time is not counted. The hot path is compiled, as

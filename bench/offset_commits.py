@@ -1,4 +1,4 @@
-"""What consumers' offset commits cost the metadata store; writes bench/results/offset_commits.json.
+"""Measures offset commits' metadata costs; writes bench/results/offset_commits.json.
 
 One real node on SQLite and on DynamoDB Local. Raw clients commit as members do that keep
 one commit in flight each; librdkafka (confluent-kafka) commits as a member of a group, one
@@ -43,7 +43,7 @@ RESULTS = Path(__file__).parent / "results" / "offset_commits.json"
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Who commits what."""
+    """The groups, members and partitions of a case."""
 
     name: str
     partitions: int  # in one commit

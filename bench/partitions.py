@@ -1,4 +1,4 @@
-"""How a node's cost grows with its partitions; writes bench/results/partitions.json.
+"""Measures a node's costs by number of partitions; writes bench/results/partitions.json.
 
 One node on SQLite with 1, 100, 1,000 and 10,000 partitions in topics of at most 1,000, a
 record in each and a megabyte in a hundred of them. It is stopped in order and started again, asked

@@ -28,7 +28,7 @@ class Node(ServerProcess):
 
     @property
     def bootstrap(self) -> str:
-        """What a client calls bootstrap.servers."""
+        """Return the value of a client's bootstrap.servers."""
         return f"127.0.0.1:{self.port}"
 
     def cpu_seconds(self) -> float:

@@ -1,4 +1,4 @@
-"""What replication costs: CPU of all nodes with acks=all, one replica and three in turns.
+"""Measures replication: CPU of all nodes with acks=all, one replica and three in turns.
 
 One partition. Requests of one batch each, of sizes from a single small record to what a
 request may carry, from raw clients with as many in flight as clients have by default; then
@@ -59,7 +59,7 @@ RESULTS = Path(__file__).parent / "results" / "replicated.json"
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What one thing took, request by request or record by record, microseconds."""
+    """The durations of one operation, by request or by record, in microseconds."""
 
     leader_us: float  # of CPU
     others_us: float  # of the other two nodes' CPU: next to nothing with one replica

@@ -39,7 +39,7 @@ _HOP_HEADERS = {"connection", "transfer-encoding", "content-length", "keep-alive
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How the answers to ranged GETs come."""
+    """The timing of answers to ranged GETs."""
 
     first_byte_s: float
     bytes_per_second: int  # of one connection
@@ -64,7 +64,7 @@ class ShapedServer:
 
     @property
     def get_count(self) -> int:
-        """How many GETs there have been."""
+        """Return the number of GETs so far."""
         return int(self._shape[2])
 
 

@@ -1,4 +1,4 @@
-"""What a scan of one partition costs in Spark; writes bench/results/spark_source.json.
+"""Measures a scan of one partition in Spark; writes bench/results/spark_source.json.
 
 The same records by six ways, in turns, in one Spark session with as many tasks at once as
 the machine has cores:

@@ -1,4 +1,4 @@
-"""How long writes stop when a leader is killed; writes bench/results/take_over.json.
+"""Measures the pause of writes after a leader is killed; writes bench/results/take_over.json.
 
 Three real nodes on SQLite and on DynamoDB Local. A leader is ended with ``kill -9``; raw
 clients then produce with acks=all to every partition it has led, at the nodes that are

@@ -1,4 +1,4 @@
-"""What the kernel says a process and its children have used."""
+"""Reads the resources used by a process and its children from the kernel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who has which replica: as the product places them, in arrays."""
+"""The brokers' replicas, placed like by the product, in arrays."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of many brokers that commit to the changelog at the same moment.
+"""Simulates many brokers that commit to the changelog at the same moment.
 
 Every logged commit is conditional on the cluster version, so they go one after the other:
 ``DynamoDbMetadataStore._commit_logged`` reads the version where it has lost, waits
@@ -38,7 +38,7 @@ HELD = 0.5  # share of a transaction's latency in which others are turned away
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of all commits."""
+    """The outcome of all commits."""
 
     written: int
     given_up: int

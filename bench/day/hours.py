@@ -1,4 +1,4 @@
-"""What a simulated day comes to, hour by hour."""
+"""The results of a simulated day, hour by hour."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bench.day.table_load import Load
 
 @dataclass(slots=True)
 class Hour:
-    """What an hour took. GB, core seconds, units and requests are sums; peaks are of a step."""
+    """Results of an hour. GB, core seconds, units and requests are sums; peaks are of a step."""
 
     produced_gb: float = 0.0
     sent_gb: float = 0.0  # by machines, to everyone
@@ -44,7 +44,7 @@ class Event:
 
 @dataclass(slots=True)
 class Day:
-    """What came out."""
+    """The results of the day."""
 
     scenario: Scenario
     hours: list[Hour]

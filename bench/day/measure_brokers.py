@@ -1,4 +1,4 @@
-"""What leases, polls, ISRs and elections take."""
+"""Measures the units of leases, polls, ISRs and elections."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from bench.day.measure_world import (
 
 
 class Brokers:
-    """What leases, polls, ISRs and elections take."""
+    """Measures leases, polls, ISRs and elections."""
 
     def __init__(self, world: World) -> None:
         self._world = world

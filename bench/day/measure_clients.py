@@ -1,4 +1,4 @@
-"""What groups, transactions and producers take."""
+"""Measures the units of groups, transactions and producers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from bench.day.measure_world import (
 
 
 class Clients:
-    """What groups, transactions and producers take."""
+    """Measures groups, transactions and producers."""
 
     def __init__(self, world: World) -> None:
         self._world = world

@@ -1,4 +1,4 @@
-"""What tiering, retention and scrubs take."""
+"""Measures the units of tiering, retention and scrubs."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from bench.day.measure_world import (
 
 
 class Segments:
-    """What tiering, retention and scrubs take."""
+    """Measures tiering, retention and scrubs."""
 
     def __init__(self, world: World) -> None:
         self._world = world

@@ -1,4 +1,4 @@
-"""What the same traffic costs elsewhere: list prices and own arithmetic, a line a term.
+"""The costs of the same traffic elsewhere: list prices and own arithmetic, a line a term.
 
 Everyone gets the scenario's produced bytes, readers, retention and zones, and machines by one
 rule: as many as carry the peak with a third of them gone at ``UTILISATION`` of the baseline

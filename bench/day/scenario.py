@@ -1,4 +1,4 @@
-"""What is simulated: the cluster, its load, its troubles, and what a byte and a request cost.
+"""The simulated scenario: the cluster, its load, its failures, and costs per byte and request.
 
 All assumptions are here, with their units; what the code does is taken from
 the code. A GB is 10^9 bytes.
@@ -121,7 +121,7 @@ class Scenario:
 
     @property
     def stored_gb(self) -> float:
-        """What the bucket holds once retention is reached."""
+        """Return the size of the bucket once retention is reached."""
         return self.produced_gb_per_s * DAY_S * self.retention_days
 
     def with_load(self, factor: float) -> Scenario:

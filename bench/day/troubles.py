@@ -1,4 +1,4 @@
-"""What befalls the cluster in a day."""
+"""The failures of a simulated day."""
 
 from __future__ import annotations
 

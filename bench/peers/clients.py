@@ -18,7 +18,7 @@ _CONSUME_COUNT = 10_000
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What is produced, and how."""
+    """The records to produce, and the producer's options."""
 
     record_size_bytes: int = 1024
     total_bytes: int = 300_000_000

@@ -10,7 +10,7 @@ from bench.peers.arena import Arena
 from bench.peers.peer import Peer
 
 BARE = "bare"
-"""Where peers have their names, the bare loops of the machine have this one."""
+"""In place of a peer's name: the bare loops of the machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +24,9 @@ class Case:
     bare: Callable[[Arena], Mapping[str, float]] | None = None
     """The same without a broker, called on the server core."""
     warm_up_rounds: int = 1
-    """How many rounds come first and do not count."""
+    """Rounds that are run first and not counted."""
     repeats_max: int | None = None
-    """What takes long is repeated less often."""
+    """Slow cases are repeated less often."""
     peers: tuple[str, ...] | None = None
     """The only peers that have it; ``None`` stands for all."""
 

@@ -1,4 +1,4 @@
-"""What is wanted of Tidelog, as ratios within one run, and whether a run has held it."""
+"""Tidelog's goals, as ratios within one run, and whether a run has reached them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What partitions cost: creating them, memory, metadata, and a start after a clean stop.
+"""Measures partitions: creating them, memory, metadata, and a start after a clean stop.
 
 Each has one record. A restart has ended when the last of them takes another one
 (`restart_first_record_s`) and when all have answered a fetch (`restart_all_s`, which counts the

@@ -12,7 +12,7 @@ from tools import kafka_broker, tansu
 from tools.installed import installed_python
 
 SESSION_MS = 120_000
-"""How long a broker may be silent before it loses its partitions: longer than any is stopped."""
+"""A broker may be silent for this long without losing its partitions: longer than any stop."""
 _SESSION = "broker.session.timeout.ms"
 
 
@@ -21,7 +21,7 @@ class Peer(Protocol):
 
     name: str
     topic_config: Mapping[str, str]
-    """What its topics need to do the same as the others'."""
+    """Topic settings that make its behaviour equal to the others'."""
     is_durable: bool
     """Whether it has its topics and records on disk, and so after a restart."""
 

@@ -1,4 +1,4 @@
-"""How what things cost grows with what lies idle beside them: ``python -m bench.scaling``.
+"""Measures how costs grow with idle things beside them: ``python -m bench.scaling``.
 
 Each dimension grows step by step on a cluster of its own; at every step the nodes are left
 alone, a fixed small workload runs, and they are started again. Slopes are fitted and held

@@ -1,4 +1,4 @@
-"""What is measured: nodes of this checkout or another, or Apache Kafka."""
+"""The measured brokers: nodes of this checkout or another, or Apache Kafka."""
 
 from __future__ import annotations
 

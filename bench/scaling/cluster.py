@@ -43,7 +43,7 @@ class Cluster:
 
     @property
     def port(self) -> int:
-        """Where the first broker listens."""
+        """Return the first broker's address."""
         return self.nodes[0].port
 
     def start(self) -> None:

@@ -13,7 +13,7 @@ from bench.scaling.workload import ProduceAndFetch, Workload
 
 
 class Measure(Enum):
-    """What is measured at every step, as it is called in the table."""
+    """The measures of every step, named as in the table."""
 
     IDLE_CPU = "idle CPU, ms a second"
     WORK_CPU = "workload, CPU µs an operation"
@@ -34,12 +34,12 @@ JUDGED: Mapping[Measure, Noise] = {
     Measure.WRITE_UNITS: Noise(1.0, 0.1),
     Measure.WORK_UNITS: Noise(0.5, 0.1),
 }
-"""What fails where it is too steep, and what two runs differ by. p99 is information: it is time."""
+"""Measures that fail if too steep, with the noise between two runs. p99 is time: informative."""
 
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """What one more may cost, in the measure's unit, and the reason."""
+    """The allowed cost of one more, in the measure's unit, and the reason."""
 
     per_unit: float
     why: str
@@ -57,11 +57,11 @@ class Grown(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Dimension:
-    """What there can be many of. What is not in ``may_grow`` must stay as it is."""
+    """A thing that can be numerous. Measures not in ``may_grow`` must stay constant."""
 
     name: str
     what: str
-    """What a unit is, and beside what it is measured."""
+    """The unit, and the workload that is measured beside it."""
     steps: Sequence[int]
     make: Callable[[], Grown]
     may_grow: Mapping[Measure, Growth]

@@ -1,4 +1,4 @@
-"""How a cost grows with a count: a straight line, and how its end departs from it. Pure.
+"""Fits a cost to a count: a straight line, and the deviation of its end. Pure.
 
 A line, and not a power law: every cost here has a base that has nothing to do with the
 count (imports, timers, the request itself), which hides the exponent of what grows on it; and
@@ -23,7 +23,7 @@ Point = tuple[int, float]
 
 @dataclass(frozen=True, slots=True)
 class Noise:
-    """What two measurements of the same thing may differ by: an amount, or a share of the cost."""
+    """The difference allowed between two equal measurements: an amount, or a share of the cost."""
 
     amount: float
     share: float

@@ -24,7 +24,7 @@ _QUIET_MS = 3.0  # a second, which two stretches in a row may differ by, or a te
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """How long to look."""
+    """The durations of the measurements."""
 
     idle_seconds: float  # twice; nodes renew their leases every 3 s
     operations: int

@@ -27,7 +27,7 @@ class Row:
 
     @property
     def verdict(self) -> str:
-        """What became of it."""
+        """Return the outcome."""
         if self.slope_max is None or self.slope is None:
             return ""
         return "held" if self.is_good else "TOO STEEP"

@@ -33,7 +33,7 @@ FETCH, _OFFSET_COMMIT = (1, 11), (8, 9)
 
 
 Latencies = list[float]
-"""How long each operation took, seconds; there is one at least."""
+"""The duration of each operation in seconds; at least one."""
 
 
 def p99(latencies: Latencies) -> float:

@@ -115,7 +115,7 @@ LIMITS = (
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What was asked for."""
+    """The options of the run."""
 
     seconds: float
     share: float
@@ -126,7 +126,7 @@ class Options:
 
 @dataclass(slots=True)
 class Found:
-    """What the run has come to."""
+    """The results of the run."""
 
     options: Options
     maximum_bytes: float = 0.0  # a second

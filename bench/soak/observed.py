@@ -1,4 +1,4 @@
-"""What the kernel and the disk say of a running node: processes, files, metadata."""
+"""Observes a running node from outside: processes, files, metadata."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ SLOPE_SAMPLES_MAX = 400  # pairs grow with the square
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """How much a figure may grow."""
+    """The allowed growth of a figure."""
 
     figure: str
     part_of_median_an_hour: float

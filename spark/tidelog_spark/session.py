@@ -128,7 +128,7 @@ async def _attempts(
 async def _look(options: ReadOptions, sources: Sources) -> Catalog:
     catalog = await load_catalog(sources.metadata, options.selection)
     for name, problem in catalog.warnings.items():
-        logger.warning("cannot be read, left out", extra={"what": name, "reason": problem})
+        logger.warning("cannot be read, left out", extra={"item": name, "reason": problem})
     if sources.nodes is not None:
         logs = await with_node_ends(catalog.logs, sources.nodes)
         catalog = replace(catalog, logs=tuple(logs))

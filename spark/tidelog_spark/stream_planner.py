@@ -197,7 +197,7 @@ class StreamPlanner:
         warnings = catalog.warnings
         for name in warnings.keys() - self._unreadable:
             logger.warning(
-                "cannot be read, will wait for it", extra={"what": name, "reason": warnings[name]}
+                "cannot be read, will wait for it", extra={"item": name, "reason": warnings[name]}
             )
         self._unreadable = set(warnings)
 

@@ -98,7 +98,7 @@ def test_what_cannot_be_repeated_or_is_not_said_is_refused(spark, address, order
     random = BackfillRequest(topic=topic, path=str(orders), value="rand()")
     with pytest.raises(InvalidConfig, match="is not deterministic"):
         backfill(spark, random, sink(address))
-    with pytest.raises(InvalidConfig, match="give one of a path, a table and a query; an order"):
+    with pytest.raises(InvalidConfig, match="give one of a path, a table and a query; order_by"):
         backfill(spark, BackfillRequest(topic=topic, order_by=("id",)), sink(address))
     wrong = {**sink(address), "kafka.compression.type": "zip"}
     with pytest.raises(InvalidConfig, match=r"kafka\.compression\.type"):

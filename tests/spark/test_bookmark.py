@@ -133,7 +133,9 @@ def test_what_a_bookmark_says_is_not_said_again(cluster):
     ],
 )
 def test_other_texts_are_no_bookmarks(cluster, text):
-    with pytest.raises(InvalidConfig, match=r"it must be what tidelog_spark.bookmark\(\) has"):
+    with pytest.raises(
+        InvalidConfig, match=r"it must be a value returned by tidelog_spark.bookmark\(\)"
+    ):
         parse_options(given(cluster, asOf=text))
 
 

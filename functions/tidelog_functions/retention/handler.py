@@ -174,7 +174,7 @@ async def _step_of(
     reader: ClusterReader, retention: PartitionRetention, key: SegmentKey
 ) -> Step | None:
     if key.cluster_id != retention.cluster_id:
-        logger.info("event of another cluster ignored", extra={"cluster": key.cluster_id})
+        logger.info("event of another cluster ignored", extra={"cluster_id": key.cluster_id})
         return None
     topic = await reader.find_topic(key.topic_id, key.topic)
     if topic is None:

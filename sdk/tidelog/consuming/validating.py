@@ -169,7 +169,7 @@ class Validator:
             extra={
                 "partition": str(state.partition),
                 "offset": question.position,
-                "epoch": question.epoch,
+                "leader_epoch": question.epoch,
                 "divergent_offset": end_offset,
             },
         )
