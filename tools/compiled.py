@@ -45,8 +45,8 @@ MODULES = (
     *(
         f"{_NODE}/{name}.py"
         for name in (
-            *("connection", "dispatch", "fetch_lists", "fetch_sessions"),
-            *("owed_reply", "replica", "replicas"),
+            *("answers", "connection", "dispatch", "fetch_lists", "fetch_sessions"),
+            *("replica", "replicas", "routes", "session"),
         )
     ),
     *(f"{_NODE}/follower/{name}.py" for name in ("fetcher", "followed", "wire")),

@@ -7,14 +7,14 @@ it is received straight into place. So an idle connection owns no buffer, and a 
 never copied once more than its first part. The memory for it is claimed first, and until it
 is granted nothing more is read (``request_memory``).
 
-The handler answers at once (the usual case for Produce and Fetch, and no task or future
-is made), or later (long polls, acks that wait; behind a ``HeldReply`` nothing further is
-handled before it is released), or by a call that must be run (control requests: one after the
-other per connection, as clients expect of their own requests, and only while the answers
-before are out). An answer that is ready waits for those before it. Answers are written by
-this object alone: bytes gathered into one send, file slices with ``sendfile``; where the
-socket is full it waits to be writable, and where a slice is on the disk alone, for another
-thread to read it. While too many requests or answers wait, nothing more is read.
+The handler answers at once (the usual case for Produce and Fetch, and no task is made), or later
+(long polls, acks that wait; behind a ``HeldReply`` nothing further is handled before it is
+released), or by a call that must be made (``ControlReply``: one after the other per connection, as
+clients expect of their own requests, and only while the answers before are out). An answer that
+is ready waits for those before it. Answers are written by this object alone: bytes gathered into
+one send, file slices with ``sendfile``; where the socket is full it waits to be writable, and where
+a slice is on the disk alone, for another thread to read it. While too many requests or answers
+wait, nothing more is read.
 
 Requests that came in whole are carried out even if the client has left meanwhile: a client
 that sends LeaveGroup and hangs up means it. A Produce that is held (``HeldReply``) is the
@@ -31,26 +31,32 @@ import os
 import socket
 import struct
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from tidelog_core.model import FileSlice
 
+from tidelog_node.answers import (
+    Answer,
+    CloseConnection,
+    ControlReply,
+    HeldReply,
+    OwedReply,
+    Reply,
+    Segment,
+    TaskReply,
+)
 from tidelog_node.disk import page_cache
-from tidelog_node.held_reply import HeldReply
-from tidelog_node.owed_reply import OwedReply, Reply, Segment
 from tidelog_node.partition_pace import NotYet
 from tidelog_node.request_memory import (
     RECORDS_API_KEY,
     SHORT_FRAME_BYTES_MAX,
     RequestMemory,
 )
+from tidelog_node.session import Session
 
 logger = logging.getLogger(__name__)
-
-DeferredCall = Callable[[], Coroutine[Any, Any, Reply]]
 
 SCRATCH_BYTES = 131_072
 KEPT_BYTES_MAX = 4_194_304  # a larger buffer is let go once its frame is handled
@@ -72,36 +78,6 @@ _SIZE = struct.Struct(">i")
 _SIZE_API_KEY = struct.Struct(">ih")
 
 
-class CloseConnection(Exception):
-    """The connection cannot go on; ``reason`` says why, for the log."""
-
-    def __init__(self, reason: str, *, is_expected: bool = False) -> None:
-        super().__init__(reason)
-        self.reason = reason
-        self.is_expected = is_expected
-
-
-@dataclass(frozen=True, slots=True)
-class Peer:
-    """Who is at the other end, and which of our addresses they reached."""
-
-    client_host: str
-    client_port: int
-    listener_host: str
-    _on_close: dict[Callable[[Peer], None], None] = field(default_factory=dict, compare=False)
-
-    def on_close(self, callback: Callable[[Peer], None]) -> None:
-        """Have it called, once, when the connection is closed. It must not raise."""
-        self._on_close[callback] = None
-
-    def closed(self) -> None:
-        """Call those who want to know that the connection is closed."""
-        callbacks = tuple(self._on_close)
-        self._on_close.clear()
-        for callback in callbacks:
-            callback(self)
-
-
 class ConnectionOwner(Protocol):
     """Who holds the connections and awaits their tasks."""
 
@@ -115,10 +91,8 @@ class ConnectionOwner(Protocol):
 class FrameHandler(Protocol):
     """What turns one frame into an answer."""
 
-    def __call__(
-        self, frame: memoryview, peer: Peer
-    ) -> Reply | OwedReply | asyncio.Future[Reply] | DeferredCall | None:
-        """Return the answer, what will be the answer, or ``None`` where none is owed.
+    def __call__(self, frame: memoryview, session: Session) -> Answer:
+        """Return the answer.
 
         The frame is writable and valid only during the call. Raises
         ``CloseConnection``, and ``NotYet`` where the call is to be made again.
@@ -197,20 +171,20 @@ class Connection:
         "_unsent",
         "_waiting",
         "active_at",
-        "peer",
+        "session",
     )
 
     def __init__(
         self,
         sock: socket.socket,
-        peer: Peer,
+        session: Session,
         *,
         handle: FrameHandler,
         buffers: LoopBuffers,
         loop: asyncio.AbstractEventLoop,
         owner: ConnectionOwner,
     ) -> None:
-        self.peer = peer
+        self.session = session
         self.active_at = loop.time()
         self._socket = sock
         self._fd = sock.fileno()
@@ -222,10 +196,10 @@ class Connection:
         self._kept_start = 0
         self._kept_end = 0
         self._needed = 0  # bytes of the unfinished frame, its size field included
-        self._waiting: deque[Reply | OwedReply | asyncio.Future[Reply]] = deque()
+        self._waiting: deque[Reply | OwedReply] = deque()
         self._is_drain_due = False  # the loop will call for owed replies that are settled
         self._is_held = False  # by an answer before which nothing further is handled
-        self._control: deque[tuple[DeferredCall, asyncio.Future[Reply], int]] = deque()
+        self._control: deque[ControlReply] = deque()
         self._control_bytes = 0  # of the requests in the queue and of the one under way
         self._is_running_control = False
         self._unsent: deque[Segment] = deque()
@@ -267,7 +241,7 @@ class Connection:
     @property
     def client_host(self) -> str:
         """Where the client is."""
-        return self.peer.client_host
+        return self.session.client_host
 
     @property
     def arrived_bytes(self) -> int:
@@ -299,15 +273,13 @@ class Connection:
         if not is_expected:
             logger.warning(
                 "connection closed",
-                extra={"client": f"{self.peer.client_host}:{self.peer.client_port}"}
+                extra={"client": f"{self.session.client_host}:{self.session.client_port}"}
                 | {"reason": reason},
             )
         self._loop.remove_reader(self._fd)
         self._loop.remove_writer(self._fd)
         for entry in self._waiting:
-            if isinstance(entry, asyncio.Future):
-                entry.cancel()
-            elif isinstance(entry, OwedReply):
+            if isinstance(entry, OwedReply):
                 entry.give_up()
         self._waiting.clear()
         self._unsent.clear()
@@ -317,7 +289,7 @@ class Connection:
         self._count_answers()
         self._socket.close()
         self._start_control()
-        self.peer.closed()
+        self.session.closed()
         self._owner.forget(self)
 
     # -- receiving
@@ -386,7 +358,7 @@ class Connection:
                 self._needed = 4 + size if end - position >= HEAD_BYTES else HEAD_BYTES
                 break
             try:
-                answer = handle_frame(buffer[position + 4 : frame_end], self.peer)
+                answer = handle_frame(buffer[position + 4 : frame_end], self.session)
             except CloseConnection as closing:
                 self._close_broken(closing.reason, is_expected=closing.is_expected)
                 break
@@ -397,7 +369,7 @@ class Connection:
                 held.wait(self._on_turn)
                 break
             position = frame_end
-            if answer is not None and not self._is_closed:
+            if answer and not self._is_closed:
                 self._accept_answer(answer, size)
                 if self._must_pause():
                     self._pause()
@@ -489,44 +461,35 @@ class Connection:
 
     # -- answers
 
-    def _accept_answer(
-        self,
-        answer: Reply | OwedReply | asyncio.Future[Reply] | DeferredCall,
-        request_bytes: int,
-    ) -> None:
-        if type(answer) is list and not self._waiting:
-            self._add_unsent(answer)
-            return
+    def _accept_answer(self, answer: Answer, request_bytes: int) -> None:
         if isinstance(answer, OwedReply):
-            self._waiting.append(answer)
-            answer.on_settled = self._on_settled
-            if answer.is_settled:
-                self._on_settled()
-        elif isinstance(answer, asyncio.Future):
-            self._waiting.append(answer)
-            answer.add_done_callback(self._on_answered)
-            if isinstance(answer, HeldReply):
-                # Who makes these bounds what they hold together.
-                self._is_held = True
-                answer.on_released = self._on_released
-                return
-            # What is answered by a future may hold a copy of its request.
-            memory = self._buffers.memory
-            memory.add_control(request_bytes)
-            answer.add_done_callback(functools.partial(_give_back, memory, request_bytes))
-        elif callable(answer):
-            self._buffers.memory.add_control(request_bytes)
-            future: asyncio.Future[Reply] = self._loop.create_future()
-            self._waiting.append(future)
-            self._control.append((answer, future, request_bytes))
-            self._control_bytes += request_bytes
-            self._start_control()
+            self._accept_owed(answer, request_bytes)
         elif self._waiting:
             self._waiting.append(answer)
             self._blocked_bytes += _bytes_in_memory(answer)
             self._count_answers()
         else:
             self._add_unsent(answer)
+
+    def _accept_owed(self, answer: OwedReply, request_bytes: int) -> None:
+        self._waiting.append(answer)
+        answer.on_settled = self._on_settled
+        memory = self._buffers.memory
+        if isinstance(answer, ControlReply):
+            memory.add_control(request_bytes)
+            answer.request_bytes = request_bytes
+            self._control.append(answer)
+            self._control_bytes += request_bytes
+            self._start_control()
+        elif isinstance(answer, HeldReply):
+            # Who makes these bounds what they hold together.
+            self._is_held = True
+            answer.on_released = self._on_released
+        elif isinstance(answer, TaskReply):
+            memory.add_control(request_bytes)
+            answer.on_done = functools.partial(memory.give_back_control, request_bytes)
+        if answer.is_settled:
+            self._on_settled()
 
     def _add_unsent(self, answer: Reply) -> None:
         self._unsent.extend(answer)
@@ -545,8 +508,7 @@ class Connection:
             return False
         if self._is_closed:
             return True
-        _, future, _ = self._control[0]
-        return not self._is_writing and self._waiting[0] is future
+        return not self._is_writing and self._waiting[0] is self._control[0]
 
     async def _run_control(self) -> None:
         """Run the control requests one after the other while it is their turn.
@@ -557,12 +519,11 @@ class Connection:
         reason, is_expected, is_finished = "cancelled", True, False
         try:
             while self._is_control_next():
-                call, future, request_bytes = self._control.popleft()
-                reply = await call()
-                self._control_bytes -= request_bytes
-                self._buffers.memory.give_back_control(request_bytes)
-                if not future.done():
-                    future.set_result(reply)
+                request = self._control.popleft()
+                request.reply = await request.call()
+                self._control_bytes -= request.request_bytes
+                self._buffers.memory.give_back_control(request.request_bytes)
+                if not self._is_closed:
                     self._drain_waiting()
             is_finished = True
         except CloseConnection as closing:
@@ -600,13 +561,7 @@ class Connection:
         """Return the bytes of the answers that are ready behind one that is not."""
         size_bytes = 0
         for entry in self._waiting:
-            if isinstance(entry, OwedReply):
-                reply = entry.reply
-            elif isinstance(entry, asyncio.Future):
-                is_ready = entry.done() and not entry.cancelled() and entry.exception() is None
-                reply = entry.result() if is_ready else None
-            else:
-                reply = entry
+            reply = entry.reply if isinstance(entry, OwedReply) else entry
             if reply is not None:
                 size_bytes += _bytes_in_memory(reply)
         return size_bytes
@@ -626,10 +581,6 @@ class Connection:
         if not self._is_closed:
             self._drain_waiting()
 
-    def _on_answered(self, _: asyncio.Future[Reply]) -> None:
-        if not self._is_closed:
-            self._drain_waiting()
-
     def _drain_waiting(self) -> None:
         waiting = self._waiting
         while waiting:
@@ -641,14 +592,6 @@ class Connection:
                     self._close_failed(entry.problem)
                     return
                 entry = entry.reply
-            elif isinstance(entry, asyncio.Future):
-                if not entry.done():
-                    break
-                problem = None if entry.cancelled() else entry.exception()
-                if entry.cancelled() or problem is not None:
-                    self._close_failed(problem)
-                    return
-                entry = entry.result()
             waiting.popleft()
             self._unsent.extend(entry)
             self._sending_bytes += _bytes_in_memory(entry)
@@ -661,11 +604,11 @@ class Connection:
         if not self._is_reading:
             self._resume()
 
-    def _close_failed(self, problem: BaseException | None) -> None:
-        if problem is not None and not isinstance(problem, CloseConnection):
+    def _close_failed(self, problem: Exception | None) -> None:
+        if not isinstance(problem, CloseConnection):
             logger.error("request failed", exc_info=problem)
         is_expected = isinstance(problem, CloseConnection) and problem.is_expected
-        self.close(str(problem or "cancelled"), is_expected=is_expected)
+        self.close(str(problem), is_expected=is_expected)
 
     # -- sending
 
@@ -812,7 +755,3 @@ def _new_buffer(size_bytes: int) -> memoryview:
 def _bytes_in_memory(segments: Iterable[Segment]) -> int:
     """Return the bytes of an answer that are not in a file."""
     return sum([len(part) for part in segments if not isinstance(part, FileSlice)])
-
-
-def _give_back(memory: RequestMemory, size_bytes: int, _: asyncio.Future[Reply]) -> None:
-    memory.give_back_control(size_bytes)

@@ -14,11 +14,11 @@ logged with its traceback and closes the connection: there is no answer that fit
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import struct
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, fields, replace
+from datetime import timedelta
 from typing import Any
 
 from kio.index import load_request_schema, load_response_schema
@@ -26,13 +26,14 @@ from kio.static.constants import EntityType
 from tidelog_core.errors import ErrorCode, MalformedMessage, TooManyElements
 from tidelog_core.message_reader import ElementBudget
 
-from tidelog_node.connection import CloseConnection, DeferredCall, Peer
-from tidelog_node.owed_reply import OwedReply, Reply
+from tidelog_node.answers import Answer, CloseConnection, ControlReply, Reply
 from tidelog_node.partition_pace import MANY_ELEMENTS, PartitionPace
 from tidelog_node.request_turns import LargeRequest, LargeRequests
-from tidelog_node.routes import RequestContext, Route
+from tidelog_node.routes import HotRoute, RequestContext, Route
+from tidelog_node.session import Session
 from tidelog_node.wire.messages import build, has_more_elements, read_request, write_response
 from tidelog_node.wire.primitives import (
+    INT32,
     PARSE_ERRORS,
     REQUEST_HEADER,
     MalformedRequest,
@@ -49,43 +50,6 @@ LARGE_REQUEST_BYTES_MIN = 32_768  # a larger control request is read by a thread
 FEW_ELEMENTS = 1_000  # one with more is handled, and answered, in the lane of large requests
 _SIZE_CORRELATION = struct.Struct(">ii")
 
-HotParser = Callable[[memoryview, int, int, int], Any]
-"""Takes the frame, where its body starts, the API version and the most elements of its arrays.
-
-Raises ``PARSE_ERRORS`` and ``TooManyElements``. What it returns has an ``element_count``.
-"""
-HotRecall = Callable[[memoryview, int, int, Peer], Any]
-"""Takes the frame, where its body starts, the API version and the peer.
-
-Returns what the parser would, or ``None`` where the frame has to be parsed.
-"""
-HotCall = Callable[..., "Reply | OwedReply | asyncio.Future[Reply] | None"]
-"""Takes what the parser made, the API version, the correlation id and, if it wants it, the peer."""
-
-
-@dataclass(frozen=True, slots=True)
-class HotRoute:
-    """One API with a codec of its own, over ``[min_version, max_version]``.
-
-    ``advertised_min_version`` may be lower: what clients want to see before they use
-    features that newer versions have. A request of a route that ``names_replica`` has a
-    ``replica_id``, which is negative for a client. ``weigh`` tells the elements that a parsed
-    request makes its handler go through, where they may be more than it has. ``recall`` spares
-    the parser a request that is much like the last one of its connection.
-    """
-
-    api_key: int
-    min_version: int
-    max_version: int
-    flexible_from: int
-    parse: HotParser
-    handle: HotCall
-    advertised_min_version: int
-    wants_peer: bool = False
-    names_replica: bool = False
-    weigh: Callable[[Any], int] | None = None
-    recall: HotRecall | None = None
-
 
 @dataclass(frozen=True, slots=True)
 class _ControlCall:
@@ -94,6 +58,7 @@ class _ControlCall:
     route: Route
     request_class: type[Any]  # the newest of the route
     is_flexible: bool
+    has_throttle_time: bool  # the answer
 
 
 class Dispatch:
@@ -137,24 +102,23 @@ class Dispatch:
             ranges[api_key] = (min(low, version), max(high, version))
         return [(api_key, *ranges[api_key]) for api_key in sorted(ranges)]
 
-    def __call__(
-        self, frame: memoryview, peer: Peer
-    ) -> Reply | OwedReply | asyncio.Future[Reply] | DeferredCall | None:
+    def __call__(self, frame: memoryview, session: Session) -> Answer:
         """Return the answer to a frame. Raises ``CloseConnection`` and ``NotYet``."""
         try:
             api_key, version, correlation_id, client_id_length = REQUEST_HEADER.unpack_from(frame)
+            position = _take_client_id(frame, client_id_length, session)
             hot = self._hot.get(api_key)
+            context = RequestContext(api_key, version, correlation_id, session)
             if hot is None:
-                return self._start_control(frame, peer)
+                return self._start_control(frame, position, context)
             if not hot.min_version <= version <= hot.max_version:
                 raise CloseConnection(f"version {version} of API {api_key} is not supported")
-            position = 10 + max(client_id_length, 0)
             if version >= hot.flexible_from:
                 # Nearly always there are none.
                 position = skip_tagged_fields(frame, position) if frame[position] else position + 1
             request = None
             if hot.recall is not None:
-                request = hot.recall(frame, position, version, peer)
+                request = hot.recall(frame, position, version, session)
             if request is None:
                 request = hot.parse(frame, position, version, self._partitions_max)
         except PARSE_ERRORS as error:
@@ -169,62 +133,48 @@ class Dispatch:
             has_many = len(frame) > MANY_BYTES_MIN and request.element_count > MANY_ELEMENTS
         if has_many:
             is_follower = hot.names_replica and request.replica_id >= 0
-            began = self._pace.begin(peer.client_host, is_follower=is_follower)
+            began = self._pace.begin(session.client_host, is_follower=is_follower)
             try:
-                return self._handle_hot(hot, request, version, correlation_id, peer)
+                return self._handle_hot(hot, request, context)
             finally:
                 self._pace.end(began)
-        return self._handle_hot(hot, request, version, correlation_id, peer)
+        return self._handle_hot(hot, request, context)
 
-    def _handle_hot(
-        self, hot: HotRoute, request: Any, version: int, correlation_id: int, peer: Peer
-    ) -> Reply | OwedReply | asyncio.Future[Reply] | None:
+    def _handle_hot(self, hot: HotRoute, request: Any, context: RequestContext) -> Answer:
         try:
-            if hot.wants_peer:
-                return hot.handle(request, version, correlation_id, peer)
-            return hot.handle(request, version, correlation_id)
+            return hot.handle(request, context)
         except CloseConnection:
             raise
         except Exception as problem:
             logger.exception("request failed")
             raise CloseConnection(f"request failed: {problem!r}") from problem
 
-    def _start_control(self, frame: memoryview, peer: Peer) -> DeferredCall:
-        api_key, version, correlation_id, client_id_length = REQUEST_HEADER.unpack_from(frame)
+    def _start_control(
+        self, frame: memoryview, position: int, context: RequestContext
+    ) -> ControlReply:
+        api_key, version = context.api_key, context.api_version
         call = self._calls.get((api_key, version)) or self._load(api_key, version)
         if call is None:
             if api_key != API_VERSIONS_KEY:
                 raise CloseConnection(f"version {version} of API {api_key} is not supported")
-            return self._unsupported_api_versions(correlation_id)
-        position = 10
-        client_id: str | None = None
-        if client_id_length >= 0:
-            position += client_id_length
-            if position > len(frame):
-                raise MalformedRequest("the client id does not fit its request")
-            # Only ever shown. A replacement would be longer than the byte, and the whole too
-            # long for an answer.
-            client_id = str(frame[10:position], "utf-8", "ignore")
+            return self._unsupported_api_versions(context)
         if call.is_flexible:
             position = skip_tagged_fields(frame, position)
-        context = RequestContext(
-            api_key, version, correlation_id, client_id, peer.client_host, peer.listener_host
-        )
         # It is read when it is its turn: read, it takes many times the memory.
         body = bytes(frame[position:])
-        return lambda: self._answer(call, body, context)
+        return ControlReply(lambda: self._answer(call, body, context))
 
     async def _answer(self, call: _ControlCall, body: bytes, context: RequestContext) -> Reply:
         try:
             if len(body) > LARGE_REQUEST_BYTES_MIN:
-                async with self._large.turn(context.client_host) as turn:
+                async with self._large.turn(context.session.client_host) as turn:
                     request, element_count = await turn.work(self._read, call, body, context)
                     if element_count > FEW_ELEMENTS:
                         return await self._answer_in(turn, call, request, context)
             else:
                 request, element_count = self._read(call, body, context)
                 if element_count > FEW_ELEMENTS:
-                    async with self._large.turn(context.client_host) as turn:
+                    async with self._large.turn(context.session.client_host) as turn:
                         return await self._answer_in(turn, call, request, context)
             # Long or not, it is about few things. It may wait for others of its kind, as a
             # JoinGroup with a large subscription does, so it must not be in their way.
@@ -286,6 +236,9 @@ class Dispatch:
         return self._encode(call, context, build(schema, **answer))
 
     def _encode(self, call: _ControlCall, context: RequestContext, response: object) -> Reply:
+        throttle_ms = context.session.throttle_ms
+        if throttle_ms and call.has_throttle_time:
+            response = _throttled(response, throttle_ms)
         body = (
             response
             if isinstance(response, bytes)
@@ -295,7 +248,8 @@ class Dispatch:
         # the broker's versions must be able to read it. Source: KIP-511.
         has_tags = call.is_flexible and context.api_key != API_VERSIONS_KEY
         head = bytearray(8 + has_tags)
-        _SIZE_CORRELATION.pack_into(head, 0, len(head) - 4 + len(body), context.correlation_id)
+        size_bytes = len(head) - 4 + len(body)
+        _SIZE_CORRELATION.pack_into(head, 0, size_bytes, context.correlation_id)
         return [head, body]
 
     def _load(self, api_key: int, version: int) -> _ControlCall | None:
@@ -305,22 +259,46 @@ class Dispatch:
         schema = load_request_schema(api_key, version)
         assert schema.__type__ is EntityType.request
         # Here on the loop: a lazy module that two threads load at once may be seen half made.
-        load_response_schema(api_key, version)
+        response_schema: type[Any] = load_response_schema(api_key, version)
         call = _ControlCall(
-            route, load_request_schema(api_key, route.max_version), schema.__flexible__
+            route,
+            load_request_schema(api_key, route.max_version),
+            schema.__flexible__,
+            any(field.name == "throttle_time" for field in fields(response_schema)),
         )
         self._calls[api_key, version] = call
         return call
 
-    def _unsupported_api_versions(self, correlation_id: int) -> DeferredCall:
+    def _unsupported_api_versions(self, context: RequestContext) -> ControlReply:
         oldest = self._load(API_VERSIONS_KEY, 0)
         if oldest is None:
             raise CloseConnection("ApiVersions is not supported")
         table = replace(oldest.route, handle=_answer_unsupported(oldest.route.handle))
         call = replace(oldest, route=table)
-        context = RequestContext(API_VERSIONS_KEY, 0, correlation_id, None, "", "")
+        known = RequestContext(API_VERSIONS_KEY, 0, context.correlation_id, context.session)
         # Of a version that is not known the body is not either: version 0 has none.
-        return lambda: self._answer(call, b"", context)
+        return ControlReply(lambda: self._answer(call, b"", known))
+
+
+def _take_client_id(frame: memoryview, length: int, session: Session) -> int:
+    """Have the session know the request's client id; return where the id ends."""
+    end = 10
+    client_id: bytes | None = None
+    if length >= 0:
+        end += length
+        if end > len(frame):
+            raise MalformedRequest("the client id does not fit its request")
+        client_id = bytes(frame[10:end])
+    if client_id != session.client_id_bytes:
+        session.note_client_id(client_id)
+    return end
+
+
+def _throttled(response: Any, throttle_ms: int) -> object:
+    """Return the response with the time that its client is to wait."""
+    if isinstance(response, bytes):  # What handlers encode themselves begins with that time.
+        return INT32.pack(throttle_ms) + response[INT32.size :]
+    return replace(response, throttle_time=timedelta(milliseconds=throttle_ms))
 
 
 def _answer_unsupported(

@@ -35,8 +35,8 @@ from dataclasses import dataclass
 
 from tidelog_core.fetch_epochs import FINAL_EPOCH, NO_SESSION
 
-from tidelog_node.connection import Peer
 from tidelog_node.fetch_sessions import FetchSession, FetchSessions, SessionPartition, may_keep
+from tidelog_node.session import Session
 from tidelog_node.wire.fetch import (
     TOPIC_ID_FROM,
     FetchPartition,
@@ -205,13 +205,13 @@ class FetchLists:
     def __init__(self, sessions: FetchSessions) -> None:
         """They have their places among ``sessions``."""
         self._sessions = sessions
-        self._kept: dict[Peer, _Kept] = {}
+        self._kept: dict[Session, _Kept] = {}
 
     def recall(
-        self, frame: memoryview, position: int, version: int, peer: Peer
+        self, frame: memoryview, position: int, version: int, session: Session
     ) -> RecalledFetch | None:
         """Return the request whose body starts at ``position``, if it has the kept list."""
-        kept = self._kept.get(peer) if len(frame) >= COMPARED_BYTES_MIN else None
+        kept = self._kept.get(session) if len(frame) >= COMPARED_BYTES_MIN else None
         if kept is None or kept.listed is None:
             return None
         listed = kept.listed
@@ -229,7 +229,7 @@ class FetchLists:
         return RecalledFetch(*head, [], element_count=len(listed.dirty), listed=listed)
 
     def keep(
-        self, request: FetchRequest, version: int, peer: Peer, now_ms: float
+        self, request: FetchRequest, version: int, session: Session, now_ms: float
     ) -> FullList | None:
         """Keep the list of a request that is none of a session, and return it.
 
@@ -237,10 +237,10 @@ class FetchLists:
         """
         if not _may_keep(request):
             return None
-        kept = self._kept.get(peer)
+        kept = self._kept.get(session)
         if kept is None:
-            kept = self._kept[peer] = _Kept()
-            peer.on_close(self._on_close)
+            kept = self._kept[session] = _Kept()
+            session.on_close(self._on_close)
         if kept.listed is not None:
             if kept.listed.is_busy:
                 return None
@@ -268,8 +268,8 @@ class FetchLists:
         kept.skips = (1 << kept.misses) - 1
         kept.hits = 0
 
-    def _on_close(self, peer: Peer) -> None:
-        kept = self._kept.pop(peer)
+    def _on_close(self, session: Session) -> None:
+        kept = self._kept.pop(session)
         if kept.listed is not None:
             self._sessions.close(kept.listed)
             if not kept.listed.is_busy:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -24,7 +25,6 @@ class CurrentLeader:
 
     leader_id: int
     leader_epoch: int
-    endpoint: Endpoint | None  # None: the broker is not registered
 
 
 class Leaders:
@@ -39,14 +39,20 @@ class Leaders:
         found = _partition(image, topic, partition, is_id=is_id)
         if found is None or found.leader < 0:
             return None
-        return CurrentLeader(found.leader, found.leader_epoch, self.endpoint(found.leader))
+        return CurrentLeader(found.leader, found.leader_epoch)
 
-    def endpoint(self, broker_id: int) -> Endpoint | None:
-        """Return where a broker listens, ``None`` where it is not registered."""
+    def endpoint(self, broker_id: int, listener: str) -> Endpoint | None:
+        """Return where clients of a listener reach a broker, ``None`` if they cannot."""
         broker = self._view.image.brokers.get(broker_id)
-        if broker is None:
+        endpoint = None if broker is None else broker.endpoint_of(listener)
+        if broker is None or endpoint is None:
             return None
-        return Endpoint(broker_id, broker.endpoint.host, broker.endpoint.port, broker.rack)
+        return Endpoint(broker_id, endpoint.host, endpoint.port, broker.rack)
+
+    def endpoints(self, broker_ids: Iterable[int], listener: str) -> list[Endpoint]:
+        """Return where clients of a listener reach these brokers, as far as they can."""
+        found = [self.endpoint(broker_id, listener) for broker_id in sorted(broker_ids)]
+        return [endpoint for endpoint in found if endpoint is not None]
 
     def replica_epoch(self, broker_id: int) -> int | None:
         """Return the version of a broker's registration, ``None`` where it is not registered."""

@@ -9,7 +9,10 @@ import socket
 from collections.abc import Coroutine
 from typing import Any
 
-from tidelog_node.connection import Connection, FrameHandler, LoopBuffers, Peer
+from tidelog_core.metadata.endpoints import PLAINTEXT
+
+from tidelog_node.connection import Connection, FrameHandler, LoopBuffers
+from tidelog_node.session import Session
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +49,7 @@ class Server:
         )
         self._idle_seconds_max = idle_seconds_max
         self._send_buffer_bytes = send_buffer_bytes
-        self._listeners: list[socket.socket] = []
+        self._listeners: dict[socket.socket, str] = {}  # with their names
         self._connections: set[Connection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._sweep_timer: asyncio.TimerHandle | None = None
@@ -56,8 +59,8 @@ class Server:
         """How many connections are open."""
         return len(self._connections)
 
-    def bind(self, host: str, port: int) -> int:
-        """Take the address and return the port (the system's choice for 0).
+    def bind(self, host: str, port: int, *, name: str = PLAINTEXT) -> int:
+        """Take the address for a listener; return the port (the system's choice for 0).
 
         Clients that connect wait until ``start_accepting``. Raises ``OSError`` where the
         address cannot be had.
@@ -67,7 +70,7 @@ class Server:
         except OSError as error:
             problem = f"cannot listen on {host!r} port {port}: {error.strerror}"
             raise OSError(error.errno, problem) from error
-        self._listeners.append(listener)
+        self._listeners[listener] = name
         bound: int = listener.getsockname()[1]
         return bound
 
@@ -132,22 +135,21 @@ class Server:
                 self._loop.call_later(ACCEPT_RETRY_SECONDS, self._accept_again, listener)
                 return
             try:
-                self._welcome(sock, address)
+                self._welcome(sock, address, self._listeners[listener])
             except OSError:
                 sock.close()  # it left again already
 
-    def _welcome(self, sock: socket.socket, address: tuple[Any, ...]) -> None:
+    def _welcome(self, sock: socket.socket, address: tuple[Any, ...], listener: str) -> None:
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         if self._send_buffer_bytes > 0:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._send_buffer_bytes)
-        client_host = address[0].removeprefix(IPV4_IN_IPV6)
-        peer = Peer(client_host, address[1], sock.getsockname()[0].removeprefix(IPV4_IN_IPV6))
+        session = Session(address[0].removeprefix(IPV4_IN_IPV6), address[1], listener)
         self._connections.add(
             Connection(
                 sock,
-                peer,
+                session,
                 handle=self._handle,
                 buffers=self._buffers,
                 loop=self._loop,

@@ -29,6 +29,20 @@ TRANSACTION_STATE_TOPIC = "__transaction_state"
 RESERVED_TOPICS = frozenset({CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC})
 
 
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Whom a client was found to be."""
+
+    kind: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.name}"
+
+
+ANONYMOUS = Principal("User", "ANONYMOUS")  # a client that was not asked who it is
+
+
 class TopicPartition(NamedTuple):
     """One partition of a topic, by the topic's name."""
 

@@ -11,7 +11,9 @@ import termios
 from collections.abc import Coroutine
 from typing import Any
 
-from tidelog_node.connection import Connection, FrameHandler, LoopBuffers, Peer
+from tidelog_node.connection import Connection, FrameHandler, LoopBuffers
+
+from tests.node.contexts import a_session
 
 SOCKET_BUFFER_BYTES = 1 << 20  # the system gives less
 REQUEST = struct.pack(">i", 8) + bytes(8)
@@ -44,7 +46,7 @@ def connect(
     accepted.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BUFFER_BYTES)
     served = Connection(
         accepted,
-        Peer("127.0.0.1", client.getsockname()[1], "127.0.0.1"),
+        a_session(client.getsockname()[1]),
         handle=handle,
         buffers=buffers or loop_buffers(),
         loop=asyncio.get_running_loop(),

@@ -8,8 +8,7 @@ import struct
 from collections.abc import Callable
 
 import pytest
-from tidelog_node.connection import CloseConnection, DeferredCall
-from tidelog_node.owed_reply import OwedReply, Reply
+from tidelog_node.answers import Answer, CloseConnection, ControlReply, OwedReply, Reply
 
 from tests.node.served_connections import (
     REQUEST,
@@ -25,16 +24,16 @@ SECONDS_MAX = 30.0
 class Handler:
     """Answers every second request at once or later, and the others by a call."""
 
-    def __init__(self, first: Callable[[], OwedReply | Reply], *, answer: bytes = b"c") -> None:
+    def __init__(self, first: Callable[[], Answer], *, answer: bytes = b"c") -> None:
         self.ran_count = 0
         self._first = first
         self._answer = answer
         self._seen_count = 0
 
-    def __call__(self, _: memoryview, __: object) -> OwedReply | Reply | DeferredCall:
+    def __call__(self, _: memoryview, __: object) -> Answer:
         """Answer as the first of a pair, or with a call."""
         self._seen_count += 1
-        return self._first() if self._seen_count % 2 else self._run
+        return self._first() if self._seen_count % 2 else ControlReply(self._run)
 
     async def _run(self) -> Reply:
         self.ran_count += 1
@@ -59,7 +58,7 @@ def test_a_control_request_that_fails_gives_its_memory_back_and_ends_the_connect
             raise problem
 
         owner, buffers = Owner(), loop_buffers()
-        client, _ = connect(lambda _, __: fail, owner=owner, buffers=buffers)
+        client, _ = connect(lambda _, __: ControlReply(fail), owner=owner, buffers=buffers)
         client.sendall(REQUEST * 3)
         await until(lambda: bool(owner.tasks) and all(task.done() for task in owner.tasks))
         assert client.recv(1) == b""
@@ -77,7 +76,7 @@ def test_a_control_request_that_is_cancelled_gives_its_memory_back() -> None:
             return []
 
         owner, buffers = Owner(), loop_buffers()
-        client, _ = connect(lambda _, __: wait, owner=owner, buffers=buffers)
+        client, _ = connect(lambda _, __: ControlReply(wait), owner=owner, buffers=buffers)
         client.sendall(REQUEST * 3)
         await until(lambda: bool(owner.tasks))
         await asyncio.sleep(0)
@@ -243,7 +242,7 @@ def test_control_requests_wait_for_memory_and_small_ones_pass() -> None:
         memory = buffers.memory
         clients, served = [], []
         for _ in range(12):
-            client, connection = connect(lambda _, __: answer, buffers=buffers)
+            client, connection = connect(lambda _, __: ControlReply(answer), buffers=buffers)
             client.setblocking(False)
             clients.append(client)
             served.append(connection)

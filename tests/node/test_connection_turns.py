@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from tidelog_core.model import FileSlice, ReadableFile
 from tidelog_node import connection
-from tidelog_node.connection import CloseConnection, Connection, Peer
-from tidelog_node.owed_reply import OwedReply, Reply
+from tidelog_node.answers import CloseConnection, OwedReply, Reply
+from tidelog_node.connection import Connection
+from tidelog_node.session import Session
 
 from tests.node.cold_files import write_cold
 from tests.node.served_connections import REQUEST, connect, unread_bytes
@@ -30,10 +31,10 @@ def test_a_large_answer_is_sent_in_turns_with_the_requests_of_others(
     async def run() -> None:
         sent_before: list[int] = []
 
-        def answer_large(_: memoryview, __: Peer) -> Reply:
+        def answer_large(_: memoryview, __: Session) -> Reply:
             return [FileSlice(ReadableFile(tmp_path / "log"), 0, SLICE_BYTES)]
 
-        def answer_small(_: memoryview, __: Peer) -> Reply:
+        def answer_small(_: memoryview, __: Session) -> Reply:
             sent_before.append(unread_bytes(large))
             return [b"small"]
 
@@ -59,7 +60,7 @@ def test_a_slice_that_is_on_the_disk_alone_is_read_by_another_thread(tmp_path: P
     data = os.urandom(2 * connection.SLICE_BYTES_READ_IN + SLICE_BYTES)
     write_cold(tmp_path / "log", data)
 
-    def answer(_: memoryview, __: Peer) -> Reply:
+    def answer(_: memoryview, __: Session) -> Reply:
         return [b"head", FileSlice(ReadableFile(tmp_path / "log"), 0, len(data)), b"tail"]
 
     async def received_by(client: socket.socket) -> bytes:
@@ -114,7 +115,7 @@ def test_owed_replies_leave_together_and_in_the_order_of_their_requests() -> Non
     async def run() -> None:
         owed: list[OwedReply] = []
 
-        def answer_later(_: memoryview, __: Peer) -> OwedReply:
+        def answer_later(_: memoryview, __: Session) -> OwedReply:
             owed.append(OwedReply())
             return owed[-1]
 
@@ -142,7 +143,7 @@ def test_an_owed_reply_that_fails_ends_the_connection() -> None:
     async def run() -> None:
         owed: list[OwedReply] = []
 
-        def answer_later(_: memoryview, __: Peer) -> OwedReply:
+        def answer_later(_: memoryview, __: Session) -> OwedReply:
             owed.append(OwedReply())
             return owed[-1]
 

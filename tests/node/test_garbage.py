@@ -11,7 +11,8 @@ from pathlib import Path
 
 from tidelog_node.wire.produce import ProduceRequest
 
-from tests.node.replication.led_node import PEER, PRODUCE_VERSION, led_node
+from tests.node.contexts import context_of
+from tests.node.replication.led_node import PRODUCE_VERSION, led_node
 from tests.node.wire_client import a_batch
 
 OBJECTS_MAX = 50_000  # about 10 ms
@@ -54,7 +55,7 @@ def test_nothing_of_a_refused_produce_is_left_to_collections(tmp_path: Path) -> 
             del records
             gc.disable()
             try:
-                assert node.produce.handle(request, PRODUCE_VERSION, 1, PEER)
+                assert node.produce.handle(request, context_of(PRODUCE_VERSION, api_key=0))
                 del request
                 assert alive() is None
             finally:

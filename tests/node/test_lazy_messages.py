@@ -36,7 +36,7 @@ import asyncio, sys, threading
 from tidelog_node import lazy_messages
 lazy_messages.install()
 from kio.schema.describe_groups.v6 import response
-from tidelog_node.connection import Peer
+from tidelog_node.session import Session
 from tidelog_node.dispatch import Dispatch
 from tidelog_node.routes import Route
 from tidelog_node.wire.messages import build
@@ -53,7 +53,7 @@ async def main():
     route = Route(15, 0, 6, answer)
     dispatch = Dispatch((), (route,), elements_max=10_000, partitions_max=1)
     frame = memoryview(describe_groups(5_000))[4:]
-    size, body = await dispatch(frame, Peer("127.0.0.1", 1, "127.0.0.1"))()
+    size, body = await dispatch(frame, Session("127.0.0.1", 1, "PLAINTEXT")).call()
     dispatch.close()
     print(len(body) > 5_000)
 asyncio.run(main())

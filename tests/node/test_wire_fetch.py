@@ -192,7 +192,9 @@ def test_kio_reads_what_is_encoded(
         )
         for name, partitions in topics
     ]
-    segments = encode_fetch(version, 42, answers, error_code=error_code, endpoints=endpoints)
+    segments = encode_fetch(
+        version, 42, answers, error_code=error_code, endpoints=endpoints, throttle_ms=250
+    )
     data = b"".join(
         content[s.position : s.position + s.size_bytes] if isinstance(s, FileSlice) else bytes(s)
         for s in segments
@@ -201,6 +203,7 @@ def test_kio_reads_what_is_encoded(
     response, _ = entity_reader(load_response_schema(1, version))(
         memoryview(data), 8 + (version >= FLEXIBLE_FROM)
     )
+    assert response.throttle_time.total_seconds() == 0.25
     if version >= 7:
         assert response.error_code is ErrorCode(error_code)
         assert response.session_id == 0

@@ -162,18 +162,21 @@ endpoints = st.lists(
     topics=st.lists(st.tuples(topic_names, st.lists(results, max_size=3)), max_size=3),
     endpoints=endpoints,
     correlation_id=st.integers(0, 2**31 - 1),
+    throttle_ms=st.sampled_from([0, 250]),
 )
 def test_kio_reads_what_is_encoded(
     version: int,
     topics: list[tuple[str, list[ProduceResult]]],
     endpoints: list[Endpoint],
     correlation_id: int,
+    throttle_ms: int,
 ) -> None:
     by_id = version >= TOPIC_ID_FROM
     named = [
         (topic_id_of(name).bytes if by_id else name.encode(), results) for name, results in topics
     ]
-    data = bytes(encode_produce(version, correlation_id, named, endpoints))
+    encoded = encode_produce(version, correlation_id, named, endpoints, throttle_ms=throttle_ms)
+    data = bytes(encoded)
     size, correlation = struct.unpack_from(">ii", data)
     assert size == len(data) - 4
     assert correlation == correlation_id
@@ -181,6 +184,7 @@ def test_kio_reads_what_is_encoded(
     schema = load_response_schema(0, version)
     response, end = entity_reader(schema)(memoryview(data), 8 + is_flexible)
     assert 8 + is_flexible + end == len(data) or end == len(data)
+    assert response.throttle_time == datetime.timedelta(milliseconds=throttle_ms)
     assert len(response.responses) == len(topics)
     for topic, (name, expected) in zip(response.responses, topics, strict=True):
         assert (topic.topic_id == topic_id_of(name)) if by_id else (topic.name == name)

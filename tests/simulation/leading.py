@@ -22,15 +22,17 @@ from tidelog_core.errors import (
     TidelogError,
 )
 from tidelog_core.model import TopicPartition
+from tidelog_node.answers import OwedReply
 from tidelog_node.disk.data_disk import DataDisk
 from tidelog_node.fetch_sessions import FetchSessions
 from tidelog_node.handlers.fetch import FetchHandler
 from tidelog_node.handlers.served_fetch import FetchServing
-from tidelog_node.owed_reply import OwedReply
 from tidelog_node.replica import Replica, ReplicaWaiter
+from tidelog_node.routes import RequestContext
 from tidelog_node.wire.fetch import FetchRequest
 from tidelog_node.wire.fetch_answer import FetchResult
 
+from tests.node.contexts import context_of
 from tests.simulation.sim_log import Entry
 from tests.simulation.world import World
 
@@ -209,9 +211,7 @@ class SimServing(FetchServing):
         results = tuple(result for _, found in topics for result in found)
         return FetchedAnswer(ErrorCode.none, session_id, results)
 
-    def refuse(
-        self, version: int, correlation_id: int, error_code: int, *, session_id: int = 0
-    ) -> Any:
+    def refuse(self, context: RequestContext, error_code: int, *, session_id: int = 0) -> Any:
         return FetchedAnswer(ErrorCode(error_code), session_id)
 
 
@@ -267,7 +267,7 @@ class FetchSide:
 
     def serve(self, request: FetchRequest, answer: Callable[[FetchedAnswer], None]) -> None:
         """Answer the request, now or later."""
-        reply: Any = self._handler.handle(request, FETCH_VERSION, 0)
+        reply: Any = self._handler.handle(request, context_of(FETCH_VERSION))
         if not isinstance(reply, OwedReply):
             answer(reply)
             return

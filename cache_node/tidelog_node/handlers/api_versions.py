@@ -37,12 +37,12 @@ class ApiVersionsHandler:
         self, request: wire_request.ApiVersionsRequest, context: RequestContext
     ) -> wire_response.ApiVersionsResponse:
         """Return the table."""
-        is_valid = context.api_version < SOFTWARE_FROM or (
-            _SOFTWARE.fullmatch(request.client_software_name)
-            and _SOFTWARE.fullmatch(request.client_software_version)
-        )
-        if not is_valid:
-            return build(wire_response.ApiVersionsResponse, error_code=ErrorCode.invalid_request)
+        if context.api_version >= SOFTWARE_FROM:
+            name, version = request.client_software_name, request.client_software_version
+            if not _SOFTWARE.fullmatch(name) or not _SOFTWARE.fullmatch(version):
+                error_code = ErrorCode.invalid_request
+                return build(wire_response.ApiVersionsResponse, error_code=error_code)
+            context.session.software_name, context.session.software_version = name, version
         return build(
             wire_response.ApiVersionsResponse,
             error_code=ErrorCode.none,

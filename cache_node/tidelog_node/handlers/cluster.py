@@ -12,7 +12,7 @@ from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.store import MetadataStore
 
 from tidelog_node.handlers.authorized_operations import NOT_REQUESTED, ON_CLUSTER
-from tidelog_node.handlers.live_brokers import LiveBrokers, registered_brokers
+from tidelog_node.handlers.live_brokers import LiveBrokers, ReachableBrokers, registered_brokers
 from tidelog_node.handlers.metadata import controller_id
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.wire.messages import build
@@ -35,7 +35,7 @@ class ClusterHandlers:
         live_brokers: LiveBrokers = registered_brokers,
     ) -> None:
         self._view = view
-        self._live_brokers = live_brokers
+        self._reachable_brokers = ReachableBrokers(live_brokers)
         self._broker_id = broker_id
 
     def routes(self) -> list[Route]:
@@ -43,7 +43,7 @@ class ClusterHandlers:
         return [Route(DESCRIBE_CLUSTER_KEY, 0, 2, self.describe_cluster)]
 
     async def describe_cluster(
-        self, request: cluster_request.DescribeClusterRequest, _: RequestContext
+        self, request: cluster_request.DescribeClusterRequest, context: RequestContext
     ) -> cluster_response.DescribeClusterResponse:
         """Answer DescribeCluster."""
         if request.endpoint_type != BROKERS:
@@ -58,8 +58,8 @@ class ClusterHandlers:
                 if is_known
                 else f"Unsupported endpoint type {request.endpoint_type}",
             )
-        image = self._view.image
-        brokers = self._live_brokers(image)
+        image, listener = self._view.image, context.session.listener
+        brokers = self._reachable_brokers(image, listener)
         requested = request.include_cluster_authorized_operations
         return build(
             cluster_response.DescribeClusterResponse,
@@ -70,11 +70,12 @@ class ClusterHandlers:
                 build(
                     cluster_response.DescribeClusterBroker,
                     broker_id=broker.broker_id,
-                    host=broker.endpoint.host,
-                    port=broker.endpoint.port,
+                    host=endpoint.host,
+                    port=endpoint.port,
                     rack=broker.rack,
                 )
                 for broker in brokers.values()
+                if (endpoint := broker.endpoint_of(listener)) is not None
             ),
             cluster_authorized_operations=ON_CLUSTER if requested else NOT_REQUESTED,
         )

@@ -115,7 +115,7 @@ class ConsumerGroupHandlers:
             assignor=request.server_assignor,
             owned=_owned(request.topic_partitions),
             client_id=context.client_id or "",
-            client_host=f"/{context.client_host}",  # as Java prints an address
+            client_host=f"/{context.session.client_host}",  # as Java prints an address
         )
 
     async def _describe(

@@ -23,8 +23,7 @@ from tidelog_core.config import NodeConfig
 from tidelog_core.errors import ErrorCode
 from tidelog_core.fetch_epochs import FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION
 
-from tidelog_node.connection import Peer
-from tidelog_node.dispatch import HotRoute
+from tidelog_node.answers import Answer, OwedReply, Reply, TaskReply
 from tidelog_node.fetch_lists import FetchLists, FullList, RecalledFetch
 from tidelog_node.fetch_sessions import FetchSession, may_keep
 from tidelog_node.handlers.fetch_reading import (
@@ -41,9 +40,9 @@ from tidelog_node.handlers.served_fetch import (
     SessionFetch,
     terms_of,
 )
-from tidelog_node.owed_reply import OwedReply, Reply
 from tidelog_node.replica import Replica
 from tidelog_node.replicas import ReplicaManager
+from tidelog_node.routes import HotRoute, RequestContext
 from tidelog_node.tier.remote_reads import wait_for_all
 from tidelog_node.wire import fetch
 from tidelog_node.wire.fetch import FetchRequest, FetchTopic, parse_fetch
@@ -92,7 +91,6 @@ class FetchHandler:
             handle=self.handle,
             advertised_min_version=fetch.VERSION_MIN,
             names_replica=True,
-            wants_peer=True,
             weigh=self.weigh,
             recall=self.lists.recall,
         )
@@ -120,35 +118,27 @@ class FetchHandler:
             return request.element_count + len(session.partitions)
         return request.element_count + len(session.dirty)
 
-    def handle(
-        self,
-        request: FetchRequest,
-        version: int,
-        correlation_id: int,
-        peer: Peer | None = None,
-    ) -> Reply | OwedReply | asyncio.Future[Reply]:
-        """Return the answer, or what will have it. ``peer`` is the connection, if it is one."""
-        serving, epoch = self.serving, request.session_epoch
+    def handle(self, request: FetchRequest, context: RequestContext) -> Answer:
+        """Return the answer, or what will have it."""
+        serving, epoch, version = self.serving, request.session_epoch, context.api_version
         topics = request.topics
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             if request.session_id != NO_SESSION:
                 self._close_session(request)
-            listed = self._list_of(request, version, peer)
+            listed = self._list_of(request, context)
             if listed is not None:
                 topics = [(partition.topic, [partition.wanted]) for partition in listed.dirty]
-                served: ServedFetch = ListedFetch(serving, request, version, correlation_id, listed)
+                served: ServedFetch = ListedFetch(serving, request, context, listed)
             else:
-                served = FullFetch(
-                    serving, request, version, correlation_id, opens_session=epoch == INITIAL_EPOCH
-                )
+                served = FullFetch(serving, request, context, opens_session=epoch == INITIAL_EPOCH)
         else:
             session = self._session_of(request, version)
             if not isinstance(session, FetchSession):
-                return serving.refuse(version, correlation_id, session)
+                return serving.refuse(context, session)
             if session.is_ended:  # It had nothing left.
-                served = FullFetch(serving, request, version, correlation_id, opens_session=False)
+                served = FullFetch(serving, request, context, opens_session=False)
             else:
-                served = SessionFetch(serving, request, version, correlation_id, session)
+                served = SessionFetch(serving, request, context, session)
         unopened = self._unopened(topics, request, version)
         if unopened:
             return self._start(self._answer_opened(unopened, served))
@@ -156,13 +146,13 @@ class FetchHandler:
 
     # -- sessions and lists
 
-    def _list_of(self, request: FetchRequest, version: int, peer: Peer | None) -> FullList | None:
+    def _list_of(self, request: FetchRequest, context: RequestContext) -> FullList | None:
         """Return the kept list that a request without session is served from, if there is one."""
-        if peer is None or request.session_epoch != FINAL_EPOCH or request.session_id != NO_SESSION:
+        if request.session_epoch != FINAL_EPOCH or request.session_id != NO_SESSION:
             return None
         now_ms = self.serving.now_ms()
         if not isinstance(request, RecalledFetch):
-            return self.lists.keep(request, version, peer, now_ms)
+            return self.lists.keep(request, context.api_version, context.session, now_ms)
         assert request.listed is not None
         self.sessions.touch(request.listed, now_ms)
         return request.listed
@@ -256,15 +246,15 @@ class FetchHandler:
         """Open logs on another thread, since it takes a dozen small reads each; then answer."""
         await self._replicas.open_logs(unopened)
         answer = self._answer(served)
-        return await answer if isinstance(answer, OwedReply | asyncio.Future) else answer
+        return await answer if isinstance(answer, OwedReply) else answer
 
-    def _start(self, work: Coroutine[Any, Any, Reply]) -> asyncio.Task[Reply]:
+    def _start(self, work: Coroutine[Any, Any, Reply]) -> TaskReply:
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        return task
+        return TaskReply(task)
 
-    def _answer(self, served: ServedFetch) -> Reply | OwedReply | asyncio.Future[Reply]:
+    def _answer(self, served: ServedFetch) -> Answer:
         overtaken = served.overtaken()
         if overtaken is not None:
             return overtaken  # The wake-ups of its session are the later request's.

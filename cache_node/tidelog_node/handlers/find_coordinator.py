@@ -23,13 +23,13 @@ from tidelog_core.errors import (
     InvalidRequest,
     TidelogError,
 )
+from tidelog_core.metadata.endpoints import BrokerEndpoint
 from tidelog_core.metadata.groups import shard_of_group
 from tidelog_core.metadata.image import ClusterView
-from tidelog_core.metadata.records import Broker
 from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.model import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 
-from tidelog_node.handlers.live_brokers import LiveBrokers, registered_brokers
+from tidelog_node.handlers.live_brokers import LiveBrokers, ReachableBrokers, registered_brokers
 from tidelog_node.request_turns import RequestTurn
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.wire.messages import build
@@ -46,11 +46,14 @@ class KeyType(IntEnum):
     TRANSACTION = 1
 
 
+_Coordinator = tuple[int, BrokerEndpoint]  # the broker's id, and where the client reaches it
+
+
 @dataclass(frozen=True, slots=True)
 class _Found:
     """The coordinator, or why there is none."""
 
-    broker: Broker | None
+    coordinator: _Coordinator | None
     error: TidelogError | None
 
 
@@ -68,7 +71,7 @@ class FindCoordinatorHandlers:
         live_brokers: LiveBrokers = registered_brokers,
     ) -> None:
         self._view = view
-        self._live_brokers = live_brokers
+        self._reachable_brokers = ReachableBrokers(live_brokers)
         self._admin = ClusterAdmin(
             store=store,
             view=view,
@@ -86,19 +89,19 @@ class FindCoordinatorHandlers:
         ]
 
     async def find_one(
-        self, request: single_request.FindCoordinatorRequest, _: RequestContext
+        self, request: single_request.FindCoordinatorRequest, context: RequestContext
     ) -> single_response.FindCoordinatorResponse:
         """Answer the versions that ask for one key."""
-        found = await self._find(request.key_type, request.key)
+        found = await self._find(request.key_type, request.key, context)
         return build(single_response.FindCoordinatorResponse, **_fields(found))
 
     async def find_many(
-        self, request: batched_request.FindCoordinatorRequest, _: RequestContext
+        self, request: batched_request.FindCoordinatorRequest, context: RequestContext
     ) -> batched_response.FindCoordinatorResponse:
         """Answer the versions that ask for many keys."""
         coordinators = []
         async for key in RequestTurn().each(request.coordinator_keys):
-            found = await self._find(request.key_type, key)
+            found = await self._find(request.key_type, key, context)
             coordinators.append(build(batched_response.Coordinator, key=key, **_fields(found)))
         return build(batched_response.FindCoordinatorResponse, coordinators=tuple(coordinators))
 
@@ -111,13 +114,13 @@ class FindCoordinatorHandlers:
             logger.warning("coordination not set up", extra={"topic": topic, "reason": str(error)})
             raise CoordinatorNotAvailable(f"{topic}: {error}") from error
 
-    async def _find(self, key_type: int, key: str) -> _Found:
+    async def _find(self, key_type: int, key: str, context: RequestContext) -> _Found:
         try:
-            return _Found(await self._coordinator(key_type, key), None)
+            return _Found(await self._coordinator(key_type, key, context.session.listener), None)
         except TidelogError as error:
             return _Found(None, error.with_traceback(None))
 
-    async def _coordinator(self, key_type: int, key: str) -> Broker:
+    async def _coordinator(self, key_type: int, key: str, listener: str) -> _Coordinator:
         match key_type:
             case KeyType.GROUP:
                 topic = CONSUMER_OFFSETS_TOPIC
@@ -131,14 +134,15 @@ class FindCoordinatorHandlers:
         if not partitions:
             raise CoordinatorNotAvailable(f"{topic} was deleted")
         leader = partitions[shard_of_group(key, len(partitions))].leader
-        broker = self._live_brokers(image).get(leader)
-        if broker is None:
+        broker = self._reachable_brokers(image, listener).get(leader)
+        endpoint = None if broker is None else broker.endpoint_of(listener)
+        if endpoint is None:
             raise CoordinatorNotAvailable("the coordinator is not available")
-        return broker
+        return leader, endpoint
 
 
 def _fields(found: _Found) -> dict[str, object]:
-    if found.broker is None:
+    if found.coordinator is None:
         assert found.error is not None
         error = found.error
         return {
@@ -148,10 +152,10 @@ def _fields(found: _Found) -> dict[str, object]:
             "host": "",
             "port": -1,
         }
-    broker = found.broker
+    broker_id, endpoint = found.coordinator
     return {
         "error_code": ErrorCode.none,
-        "node_id": broker.broker_id,
-        "host": broker.endpoint.host,
-        "port": broker.endpoint.port,
+        "node_id": broker_id,
+        "host": endpoint.host,
+        "port": endpoint.port,
     }

@@ -100,7 +100,7 @@ class GroupHandlers:
                 client_id if instance_id is None else instance_id
             ),
             client_id=client_id,
-            client_host=f"/{context.client_host}",  # as Java prints an address
+            client_host=f"/{context.session.client_host}",  # as Java prints an address
             protocol_type=request.protocol_type,
             protocols=tuple((p.name, p.metadata) for p in request.protocols),
             session_timeout_ms=session_timeout_ms,

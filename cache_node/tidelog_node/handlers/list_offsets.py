@@ -115,7 +115,7 @@ class ListOffsetsHandler:
                 raise NotLeaderOrFollower("this node has lost touch with the cluster")
             replica.require_readable()
             bound = _bound(replica, request)
-            found = await self._find(replica, timestamp, bound, host=context.client_host)
+            found = await self._find(replica, timestamp, bound, host=context.session.client_host)
             if request.replica_id == CONSUMER:
                 _require_settled(replica, timestamp, found, context.api_version)
             if found != _NOT_FOUND:

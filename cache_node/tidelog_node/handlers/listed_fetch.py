@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tidelog_core.fetch_epochs import NO_SESSION
 
+from tidelog_node.answers import Reply
 from tidelog_node.fetch_lists import FullList, ListedPartition
 from tidelog_node.handlers.fetch_reading import NO_REPLICAS, READ_COMMITTED, Reading
 from tidelog_node.handlers.served_fetch import FetchServing, ServedFetch
-from tidelog_node.owed_reply import Reply
 from tidelog_node.replica import ReplicaWaiter
+from tidelog_node.routes import RequestContext
 from tidelog_node.wire.fetch import FetchRequest
 from tidelog_node.wire.fetch_answer import LEADERS_FROM, FetchAnswer, FetchResult
 from tidelog_node.wire.fetch_list import write_list
@@ -22,11 +25,10 @@ class ListedFetch(ServedFetch):
         self,
         serving: FetchServing,
         request: FetchRequest,
-        version: int,
-        correlation_id: int,
+        context: RequestContext,
         listed: FullList,
     ) -> None:
-        super().__init__(serving, request, version, correlation_id)
+        super().__init__(serving, request, context)
         self._listed = listed
         listed.is_busy = True
         self._found: list[FetchResult] = []  # by the last look
@@ -83,17 +85,22 @@ class ListedFetch(ServedFetch):
         """Return every partition's result: what was found now, and what is kept."""
         listed, serving = self._listed, self.serving
         listed.is_busy = False
-        endpoints: dict[int, Endpoint] = {}
+        context = self.context
+        endpoints: Sequence[Endpoint] = ()
         are_hinted = reading.must_answer and self.version >= LEADERS_FROM
         results: list[tuple[int, FetchResult]] = []
         for partition, found in zip(self._visited, self._found, strict=True):
             result = found
             if are_hinted:
-                result = serving.with_leader(partition.topic, found, endpoints)
+                result = serving.with_leader(partition.topic, found)
             results.append((partition.place, result))
-        answer = FetchAnswer(self.version, session_id=NO_SESSION)
+        if are_hinted:
+            endpoints = serving.endpoints_of([result for _, result in results], context)
+        answer = FetchAnswer(
+            self.version, session_id=NO_SESSION, throttle_ms=context.session.throttle_ms
+        )
         write_list(answer, listed.layout, listed.answers, listed.first, results)
-        return answer.finish(self.correlation_id, list(endpoints.values()))
+        return answer.finish(context.correlation_id, endpoints)
 
     def begin_waiting(self, poll: ReplicaWaiter) -> None:
         """Have ``poll`` told of what happens to any partition: all watch their replicas."""

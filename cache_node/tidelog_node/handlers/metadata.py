@@ -41,7 +41,7 @@ from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.model import NO_LEADER
 
 from tidelog_node.handlers.authorized_operations import NOT_REQUESTED, ON_CLUSTER, ON_TOPIC
-from tidelog_node.handlers.live_brokers import LiveBrokers, registered_brokers
+from tidelog_node.handlers.live_brokers import LiveBrokers, ReachableBrokers, registered_brokers
 from tidelog_node.handlers.metadata_pieces import (
     METADATA_KEY,
     EncodedTopics,
@@ -62,9 +62,9 @@ DESCRIBED_PARTITIONS_MAX = 2000  # max.request.partition.size.limit of Kafka
 SORTED_AT_ONCE = 2_000  # names
 
 MetadataRequest: TypeAlias = "request_v10.MetadataRequest | request_v13.MetadataRequest"
-# What decides how an encoded response looks, besides the image: the API version, the
+# What decides how an encoded response looks, besides the image: the API version, the listener, the
 # flags for authorized operations, and the topics by name; None is all topics.
-CacheKey = tuple[int, bool, bool, tuple[str, ...] | None]
+CacheKey = tuple[int, str, bool, bool, tuple[str, ...] | None]
 
 
 class MetadataHandlers:
@@ -83,7 +83,7 @@ class MetadataHandlers:
         self._view = view
         self._node_config = node_config
         self._broker_id = broker_id
-        self._live_brokers = live_brokers
+        self._reachable_brokers = ReachableBrokers(live_brokers)
         self._admin = ClusterAdmin(
             store=store,
             view=view,
@@ -110,32 +110,32 @@ class MetadataHandlers:
         turn = RequestTurn()
         names, ids = await _named(topics or (), turn)
         if version < 12 and (ids or None in names):
-            return await self._refused(topics or (), request, version)
+            return await self._refused(topics or (), request, context)
         if topics is None or (version == 0 and not topics):
             image = await self._refreshed()
             everyone = tuple(image.topics)
-            return await self._known(image, everyone, request, version, is_all=True)
+            return await self._known(image, everyone, request, context, is_all=True)
         if ids:
-            return await self._by_id(ids, request, version)
+            return await self._by_id(ids, request, context)
         wanted = tuple([name or "" async for name in turn.each(names)])
         image = self._view.image
         if not all([name in image.topics async for name in turn.each(wanted)]):
             image = await self._refreshed()
         unknown = [name async for name in turn.each(wanted) if name not in image.topics]
         if not unknown:
-            return await self._known(image, wanted, request, version)
+            return await self._known(image, wanted, request, context)
         errors = await self._create_or_refuse(unknown, request, turn)
         image = self._view.image
         answers = [
-            await self._topic(image, image.topics[name], request, version, turn)
+            await self._topic(image, image.topics[name], request, context, turn)
             if name in image.topics
             else self._no_topic(errors.get(name, ErrorCode.unknown_topic_or_partition), name=name)
             async for name in turn.each(wanted)
         ]
-        return self._response(image, answers, request, version)
+        return self._response(image, answers, request, context)
 
     async def describe_topic_partitions(
-        self, request: describe_request.DescribeTopicPartitionsRequest, _: RequestContext
+        self, request: describe_request.DescribeTopicPartitionsRequest, context: RequestContext
     ) -> describe_response.DescribeTopicPartitionsResponse:
         """Answer DescribeTopicPartitions: topics in order, from the cursor, up to the limit."""
         turn = RequestTurn()
@@ -176,7 +176,7 @@ class MetadataHandlers:
                     describe_response.Cursor, topic_name=name, partition_index=first
                 )
                 break
-            answers.append(_describe(self._live_brokers(image), topic, partitions))
+            answers.append(_describe(self._brokers(image, context), topic, partitions))
             limit -= len(partitions)
             if first + len(partitions) < topic.partition_count:
                 next_cursor = build(
@@ -191,6 +191,9 @@ class MetadataHandlers:
             next_cursor=next_cursor,
         )
 
+    def _brokers(self, image: ClusterImage, context: RequestContext) -> Mapping[int, Broker]:
+        return self._reachable_brokers(image, context.session.listener)
+
     async def _refreshed(self) -> ClusterImage:
         """Return the newest image, or the one at hand while the store is away."""
         try:
@@ -199,7 +202,9 @@ class MetadataHandlers:
             logger.warning("answers from an older image", extra={"reason": str(error)})
             return self._view.image
 
-    async def _by_id(self, ids: Collection[UUID], request: MetadataRequest, version: int) -> object:
+    async def _by_id(
+        self, ids: Collection[UUID], request: MetadataRequest, context: RequestContext
+    ) -> object:
         image = self._view.image
         if not all(topic_id in image.topic_names for topic_id in ids):
             image = await self._refreshed()
@@ -210,9 +215,9 @@ class MetadataHandlers:
             answers.append(
                 self._no_topic(ErrorCode.unknown_topic_id, topic_id=topic_id)
                 if topic is None
-                else await self._topic(image, topic, request, version, turn)
+                else await self._topic(image, topic, request, context, turn)
             )
-        return self._response(image, answers, request, version)
+        return self._response(image, answers, request, context)
 
     async def _create_or_refuse(
         self, names: Sequence[str], request: MetadataRequest, turn: RequestTurn
@@ -250,17 +255,19 @@ class MetadataHandlers:
         image: ClusterImage,
         names: tuple[str, ...],
         request: MetadataRequest,
-        version: int,
+        context: RequestContext,
         *,
         is_all: bool = False,
     ) -> bytes:
+        version = context.api_version
         key: CacheKey = (
             version,
+            context.session.listener,
             request.include_topic_authorized_operations,
             getattr(request, "include_cluster_authorized_operations", False),
             None if is_all else names,
         )
-        brokers = self._live_brokers(image)
+        brokers = self._brokers(image, context)
         encoded = self._cache.get(image, brokers, key)
         if encoded is None:
             turn = RequestTurn()
@@ -276,14 +283,14 @@ class MetadataHandlers:
                 async for name in turn.each(names)
             ]
             nothing = write_response(
-                METADATA_KEY, version, self._response(image, (), request, version)
+                METADATA_KEY, version, self._response(image, (), request, context)
             )
             encoded = join_topics(nothing, topics, version)
             self._cache.put(image, brokers, key, encoded)
         return encoded
 
     async def _refused(
-        self, topics: Sequence[Any], request: MetadataRequest, version: int
+        self, topics: Sequence[Any], request: MetadataRequest, context: RequestContext
     ) -> object:
         answers = [
             self._no_topic(
@@ -293,19 +300,19 @@ class MetadataHandlers:
             )
             async for topic in RequestTurn().each(topics)
         ]
-        return self._response(self._view.image, answers, request, version)
+        return self._response(self._view.image, answers, request, context)
 
     async def _topic(
         self,
         image: ClusterImage,
         topic: Topic,
         request: MetadataRequest,
-        version: int,
+        context: RequestContext,
         turn: RequestTurn,
     ) -> object:
-        brokers = self._live_brokers(image)
+        brokers = self._brokers(image, context)
         partitions = [
-            _partition(brokers, partition, version)
+            _partition(brokers, partition, context.api_version)
             async for partition in turn.each(image.partitions(topic.name))
         ]
         return _known_topic(topic, tuple(partitions), request)
@@ -342,25 +349,26 @@ class MetadataHandlers:
         image: ClusterImage,
         topics: Sequence[object],
         request: MetadataRequest,
-        version: int,
+        context: RequestContext,
     ) -> object:
-        brokers = self._live_brokers(image)
+        brokers = self._brokers(image, context)
         shared = {
             "brokers": tuple(
                 build(
                     response_v13.MetadataResponseBroker,
                     node_id=broker.broker_id,
-                    host=broker.endpoint.host,
-                    port=broker.endpoint.port,
+                    host=endpoint.host,
+                    port=endpoint.port,
                     rack=broker.rack,
                 )
                 for broker in brokers.values()
+                if (endpoint := broker.endpoint_of(context.session.listener)) is not None
             ),
             "cluster_id": image.cluster_id,
             "controller_id": controller_id(brokers, self._broker_id),
             "topics": tuple(topics),
         }
-        if version >= 11:
+        if context.api_version >= 11:
             return build(response_v13.MetadataResponse, error_code=ErrorCode.none, **shared)
         requested = getattr(request, "include_cluster_authorized_operations", False)
         operations = ON_CLUSTER if requested else NOT_REQUESTED

@@ -14,8 +14,9 @@ from typing import NamedTuple
 
 from tidelog_core.errors import ErrorCode, NotLeaderOrFollower, TidelogError
 
-from tidelog_node.owed_reply import OwedReply, Reply
+from tidelog_node.answers import OwedReply, Reply
 from tidelog_node.replica import Replica
+from tidelog_node.routes import RequestContext
 from tidelog_node.wire.primitives import cut_error_text
 from tidelog_node.wire.produce import ProduceResult
 
@@ -77,18 +78,14 @@ class OwedAnswer(OwedReply):
         "_missing_count",
         "_owner",
         "acks",
-        "correlation_id",
+        "context",
         "deadline",
         "topics",
-        "version",
     )
 
-    def __init__(
-        self, owner: OwedAnswers, version: int, correlation_id: int, topics: Topics
-    ) -> None:
+    def __init__(self, owner: OwedAnswers, context: RequestContext, topics: Topics) -> None:
         super().__init__()
-        self.version = version
-        self.correlation_id = correlation_id
+        self.context = context
         self.topics = topics
         self.acks: Sequence[OwedAck] = ()
         self.deadline = 0.0  # the loop's time

@@ -36,16 +36,22 @@ from tidelog_core.log.values import AppendInfo
 from tidelog_core.log.verification import VerificationGuard
 from tidelog_core.records.batch import HEADER_SIZE, LOG_OVERHEAD, MAGIC, parse_header
 
-from tidelog_node.connection import CloseConnection, Peer
-from tidelog_node.dispatch import HotRoute
+from tidelog_node.answers import (
+    NO_ANSWER,
+    Answer,
+    CloseConnection,
+    HeldReply,
+    OwedReply,
+    Reply,
+    TaskReply,
+)
 from tidelog_node.handlers.batch_looks import BatchLooks, Looked, has_to_look
 from tidelog_node.handlers.owed_answers import OwedAck, OwedAnswer, OwedAnswers, OwedFlush, Topics
-from tidelog_node.held_reply import HeldReply
 from tidelog_node.inspection.host_bytes import HostBytes
 from tidelog_node.inspection.inspector import BatchInspector
-from tidelog_node.owed_reply import OwedReply, Reply
 from tidelog_node.replica import Replica
 from tidelog_node.replicas import ReplicaManager
+from tidelog_node.routes import HotRoute, RequestContext
 from tidelog_node.transactions.produce_gate import NotVerified, ProduceGate, Turn, Verified
 from tidelog_node.upkeep.flushing import Flusher
 from tidelog_node.wire import produce
@@ -120,35 +126,22 @@ class ProduceHandler:
             parse=parse_produce,
             handle=self.handle,
             advertised_min_version=ADVERTISED_MIN_VERSION,
-            wants_peer=True,
         )
 
-    def handle(
-        self, request: ProduceRequest, version: int, correlation_id: int, peer: Peer
-    ) -> Reply | OwedReply | asyncio.Future[Reply] | None:
+    def handle(self, request: ProduceRequest, context: RequestContext) -> Answer:
         """Append what the request holds and return the answer. Raises ``CloseConnection``."""
         acks = request.acks
         if not ACKS_ALL <= acks <= 1:
-            topics = _same_error(request, ErrorCode.invalid_required_acks)
-            return [encode_produce(version, correlation_id, topics)]
+            return self._encode(context, _same_error(request, ErrorCode.invalid_required_acks))
         looked: Looked | None = None
-        led_by = self._led_by(version)
+        led_by = self._led_by(context)
         if has_to_look(request, led_by):
             looked = self._looks.look(request, led_by)
             if looked.is_spent:
-                host = peer.client_host
-                return self._hold(request, version, correlation_id, looked, host=host)
-        return self._carry_out(request, version, correlation_id, looked)
+                return self._hold(request, context, looked)
+        return self._carry_out(request, context, looked)
 
-    def _hold(
-        self,
-        request: ProduceRequest,
-        version: int,
-        correlation_id: int,
-        looked: Looked,
-        *,
-        host: str,
-    ) -> Reply | HeldReply:
+    def _hold(self, request: ProduceRequest, context: RequestContext, looked: Looked) -> Answer:
         """Have the batches looked into elsewhere; then append them and answer.
 
         If the client leaves before its answer, batches that are not in the log yet are dropped:
@@ -156,51 +149,32 @@ class ProduceHandler:
         all the same, because its client may well leave once everything is sent.
         """
         request = looked.without_refused(request)
-        size_bytes = _size_bytes(request)
+        host, size_bytes = context.session.client_host, _size_bytes(request)
         if not self._held.take(host, size_bytes):
             if not request.acks:
                 raise CloseConnection("too many batches wait to be looked into", is_expected=True)
-            topics = _same_error(request, ErrorCode.request_timed_out)
-            return [encode_produce(version, correlation_id, topics)]
+            return self._encode(context, _same_error(request, ErrorCode.request_timed_out))
         # The receive buffer is used again before that.
         request = _kept_request(request)
-        held = HeldReply(loop=asyncio.get_running_loop())
-        work = self._start(
-            self._look_and_carry_out(
-                request, version, correlation_id, looked.for_copy(), held, host=host
-            )
-        )
-
-        def on_done(done: asyncio.Task[Reply]) -> None:
-            self._held.give_back(host, size_bytes)
-            held.take_from(done)
-
-        work.add_done_callback(on_done)
-        if request.acks:
-            held.add_done_callback(lambda _: work.cancel())  # Which does nothing once it is done.
+        held = HeldReply()
+        work = self._start(self._look_and_carry_out(request, context, looked.for_copy(), held))
+        work.add_done_callback(lambda _: self._held.give_back(host, size_bytes))
+        held.come_from(work, outlives_client=not request.acks)
         return held
 
     async def _look_and_carry_out(
-        self,
-        request: ProduceRequest,
-        version: int,
-        correlation_id: int,
-        looked: Looked,
-        held: HeldReply,
-        *,
-        host: str,
+        self, request: ProduceRequest, context: RequestContext, looked: Looked, held: HeldReply
     ) -> Reply:
         """Return the answer; the client's next request is handled once the batches are in.
 
         It is not where this fails: the connection is about to be closed, and what is behind a
         request that came to nothing must not be carried out.
         """
-        await self._looks.look_elsewhere(request, self._led_by(version), looked, host=host)
-        answer = self._carry_out(request, version, correlation_id, looked)
+        host = context.session.client_host
+        await self._looks.look_elsewhere(request, self._led_by(context), looked, host=host)
+        answer = self._carry_out(request, context, looked)
         held.release()
-        if isinstance(answer, (OwedReply, asyncio.Future)):
-            return await answer
-        return answer or ()
+        return await answer if isinstance(answer, OwedReply) else answer
 
     def _start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
         task = asyncio.get_running_loop().create_task(work)
@@ -209,20 +183,21 @@ class ProduceHandler:
         return task
 
     def _carry_out(
-        self, request: ProduceRequest, version: int, correlation_id: int, looked: Looked | None
-    ) -> Reply | OwedReply | asyncio.Future[Reply] | None:
+        self, request: ProduceRequest, context: RequestContext, looked: Looked | None
+    ) -> Answer:
         if request.transactional_id is not None:
-            return self._handle_transactional(request, version, correlation_id, looked)
-        return self._append(request, version, correlation_id, None, looked)
+            return self._handle_transactional(request, context, looked)
+        return self._append(request, context, None, looked)
 
     def _handle_transactional(
-        self, request: ProduceRequest, version: int, correlation_id: int, looked: Looked | None
-    ) -> Reply | OwedReply | asyncio.Future[Reply] | None:
+        self, request: ProduceRequest, context: RequestContext, looked: Looked | None
+    ) -> Answer:
         gate, transactional_id = self._gate, request.transactional_id
         assert transactional_id is not None
-        is_free = gate is None or gate.is_free(request, self._led_by(version), version=version)
+        version = context.api_version
+        is_free = gate is None or gate.is_free(request, self._led_by(context), version=version)
         if gate is None or is_free or not self._can_serve():
-            return self._append(request, version, correlation_id, None, looked)
+            return self._append(request, context, None, looked)
         if not request.acks:
             raise CloseConnection(
                 "produce with acks=0 cannot begin a transaction's part", is_expected=True
@@ -236,18 +211,15 @@ class ProduceHandler:
             request = _kept_request(request)
         # Before the task runs, the next request may be handled: it must find this one in line.
         before, turn = gate.take_turn(transactional_id)
-        task = self._start(
-            self._append_verified(request, version, correlation_id, gate, before, turn, looked)
-        )
+        task = self._start(self._append_verified(request, context, gate, before, turn, looked))
         # A task that is cancelled before it has run does not give the turn up by itself.
         task.add_done_callback(lambda _: turn.cancel())
-        return task
+        return TaskReply(task)
 
     async def _append_verified(  # noqa: PLR0917
         self,
         request: ProduceRequest,
-        version: int,
-        correlation_id: int,
+        context: RequestContext,
         gate: ProduceGate,
         before: Turn | None,
         turn: Turn,
@@ -256,28 +228,27 @@ class ProduceHandler:
         try:
             if before is not None:
                 await asyncio.wait([before])
-            verified = await gate.verify(request, self._led_by(version), version=version)
-            answer = self._append(request, version, correlation_id, verified, looked)
+            led_by = self._led_by(context)
+            verified = await gate.verify(request, led_by, version=context.api_version)
+            answer = self._append(request, context, verified, looked)
         finally:
             turn.set_result(None)
-        assert answer is not None  # a request without an answer does not come here
         return await answer if isinstance(answer, OwedReply) else answer
 
-    def _led_by(self, version: int) -> Mapping[bytes, Mapping[int, Replica]]:
-        has_ids = version >= produce.TOPIC_ID_FROM
+    def _led_by(self, context: RequestContext) -> Mapping[bytes, Mapping[int, Replica]]:
+        has_ids = context.api_version >= produce.TOPIC_ID_FROM
         return self._replicas.led_by_id if has_ids else self._replicas.led_by_name
 
     def _append(
         self,
         request: ProduceRequest,
-        version: int,
-        correlation_id: int,
+        context: RequestContext,
         verified: Verified | None,
         looked: Looked | None,
-    ) -> Reply | OwedReply | None:
-        acks = request.acks
+    ) -> Answer:
+        acks, version = request.acks, context.api_version
         has_ids = version >= produce.TOPIC_ID_FROM
-        led_by = self._led_by(version)
+        led_by = self._led_by(context)
         can_serve = self._can_serve()
         topics = []
         failures: list[tuple[int, TidelogError]] = []
@@ -320,29 +291,35 @@ class ProduceHandler:
             topics.append((name, results))
         if not acks:
             _require_no_failure(failures)
-            return None
+            return NO_ANSWER
         if flushes or owed_acks:
-            owed = OwedAnswer(self._owed, version, correlation_id, topics)
+            owed = OwedAnswer(self._owed, context, topics)
             owed.wait_for_flushes(flushes)
             self._owed.wait_for_acks(owed, owed_acks, timeout_ms=request.timeout_ms)
             return owed
-        return self._encode(version, correlation_id, topics)
+        return self._encode(context, topics)
 
     def _encode_owed(self, owed: OwedAnswer) -> Reply:
-        return self._encode(owed.version, owed.correlation_id, owed.topics)
+        return self._encode(owed.context, owed.topics)
 
-    def _encode(self, version: int, correlation_id: int, topics: Topics) -> Reply:
+    def _encode(self, context: RequestContext, topics: Topics) -> Reply:
         """Return the answer, with the leaders of the partitions that others lead."""
+        version, throttle_ms = context.api_version, context.session.throttle_ms
         endpoints: Sequence[Endpoint] = ()
         if version >= LEADER_FROM and _names_other_leaders(topics):
-            has_ids = version >= produce.TOPIC_ID_FROM
-            topics, endpoints = self._add_leaders(topics, has_ids=has_ids)
-        return [encode_produce(version, correlation_id, topics, endpoints)]
+            topics, endpoints = self._add_leaders(topics, context)
+        return [
+            encode_produce(
+                version, context.correlation_id, topics, endpoints, throttle_ms=throttle_ms
+            )
+        ]
 
-    def _add_leaders(self, topics: Topics, *, has_ids: bool) -> tuple[Topics, list[Endpoint]]:
+    def _add_leaders(
+        self, topics: Topics, context: RequestContext
+    ) -> tuple[Topics, list[Endpoint]]:
         """Return the results with the current leader where another node leads (KIP-951)."""
-        leaders = self._replicas.leaders
-        endpoints: dict[int, Endpoint] = {}
+        leaders, has_ids = self._replicas.leaders, context.api_version >= produce.TOPIC_ID_FROM
+        leader_ids: set[int] = set()
         with_leaders: Topics = []
         for name, results in topics:
             found: list[ProduceResult] = []
@@ -353,11 +330,10 @@ class ProduceHandler:
                         result = result._replace(  # noqa: PLW2901
                             leader_id=leader.leader_id, leader_epoch=leader.leader_epoch
                         )
-                        if leader.endpoint is not None:
-                            endpoints[leader.leader_id] = leader.endpoint
+                        leader_ids.add(leader.leader_id)
                 found.append(result)
             with_leaders.append((name, found))
-        return with_leaders, list(endpoints.values())
+        return with_leaders, leaders.endpoints(leader_ids, context.session.listener)
 
     def _refusal(self, name: bytes, index: int, *, has_ids: bool) -> TidelogError:
         return self._replicas.leaders.refusal(name, index, is_id=has_ids)

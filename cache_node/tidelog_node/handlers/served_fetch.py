@@ -10,7 +10,7 @@ Source: KIP-74 (size limits), KIP-227 (sessions), KIP-951 (leaders in the answer
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 
 from tidelog_core.config import NodeConfig
@@ -18,6 +18,7 @@ from tidelog_core.errors import ErrorCode
 from tidelog_core.fetch_epochs import NO_SESSION
 from tidelog_core.replication.follower_progress import FollowerContact
 
+from tidelog_node.answers import Reply
 from tidelog_node.fetch_sessions import FetchSession, FetchSessions, SessionPartition, may_keep
 from tidelog_node.handlers.fetch_reading import (
     NO_REPLICAS,
@@ -26,9 +27,9 @@ from tidelog_node.handlers.fetch_reading import (
     PartitionReader,
     Reading,
 )
-from tidelog_node.owed_reply import Reply
 from tidelog_node.replica import Replica, ReplicaWaiter
 from tidelog_node.replicas import ReplicaManager
+from tidelog_node.routes import RequestContext
 from tidelog_node.wire import fetch
 from tidelog_node.wire.fetch import FetchRequest
 from tidelog_node.wire.fetch_answer import LEADERS_FROM, FetchResult, encode_fetch
@@ -100,44 +101,54 @@ class FetchServing:
         has_errors: bool,
     ) -> Reply:
         """Return the response, with the leaders of the partitions that others lead."""
-        version, correlation_id = served.version, served.correlation_id
-        if not has_errors or version < LEADERS_FROM:
-            return encode_fetch(version, correlation_id, topics, session_id=session_id)
-        endpoints: dict[int, Endpoint] = {}
-        hinted: _Topics = [
-            (name, [self.with_leader(name, result, endpoints) for result in results])
-            for name, results in topics
-        ]
+        context, version = served.context, served.version
+        endpoints: Sequence[Endpoint] = ()
+        if has_errors and version >= LEADERS_FROM:
+            topics = [
+                (name, [self.with_leader(name, result) for result in results])
+                for name, results in topics
+            ]
+            results = [result for _, of_topic in topics for result in of_topic]
+            endpoints = self.endpoints_of(results, context)
         return encode_fetch(
             version,
-            correlation_id,
-            hinted,
+            context.correlation_id,
+            topics,
             session_id=session_id,
-            endpoints=list(endpoints.values()),
+            endpoints=endpoints,
+            throttle_ms=context.session.throttle_ms,
         )
 
-    def with_leader(
-        self, name: bytes, result: FetchResult, endpoints: dict[int, Endpoint]
-    ) -> FetchResult:
+    def with_leader(self, name: bytes, result: FetchResult) -> FetchResult:
         """Return the result with the partition's leader, if another node is that.
 
-        Its endpoint is added to ``endpoints``. For versions from ``LEADERS_FROM`` on.
+        For versions from ``LEADERS_FROM`` on.
         """
         if result.error_code not in _LEADER_ERRORS:
             return result
         leader = self._replicas.leaders.find(name, result.partition, is_id=True)
         if leader is None:
             return result
-        if leader.endpoint is not None:
-            endpoints[leader.leader_id] = leader.endpoint
         return result._replace(leader_id=leader.leader_id, leader_epoch=leader.leader_epoch)
 
+    def endpoints_of(
+        self, results: Iterable[FetchResult], context: RequestContext
+    ) -> Sequence[Endpoint]:
+        """Return where the client reaches the leaders that the results name."""
+        leader_ids = {result.leader_id for result in results if result.leader_id >= 0}
+        return self._replicas.leaders.endpoints(leader_ids, context.session.listener)
+
     def refuse(
-        self, version: int, correlation_id: int, error_code: int, *, session_id: int = NO_SESSION
+        self, context: RequestContext, error_code: int, *, session_id: int = NO_SESSION
     ) -> Reply:
         """Return the response that has an error and no partitions."""
         return encode_fetch(
-            version, correlation_id, (), error_code=error_code, session_id=session_id
+            context.api_version,
+            context.correlation_id,
+            (),
+            error_code=error_code,
+            session_id=session_id,
+            throttle_ms=context.session.throttle_ms,
         )
 
 
@@ -145,12 +156,12 @@ class ServedFetch:
     """One request that is being served."""
 
     def __init__(
-        self, serving: FetchServing, request: FetchRequest, version: int, correlation_id: int
+        self, serving: FetchServing, request: FetchRequest, context: RequestContext
     ) -> None:
         self.serving = serving
         self.request = request
-        self.version = version
-        self.correlation_id = correlation_id
+        self.context = context
+        self.version = context.api_version
 
     def overtaken(self) -> Reply | None:
         """Return the answer if a later request of the same session has come."""
@@ -184,12 +195,11 @@ class FullFetch(ServedFetch):
         self,
         serving: FetchServing,
         request: FetchRequest,
-        version: int,
-        correlation_id: int,
+        context: RequestContext,
         *,
         opens_session: bool,
     ) -> None:
-        super().__init__(serving, request, version, correlation_id)
+        super().__init__(serving, request, context)
         self._opens_session = opens_session
         self._contact: FollowerContact | None = None
         if opens_session and request.replica_id >= 0:
@@ -274,11 +284,10 @@ class SessionFetch(ServedFetch):
         self,
         serving: FetchServing,
         request: FetchRequest,
-        version: int,
-        correlation_id: int,
+        context: RequestContext,
         session: FetchSession,
     ) -> None:
-        super().__init__(serving, request, version, correlation_id)
+        super().__init__(serving, request, context)
         self._session = session
         self._next_epoch = session.next_epoch  # while no other request has come
         # How many of the dirty partitions, from the first on, the request has not looked at, and
@@ -293,12 +302,8 @@ class SessionFetch(ServedFetch):
         session = self._session
         if session.next_epoch == self._next_epoch:
             return None
-        return self.serving.refuse(
-            self.version,
-            self.correlation_id,
-            ErrorCode.invalid_fetch_session_epoch,
-            session_id=session.session_id,
-        )
+        error_code = ErrorCode.invalid_fetch_session_epoch
+        return self.serving.refuse(self.context, error_code, session_id=session.session_id)
 
     def read(self, *, is_new: bool) -> Reading:
         """Look at the partitions that may have news, and settle those that have none.

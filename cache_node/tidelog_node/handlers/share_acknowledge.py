@@ -19,7 +19,6 @@ from tidelog_node.leaders import CurrentLeader
 from tidelog_node.request_turns import RequestTurn
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.wire.messages import build
-from tidelog_node.wire.produce import Endpoint
 from tidelog_node.wire.share_fetch import PartitionKey
 
 API_KEY = 79
@@ -37,7 +36,7 @@ class ShareAcknowledgeHandler:
         return [Route(API_KEY, 1, 2, self.handle)]
 
     async def handle(
-        self, request: acknowledge_request.ShareAcknowledgeRequest, _: RequestContext
+        self, request: acknowledge_request.ShareAcknowledgeRequest, context: RequestContext
     ) -> acknowledge_response.ShareAcknowledgeResponse:
         """Answer once what was said is stored."""
         service, group_id = self._service, request.group_id or ""
@@ -62,17 +61,17 @@ class ShareAcknowledgeHandler:
         if request.share_session_epoch == FINAL_EPOCH:
             await service.end_session(session)
         lock_ms = service.partitions.settings(group_id).share_record_lock_duration_ms
-        return self._response(outcome, lock_ms)
+        return self._response(outcome, lock_ms, context.session.listener)
 
     def _response(
-        self, outcome: dict[PartitionKey, TidelogError | None], lock_ms: int
+        self, outcome: dict[PartitionKey, TidelogError | None], lock_ms: int, listener: str
     ) -> acknowledge_response.ShareAcknowledgeResponse:
-        endpoints: dict[int, Endpoint] = {}
+        leader_ids: set[int] = set()
         topics: dict[bytes, list[acknowledge_response.PartitionData]] = {}
         for key, error in outcome.items():
             leader = self._service.leader_hint(key, error)
-            if leader is not None and leader.endpoint is not None:
-                endpoints[leader.leader_id] = leader.endpoint
+            if leader is not None:
+                leader_ids.add(leader.leader_id)
             topics.setdefault(key[0], []).append(_partition(key[1], error, leader))
         return build(
             acknowledge_response.ShareAcknowledgeResponse,
@@ -93,7 +92,7 @@ class ShareAcknowledgeHandler:
                     port=e.port,
                     rack=e.rack,
                 )
-                for e in endpoints.values()
+                for e in self._service.replicas.leaders.endpoints(leader_ids, listener)
             ),
             acquisition_lock_timeout=timedelta(milliseconds=lock_ms),
         )

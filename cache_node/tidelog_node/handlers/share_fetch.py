@@ -12,12 +12,12 @@ from collections.abc import Callable
 from tidelog_core.config import NodeConfig
 from tidelog_core.errors import InvalidRequest, TidelogError
 
-from tidelog_node.connection import Peer
-from tidelog_node.dispatch import HotRoute
+from tidelog_node.answers import Answer, Reply, TaskReply
 from tidelog_node.groups.share.delivery import ShareDelivery
 from tidelog_node.groups.share.service import ShareService
 from tidelog_node.groups.share.sessions import FINAL_EPOCH, INITIAL_EPOCH, ShareSession
-from tidelog_node.owed_reply import Reply
+from tidelog_node.routes import HotRoute, RequestContext
+from tidelog_node.session import Session
 from tidelog_node.wire import share_fetch
 from tidelog_node.wire.share_fetch import (
     PartitionKey,
@@ -48,7 +48,6 @@ class ShareFetchHandler:
             flexible_from=share_fetch.FLEXIBLE_FROM,
             parse=parse_share_fetch,
             handle=self.handle,
-            wants_peer=True,
             advertised_min_version=share_fetch.VERSION_MIN,
         )
 
@@ -61,35 +60,32 @@ class ShareFetchHandler:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def handle(
-        self, request: ShareFetchRequest, version: int, correlation_id: int, peer: Peer
-    ) -> asyncio.Future[Reply]:
-        """Return the future that will have the answer."""
-        del version  # What an older one lacks has its default.
+    def handle(self, request: ShareFetchRequest, context: RequestContext) -> Answer:
+        """Return the answer, or what will have it."""
         try:
-            session = self._session(request, peer)
+            session = self._session(request, context.session)
         except TidelogError as error:
-            answer: asyncio.Future[Reply] = self._loop.create_future()
-            answer.set_result(
-                encode_share_fetch(
-                    correlation_id, {}, error_code=error.code, error_message=str(error)
-                )
+            return encode_share_fetch(
+                context.correlation_id,
+                {},
+                error_code=error.code,
+                error_message=str(error),
+                throttle_ms=context.session.throttle_ms,
             )
-            return answer
-        task = self._loop.create_task(self._answer(session, request, correlation_id))
+        task = self._loop.create_task(self._answer(session, request, context))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        return task
+        return TaskReply(task)
 
-    def _session(self, request: ShareFetchRequest, peer: Peer) -> ShareSession:
+    def _session(self, request: ShareFetchRequest, client: Session) -> ShareSession:
         """Return the session that the request opens, follows or closes."""
         service, says = self._service, any(request.partitions.values())
         group_id, member_id = request.group_id, request.member_id
         if request.session_epoch == INITIAL_EPOCH:
             if says:
                 raise InvalidRequest("the first request of a share session acknowledges nothing")
-            session = service.open_session(group_id, member_id, request.partitions, peer)
-            peer.on_close(service.end_connection)
+            session = service.open_session(group_id, member_id, request.partitions, client)
+            client.on_close(service.end_connection)
             return session
         if request.renews and (request.max_bytes or request.min_bytes or request.records_max):
             raise InvalidRequest("a request that renews acquisitions fetches nothing")
@@ -104,7 +100,7 @@ class ShareFetchHandler:
         )
 
     async def _answer(
-        self, session: ShareSession, request: ShareFetchRequest, correlation_id: int
+        self, session: ShareSession, request: ShareFetchRequest, context: RequestContext
     ) -> Reply:
         outcome = await self._service.acknowledge(
             session, request.partitions, may_renew=request.renews
@@ -124,14 +120,12 @@ class ShareFetchHandler:
                 )
             results[key] = result
         leaders = self._service.replicas.leaders
+        leader_ids = {result.leader_id for result in results.values()} - {-1}
         settings = self._service.partitions.settings(session.group_id)
         return encode_share_fetch(
-            correlation_id,
+            context.correlation_id,
             results,
             lock_ms=settings.share_record_lock_duration_ms,
-            endpoints=[
-                endpoint
-                for broker in {result.leader_id for result in results.values()} - {-1}
-                if (endpoint := leaders.endpoint(broker)) is not None
-            ],
+            endpoints=leaders.endpoints(leader_ids, context.session.listener),
+            throttle_ms=context.session.throttle_ms,
         )

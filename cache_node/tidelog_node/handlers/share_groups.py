@@ -67,7 +67,7 @@ class ShareGroupHandlers:
             rack_id=request.rack_id,
             subscribed_topics=None if names is None else tuple(names),
             client_id=context.client_id or "",
-            client_host=f"/{context.client_host}",  # as Java prints an address
+            client_host=f"/{context.session.client_host}",  # as Java prints an address
         )
         try:
             answer = await self._coordinator.share_heartbeat(request.group_id, heartbeat)

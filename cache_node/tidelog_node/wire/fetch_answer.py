@@ -22,7 +22,7 @@ from typing import NamedTuple
 from tidelog_core.fetch_epochs import NO_SESSION
 from tidelog_core.model import FileSlice
 
-from tidelog_node.owed_reply import Reply
+from tidelog_node.answers import Reply
 from tidelog_node.wire.fetch import (
     FLEXIBLE_FROM,
     SESSIONS_FROM,
@@ -84,14 +84,21 @@ class FetchAnswer:
 
     __slots__ = ("_closed_size_bytes", "_is_flexible", "_out", "_segments", "_version")
 
-    def __init__(self, version: int, *, error_code: int = 0, session_id: int = NO_SESSION) -> None:
+    def __init__(
+        self,
+        version: int,
+        *,
+        error_code: int = 0,
+        session_id: int = NO_SESSION,
+        throttle_ms: int = 0,
+    ) -> None:
         self._version = version
         self._is_flexible = version >= FLEXIBLE_FROM
         self._out = bytearray(9 if self._is_flexible else 8)  # size and correlation id are last
         if version >= SESSIONS_FROM:
-            self._out += _TOP.pack(0, error_code, session_id)
+            self._out += _TOP.pack(throttle_ms, error_code, session_id)
         else:
-            self._out += b"\x00\x00\x00\x00"
+            self._out += INT32.pack(throttle_ms)
         self._segments: list[bytes | bytearray | FileSlice] = [self._out]
         self._closed_size_bytes = 0  # of the segments before the one that grows
 
@@ -205,12 +212,15 @@ def encode_fetch(
     error_code: int = 0,
     session_id: int = NO_SESSION,
     endpoints: Sequence[Endpoint] = (),
+    throttle_ms: int = 0,
 ) -> Reply:
     """Return the whole response in segments, its size and header included.
 
     Slices below ``SENDFILE_BYTES_MIN`` are read here and now.
     """
-    answer = FetchAnswer(version, error_code=error_code, session_id=session_id)
+    answer = FetchAnswer(
+        version, error_code=error_code, session_id=session_id, throttle_ms=throttle_ms
+    )
     answer.write_topic_count(len(topics))
     for name, results in topics:
         answer.write_topic(name, results)

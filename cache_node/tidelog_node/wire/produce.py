@@ -212,23 +212,28 @@ def encode_produce(
     correlation_id: int,
     topics: Sequence[tuple[bytes, Sequence[ProduceResult]]],
     endpoints: Sequence[Endpoint] = (),
+    *,
+    throttle_ms: int = 0,
 ) -> bytes | bytearray:
     """Return the whole response, its size and header included."""
     if len(topics) == 1 and not endpoints:
         name, results = topics[0]
         is_usual = len(results) == 1 and results[0].error_code == 0
         if is_usual and len(name) <= SHORT_NAME_SIZE_BYTES_MAX:
-            return _encode_single(version, correlation_id, name, results[0])
+            return _encode_single(version, correlation_id, name, results[0], throttle_ms)
     out = bytearray(8)
     if version >= FLEXIBLE_FROM:
-        _encode_flexible(out, version, topics, endpoints)
+        _encode_flexible(out, version, topics, endpoints, throttle_ms)
     else:
         _encode_plain(out, version, topics)
+        out += INT32.pack(throttle_ms)
     _SIZE_CORRELATION.pack_into(out, 0, len(out) - 4, correlation_id)
     return out
 
 
-def _encode_single(version: int, correlation_id: int, name: bytes, result: ProduceResult) -> bytes:
+def _encode_single(
+    version: int, correlation_id: int, name: bytes, result: ProduceResult, throttle_ms: int
+) -> bytes:
     """Return the response of the usual request: one partition, and it went well."""
     name_size_bytes = len(name)
     layout = _single_layout(version, name_size_bytes)
@@ -237,25 +242,25 @@ def _encode_single(version: int, correlation_id: int, name: bytes, result: Produ
     if version >= TOPIC_ID_FROM:
         # Counts and lengths are one more than they say; zeros are absent tags and errors.
         body: tuple[object, ...] = (0, 2, name, 2, index, code, base_offset, append_time_ms)
-        return layout.pack(*prefix, *body, log_start_offset, 1)
+        return layout.pack(*prefix, *body, log_start_offset, 1, throttle_ms)
     if version >= FLEXIBLE_FROM:
         body = (0, 2, name_size_bytes + 1, name, 2, index, code, base_offset, append_time_ms)
-        return layout.pack(*prefix, *body, log_start_offset, 1)
+        return layout.pack(*prefix, *body, log_start_offset, 1, throttle_ms)
     body = (1, name_size_bytes, name, 1, index, code, base_offset, append_time_ms)
     if version >= 8:
-        return layout.pack(*prefix, *body, log_start_offset, 0, -1, 0)
+        return layout.pack(*prefix, *body, log_start_offset, 0, -1, throttle_ms)
     if version >= 5:
-        return layout.pack(*prefix, *body, log_start_offset, 0)
-    return layout.pack(*prefix, *body, 0)
+        return layout.pack(*prefix, *body, log_start_offset, throttle_ms)
+    return layout.pack(*prefix, *body, throttle_ms)
 
 
 @cache
 def _single_layout(version: int, name_size_bytes: int) -> struct.Struct:
     name = f"{name_size_bytes}s"
     if version >= TOPIC_ID_FROM:
-        return struct.Struct(f">iiBB{name}BihqqqB8x")
+        return struct.Struct(f">iiBB{name}BihqqqB3xi1x")
     if version >= FLEXIBLE_FROM:
-        return struct.Struct(f">iiBBB{name}BihqqqB8x")
+        return struct.Struct(f">iiBBB{name}BihqqqB3xi1x")
     if version >= 8:
         return struct.Struct(f">iiih{name}iihqqqihi")
     return struct.Struct(f">iiih{name}iihqqqi" if version >= 5 else f">iiih{name}iihqqi")
@@ -282,7 +287,6 @@ def _encode_plain(
                     out += INT32.pack(batch_index)
                     write_nullable_string(out, message)
                 write_nullable_string(out, result.error_message)
-    out += b"\x00\x00\x00\x00"  # throttle time
 
 
 def _encode_flexible(
@@ -290,6 +294,7 @@ def _encode_flexible(
     version: int,
     topics: Sequence[tuple[bytes, Sequence[ProduceResult]]],
     endpoints: Sequence[Endpoint],
+    throttle_ms: int,
 ) -> None:
     out.append(0)  # header tags
     write_uvarint(out, len(topics) + 1)
@@ -307,7 +312,7 @@ def _encode_flexible(
                 out += _LEADER.pack(result.leader_id, result.leader_epoch)
             out.append(0)
         out.append(0)
-    out += b"\x00\x00\x00\x00"  # throttle time
+    out += INT32.pack(throttle_ms)
     if version >= 10 and endpoints:
         write_endpoints_tag(out, endpoints)
     else:

@@ -22,8 +22,8 @@ from typing import NamedTuple
 
 from tidelog_core.model import FileSlice
 
+from tidelog_node.answers import Reply
 from tidelog_node.groups.share.state import Acknowledgement, Acquired
-from tidelog_node.owed_reply import Reply
 from tidelog_node.wire.fetch_answer import slice_segment
 from tidelog_node.wire.primitives import (
     ELEMENTS_UNBOUNDED,
@@ -188,13 +188,14 @@ def encode_share_fetch(
     error_code: int = 0,
     error_message: str | None = None,
     endpoints: Sequence[Endpoint] = (),
+    throttle_ms: int = 0,
 ) -> Reply:
     """Return the whole response in segments, its size and header included.
 
     Small slices are read here and now. Raises ``OSError``.
     """
     out = head = bytearray(9)
-    head += _TOP.pack(0, error_code)
+    head += _TOP.pack(throttle_ms, error_code)
     write_compact_nullable_string(head, _error_text(error_message))
     head += INT32.pack(lock_ms)
     topics: dict[bytes, list[tuple[int, ShareFetchResult]]] = {}

@@ -16,10 +16,10 @@ from tidelog_core.metadata.store import ItemKey, Write
 from tidelog_node.coordinator.group_items import PageLimits
 from tidelog_node.groups.classic.classic_group import ClassicGroup
 from tidelog_node.handlers.groups import GroupHandlers
-from tidelog_node.routes import RequestContext
 from tidelog_node.wire.messages import build
 
 from bench.group_joins import measure
+from tests.node.contexts import context_of
 from tests.node.coordinator.cluster import Node, new_cluster, node
 from tests.node.coordinator.memory_store import MemoryMetadataStore
 from tests.node.coordinator.requests import join, subscription, sync
@@ -215,7 +215,7 @@ def test_others_are_served_while_a_large_group_is_described() -> None:
             ):
                 route = routes[api_key]
                 version = route.max_version
-                context = RequestContext(api_key, version, 7, "client", "127.0.0.1", "127.0.0.1")
+                context = context_of(version, api_key=api_key, client_id=b"client")
                 describing = asyncio.create_task(route.handle(request, context))
                 turns = 0
                 while not describing.done():

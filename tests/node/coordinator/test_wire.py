@@ -25,10 +25,11 @@ from tidelog_node.handlers.groups import GroupHandlers
 from tidelog_node.handlers.offsets import OffsetHandlers
 from tidelog_node.handlers.producer_ids import ProducerIdHandlers
 from tidelog_node.handlers.share_offsets import ShareOffsetHandlers
-from tidelog_node.routes import RequestContext, Route
+from tidelog_node.routes import Route
 from tidelog_node.transactions.producer_ids import ProducerIds
 from tidelog_node.wire.messages import read_request, write_response
 
+from tests.node.contexts import context_of
 from tests.node.coordinator.cluster import new_cluster, node, topic_id
 from tests.node.coordinator.requests import subscription
 from tests.node.handlers.control_plane import make
@@ -95,7 +96,7 @@ class Wire:
         route = self.routes[api_key, version]
         newest = load_request_schema(api_key, route.max_version)
         request = read_request(api_key, version, buffer.getvalue(), newest=newest)
-        context = RequestContext(api_key, version, 7, "client", "127.0.0.1", "127.0.0.1")
+        context = context_of(version, api_key=api_key, client_id=b"client")
         response = await route.handle(request, context)
         data = write_response(api_key, version, response)
         answer, size = entity_reader(load_response_schema(api_key, version))(data, 0)

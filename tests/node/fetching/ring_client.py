@@ -9,12 +9,12 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-from tidelog_node.connection import Peer
+from tidelog_node.answers import OwedReply, Reply
 from tidelog_node.fetch_lists import FullList
 from tidelog_node.handlers.served_fetch import FullFetch
-from tidelog_node.owed_reply import OwedReply, Reply
 from tidelog_node.wire.fetch import FetchRequest, parse_fetch
 
+from tests.node.contexts import a_session, context_of
 from tests.node.fetching.session_world import FetchWorld, Key
 
 CORRELATION_ID = 7
@@ -29,7 +29,7 @@ class RingClient:
         self.version = version
         self.by_id = version >= 13
         self.isolation = isolation
-        self.peer = Peer("127.0.0.1", next(_ports), "127.0.0.1")
+        self.session = a_session(next(_ports))
         self.ring: list[Key] = []
         self.first = 0
         self.offsets: dict[Key, int] = {}
@@ -59,16 +59,19 @@ class RingClient:
     def send(self, frame: memoryview) -> Any:
         """Have the node handle the request as its dispatch does; return what it returns."""
         handler = self.world.handler
-        request: FetchRequest | None = handler.lists.recall(frame, 0, self.version, self.peer)
+        request: FetchRequest | None = handler.lists.recall(frame, 0, self.version, self.session)
         if request is None:
             request = parse_fetch(frame, 0, self.version)
-        return handler.handle(request, self.version, CORRELATION_ID, self.peer)
+        return handler.handle(
+            request, context_of(self.version, correlation_id=CORRELATION_ID, session=self.session)
+        )
 
     def judged(self, frame: memoryview) -> tuple[bytes, bool]:
         """Return the answer of a request that is read in full now, and whether it must not wait."""
         request = parse_fetch(frame, 0, self.version)
         serving = self.world.handler.serving
-        served = FullFetch(serving, request, self.version, CORRELATION_ID, opens_session=False)
+        context = context_of(self.version, correlation_id=CORRELATION_ID)
+        served = FullFetch(serving, request, context, opens_session=False)
         reading = served.read(is_new=False)
         is_due = reading.must_answer or reading.size_bytes >= request.min_bytes
         return answer_bytes(served.reply(reading)), is_due
@@ -91,7 +94,7 @@ class RingClient:
     @property
     def kept(self) -> FullList | None:
         """The list that the node keeps of the connection."""
-        kept = self.world.handler.lists._kept.get(self.peer)
+        kept = self.world.handler.lists._kept.get(self.session)
         return None if kept is None else kept.listed
 
 

@@ -31,17 +31,18 @@ from tidelog_core.records.control import (
     EndTransactionMarker,
     build_end_transaction_marker,
 )
+from tidelog_node.answers import Answer
 from tidelog_node.fetch_sessions import FetchSession
 from tidelog_node.handlers.fetch import FetchHandler
 from tidelog_node.handlers.served_fetch import FullFetch
 from tidelog_node.logs.directories import LogDirectories
-from tidelog_node.owed_reply import Reply
 from tidelog_node.registration import ensure_cluster, register_broker
 from tidelog_node.replica import Replica
 from tidelog_node.replicas import ReplicaManager
 from tidelog_node.wire.fetch import FetchPartition, FetchRequest
 from tidelog_node.wire.fetch_answer import FetchResult
 
+from tests.node.contexts import context_of
 from tests.node.coordinator.memory_store import MemoryMetadataStore
 from tests.node.wire_client import a_batch
 
@@ -163,7 +164,9 @@ class FetchWorld:
         """Return what a request without a session finds now; it notes nothing."""
         topics = [(name, [partition]) for (name, _), partition in wanted.items()]
         request = client.request(topics, [], session=(0, -1))
-        served = FullFetch(self.handler.serving, request, client.version, 1, opens_session=False)
+        served = FullFetch(
+            self.handler.serving, request, context_of(client.version), opens_session=False
+        )
         reading = served.read(is_new=False)
         return {
             (name, result.partition): result
@@ -272,7 +275,7 @@ class SessionClient:
 
     async def fetch(self, **limits: int) -> int:
         """Send the next request and take its answer; return the error of the whole."""
-        reply = self.world.handler.handle(self.next_request(**limits), self.version, 1)
+        reply = self.world.handler.handle(self.next_request(**limits), context_of(self.version))
         return self.take(reply if isinstance(reply, list) else await reply)
 
     def take(self, reply: Any) -> int:
@@ -459,7 +462,7 @@ class Happenings:
         self.world.may_serve = self.rng.random() < 0.8
 
 
-def is_waiting(reply: Reply | asyncio.Future[Reply]) -> bool:
+def is_waiting(reply: Answer) -> bool:
     """Whether the request has not been answered yet."""
     return not isinstance(reply, list)
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 from tidelog_core.model import TopicPartition
+from tidelog_node.answers import OwedReply
 from tidelog_node.fetch_lists import KEPT_PARTITIONS_MIN, FullList
 from tidelog_node.fetch_sessions import EVICTABLE_AFTER_MS
-from tidelog_node.owed_reply import OwedReply
 from tidelog_node.replica import Replica
 from tidelog_node.wire.fetch import parse_fetch
 from tidelog_node.wire.primitives import PARSE_ERRORS
@@ -45,7 +45,7 @@ async def settled_client(
 
 def looks_at(world: FetchWorld, client: RingClient) -> int:
     """Return how many partitions the client's next request has the node look at."""
-    request = world.handler.lists.recall(client.frame(), 0, client.version, client.peer)
+    request = world.handler.lists.recall(client.frame(), 0, client.version, client.session)
     assert request is not None
     return world.handler.weigh(request)
 
@@ -146,11 +146,11 @@ def test_a_list_ends_with_its_connection(tmp_path: Path) -> None:
             client = await settled_client(world)
             other = await settled_client(world)
             assert world.handler.sessions.partition_count == 2 * COUNT
-            client.peer.closed()
+            client.session.closed()
             assert client.kept is None
             assert world.handler.sessions.partition_count == COUNT
             assert all(len(world.replica("t", index).waiters) == 1 for index in range(COUNT))
-            other.peer.closed()
+            other.session.closed()
             assert len(world.handler.sessions) == 0
             assert all(not world.replica("t", index).waiters for index in range(COUNT))
 
@@ -268,7 +268,7 @@ def check_recalled(world: FetchWorld, client: RingClient, body: bytearray) -> bo
     frame = memoryview(body)
     kept = client.kept
     assert kept is not None
-    request = world.handler.lists.recall(frame, 0, client.version, client.peer)
+    request = world.handler.lists.recall(frame, 0, client.version, client.session)
     if request is None:
         return False
     parsed = parse_fetch(frame, 0, client.version)

@@ -10,6 +10,7 @@ import pytest
 from tidelog_core.errors import ErrorCode
 from tidelog_core.log.local_log import LocalLog
 
+from tests.node.contexts import context_of
 from tests.node.fetching.session_world import SessionClient, fetch_world, is_waiting
 from tests.node.fetching.test_session_fetches import settled_client
 from tests.node.wire_client import a_batch
@@ -30,7 +31,7 @@ def test_a_consumer_that_waits_is_told_at_once(tmp_path: Path, failure: str) -> 
             await world.create_topic("t", partitions=3)
             client = await settled_client(world, "t", 3)
             reply = world.handler.handle(
-                client.next_request(max_wait_ms=WAIT_MS), client.version, 1
+                client.next_request(max_wait_ms=WAIT_MS), context_of(client.version)
             )
             assert is_waiting(reply)
             log = world.replica("t", 1).log
@@ -53,7 +54,7 @@ def test_a_follower_that_has_the_whole_log_is_told_at_once(tmp_path: Path, failu
             await world.create_topic("t", partitions=3)
             follower = await settled_client(world, "t", 3, replica_id=2)
             reply = world.handler.handle(
-                follower.next_request(max_wait_ms=WAIT_MS), follower.version, 1
+                follower.next_request(max_wait_ms=WAIT_MS), context_of(follower.version)
             )
             assert is_waiting(reply)
             FAILURES[failure](world.replica("t", 1).log)

@@ -11,11 +11,12 @@ import pytest
 from tidelog_core.admin.names import TOPIC_NAME_LENGTH_MAX
 from tidelog_core.errors import ErrorCode
 from tidelog_core.fetch_session import FetcherSession
+from tidelog_node.answers import OwedReply, TaskReply
 from tidelog_node.fetch_sessions import RACK_SIZE_BYTES_MAX
-from tidelog_node.owed_reply import OwedReply
 from tidelog_node.replica import Replica
 from tidelog_node.wire.fetch import FetchPartition
 
+from tests.node.contexts import context_of
 from tests.node.fetching.session_world import FetchWorld, Key, SessionClient, fetch_world
 from tests.node.wire_client import a_batch
 
@@ -167,7 +168,7 @@ def test_records_of_more_partitions_than_a_follower_names_at_once_are_sent_once(
                     request = follower.request(
                         topics, [], session=(fetch.session_id, fetch.session_epoch)
                     )
-                    reply = world.handler.handle(request, follower.version, 1)
+                    reply = world.handler.handle(request, context_of(follower.version))
                     error = follower.take(reply if isinstance(reply, list) else await reply)
                     assert session.on_answer(
                         ErrorCode(error), follower.session_id, follower.answered
@@ -201,7 +202,7 @@ def test_a_request_that_finds_nothing_in_a_part_looks_at_the_others_and_waits(
             for appended in range(12):
                 world.now_ms += 10
                 waiting = world.handler.handle(
-                    follower.next_request(max_wait_ms=WAIT_MS), follower.version, 1
+                    follower.next_request(max_wait_ms=WAIT_MS), context_of(follower.version)
                 )
                 assert isinstance(waiting, OwedReply)
                 for _ in range(10):
@@ -267,7 +268,7 @@ def test_an_ended_session_watches_nothing_and_its_waiting_request_is_answered(
             await world.create_topic("t", replicas=(1,), partitions=2)
             client = await settled_client(world, "t", 2)
             waiting = world.handler.handle(
-                client.next_request(max_wait_ms=WAIT_MS), client.version, 1
+                client.next_request(max_wait_ms=WAIT_MS), context_of(client.version)
             )
             assert not isinstance(waiting, list)
             session = world.handler.sessions.find(client.session_id)
@@ -286,12 +287,13 @@ def test_the_next_request_of_a_session_ends_the_wait_of_the_one_before(tmp_path:
             await world.create_topic("t", replicas=(1,))
             client = await settled_client(world, "t", 1)
             first = world.handler.handle(
-                client.next_request(max_wait_ms=WAIT_MS), client.version, 1
+                client.next_request(max_wait_ms=WAIT_MS), context_of(client.version)
             )
             assert not isinstance(first, list)
             client.epoch += 1
             second = world.handler.handle(
-                client.next_request(max_wait_ms=WAIT_MS), client.version, 2
+                client.next_request(max_wait_ms=WAIT_MS),
+                context_of(client.version, correlation_id=2),
             )
             client.take(await first)
             client.epoch -= 1
@@ -311,13 +313,15 @@ def test_a_waiting_request_that_cannot_be_answered_fails_alone(tmp_path: Path) -
             await world.create_topic("t", replicas=(1,))
             client = await settled_client(world, "t", 1)
             limits = {"max_wait_ms": WAIT_MS, "min_bytes": 10_000}
-            first = world.handler.handle(client.next_request(**limits), client.version, 1)
+            first = world.handler.handle(client.next_request(**limits), context_of(client.version))
             assert isinstance(first, OwedReply)
             append(world.replica("t"))
             (path,) = world.replica("t").log.directory.glob("*.log")
             os.truncate(path, path.stat().st_size - 1)
             client.epoch += 1
-            second = world.handler.handle(client.next_request(**limits), client.version, 2)
+            second = world.handler.handle(
+                client.next_request(**limits), context_of(client.version, correlation_id=2)
+            )
             assert isinstance(second, OwedReply)
             with pytest.raises(OSError, match="ends before byte"):
                 await first
@@ -336,12 +340,13 @@ def test_a_request_that_waits_for_a_log_takes_no_wake_up_from_the_next_one(
             await world.create_topic("u", replicas=(1,), is_open=False)
             client.want(world.key("u", 0, by_id=True), 0)
             first = world.handler.handle(
-                client.next_request(max_wait_ms=WAIT_MS), client.version, 1
+                client.next_request(max_wait_ms=WAIT_MS), context_of(client.version)
             )
-            assert isinstance(first, asyncio.Future)  # The log is being opened.
+            assert isinstance(first, TaskReply)  # The log is being opened.
             client.epoch += 1
             second = world.handler.handle(
-                client.next_request(max_wait_ms=WAIT_MS), client.version, 2
+                client.next_request(max_wait_ms=WAIT_MS),
+                context_of(client.version, correlation_id=2),
             )
             assert not isinstance(second, list)
             async with asyncio.timeout(10):

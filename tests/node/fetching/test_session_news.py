@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.node.contexts import context_of
 from tests.node.fetching.session_world import (
     FetchWorld,
     Happenings,
@@ -63,7 +64,7 @@ class Run:
         kind = self.rng.random()
         if kind < 0.25:
             reply: Any = self.world.handler.handle(
-                client.next_request(max_wait_ms=60_000), client.version, 1
+                client.next_request(max_wait_ms=60_000), context_of(client.version)
             )
             if isinstance(reply, list):
                 client.take(reply)

@@ -28,8 +28,10 @@ from tidelog_node.handlers.find_coordinator import FindCoordinatorHandlers
 from tidelog_node.handlers.metadata import MetadataHandlers
 from tidelog_node.handlers.reassignments import ReassignmentHandlers
 from tidelog_node.handlers.topics import TopicHandlers
-from tidelog_node.routes import RequestContext, Route
+from tidelog_node.routes import Route
 from tidelog_node.wire.messages import build, read_request, write_response
+
+from tests.node.contexts import a_session, context_of
 
 CLUSTER_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 NOW_MS = 1_700_000_000_000
@@ -59,6 +61,7 @@ class Node:
             *ElectionHandlers(view=self.view, store=store, peers=self.peers).routes(),
             *ReassignmentHandlers(view=self.view, store=store).routes(),
         ]
+        self.session = a_session()
         self._routes = {
             (route.api_key, version): route
             for route in routes
@@ -67,7 +70,7 @@ class Node:
 
     async def handle(self, api_key: int, version: int, request: object) -> object:
         """Have a request of the newest class handled, as if it were of this version."""
-        context = RequestContext(api_key, version, 7, "test", "127.0.0.1", "127.0.0.1")
+        context = context_of(version, api_key=api_key, client_id=b"test", session=self.session)
         return await self.route(api_key, version).handle(request, context)
 
     def route(self, api_key: int, version: int) -> Route:

@@ -20,13 +20,14 @@ from tidelog_core.log.append_checks import check_produced
 from tidelog_core.metadata.records import put
 from tidelog_core.model import TopicPartition
 from tidelog_core.records.batch import CompressionType, Record, build_batch
+from tidelog_node.answers import HeldReply
 from tidelog_node.handlers import produce
 from tidelog_node.handlers.produce import ProduceHandler
-from tidelog_node.held_reply import HeldReply
 from tidelog_node.transactions.produce_gate import ProduceGate
 from tidelog_node.wire.produce import ProduceRequest
 
-from tests.node.replication.led_node import PEER, PRODUCE_VERSION, TOPIC, LedNode, _answer, led_node
+from tests.node.contexts import context_of
+from tests.node.replication.led_node import PRODUCE_VERSION, TOPIC, LedNode, _answer, led_node
 
 HEAVY_RECORDS = 5_000
 VERY_HEAVY_RECORDS = 100_000
@@ -37,7 +38,7 @@ def send(node: LedNode, *, key: bytes | None = b"k", acks: int = 1) -> Any:
     records = [Record(offset, 1_000, key, b"", ()) for offset in range(HEAVY_RECORDS)]
     batch = memoryview(bytearray(build_batch(records, compression=CompressionType.ZSTD)))
     request = ProduceRequest(None, acks, 30_000, [(TOPIC.encode(), [(0, batch)])])
-    return node.produce.handle(request, PRODUCE_VERSION, 1, PEER)
+    return node.produce.handle(request, context_of(PRODUCE_VERSION, api_key=0))
 
 
 class Coordinator:
@@ -85,7 +86,7 @@ def transactional_batch(count: int, *, key: bytes | None = b"k") -> memoryview:
 
 async def send_transactional(handler: ProduceHandler, batch: memoryview) -> Any:
     request = ProduceRequest(b"txn", -1, 30_000, [(TOPIC.encode(), [(0, batch)])])
-    answer = handler.handle(request, PRODUCE_VERSION, 1, PEER)
+    answer = handler.handle(request, context_of(PRODUCE_VERSION, api_key=0))
     return await _answer(0, PRODUCE_VERSION, answer)
 
 
@@ -104,7 +105,7 @@ async def change_topic(node: LedNode, **configs: str) -> None:
 def produce_each(handler: ProduceHandler, *batches: memoryview) -> Any:
     """Send the batches for the topic's one partition, in one request."""
     request = ProduceRequest(None, 1, 30_000, [(TOPIC.encode(), [(0, b) for b in batches])])
-    return handler.handle(request, PRODUCE_VERSION, 1, PEER)
+    return handler.handle(request, context_of(PRODUCE_VERSION, api_key=0))
 
 
 def errors_of(reply: Any) -> list[ErrorCode]:
@@ -268,7 +269,7 @@ def test_for_a_client_that_has_left_nothing_is_looked_into_unless_it_wants_no_an
             without_answer = send(node, acks=0)
             await asyncio.sleep(0.05)
             for held in (under_way, *behind, without_answer):
-                held.cancel()  # as the connection does when it is closed
+                held.give_up()  # as the connection does when it is closed
             assert error_of(await _answer(0, PRODUCE_VERSION, send(node))) is ErrorCode.none
             assert node.replica().log.log_end_offset == 2 * HEAVY_RECORDS
 

@@ -18,12 +18,14 @@ from tidelog_core.metadata import records
 from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.records import Partition, Topic
 from tidelog_core.metadata.sqlite import SqliteMetadataStore
+from tidelog_node.answers import OwedReply, TaskReply
 from tidelog_node.handlers.fetch import FetchHandler
 from tidelog_node.logs.directories import LogDirectories
 from tidelog_node.registration import ensure_cluster
 from tidelog_node.replicas import ReplicaManager
 from tidelog_node.wire.fetch import FetchPartition, FetchRequest
 
+from tests.node.contexts import context_of
 from tests.node.wire_client import a_batch
 
 TOPIC = "t"
@@ -119,13 +121,13 @@ def test_a_fetch_opens_logs_while_the_loop_goes_on(tmp_path: Path) -> None:
         async with holding(tmp_path) as holder:
             handler = FetchHandler(replicas=holder.replicas, node_config=lambda: holder.config)
             with holder.held[PARTITION_COUNT // 2].opening:
-                answer = handler.handle(fetch_all(), VERSION, 1)
-                assert isinstance(answer, asyncio.Future)
+                answer = handler.handle(fetch_all(), context_of(VERSION))
+                assert isinstance(answer, TaskReply)
                 await until_half(holder)
-                assert not answer.done()
+                assert not answer.is_settled
             first = await answer
-            again = handler.handle(fetch_all(), VERSION, 1)
-            assert not isinstance(again, asyncio.Future)  # nothing is left to open
+            again = handler.handle(fetch_all(), context_of(VERSION))
+            assert not isinstance(again, OwedReply)  # nothing is left to open
             assert _parts(first) == _parts(again)
             await handler.close()
 
@@ -138,8 +140,8 @@ def test_a_log_that_cannot_be_opened_keeps_no_other_from_being_read(tmp_path: Pa
             broken = holder.held[7]
             broken.refuse(StorageError("broken"))
             handler = FetchHandler(replicas=holder.replicas, node_config=lambda: holder.config)
-            answer = handler.handle(fetch_all(), VERSION, 1)
-            assert isinstance(answer, asyncio.Future)
+            answer = handler.handle(fetch_all(), context_of(VERSION))
+            assert isinstance(answer, TaskReply)
             await answer
             unopened = [replica for replica in holder.held if replica.opened_log is None]
             assert unopened == [broken]

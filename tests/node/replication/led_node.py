@@ -20,14 +20,13 @@ from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.records import Partition, Topic
 from tidelog_core.metadata.sqlite import SqliteMetadataStore
 from tidelog_core.model import TopicPartition
-from tidelog_node.connection import Peer
+from tidelog_node.answers import Reply
 from tidelog_node.handlers.delete_records import DeleteRecordsHandler
 from tidelog_node.handlers.fetch import FetchHandler
 from tidelog_node.handlers.list_offsets import ListOffsetsHandler
 from tidelog_node.handlers.produce import ProduceHandler
 from tidelog_node.inspection.inspector import BatchInspector
 from tidelog_node.logs.directories import LogDirectories
-from tidelog_node.owed_reply import Reply
 from tidelog_node.registration import ensure_cluster, register_broker
 from tidelog_node.replica import Replica
 from tidelog_node.replicas import ReplicaManager
@@ -36,12 +35,12 @@ from tidelog_node.upkeep.flushing import Flusher
 from tidelog_node.wire.fetch import FetchPartition, FetchRequest
 from tidelog_node.wire.produce import ProduceRequest
 
+from tests.node.contexts import context_of
 from tests.node.wire_client import a_batch
 
 TOPIC = "t"
 FETCH_VERSION, PRODUCE_VERSION = 12, 9
 CONSUMER = -1
-PEER = Peer("127.0.0.1", 40_000, "127.0.0.1")
 
 
 class LedNode:
@@ -170,7 +169,9 @@ class LedNode:
         """Produce one batch; return the partition's answer, or the future of it."""
         batch = memoryview(bytearray(a_batch(*values)))
         request = ProduceRequest(None, acks, timeout_ms, [(TOPIC.encode(), [(0, batch)])])
-        return _answer(0, PRODUCE_VERSION, self.produce.handle(request, PRODUCE_VERSION, 1, PEER))
+        return _answer(
+            0, PRODUCE_VERSION, self.produce.handle(request, context_of(PRODUCE_VERSION, api_key=0))
+        )
 
     def read(
         self,
@@ -200,7 +201,7 @@ class LedNode:
             rack,
             replica_epoch,
         )
-        return _answer(1, FETCH_VERSION, self.fetch.handle(request, FETCH_VERSION, 1))
+        return _answer(1, FETCH_VERSION, self.fetch.handle(request, context_of(FETCH_VERSION)))
 
 
 def _answer(api_key: int, version: int, reply: Any) -> Any:

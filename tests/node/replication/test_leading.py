@@ -16,8 +16,8 @@ from tidelog_core.errors import OutcomeUnknown
 from tidelog_core.metadata.records import Partition, partition_key, put
 from tidelog_core.wire_messages import build
 from tidelog_node.replica import Replica
-from tidelog_node.routes import RequestContext
 
+from tests.node.contexts import context_of
 from tests.node.replication.led_node import TOPIC, LedNode, led_node
 
 LATEST, EARLIEST = -1, -2
@@ -51,7 +51,7 @@ async def list_offset(node: LedNode, name: int, *, replica_id: int = -1) -> Any:
             ),
         ),
     )
-    context = RequestContext(2, 11, 1, None, "", "")
+    context = context_of(11, api_key=2)
     response: Any = await node.list_offsets.handle(request, context)
     return response.topics[0].partitions[0]
 
@@ -348,7 +348,7 @@ async def delete_records(node: LedNode, offset: int) -> Any:
             ),
         ),
     )
-    context = RequestContext(21, 2, 1, None, "", "")
+    context = context_of(2, api_key=21)
     response: Any = await node.delete_records.handle(request, context)
     return response.topics[0].partitions[0]
 

@@ -10,14 +10,15 @@ from pathlib import Path
 
 import pytest
 from tidelog_core.config import NodeConfig
+from tidelog_node.answers import OwedReply
 from tidelog_node.follower import fetcher
 from tidelog_node.handlers.fetch import FetchHandler
 from tidelog_node.logs.directories import LogDirectories
-from tidelog_node.owed_reply import OwedReply
 from tidelog_node.replica import Replica
 from tidelog_node.replicas import ReplicaManager
 from tidelog_node.wire.fetch import parse_fetch
 
+from tests.node.contexts import context_of
 from tests.node.fetching.session_world import reply_bytes
 from tests.node.replication.led_node import TOPIC, LedNode, led_node
 from tests.node.replication.scripted_leader import listening_as_broker_2
@@ -72,7 +73,9 @@ class LeadingNode:
                 frame = await reader.readexactly(size_bytes)
                 version, correlation_id = struct.unpack_from(">hi", frame, 2)
                 request = parse_fetch(memoryview(frame), BODY_AT, version)
-                reply = self.fetch.handle(request, version, correlation_id)
+                reply = self.fetch.handle(
+                    request, context_of(version, correlation_id=correlation_id)
+                )
                 last = asyncio.ensure_future(_write(writer, reply, last))
         writer.close()
 
@@ -80,7 +83,7 @@ class LeadingNode:
 async def _write(
     writer: asyncio.StreamWriter, reply: object, last: asyncio.Future[None] | None
 ) -> None:
-    found = await reply if isinstance(reply, OwedReply | asyncio.Future) else reply
+    found = await reply if isinstance(reply, OwedReply) else reply
     if last is not None:
         await last
     writer.write(reply_bytes(found))

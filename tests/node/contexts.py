@@ -1,0 +1,26 @@
+"""Whom a test's request is from."""
+
+from __future__ import annotations
+
+from tidelog_core.metadata.endpoints import PLAINTEXT
+from tidelog_node.routes import RequestContext
+from tidelog_node.session import Session
+
+
+def a_session(port: int = 40_000, *, listener: str = PLAINTEXT) -> Session:
+    """Return the session of a connection of its own."""
+    return Session("127.0.0.1", port, listener)
+
+
+def context_of(
+    api_version: int,
+    *,
+    api_key: int = 1,
+    correlation_id: int = 1,
+    client_id: bytes | None = None,
+    session: Session | None = None,
+) -> RequestContext:
+    """Return the context of a request of this version."""
+    session = session or a_session()
+    session.note_client_id(client_id)
+    return RequestContext(api_key, api_version, correlation_id, session)
