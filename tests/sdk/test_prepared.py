@@ -147,7 +147,7 @@ async def test_a_producer_that_has_prepared_begins_no_other_transaction(broker, 
         async with producer.transaction() as transaction:
             await producer.send(topic, b"v", partition=0)
             prepared = await transaction.prepare()
-        with pytest.raises(InvalidRequest, match="left its transaction to another"):
+        with pytest.raises(InvalidRequest, match="has prepared its transaction"):
             async with producer.transaction():
                 pytest.fail("a transaction has begun")
         assert prepared is not None
