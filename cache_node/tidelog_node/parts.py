@@ -11,6 +11,7 @@ from tidelog_core.config import NodeConfig
 from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.store import MetadataStore
 
+from tidelog_node.dialing.dialer import Dialer
 from tidelog_node.disk.data_disk import DiskWatch
 from tidelog_node.inspection.inspector import BatchInspector
 from tidelog_node.logs.directories import LogDirectories
@@ -37,6 +38,7 @@ class ClusterParts:
     directories: LogDirectories
     store: MetadataStore
     view: ClusterView
+    dialer: Dialer
     member: ClusterMember
     incarnation: UUID
     unrestored: Unrestored

@@ -16,7 +16,6 @@ import logging
 from uuid import UUID, uuid4
 
 from kio.schema.describe_cluster.v1 import request as describe_cluster
-from tidelog.wire.connection import Address, open_connection
 from tidelog.wire.requests import DESCRIBE_CLUSTER
 from tidelog_core.errors import ErrorCode, StorageError, TidelogError
 from tidelog_core.metadata.endpoints import BrokerEndpoint
@@ -32,6 +31,8 @@ from tidelog_core.metadata.store import (
 )
 from tidelog_core.metadata.update import update
 from tidelog_core.wire_messages import build
+
+from tidelog_node.dialing.dialer import Dialer
 
 logger = logging.getLogger(__name__)
 
@@ -86,20 +87,19 @@ async def register_broker(
     await update(store, broker.item_id, register)
 
 
-async def require_gone(image: ClusterImage, broker_id: int) -> None:
-    """Return where no other process serves under the id. Raises ``BrokerIdTaken``.
+async def require_gone(image: ClusterImage, dialer: Dialer) -> None:
+    """Return where no other process serves under the dialer's id. Raises ``BrokerIdTaken``.
 
     A node that does not answer in time counts as gone.
     """
+    broker_id = dialer.broker_id
     registered = image.brokers.get(broker_id)
     if registered is None:
         return
-    address = Address(registered.endpoint.host, registered.endpoint.port)
+    endpoint = registered.endpoint
     request = build(describe_cluster.DescribeClusterRequest)
     try:
-        connection = await open_connection(
-            address, client_id=f"node-{broker_id}", timeout_s=ANSWER_SECONDS_MAX
-        )
+        connection = await dialer.dial(endpoint, timeout_s=ANSWER_SECONDS_MAX)
         try:
             cluster = await connection.request(
                 DESCRIBE_CLUSTER, request, timeout_s=ANSWER_SECONDS_MAX
@@ -111,7 +111,7 @@ async def require_gone(image: ClusterImage, broker_id: int) -> None:
         return
     # A node names itself as the controller: every one takes administrators' requests.
     if (cluster.cluster_id, cluster.controller_id) == (image.cluster_id, broker_id):
-        raise BrokerIdTaken(f"broker {broker_id} of this cluster runs already, at {address}")
+        raise BrokerIdTaken(f"broker {broker_id} of this cluster runs already, at {endpoint}")
 
 
 async def wait_until_replaced(view: ClusterView, broker_id: int, incarnation: UUID) -> None:

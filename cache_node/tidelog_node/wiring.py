@@ -29,6 +29,7 @@ from tidelog_node.compaction.log_cleaner import LogCleaner
 from tidelog_node.control_routes import control_routes
 from tidelog_node.coordinator.coordinator import GroupCoordinator
 from tidelog_node.coordinator.hosted_groups import HostedGroups
+from tidelog_node.dialing.dialer import Dialer
 from tidelog_node.disk.data_disk import DataDisk, DiskWatch
 from tidelog_node.dispatch import Dispatch
 from tidelog_node.erasure.evicting_eraser import EvictingEraser
@@ -228,8 +229,9 @@ async def _open_cluster(settings: NodeSettings, stack: AsyncExitStack) -> Cluste
 
     view.subscribe(update_config)
     incarnation, health = uuid4(), NodeHealth()
+    dialer = Dialer(settings.broker_id)
     member = ClusterMember(
-        broker_id=settings.broker_id,
+        dialer=dialer,
         incarnation=incarnation,
         store=store,
         lease_store=lease_store,
@@ -253,6 +255,7 @@ async def _open_cluster(settings: NodeSettings, stack: AsyncExitStack) -> Cluste
         directories,
         store,
         view,
+        dialer,
         member,
         incarnation,
         unrestored,
@@ -361,6 +364,7 @@ async def _start_rewriting(
     mender = SegmentMender(
         replicas=data.replicas,
         view=cluster.view,
+        dialer=cluster.dialer,
         broker_id=settings.broker_id,
         tier=data.tier,
         directories=cluster.directories,
@@ -425,6 +429,7 @@ def _start_replication(
     catch_up = CatchUp(
         history=data.tier.history,
         view=cluster.view,
+        dialer=cluster.dialer,
         broker_id=settings.broker_id,
         timeout_s=config.replica_socket_timeout_ms / 1000,
     )
@@ -446,6 +451,7 @@ def _start_replication(
     fetchers = FollowerFetchers(
         replicas=data.replicas,
         view=cluster.view,
+        dialer=cluster.dialer,
         broker_id=settings.broker_id,
         incarnation=cluster.incarnation,
         node_config=cluster.node_config,
@@ -466,8 +472,8 @@ async def _start_transactions(
     membership, view = cluster.member.membership, cluster.view
     producer_ids = ProducerIds(cluster.store)
     # A question about a transaction must not wait behind markers that are being replicated.
-    marker_peers = Peers(view=view, broker_id=settings.broker_id, connections_max=1)
-    question_peers = Peers(view=view, broker_id=settings.broker_id)
+    marker_peers = Peers(view=view, dialer=cluster.dialer, connections_max=1)
+    question_peers = Peers(view=view, dialer=cluster.dialer)
     stack.push_async_callback(marker_peers.close)
     stack.push_async_callback(question_peers.close)
     target = BrokerMarkers(broker_id=settings.broker_id, peers=marker_peers)

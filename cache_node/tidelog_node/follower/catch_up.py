@@ -35,7 +35,8 @@ from tidelog_core.replication.tier_start import (
 from tidelog_core.tier.tiered_segments import TieredSegments
 from tidelog_core.wire_messages import build, write_message
 
-from tidelog_node.follower.connection import LeaderConnection
+from tidelog_node.dialing.dialer import Dialer
+from tidelog_node.dialing.leader_connection import LeaderConnection
 from tidelog_node.follower.wire import CLIENT_ID
 from tidelog_node.replica import Replica
 from tidelog_node.tier.history import LogPast, TierHistory, tier_end
@@ -53,10 +54,17 @@ class CatchUp:
     """Finds new starts for replicas. For the tasks of one event loop."""
 
     def __init__(
-        self, *, history: TierHistory, view: ClusterView, broker_id: int, timeout_s: float
+        self,
+        *,
+        history: TierHistory,
+        view: ClusterView,
+        dialer: Dialer,
+        broker_id: int,
+        timeout_s: float,
     ) -> None:
         self._history = history
         self._view = view
+        self._dialer = dialer
         self._broker_id = broker_id
         self._timeout_s = timeout_s
         self._slots = asyncio.Semaphore(AT_ONCE_MAX)
@@ -154,9 +162,7 @@ class CatchUp:
         broker = self._view.image.brokers.get(fetch.leader_id)
         if broker is None:
             raise NotLeaderOrFollower(f"broker {fetch.leader_id} is not registered")
-        endpoint = broker.endpoint
-        async with asyncio.timeout(self._timeout_s):
-            connection = await LeaderConnection.connect(endpoint.host, endpoint.port)
+        connection = await self._dialer.dial_leader(broker.endpoint, timeout_s=self._timeout_s)
         try:
             start, local_start, end = [
                 await self._ask(connection, replica.partition, fetch.leader_epoch, name)

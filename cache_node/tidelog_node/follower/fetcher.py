@@ -25,10 +25,12 @@ from typing import Protocol
 from tidelog_core.config import NodeConfig
 from tidelog_core.errors import ErrorCode, NotLeaderOrFollower, TidelogError
 from tidelog_core.fetch_session import SESSION_ERRORS, FetcherSession, FetchPlan
+from tidelog_core.metadata.endpoints import BrokerEndpoint
 from tidelog_core.replication.follower_state import ReplicaFetch
 
+from tidelog_node.dialing.dialer import Dialer
+from tidelog_node.dialing.leader_connection import LeaderConnection
 from tidelog_node.follower.catch_up import CatchUp
-from tidelog_node.follower.connection import LeaderConnection
 from tidelog_node.follower.followed import TROUBLE_SECONDS, FollowedPartitions, PartitionKey
 from tidelog_node.follower.wire import (
     FollowerLimits,
@@ -51,9 +53,10 @@ class FetcherOwner(Protocol):
     """Who has a fetcher for each leader."""
 
     catch_up: CatchUp
+    dialer: Dialer
     node_config: Callable[[], NodeConfig]
 
-    def endpoint(self, leader_id: int) -> tuple[str, int] | None:
+    def endpoint(self, leader_id: int) -> BrokerEndpoint | None:
         """Return where the leader listens, ``None`` where it is not registered."""
 
     def limits(self) -> FollowerLimits | None:
@@ -158,8 +161,7 @@ class LeaderFetcher:
         endpoint = self._owner.endpoint(self._leader_id)
         if endpoint is None:
             raise NotLeaderOrFollower(f"broker {self._leader_id} is not registered")
-        async with asyncio.timeout(CONNECT_SECONDS_MAX):
-            connection = await LeaderConnection.connect(*endpoint)
+        connection = await self._owner.dialer.dial_leader(endpoint, timeout_s=CONNECT_SECONDS_MAX)
         self._connection = connection
         while True:
             await self._wait_for_work()

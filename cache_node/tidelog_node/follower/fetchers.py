@@ -7,9 +7,11 @@ from collections.abc import Callable
 from uuid import UUID
 
 from tidelog_core.config import NodeConfig
+from tidelog_core.metadata.endpoints import BrokerEndpoint
 from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.records import Broker
 
+from tidelog_node.dialing.dialer import Dialer
 from tidelog_node.follower.catch_up import CatchUp
 from tidelog_node.follower.fetcher import LeaderFetcher
 from tidelog_node.follower.wire import FollowerLimits
@@ -25,6 +27,7 @@ class FollowerFetchers:
         *,
         replicas: ReplicaManager,
         view: ClusterView,
+        dialer: Dialer,
         broker_id: int,
         incarnation: UUID,
         node_config: Callable[[], NodeConfig],
@@ -32,6 +35,7 @@ class FollowerFetchers:
     ) -> None:
         self._replicas = replicas
         self._view = view
+        self.dialer = dialer
         self._broker_id = broker_id
         self._incarnation = incarnation
         self.node_config = node_config
@@ -54,10 +58,10 @@ class FollowerFetchers:
         self._replicas.on_exchanged.remove(self._on_exchanged)
         await asyncio.gather(*(fetcher.close() for fetcher in self._fetchers.values()))
 
-    def endpoint(self, leader_id: int) -> tuple[str, int] | None:
+    def endpoint(self, leader_id: int) -> BrokerEndpoint | None:
         """Return where the leader listens, ``None`` where it is not registered."""
         broker = self._view.image.brokers.get(leader_id)
-        return None if broker is None else (broker.endpoint.host, broker.endpoint.port)
+        return None if broker is None else broker.endpoint
 
     def limits(self) -> FollowerLimits | None:
         """Return who fetches how much; ``None`` while this process is not the registered one."""

@@ -7,7 +7,6 @@ there.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator
 
 from tidelog_core.errors import (
@@ -18,7 +17,7 @@ from tidelog_core.errors import (
 )
 from tidelog_core.log.append_checks import PositionedHeader, check_replicated
 
-from tidelog_node.follower.connection import LeaderConnection
+from tidelog_node.dialing.leader_connection import LeaderConnection
 from tidelog_node.follower.wire import (
     FetchedPartition,
     FollowerLimits,
@@ -30,7 +29,6 @@ from tidelog_node.follower.wire import (
 from tidelog_node.replica import Replica
 from tidelog_node.wire.primitives import PARSE_ERRORS
 
-CONNECT_SECONDS_MAX = 5.0
 ANSWER_SECONDS_MAX = 30.0
 FETCH_BYTES = 4_194_304
 NOBODY = -1  # as a replica: the fetch is a consumer's
@@ -39,17 +37,20 @@ WAIT_MS = 500
 
 
 async def fetch_range(
-    replica: Replica, endpoint: tuple[str, int], *, start: int, end: int, leader_epoch: int
+    replica: Replica,
+    connection: LeaderConnection,
+    *,
+    start: int,
+    end: int,
+    leader_epoch: int,
 ) -> AsyncGenerator[tuple[bytearray, list[PositionedHeader]], None]:
     """Yield the batches in ``[start, end)``, whole and checked, with their headers.
 
-    To be closed by ``contextlib.aclosing``. Raises ``OSError``, ``TimeoutError``,
-    ``NotLeaderOrFollower`` where the leader does not answer with records, ``OffsetOutOfRange``
-    where it does not hold them, ``CorruptRecordBatch`` and ``UnsupportedMagic`` where its own
-    are damaged.
+    The connection is closed at the end. To be closed by ``contextlib.aclosing``. Raises
+    ``OSError``, ``TimeoutError``, ``NotLeaderOrFollower`` where the leader does not answer with
+    records, ``OffsetOutOfRange`` where it does not hold them, ``CorruptRecordBatch`` and
+    ``UnsupportedMagic`` where its own are damaged.
     """
-    async with asyncio.timeout(CONNECT_SECONDS_MAX):
-        connection = await LeaderConnection.connect(*endpoint)
     try:
         empty_count = 0
         while start < end:

@@ -26,6 +26,7 @@ from tidelog_core.replication.election import leave_isr
 from tidelog_core.replication.leases import RELEASED
 from tidelog_core.replication.partition_writer import write_changes
 
+from tidelog_node.dialing.dialer import Dialer
 from tidelog_node.membership.lease_keeper import read_lease, wait_until_gone
 from tidelog_node.membership.membership import Membership
 from tidelog_node.membership.run_mark import (
@@ -57,6 +58,7 @@ async def take_over_id(
     *,
     store: MetadataStore,
     view: ClusterView,
+    dialer: Dialer,
     data_dir: Path,
     was_clean: bool,
     incarnation: UUID,
@@ -74,7 +76,7 @@ async def take_over_id(
         found.counter == RELEASED or (mark is not None and mark.incarnation == found.incarnation)
     )
     if not is_known_gone:
-        await require_gone(view.image, broker_id)
+        await require_gone(view.image, dialer)
         found = await wait_until_gone(store, membership, found)
     boot_id = current_boot_id()
     may_lack_records = may_have_lost_records(mark, was_clean=was_clean, boot_id=boot_id)

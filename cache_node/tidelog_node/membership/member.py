@@ -26,6 +26,7 @@ from tidelog_core.replication.election import LeaderElector
 from tidelog_core.replication.lease_clock import Clock, lease_clock_ms
 from tidelog_core.replication.leases import lease_times
 
+from tidelog_node.dialing.dialer import Dialer
 from tidelog_node.membership.election_loop import ElectionLoop
 from tidelog_node.membership.joining import leave_again, take_over_id
 from tidelog_node.membership.lease_keeper import LeaseKeeper
@@ -47,7 +48,7 @@ class ClusterMember:
     def __init__(
         self,
         *,
-        broker_id: int,
+        dialer: Dialer,
         incarnation: UUID,
         store: MetadataStore,
         lease_store: MetadataStore,
@@ -63,7 +64,7 @@ class ClusterMember:
         ``run_renewals`` runs what renews the own lease, on another thread unless the loop is
         one that nobody keeps waiting; there ``renewal_store`` is used, and nowhere else.
         """
-        config = node_config()
+        config, broker_id = node_config(), dialer.broker_id
         preferred_seconds = config.leader_imbalance_check_interval_seconds
         self.membership = Membership(
             broker_id,
@@ -71,6 +72,7 @@ class ClusterMember:
             elector=LeaderElector(broker_id, preferred_stable_ms=preferred_seconds * 1000),
             clock=clock,
         )
+        self._dialer = dialer
         self._incarnation = incarnation
         self._store = store
         self._lease_store = lease_store
@@ -108,6 +110,7 @@ class ClusterMember:
             self.membership,
             store=self._lease_store,
             view=self._view,
+            dialer=self._dialer,
             data_dir=data_dir,
             was_clean=was_clean,
             incarnation=self._incarnation,

@@ -11,10 +11,12 @@ import asyncio
 from typing import Any
 from uuid import UUID
 
-from tidelog.wire.connection import Address, Connection, open_connection
+from tidelog.wire.connection import Connection
 from tidelog.wire.requests import Api
 from tidelog_core.errors import CoordinatorNotAvailable
 from tidelog_core.metadata.image import ClusterView
+
+from tidelog_node.dialing.dialer import Dialer
 
 CONNECT_SECONDS_MAX = 5.0
 CONNECTIONS_MAX = 8
@@ -24,11 +26,11 @@ class Peers:
     """Connections to the other brokers. For the tasks of one event loop."""
 
     def __init__(
-        self, *, view: ClusterView, broker_id: int, connections_max: int = CONNECTIONS_MAX
+        self, *, view: ClusterView, dialer: Dialer, connections_max: int = CONNECTIONS_MAX
     ) -> None:
         """``connections_max`` are to one broker."""
         self._view = view
-        self._client_id = f"tidelog-node-{broker_id}"
+        self._dialer = dialer
         self._connections_max = connections_max
         self._connections: dict[int, list[Connection]] = {}
         self._incarnations: dict[int, UUID] = {}
@@ -67,10 +69,6 @@ class Peers:
             is_full = len(known) >= self._connections_max
             if idlest is not None and (is_full or idlest.in_flight_count == 0):
                 return idlest
-            connection = await open_connection(
-                Address(broker.endpoint.host, broker.endpoint.port),
-                client_id=self._client_id,
-                timeout_s=CONNECT_SECONDS_MAX,
-            )
+            connection = await self._dialer.dial(broker.endpoint, timeout_s=CONNECT_SECONDS_MAX)
             known.append(connection)
             return connection

@@ -57,11 +57,13 @@ from tidelog_core.log.quarantine import keep_file
 from tidelog_core.log.segment_check import SegmentDamage, check_segment, require_epoch
 from tidelog_core.log.segment_indexes import SealRecord
 from tidelog_core.log.values import CorruptLog, SealedSegment
+from tidelog_core.metadata.endpoints import BrokerEndpoint
 from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.records import Partition
 from tidelog_core.model import TopicPartition
 
 from tidelog_node.compaction.rewriting import put_in_place
+from tidelog_node.dialing.dialer import Dialer
 from tidelog_node.follower.range_fetch import fetch_range
 from tidelog_node.logs.directories import LogDirectories
 from tidelog_node.node_health import NodeHealth
@@ -72,6 +74,7 @@ logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
 RETRY_SECONDS_MAX = 60.0
+CONNECT_SECONDS_MAX = 5.0
 UNLIKE_ATTEMPTS_MAX = 5  # after which the leader's log is taken to differ from this one for good
 DAMAGED = "segment-damaged"
 
@@ -114,6 +117,7 @@ class SegmentMender:
         *,
         replicas: ReplicaManager,
         view: ClusterView,
+        dialer: Dialer,
         broker_id: int,
         tier: Tier,
         directories: LogDirectories,
@@ -128,6 +132,7 @@ class SegmentMender:
         """
         self._replicas = replicas
         self._view = view
+        self._dialer = dialer
         self._broker_id = broker_id
         self._tier = tier
         self._directories = directories
@@ -323,8 +328,7 @@ class SegmentMender:
         if broker is None or old is None:
             raise _Waits  # Not registered; not flushed yet, or not known to be replicated.
         source = log.begin_cleaning((old,))
-        endpoint = (broker.endpoint.host, broker.endpoint.port)
-        epochs = sealed.leader_epochs
+        endpoint, epochs = broker.endpoint, sealed.leader_epochs
         writer = await self._fetch(replica, source, old, partition, endpoint, leader_epochs=epochs)
         loop = asyncio.get_running_loop()
         seal = await loop.run_in_executor(self._executor, _seal, old, writer, source)
@@ -342,7 +346,7 @@ class SegmentMender:
         source: CleaningSource,
         old: SegmentToClean,
         partition: Partition,
-        endpoint: tuple[str, int],
+        endpoint: BrokerEndpoint,
         *,
         leader_epochs: Sequence[EpochEntry],
     ) -> SegmentWriter:
@@ -356,9 +360,10 @@ class SegmentMender:
             index_interval_bytes=replica.config.index_interval_bytes,
         )
         next_offset = old.base_offset
+        connection = await self._dialer.dial_leader(endpoint, timeout_s=CONNECT_SECONDS_MAX)
         fetching = fetch_range(
             replica,
-            endpoint,
+            connection,
             start=old.base_offset,
             end=old.end_offset,
             leader_epoch=partition.leader_epoch,

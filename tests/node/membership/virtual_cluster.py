@@ -39,6 +39,7 @@ from tidelog_core.metadata.store import (
     Write,
 )
 from tidelog_core.model import TopicPartition
+from tidelog_node.dialing.dialer import Dialer
 from tidelog_node.membership.member import ClusterMember
 from tidelog_node.registration import register_broker
 
@@ -128,7 +129,7 @@ class Member:
         self.view = ClusterView(self.link)
         await self.view.refresh()
         self.member = ClusterMember(
-            broker_id=self.broker_id,
+            dialer=Dialer(self.broker_id),
             incarnation=uuid4(),
             store=self.link,
             lease_store=self.link,

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from tidelog_core.config import NodeConfig
+from tidelog_node.dialing.dialer import Dialer
 from tidelog_node.follower import fetcher
 from tidelog_node.follower.catch_up import CatchUp
 from tidelog_node.follower.fetchers import FollowerFetchers
@@ -38,10 +39,13 @@ def fetchers_of(node: LedNode) -> FollowerFetchers:
     return FollowerFetchers(
         replicas=node.replicas,
         view=node.view,
+        dialer=Dialer(1),
         broker_id=1,
         incarnation=node.view.image.brokers[1].incarnation,
         node_config=lambda: node.config,
-        catch_up=CatchUp(history=history, view=node.view, broker_id=1, timeout_s=5.0),
+        catch_up=CatchUp(
+            history=history, view=node.view, dialer=Dialer(1), broker_id=1, timeout_s=5.0
+        ),
     )
 
 

@@ -11,6 +11,7 @@ from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.records import Partition
 from tidelog_core.metadata.store import MetadataStore
 from tidelog_node.coordinator.coordinator import GroupCoordinator
+from tidelog_node.dialing.dialer import Dialer
 from tidelog_node.transactions.coordinator import TransactionCoordinator
 from tidelog_node.transactions.group_offsets import TransactionalOffsets
 from tidelog_node.transactions.markers import Marker, MarkerResults, MarkerSender
@@ -55,7 +56,7 @@ def transaction_parts(
         view=view,
         broker_id=broker_id,
         coordinator=coordinator,
-        peers=Peers(view=view, broker_id=broker_id),
+        peers=Peers(view=view, dialer=Dialer(broker_id)),
     )
     offsets = TransactionalOffsets(
         store=store, view=view, groups=groups, verifier=verifier, broker_id=broker_id

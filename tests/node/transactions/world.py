@@ -47,6 +47,7 @@ from tidelog_core.records.encode import build_batch
 from tidelog_core.records.record import Record
 from tidelog_node.coordinator.coordinator import GroupCoordinator
 from tidelog_node.coordinator.hosted_groups import HostedGroups
+from tidelog_node.dialing.dialer import Dialer
 from tidelog_node.transactions.coordinator import TransactionCoordinator
 from tidelog_node.transactions.group_offsets import TransactionalOffsets
 from tidelog_node.transactions.markers import Marker, MarkerResults, MarkerSender
@@ -207,7 +208,7 @@ class World:
                 view=view,
                 broker_id=broker_id,
                 coordinator=transactions,
-                peers=Peers(view=view, broker_id=broker_id),
+                peers=Peers(view=view, dialer=Dialer(broker_id)),
             ),
             broker_id=broker_id,
         )

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from tidelog_core.errors import StorageError
 from tidelog_core.metadata.records import Partition
+from tidelog_node.dialing.dialer import Dialer
 from tidelog_node.node_health import NodeHealth
 from tidelog_node.replica import Replica
 from tidelog_node.upkeep import segment_mending
@@ -44,6 +45,7 @@ class Mending:
         self.mender = SegmentMender(
             replicas=node.replicas,
             view=node.view,
+            dialer=Dialer(1),
             broker_id=1,
             tier=Tier(),
             directories=node.directories,
