@@ -253,23 +253,17 @@ class TestOnABadNetwork:
         table = new_table(endpoint)
         asyncio.run(main())
 
-    def test_a_server_that_is_not_there_means_nothing_was_written(self) -> None:
-        async def main() -> None:
-            async with opened("nowhere", "http://127.0.0.1:9") as store:
-                with pytest.raises(StoreUnavailable):
-                    await store.commit([create(A)])
-                with pytest.raises(StoreUnavailable):
-                    await store.get(A)
+    async def test_a_server_that_is_not_there_means_nothing_was_written(self) -> None:
+        async with opened("nowhere", "http://127.0.0.1:9") as store:
+            with pytest.raises(StoreUnavailable):
+                await store.commit([create(A)])
+            with pytest.raises(StoreUnavailable):
+                await store.get(A)
 
-        asyncio.run(main())
-
-    def test_a_table_that_is_not_there_is_named_at_once(self, endpoint: str) -> None:
-        async def main() -> None:
-            async with opened("no-such-table", endpoint) as store:
-                with pytest.raises(StoreUnavailable, match="ResourceNotFound"):
-                    await store.commit([create(A)], checks=[Check(B, 1)])
-
-        asyncio.run(main())
+    async def test_a_table_that_is_not_there_is_named_at_once(self, endpoint: str) -> None:
+        async with opened("no-such-table", endpoint) as store:
+            with pytest.raises(StoreUnavailable, match="ResourceNotFound"):
+                await store.commit([create(A)], checks=[Check(B, 1)])
 
     def test_writers_on_a_bad_network_lose_and_double_nothing(self, endpoint: str) -> None:
         """Every tenth answer is lost; each creation is still there once, in one version."""

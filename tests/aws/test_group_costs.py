@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from tests.aws.test_dynamodb_store import START_TIMEOUT_S, new_table, opened
@@ -11,15 +9,12 @@ from tests.node.coordinator.test_many_topics import consumer_by_names, cost
 
 
 @pytest.mark.usefixtures("aws_credentials")
-def test_a_commit_in_a_group_of_many_topics_checks_an_item_of_one_unit(
+async def test_a_commit_in_a_group_of_many_topics_checks_an_item_of_one_unit(
     dynamodb_local_endpoint: str,
 ) -> None:
     table = new_table(dynamodb_local_endpoint)
 
-    async def main() -> None:
-        async with opened(table, dynamodb_local_endpoint, read_timeout=START_TIMEOUT_S) as store:
-            used = await cost(store, 40, consumer_by_names)
-        # A check in a transaction takes each unit twice.
-        assert {units["group"] for units in used} == {2}
-
-    asyncio.run(main())
+    async with opened(table, dynamodb_local_endpoint, read_timeout=START_TIMEOUT_S) as store:
+        used = await cost(store, 40, consumer_by_names)
+    # A check in a transaction takes each unit twice.
+    assert {units["group"] for units in used} == {2}

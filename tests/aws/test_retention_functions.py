@@ -58,43 +58,42 @@ def deployed(
     return opened
 
 
-def test_segments_go_by_event_and_schedule_and_orphans_by_the_scrub(deployed: Deployed) -> None:
-    async def run() -> None:
-        async with deployed() as world:
-            configs = {"retention.ms": "3600000", "file.delete.delay.ms": "0"}
-            topic, other = [await world.create_topic(n, configs=configs) for n in ("a", "b")]
-            for one in (topic, other):
-                await world.copy(one, 0, age_ms=DAY_MS)
-                await world.copy(one, 10)
-            (_, newest) = await world.segments(topic.topic_id)
-            prefix = parse_object_location(os.environ["TIDELOG_OBJECTS"]).prefix
-            key = f"{prefix}{world.keys(topic, newest).index}"
-            event = object_created(BUCKET, key, now_ms=0)
-            for expected in (1, 0):  # the second time it finds it done
-                summary = await asyncio.to_thread(retain, event, Steps())
-                assert summary["segment_deleted_count"] == expected
-            assert len(await world.segments(other.topic_id)) == 2
-            schedule = scheduled("retention", now_ms=0)
-            summary = await asyncio.to_thread(retain, schedule, Steps())
-            assert summary["segment_deleted_count"] == 1
-            assert len(await world.present()) == 4
-            tombstone = await world.delete_topic(other)
-            summary = await asyncio.to_thread(retain, schedule, Steps())
-            assert summary["next_deletion_ms"] == tombstone.deleted_ms + 60_000
-            world.clock.now_ms += 60_001
-            await world.retain()
-            assert len(await world.present()) == 2
-            assert await world.store.get(tombstone.item_id) is None
-            # The one segment that is left covers what an upload has left behind.
-            await world.put_orphan(topic, 10)
-            report = await asyncio.to_thread(scrub, scheduled("scrub", now_ms=0), Steps())
-            assert (report["young_count"], report["orphan_count"]) == (2, 0)
-            world.clock.now_ms += DAY_MS
-            limits = AgeLimits(orphan_age_ms=DAY_MS // 2, doubtful_age_ms=DAY_MS)
-            assert (await world.scrub(limits=limits)).orphan_count == 2
-            assert len(await world.present()) == 2
-
-    asyncio.run(run())
+async def test_segments_go_by_event_and_schedule_and_orphans_by_the_scrub(
+    deployed: Deployed,
+) -> None:
+    async with deployed() as world:
+        configs = {"retention.ms": "3600000", "file.delete.delay.ms": "0"}
+        topic, other = [await world.create_topic(n, configs=configs) for n in ("a", "b")]
+        for one in (topic, other):
+            await world.copy(one, 0, age_ms=DAY_MS)
+            await world.copy(one, 10)
+        (_, newest) = await world.segments(topic.topic_id)
+        prefix = parse_object_location(os.environ["TIDELOG_OBJECTS"]).prefix
+        key = f"{prefix}{world.keys(topic, newest).index}"
+        event = object_created(BUCKET, key, now_ms=0)
+        for expected in (1, 0):  # the second time it finds it done
+            summary = await asyncio.to_thread(retain, event, Steps())
+            assert summary["segment_deleted_count"] == expected
+        assert len(await world.segments(other.topic_id)) == 2
+        schedule = scheduled("retention", now_ms=0)
+        summary = await asyncio.to_thread(retain, schedule, Steps())
+        assert summary["segment_deleted_count"] == 1
+        assert len(await world.present()) == 4
+        tombstone = await world.delete_topic(other)
+        summary = await asyncio.to_thread(retain, schedule, Steps())
+        assert summary["next_deletion_ms"] == tombstone.deleted_ms + 60_000
+        world.clock.now_ms += 60_001
+        await world.retain()
+        assert len(await world.present()) == 2
+        assert await world.store.get(tombstone.item_id) is None
+        # The one segment that is left covers what an upload has left behind.
+        await world.put_orphan(topic, 10)
+        report = await asyncio.to_thread(scrub, scheduled("scrub", now_ms=0), Steps())
+        assert (report["young_count"], report["orphan_count"]) == (2, 0)
+        world.clock.now_ms += DAY_MS
+        limits = AgeLimits(orphan_age_ms=DAY_MS // 2, doubtful_age_ms=DAY_MS)
+        assert (await world.scrub(limits=limits)).orphan_count == 2
+        assert len(await world.present()) == 2
 
 
 @pytest.mark.parametrize(
@@ -109,16 +108,15 @@ def test_segments_go_by_event_and_schedule_and_orphans_by_the_scrub(deployed: De
         pytest.param(43, Fault.DIES_BEFORE, marks=pytest.mark.slow),
     ],
 )
-def test_a_crash_or_failure_is_made_up_for(deployed: Deployed, number: int, fault: Fault) -> None:
-    async def run() -> None:
-        async with deployed() as world:
-            cluster = Drama(world)
-            await cluster.start()
-            await prepare(cluster)
-            process = Process(number, fault)
-            await cluster.call((), [process, Process()], 1_000_000)
-            world.clock.now_ms += DELAY_MS + 1
-            await cluster.call((), [process, Process()], 1_000_000)
-            await cluster.end()
-
-    asyncio.run(run())
+async def test_a_crash_or_failure_is_made_up_for(
+    deployed: Deployed, number: int, fault: Fault
+) -> None:
+    async with deployed() as world:
+        cluster = Drama(world)
+        await cluster.start()
+        await prepare(cluster)
+        process = Process(number, fault)
+        await cluster.call((), [process, Process()], 1_000_000)
+        world.clock.now_ms += DELAY_MS + 1
+        await cluster.call((), [process, Process()], 1_000_000)
+        await cluster.end()

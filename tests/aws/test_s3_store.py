@@ -53,66 +53,54 @@ class TestS3ObjectStoreInParts(S3Contract):
         )
 
 
-def test_a_large_file_goes_up_in_parts(s3_endpoint: str, tmp_path: Path) -> None:
-    async def run() -> None:
-        path = tmp_path / "large"
-        data = os.urandom(12_000_000)
-        path.write_bytes(data)
-        store = S3ObjectStore(
-            BUCKET,
-            prefix=uuid.uuid4().hex,
-            endpoint=s3_endpoint,
-            multipart_threshold=6 << 20,
-            part_size_bytes=5 << 20,
-        )
+async def test_a_large_file_goes_up_in_parts(s3_endpoint: str, tmp_path: Path) -> None:
+    path = tmp_path / "large"
+    data = os.urandom(12_000_000)
+    path.write_bytes(data)
+    store = S3ObjectStore(
+        BUCKET,
+        prefix=uuid.uuid4().hex,
+        endpoint=s3_endpoint,
+        multipart_threshold=6 << 20,
+        part_size_bytes=5 << 20,
+    )
+    await store.put_file("large", path)
+    assert await store.get_range("large", 5_000_000, 11_000_000) == data[5_000_000:11_000_000]
+    assert (await store.head("large")).size_bytes == len(data)
+    with pytest.raises(ObjectExists):
         await store.put_file("large", path)
-        assert await store.get_range("large", 5_000_000, 11_000_000) == data[5_000_000:11_000_000]
-        assert (await store.head("large")).size_bytes == len(data)
-        with pytest.raises(ObjectExists):
-            await store.put_file("large", path)
-
-    asyncio.run(run())
 
 
-def test_a_listing_of_many_pages_is_whole(
+async def test_a_listing_of_many_pages_is_whole(
     s3_endpoint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(s3_listing, "PAGE_SIZE_MAX", 3)
 
-    async def run() -> None:
-        store = S3ObjectStore(BUCKET, prefix=uuid.uuid4().hex, endpoint=s3_endpoint)
-        keys = [f"a/{number:02d}" for number in range(10)]
-        for key in keys:
-            await store.put(key, b"1")
-        assert [m.key async for m in store.list("")] == keys
-        assert [m.key async for m in store.list("a/", start_after="a/03")] == keys[4:]
-        assert [m.key async for m in store.list("a/", start_after="a/09")] == []
-
-    asyncio.run(run())
+    store = S3ObjectStore(BUCKET, prefix=uuid.uuid4().hex, endpoint=s3_endpoint)
+    keys = [f"a/{number:02d}" for number in range(10)]
+    for key in keys:
+        await store.put(key, b"1")
+    assert [m.key async for m in store.list("")] == keys
+    assert [m.key async for m in store.list("a/", start_after="a/03")] == keys[4:]
+    assert [m.key async for m in store.list("a/", start_after="a/09")] == []
 
 
-def test_two_prefixes_do_not_see_each_other(s3_endpoint: str) -> None:
-    async def run() -> None:
-        name = uuid.uuid4().hex
-        one = S3ObjectStore(BUCKET, prefix=name, endpoint=s3_endpoint)
-        two = S3ObjectStore(BUCKET, prefix=f"{name}-two/", endpoint=s3_endpoint)
-        await one.put("a", b"1")
-        await two.put("a", b"2")
-        assert [m.key async for m in one.list("")] == ["a"]
-        assert await two.get("a") == b"2"
-
-    asyncio.run(run())
+async def test_two_prefixes_do_not_see_each_other(s3_endpoint: str) -> None:
+    name = uuid.uuid4().hex
+    one = S3ObjectStore(BUCKET, prefix=name, endpoint=s3_endpoint)
+    two = S3ObjectStore(BUCKET, prefix=f"{name}-two/", endpoint=s3_endpoint)
+    await one.put("a", b"1")
+    await two.put("a", b"2")
+    assert [m.key async for m in one.list("")] == ["a"]
+    assert await two.get("a") == b"2"
 
 
-def test_a_missing_bucket_is_not_a_missing_object(s3_endpoint: str) -> None:
-    async def run() -> None:
-        store = S3ObjectStore("no-such-bucket-here", endpoint=s3_endpoint)
-        with pytest.raises(StoreUnavailable):
-            await store.get("a")
-        with pytest.raises(StoreUnavailable):
-            await store.put("a", b"1")
-
-    asyncio.run(run())
+async def test_a_missing_bucket_is_not_a_missing_object(s3_endpoint: str) -> None:
+    store = S3ObjectStore("no-such-bucket-here", endpoint=s3_endpoint)
+    with pytest.raises(StoreUnavailable):
+        await store.get("a")
+    with pytest.raises(StoreUnavailable):
+        await store.put("a", b"1")
 
 
 class FlakyServer(http.server.BaseHTTPRequestHandler):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from tests.node.tier.tier_node import eventually, running_node
 BUCKET = "tidelog-tier"
 
 
-def test_a_segments_life_in_s3(
+async def test_a_segments_life_in_s3(
     ministack_endpoint: str,
     aws_credentials: None,
     tmp_path: Path,
@@ -24,28 +23,25 @@ def test_a_segments_life_in_s3(
     monkeypatch.setenv("AWS_ENDPOINT_URL", ministack_endpoint)  # the worker inherits it
     url = f"s3://{BUCKET}/{uuid.uuid4().hex}/nested"
 
-    async def run() -> None:
-        async with running_node(tmp_path, objects_url=url) as node:
-            replica = await node.create_topic(
-                configs={
-                    "local.retention.bytes": "0",
-                    "retention.ms": "100000",
-                    "file.delete.delay.ms": "0",
-                }
-            )
-            segments = node.produce_segments(replica, 3, batch_count=20)
+    async with running_node(tmp_path, objects_url=url) as node:
+        replica = await node.create_topic(
+            configs={
+                "local.retention.bytes": "0",
+                "retention.ms": "100000",
+                "file.delete.delay.ms": "0",
+            }
+        )
+        segments = node.produce_segments(replica, 3, batch_count=20)
 
-            async def is_evicted() -> bool:
-                return replica.log.local_log_start_offset == 600
+        async def is_evicted() -> bool:
+            return replica.log.local_log_start_offset == 600
 
-            await eventually(is_evicted)
-            assert await node.verify(replica) == segments
-            assert len(await node.objects()) == 6
-            data = await node.read_all(replica, 0, 600, max_bytes=3000)
-            assert data == b"".join(segments)
-            node.clock.now_ms += 200_000
-            await node.tier.apply_retention()
-            assert await node.metas(replica) == []
-            assert await node.objects() == {}
-
-    asyncio.run(run())
+        await eventually(is_evicted)
+        assert await node.verify(replica) == segments
+        assert len(await node.objects()) == 6
+        data = await node.read_all(replica, 0, 600, max_bytes=3000)
+        assert data == b"".join(segments)
+        node.clock.now_ms += 200_000
+        await node.tier.apply_retention()
+        assert await node.metas(replica) == []
+        assert await node.objects() == {}

@@ -21,40 +21,34 @@ async def write(bootstrap: str, *, timeout_ms: int) -> None:
 
 
 @pytest.mark.parametrize("kind", [FaultKind.DISK_FULL, FaultKind.DISK_FAILING])
-def test_a_disk_takes_no_records_while_it_is_full_or_fails(tmp_path: Path, kind: FaultKind) -> None:
-    async def run() -> None:
-        cluster = ChaosCluster(
-            tmp_path / "cluster",
-            node_count=1,
-            chance=random.Random(1),
-            config={},
-            has_disk_faults=True,
-        )
-        async with cluster:
-            faults = Faults(cluster, lease_s=2.0, chance=random.Random(1))
+async def test_a_disk_takes_no_records_while_it_is_full_or_fails(
+    tmp_path: Path, kind: FaultKind
+) -> None:
+    cluster = ChaosCluster(
+        tmp_path / "cluster",
+        node_count=1,
+        chance=random.Random(1),
+        config={},
+        has_disk_faults=True,
+    )
+    async with cluster:
+        faults = Faults(cluster, lease_s=2.0, chance=random.Random(1))
+        await write(cluster.bootstrap, timeout_ms=60_000)
+        undo = await faults.begin(PlannedFault(kind, 0.0, 1.0, (1,), 0.5))
+        with pytest.raises(TidelogError):
+            await write(cluster.bootstrap, timeout_ms=1_000)
+        await undo()
+        await write(cluster.bootstrap, timeout_ms=60_000)
+        assert cluster.died == []
+
+
+async def test_a_node_serves_after_each_of_the_big_requests(tmp_path: Path) -> None:
+    cluster = ChaosCluster(tmp_path / "cluster", node_count=1, chance=random.Random(1), config={})
+    async with cluster:
+        (node,) = cluster.nodes.values()
+        for name in NAMES:
+            request = BigRequest(name)
+            await asyncio.to_thread(request.send, node.proxy.port, 0.0)
             await write(cluster.bootstrap, timeout_ms=60_000)
-            undo = await faults.begin(PlannedFault(kind, 0.0, 1.0, (1,), 0.5))
-            with pytest.raises(TidelogError):
-                await write(cluster.bootstrap, timeout_ms=1_000)
-            await undo()
-            await write(cluster.bootstrap, timeout_ms=60_000)
-            assert cluster.died == []
-
-    asyncio.run(run())
-
-
-def test_a_node_serves_after_each_of_the_big_requests(tmp_path: Path) -> None:
-    async def run() -> None:
-        cluster = ChaosCluster(
-            tmp_path / "cluster", node_count=1, chance=random.Random(1), config={}
-        )
-        async with cluster:
-            (node,) = cluster.nodes.values()
-            for name in NAMES:
-                request = BigRequest(name)
-                await asyncio.to_thread(request.send, node.proxy.port, 0.0)
-                await write(cluster.bootstrap, timeout_ms=60_000)
-                request.close()
-            assert cluster.died == []
-
-    asyncio.run(run())
+            request.close()
+        assert cluster.died == []

@@ -135,17 +135,14 @@ def test_phases_that_end_in_time_leave_the_task_as_it_was() -> None:
     assert asyncio.run(run()) == "done"
 
 
-def test_cancelling_from_outside_is_no_standstill() -> None:
+async def test_cancelling_from_outside_is_no_standstill() -> None:
     async def run() -> None:
         async with Watchdog() as watchdog:
             watchdog.enter("long", seconds_max=60)
             await asyncio.sleep(60)
 
-    async def cancel() -> None:
-        task = asyncio.create_task(run())
-        await asyncio.sleep(0)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    asyncio.run(cancel())
+    task = asyncio.create_task(run())
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task

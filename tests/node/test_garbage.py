@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import subprocess
 import sys
@@ -44,21 +43,17 @@ def test_no_collection_looks_at_much_of_what_a_growing_node_keeps() -> None:
     assert most <= OBJECTS_MAX
 
 
-def test_nothing_of_a_refused_produce_is_left_to_collections(tmp_path: Path) -> None:
+async def test_nothing_of_a_refused_produce_is_left_to_collections(tmp_path: Path) -> None:
     """They come seldom, and it would keep all records of the request that long."""
-
-    async def run() -> None:
-        async with led_node(tmp_path) as node:
-            records = memoryview(bytearray(a_batch(b"x")))
-            request = ProduceRequest(None, 1, 1000, [(b"nope", [(0, records)])])
-            alive = weakref.ref(request.topics[0][1][0][1])
-            del records
-            gc.disable()
-            try:
-                assert node.produce.handle(request, context_of(PRODUCE_VERSION, api_key=0))
-                del request
-                assert alive() is None
-            finally:
-                gc.enable()
-
-    asyncio.run(run())
+    async with led_node(tmp_path) as node:
+        records = memoryview(bytearray(a_batch(b"x")))
+        request = ProduceRequest(None, 1, 1000, [(b"nope", [(0, records)])])
+        alive = weakref.ref(request.topics[0][1][0][1])
+        del records
+        gc.disable()
+        try:
+            assert node.produce.handle(request, context_of(PRODUCE_VERSION, api_key=0))
+            del request
+            assert alive() is None
+        finally:
+            gc.enable()

@@ -33,19 +33,16 @@ A_PARTITION = ("Replica.", "ReplicaManager.replicas.", "LocalLog.", "LogSegments
 
 
 @pytest.mark.parametrize("partition_count", [300, pytest.param(2000, marks=pytest.mark.slow)])
-def test_idle_partitions_are_not_looked_at(tmp_path: Path, partition_count: int) -> None:
+async def test_idle_partitions_are_not_looked_at(tmp_path: Path, partition_count: int) -> None:
     """But for those that are told in turn, so many a second, and by the scrubber."""
     allowed = partition_count / 2 + TOLD_IN_TURN_COUNT * CALLS_PER_LOOK_MAX
 
-    async def run() -> None:
-        async with filled_node(tmp_path, partition_count), asyncio.timeout(SETTLE_SECONDS_MAX):
-            while True:  # At first each is looked at, since it has changed.
-                busiest = (await count_calls(COUNTED_SECONDS)).most_common(5)
-                print(busiest)
-                if all(count <= allowed for _, count in busiest):
-                    return
-
-    asyncio.run(run())
+    async with filled_node(tmp_path, partition_count), asyncio.timeout(SETTLE_SECONDS_MAX):
+        while True:  # At first each is looked at, since it has changed.
+            busiest = (await count_calls(COUNTED_SECONDS)).most_common(5)
+            print(busiest)
+            if all(count <= allowed for _, count in busiest):
+                return
 
 
 @asynccontextmanager

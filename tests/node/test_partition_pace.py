@@ -38,46 +38,40 @@ def test_topics_and_partitions_count_before_they_are_read(make: Any, parse: Any)
         parse(memoryview(request[: len(request) // 2]), BODY_AT, version, 1000)
 
 
-def test_the_next_one_waits_for_twice_as_long_as_the_last_one_took() -> None:
-    async def scenario() -> None:
-        pace = PartitionPace()
-        order: list[str] = []
-        are_done = asyncio.Event()
+async def test_the_next_one_waits_for_twice_as_long_as_the_last_one_took() -> None:
+    pace = PartitionPace()
+    order: list[str] = []
+    are_done = asyncio.Event()
 
-        def try_again(name: str) -> None:
-            began = pace.begin("a", is_follower=False)
-            order.append(name)
-            pace.end(began - 0.02)
-            if name == "b":
-                are_done.set()
+    def try_again(name: str) -> None:
+        began = pace.begin("a", is_follower=False)
+        order.append(name)
+        pace.end(began - 0.02)
+        if name == "b":
+            are_done.set()
 
-        pace.end(pace.begin("a", is_follower=False) - 0.02)
-        for name in ("a", "b"):
-            with pytest.raises(NotYet) as held:
-                pace.begin("a", is_follower=False)
-            held.value.wait(lambda name=name: try_again(name))  # type: ignore[misc]
-        assert not order
-        began = time.monotonic()
-        await asyncio.wait_for(are_done.wait(), 5)
-        assert order == ["a", "b"]
-        assert time.monotonic() - began > 0.07
-
-    asyncio.run(scenario())
+    pace.end(pace.begin("a", is_follower=False) - 0.02)
+    for name in ("a", "b"):
+        with pytest.raises(NotYet) as held:
+            pace.begin("a", is_follower=False)
+        held.value.wait(lambda name=name: try_again(name))  # type: ignore[misc]
+    assert not order
+    began = time.monotonic()
+    await asyncio.wait_for(are_done.wait(), 5)
+    assert order == ["a", "b"]
+    assert time.monotonic() - began > 0.07
 
 
-def test_who_does_not_come_back_for_its_turn_keeps_nobody_waiting() -> None:
-    async def scenario() -> None:
-        pace = PartitionPace()
-        pace.end(pace.begin("a", is_follower=False) - 0.01)
-        tried = asyncio.Event()
-        for callback in (lambda: None, tried.set):
-            with pytest.raises(NotYet) as held:
-                pace.begin("a", is_follower=False)
-            held.value.wait(callback)
-        await asyncio.wait_for(tried.wait(), 5)
-        pace.begin("a", is_follower=False)
-
-    asyncio.run(scenario())
+async def test_who_does_not_come_back_for_its_turn_keeps_nobody_waiting() -> None:
+    pace = PartitionPace()
+    pace.end(pace.begin("a", is_follower=False) - 0.01)
+    tried = asyncio.Event()
+    for callback in (lambda: None, tried.set):
+        with pytest.raises(NotYet) as held:
+            pace.begin("a", is_follower=False)
+        held.value.wait(callback)
+    await asyncio.wait_for(tried.wait(), 5)
+    pace.begin("a", is_follower=False)
 
 
 def order_of_turns(*waiting: tuple[str, str, bool], work_seconds: float = 0.005) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 from collections.abc import Callable
 from pathlib import Path
@@ -44,63 +43,52 @@ TROUBLES: dict[str, Callable[[Replica], object]] = {
 
 
 @pytest.mark.parametrize("trouble", TROUBLES)
-def test_a_log_is_in_trouble_whatever_took_it_offline(tmp_path: Path, trouble: str) -> None:
+async def test_a_log_is_in_trouble_whatever_took_it_offline(tmp_path: Path, trouble: str) -> None:
     """Nobody needs to report it."""
-
-    async def run() -> None:
-        async with led_node(tmp_path) as node:
-            replica = await node.create_topic(replicas=(1,))
-            replica.append(bytearray(a_batch(b"x")))
-            assert node.replicas.in_trouble() == []
-            if trouble == "it is refused":
-                replica.begin_anew()  # Only what is not open can be.
-            TROUBLES[trouble](replica)
-            assert replica.is_in_trouble
-            assert node.replicas.in_trouble() == node.replicas.in_trouble() == [replica]
-            replica.begin_anew()
-            assert node.replicas.in_trouble() == []
-
-    asyncio.run(run())
+    async with led_node(tmp_path) as node:
+        replica = await node.create_topic(replicas=(1,))
+        replica.append(bytearray(a_batch(b"x")))
+        assert node.replicas.in_trouble() == []
+        if trouble == "it is refused":
+            replica.begin_anew()  # Only what is not open can be.
+        TROUBLES[trouble](replica)
+        assert replica.is_in_trouble
+        assert node.replicas.in_trouble() == node.replicas.in_trouble() == [replica]
+        replica.begin_anew()
+        assert node.replicas.in_trouble() == []
 
 
-def test_a_log_that_was_opened_again_is_in_trouble_again_when_it_fails(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with led_node(tmp_path) as node:
-            replica = await node.create_topic(replicas=(1,))
-            replica.append(bytearray(a_batch(b"x")))
-            fail_flush(replica)
-            replica.log.close()
-            log = replica.reopen(None)
-            replica.take(log)
-            assert node.replicas.in_trouble() == []
-            log._segments.go_offline()
-            assert node.replicas.in_trouble() == [replica]
-
-    asyncio.run(run())
-
-
-def test_a_deleted_partition_is_not_in_trouble(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with led_node(tmp_path) as node:
-            replica = await node.create_topic(replicas=(1,))
-            replica.append(bytearray(a_batch(b"x")))
-            await node.delete_topic()
-            assert replica.is_in_trouble
-            assert node.replicas.in_trouble() == []
-
-    asyncio.run(run())
+async def test_a_log_that_was_opened_again_is_in_trouble_again_when_it_fails(
+    tmp_path: Path,
+) -> None:
+    async with led_node(tmp_path) as node:
+        replica = await node.create_topic(replicas=(1,))
+        replica.append(bytearray(a_batch(b"x")))
+        fail_flush(replica)
+        replica.log.close()
+        log = replica.reopen(None)
+        replica.take(log)
+        assert node.replicas.in_trouble() == []
+        log._segments.go_offline()
+        assert node.replicas.in_trouble() == [replica]
 
 
-def test_a_log_that_opens_offline_is_in_trouble(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with led_node(tmp_path) as node:
-            replica = await node.create_topic(replicas=(1,))
-            log: LocalLog = replica.log
-            log.take_offline()
-            assert node.replicas.in_trouble() == [replica]
-            replica.begin_anew()
-            assert node.replicas.in_trouble() == []
-            replica.take(log)
-            assert node.replicas.in_trouble() == [replica]
+async def test_a_deleted_partition_is_not_in_trouble(tmp_path: Path) -> None:
+    async with led_node(tmp_path) as node:
+        replica = await node.create_topic(replicas=(1,))
+        replica.append(bytearray(a_batch(b"x")))
+        await node.delete_topic()
+        assert replica.is_in_trouble
+        assert node.replicas.in_trouble() == []
 
-    asyncio.run(run())
+
+async def test_a_log_that_opens_offline_is_in_trouble(tmp_path: Path) -> None:
+    async with led_node(tmp_path) as node:
+        replica = await node.create_topic(replicas=(1,))
+        log: LocalLog = replica.log
+        log.take_offline()
+        assert node.replicas.in_trouble() == [replica]
+        replica.begin_anew()
+        assert node.replicas.in_trouble() == []
+        replica.take(log)
+        assert node.replicas.in_trouble() == [replica]

@@ -59,24 +59,21 @@ def test_between_two_turns_the_loop_is_everybody_elses() -> None:
     assert asyncio.run(scenario()) > 20
 
 
-def test_a_request_about_few_things_stands_in_no_line_after_it_has_waited() -> None:
-    async def main() -> None:
-        turn = RequestTurn()
-        await asyncio.sleep(2 * request_turns.TURN_SECONDS)  # for the store
-        seen = []
-        each = turn.each(range(request_turns.ITEMS_PER_LOOK - 1))
-        while True:
-            try:
-                each.__anext__().send(None)
-            except StopIteration as item:
-                seen.append(item.value)
-            except StopAsyncIteration:
-                break
-            else:
-                raise AssertionError("it waits")
-        assert seen == list(range(request_turns.ITEMS_PER_LOOK - 1))
-
-    asyncio.run(main())
+async def test_a_request_about_few_things_stands_in_no_line_after_it_has_waited() -> None:
+    turn = RequestTurn()
+    await asyncio.sleep(2 * request_turns.TURN_SECONDS)  # for the store
+    seen = []
+    each = turn.each(range(request_turns.ITEMS_PER_LOOK - 1))
+    while True:
+        try:
+            each.__anext__().send(None)
+        except StopIteration as item:
+            seen.append(item.value)
+        except StopAsyncIteration:
+            break
+        else:
+            raise AssertionError("it waits")
+    assert seen == list(range(request_turns.ITEMS_PER_LOOK - 1))
 
 
 def test_a_request_that_is_given_up_does_not_keep_its_place_in_line() -> None:
@@ -136,26 +133,23 @@ def test_hosts_enter_the_lane_in_turn_however_many_connections_they_have() -> No
     assert asyncio.run(scenario()) == list("aabcaba")
 
 
-def test_requests_that_are_given_up_do_not_keep_the_lane() -> None:
-    async def scenario() -> None:
-        lane = LargeRequests()
+async def test_requests_that_are_given_up_do_not_keep_the_lane() -> None:
+    lane = LargeRequests()
 
-        async def enter() -> None:
-            async with lane.turn("host"):
-                pass
-
+    async def enter() -> None:
         async with lane.turn("host"):
-            waits, is_let_in, last = (asyncio.create_task(enter()) for _ in range(3))
-            await asyncio.sleep(0)
-            waits.cancel()
-        # As soon as it has been let in, and before it runs.
-        asyncio.get_running_loop().call_later(0, is_let_in.cancel)
-        await asyncio.wait_for(last, 20)
-        assert waits.cancelled()
-        assert is_let_in.cancelled()
-        lane.close()
+            pass
 
-    asyncio.run(scenario())
+    async with lane.turn("host"):
+        waits, is_let_in, last = (asyncio.create_task(enter()) for _ in range(3))
+        await asyncio.sleep(0)
+        waits.cancel()
+    # As soon as it has been let in, and before it runs.
+    asyncio.get_running_loop().call_later(0, is_let_in.cancel)
+    await asyncio.wait_for(last, 20)
+    assert waits.cancelled()
+    assert is_let_in.cancelled()
+    lane.close()
 
 
 def test_the_lane_rests_longer_than_it_works() -> None:

@@ -51,31 +51,25 @@ class Handler:
         return [b"answer"]
 
 
-def test_a_hot_route_is_handed_the_session_and_what_its_request_says() -> None:
-    async def main() -> None:
-        handler, session = Handler(), a_session()
-        for client_id in (b"app", b"app", b"app-2", None, b""):
-            handler.dispatch(frame_of(HOT, 2, client_id), session)
-        contexts = handler.contexts
-        assert all(context.session is session for context in contexts)
-        assert [c.client_id for c in contexts] == ["app", "app", "app-2", None, ""]
-        assert (contexts[0].api_version, contexts[0].correlation_id) == (2, 7)
-        assert session.principal == ANONYMOUS
-        assert str(session.principal) == "User:ANONYMOUS"
-
-    asyncio.run(main())
+async def test_a_hot_route_is_handed_the_session_and_what_its_request_says() -> None:
+    handler, session = Handler(), a_session()
+    for client_id in (b"app", b"app", b"app-2", None, b""):
+        handler.dispatch(frame_of(HOT, 2, client_id), session)
+    contexts = handler.contexts
+    assert all(context.session is session for context in contexts)
+    assert [c.client_id for c in contexts] == ["app", "app", "app-2", None, ""]
+    assert (contexts[0].api_version, contexts[0].correlation_id) == (2, 7)
+    assert session.principal == ANONYMOUS
+    assert str(session.principal) == "User:ANONYMOUS"
 
 
 @pytest.mark.parametrize("api_key", [HOT, API_VERSIONS])
-def test_a_client_id_that_does_not_fit_its_request_ends_the_connection(api_key: int) -> None:
-    async def main() -> None:
-        handler, session = Handler(), a_session()
-        handler.dispatch(frame_of(HOT, 0, b"app"), session)
-        with pytest.raises(CloseConnection, match="malformed"):
-            handler.dispatch(frame_of(api_key, 0, b"app longer")[:-7], session)
-        assert session.client_id == "app"
-
-    asyncio.run(main())
+async def test_a_client_id_that_does_not_fit_its_request_ends_the_connection(api_key: int) -> None:
+    handler, session = Handler(), a_session()
+    handler.dispatch(frame_of(HOT, 0, b"app"), session)
+    with pytest.raises(CloseConnection, match="malformed"):
+        handler.dispatch(frame_of(api_key, 0, b"app longer")[:-7], session)
+    assert session.client_id == "app"
 
 
 def software(name: str, version: str) -> bytes:
@@ -94,55 +88,46 @@ async def ask_versions(handler: Handler, session: Session, name: str, version: s
     return entity_reader(schema)(memoryview(data), 8)[0]
 
 
-def test_the_session_has_the_software_that_api_versions_names() -> None:
-    async def main() -> None:
-        handler, session = Handler(), a_session()
-        await ask_versions(handler, session, "librdkafka", "2.10.1")
-        assert (session.software_name, session.software_version) == ("librdkafka", "2.10.1")
-        await ask_versions(handler, session, "not allowed!", "1")
-        assert session.software_name == "librdkafka"
-
-    asyncio.run(main())
+async def test_the_session_has_the_software_that_api_versions_names() -> None:
+    handler, session = Handler(), a_session()
+    await ask_versions(handler, session, "librdkafka", "2.10.1")
+    assert (session.software_name, session.software_version) == ("librdkafka", "2.10.1")
+    await ask_versions(handler, session, "not allowed!", "1")
+    assert session.software_name == "librdkafka"
 
 
-def test_the_throttle_time_of_the_session_is_in_the_answer() -> None:
-    async def main() -> None:
-        handler, session = Handler(), a_session()
-        session.throttle_ms = 250
-        answer = await ask_versions(handler, session, "x", "1")
-        assert answer.throttle_time.total_seconds() == 0.25
-
-    asyncio.run(main())
+async def test_the_throttle_time_of_the_session_is_in_the_answer() -> None:
+    handler, session = Handler(), a_session()
+    session.throttle_ms = 250
+    answer = await ask_versions(handler, session, "x", "1")
+    assert answer.throttle_time.total_seconds() == 0.25
 
 
-def test_connections_know_the_listener_that_accepted_them() -> None:
-    async def main() -> None:
-        seen: list[Session] = []
+async def test_connections_know_the_listener_that_accepted_them() -> None:
+    seen: list[Session] = []
 
-        def handle(_: memoryview, session: Session) -> Answer:
-            seen.append(session)
-            return [b"12345678"]
+    def handle(_: memoryview, session: Session) -> Answer:
+        seen.append(session)
+        return [b"12345678"]
 
-        server = Server(
-            handle,
-            request_bytes_max=1000,
-            queued_requests_max=10,
-            queued_request_bytes_max=10_000,
-            frame_seconds_max=30,
-            idle_seconds_max=30,
-            send_buffer_bytes=0,
-        )
-        ports = {name: server.bind("127.0.0.1", 0, name=name) for name in ("CLIENTS", "NODE")}
-        server.start_accepting()
-        loop = asyncio.get_running_loop()
-        for port in ports.values():
-            with socket.create_connection(("127.0.0.1", port)) as client:
-                client.setblocking(False)
-                await loop.sock_sendall(client, struct.pack(">i8s", 8, b"request!"))
-                await loop.sock_recv(client, 8)
-                address = client.getsockname()
-                assert (seen[-1].client_host, seen[-1].client_port) == address
-        assert [session.listener for session in seen] == ["CLIENTS", "NODE"]
-        await server.close(grace_seconds=0)
-
-    asyncio.run(main())
+    server = Server(
+        handle,
+        request_bytes_max=1000,
+        queued_requests_max=10,
+        queued_request_bytes_max=10_000,
+        frame_seconds_max=30,
+        idle_seconds_max=30,
+        send_buffer_bytes=0,
+    )
+    ports = {name: server.bind("127.0.0.1", 0, name=name) for name in ("CLIENTS", "NODE")}
+    server.start_accepting()
+    loop = asyncio.get_running_loop()
+    for port in ports.values():
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            client.setblocking(False)
+            await loop.sock_sendall(client, struct.pack(">i8s", 8, b"request!"))
+            await loop.sock_recv(client, 8)
+            address = client.getsockname()
+            assert (seen[-1].client_host, seen[-1].client_port) == address
+    assert [session.listener for session in seen] == ["CLIENTS", "NODE"]
+    await server.close(grace_seconds=0)

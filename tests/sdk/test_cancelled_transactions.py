@@ -79,104 +79,88 @@ class Turns:
 
 
 @on_every_broker
-def test_transaction_cancelled_wherever_it_waits_is_whole_or_nothing_and_the_next_goes_on(
+async def test_transaction_cancelled_wherever_it_waits_is_whole_or_nothing_and_the_next_goes_on(
     broker: TransactionalBroker, topic: str, name: str
 ) -> None:
-    async def main() -> None:
-        async with Producer(broker.address, transactional_id=name) as producer:
-            turns = Turns(producer, topic)
+    async with Producer(broker.address, transactional_id=name) as producer:
+        turns = Turns(producer, topic)
+        await turns.take()
+        suspension_count = await turns.take()
+        print(f"{suspension_count} suspensions")
+        for place in places(suspension_count):
+            await turns.take([place])
             await turns.take()
-            suspension_count = await turns.take()
-            print(f"{suspension_count} suspensions")
-            for place in places(suspension_count):
-                await turns.take([place])
-                await turns.take()
-        await turns.check(broker)
-
-    asyncio.run(main())
+    await turns.check(broker)
 
 
-def test_producer_whose_first_transaction_is_cancelled_wherever_it_waits_goes_on(
+async def test_producer_whose_first_transaction_is_cancelled_wherever_it_waits_goes_on(
     broker: TransactionalBroker, topic: str, name: str
 ) -> None:
     """Starting included: nothing is known yet, and there are no connections."""
-
-    async def main() -> None:
-        async with Producer(broker.address, transactional_id=name) as producer:
-            suspension_count = await Turns(producer, topic).take()
-        print(f"{suspension_count} suspensions")
-        for number, place in enumerate(places(suspension_count)):
-            print(place)
-            producer = Producer(broker.address, transactional_id=f"{name}-{number}")
-            turns = Turns(producer, topic)
-            await turns.take([place])
-            await turns.take()
-            await producer.close()
-
-    asyncio.run(main())
+    async with Producer(broker.address, transactional_id=name) as producer:
+        suspension_count = await Turns(producer, topic).take()
+    print(f"{suspension_count} suspensions")
+    for number, place in enumerate(places(suspension_count)):
+        print(place)
+        producer = Producer(broker.address, transactional_id=f"{name}-{number}")
+        turns = Turns(producer, topic)
+        await turns.take([place])
+        await turns.take()
+        await producer.close()
 
 
 @on_every_broker
-def test_transaction_cancelled_twice_is_whole_or_nothing_and_the_next_goes_on(
+async def test_transaction_cancelled_twice_is_whole_or_nothing_and_the_next_goes_on(
     broker: TransactionalBroker, topic: str, name: str
 ) -> None:
     """The second time while it is being aborted, or while the one after it begins."""
-
-    async def main() -> None:
-        seed = random.randrange(1 << 30)
-        print("seed", seed)
-        chance = random.Random(seed)
-        async with Producer(broker.address, transactional_id=name) as producer:
-            turns = Turns(producer, topic)
-            suspension_count = await turns.take()
-            every = list(places(suspension_count))
-            for _ in range(PAIRS):
-                first, second = chance.choice(every), chance.choice(every)
-                await turns.take(
-                    [first, dataclasses.replace(second, suspension=first.suspension + 1)]
-                )
-                await turns.take([second])
-            await turns.take()
-        await turns.check(broker)
-
-    asyncio.run(main())
+    seed = random.randrange(1 << 30)
+    print("seed", seed)
+    chance = random.Random(seed)
+    async with Producer(broker.address, transactional_id=name) as producer:
+        turns = Turns(producer, topic)
+        suspension_count = await turns.take()
+        every = list(places(suspension_count))
+        for _ in range(PAIRS):
+            first, second = chance.choice(every), chance.choice(every)
+            await turns.take([first, dataclasses.replace(second, suspension=first.suspension + 1)])
+            await turns.take([second])
+        await turns.take()
+    await turns.check(broker)
 
 
 @on_every_broker
-def test_record_under_way_when_an_abort_is_cancelled_is_not_sent_in_the_next_transaction(
+async def test_record_under_way_when_an_abort_is_cancelled_is_not_sent_in_the_next_transaction(
     proxied_broker: ProxiedBroker, name: str
 ) -> None:
-    async def main() -> None:
-        broker = proxied_broker
-        async with (
-            FlakyProxy(broker.port, port=broker.proxy_port) as proxy,
-            Producer(broker.address, transactional_id=name, linger_ms=0, **QUICK) as producer,
-        ):
-            (topic,) = await make_topics(broker, name)
+    broker = proxied_broker
+    async with (
+        FlakyProxy(broker.port, port=broker.proxy_port) as proxy,
+        Producer(broker.address, transactional_id=name, linger_ms=0, **QUICK) as producer,
+    ):
+        (topic,) = await make_topics(broker, name)
 
-            async def leave_under_way() -> None:
-                async with producer.transaction():
-                    await producer.send_and_wait(topic, b"aborted", partition=0)
-                    proxy.keeps_back = PRODUCE.key
-                    await producer.send(topic, b"aborted", partition=0)
-                    await asyncio.sleep(60)
+        async def leave_under_way() -> None:
+            async with producer.transaction():
+                await producer.send_and_wait(topic, b"aborted", partition=0)
+                proxy.keeps_back = PRODUCE.key
+                await producer.send(topic, b"aborted", partition=0)
+                await asyncio.sleep(60)
 
-            async def go_on() -> None:
-                async with producer.transaction():
-                    await producer.send(topic, b"next", partition=1)
+        async def go_on() -> None:
+            async with producer.transaction():
+                await producer.send(topic, b"next", partition=1)
 
-            left = asyncio.create_task(leave_under_way())
-            await until(lambda: proxy.kept_back_count > 0, "the record is under way")
-            left.cancel()
-            await asyncio.sleep(0.05)  # It waits for the answer, to abort then.
-            left.cancel()
-            await asyncio.gather(left, return_exceptions=True)
-            following = asyncio.create_task(go_on())
-            await asyncio.sleep(0.2)  # It has come as far as it does before the failure is known.
-            proxy.keeps_back = None
-            proxy.cut()
-            async with asyncio.timeout(SECONDS_MAX):
-                await following
-            assert values(await read_all(broker, topic)) == ["next"]
-
-    asyncio.run(main())
+        left = asyncio.create_task(leave_under_way())
+        await until(lambda: proxy.kept_back_count > 0, "the record is under way")
+        left.cancel()
+        await asyncio.sleep(0.05)  # It waits for the answer, to abort then.
+        left.cancel()
+        await asyncio.gather(left, return_exceptions=True)
+        following = asyncio.create_task(go_on())
+        await asyncio.sleep(0.2)  # It has come as far as it does before the failure is known.
+        proxy.keeps_back = None
+        proxy.cut()
+        async with asyncio.timeout(SECONDS_MAX):
+            await following
+        assert values(await read_all(broker, topic)) == ["next"]

@@ -34,38 +34,37 @@ async def read_from(consumer: Consumer, node_id: int) -> None:
             await asyncio.sleep(0.05)
 
 
-def test_the_replica_of_the_rack_is_read_and_the_leader_stands_in_for_it(tmp_path: Path) -> None:
+async def test_the_replica_of_the_rack_is_read_and_the_leader_stands_in_for_it(
+    tmp_path: Path,
+) -> None:
     """While the leader does nothing, all that it had committed can be read."""
     # The leader leads on while it is stopped; who lags leaves the ISR soon.
     config = {"broker.session.timeout.ms": "60000"}
 
-    async def main() -> None:
-        with replicated_cluster(tmp_path, racks=True, config=config) as cluster:
-            cluster.create("t", min_insync_replicas="1")
-            cluster.produce("t", VALUES[:300])
-            cluster.wait_same_logs("t")
-            leader, (near, _) = cluster.node_leading("t"), cluster.followers("t")
-            async with Consumer(
-                cluster.addresses, rack=f"rack{near.broker_id}", auto_offset_reset="earliest"
-            ) as consumer:
-                consumer.assign([TP])
+    with replicated_cluster(tmp_path, racks=True, config=config) as cluster:
+        cluster.create("t", min_insync_replicas="1")
+        cluster.produce("t", VALUES[:300])
+        cluster.wait_same_logs("t")
+        leader, (near, _) = cluster.node_leading("t"), cluster.followers("t")
+        async with Consumer(
+            cluster.addresses, rack=f"rack{near.broker_id}", auto_offset_reset="earliest"
+        ) as consumer:
+            consumer.assign([TP])
+            assert await read(consumer, 300) == VALUES[:300]
+            await read_from(consumer, near.broker_id)
+            with stopped(leader):
+                consumer.seek(TP, 0)
                 assert await read(consumer, 300) == VALUES[:300]
-                await read_from(consumer, near.broker_id)
-                with stopped(leader):
-                    consumer.seek(TP, 0)
-                    assert await read(consumer, 300) == VALUES[:300]
 
-                near.kill()
-                await asyncio.to_thread(cluster.produce, "t", VALUES[300:600])
-                assert await read(consumer, 300) == VALUES[300:600]
+            near.kill()
+            await asyncio.to_thread(cluster.produce, "t", VALUES[300:600])
+            assert await read(consumer, 300) == VALUES[300:600]
 
-                await asyncio.to_thread(near.start)
-                await asyncio.to_thread(cluster.wait_isr, "t", {1, 2, 3})
-                await read_from(consumer, near.broker_id)
-                await asyncio.to_thread(cluster.produce, "t", VALUES[600:])
-                assert await read(consumer, 300) == VALUES[600:]
-                with stopped(leader):
-                    consumer.seek(TP, 0)
-                    assert await read(consumer, 900) == VALUES
-
-    asyncio.run(main())
+            await asyncio.to_thread(near.start)
+            await asyncio.to_thread(cluster.wait_isr, "t", {1, 2, 3})
+            await read_from(consumer, near.broker_id)
+            await asyncio.to_thread(cluster.produce, "t", VALUES[600:])
+            assert await read(consumer, 300) == VALUES[600:]
+            with stopped(leader):
+                consumer.seek(TP, 0)
+                assert await read(consumer, 900) == VALUES

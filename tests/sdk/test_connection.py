@@ -67,7 +67,7 @@ async def connect(address: Address, *, timeout_s: float = 5) -> Connection:
     return await open_connection(address, client_id="test", timeout_s=timeout_s)
 
 
-def test_requests_are_pipelined_and_answers_matched() -> None:
+async def test_requests_are_pipelined_and_answers_matched() -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await negotiate(reader, writer)
         requests = [await read_frame(reader) for _ in range(3)]  # All come before any answer.
@@ -78,20 +78,17 @@ def test_requests_are_pipelined_and_answers_matched() -> None:
                 await writer.drain()
                 await asyncio.sleep(0)
 
-    async def main() -> None:
-        async with peer(script) as address:
-            connection = await connect(address)
-            answers = await asyncio.gather(
-                *(connection.request(METADATA, METADATA_REQUEST, timeout_s=5) for _ in range(3))
-            )
-            assert [answer.cluster_id for answer in answers] == ["c"] * 3
-            assert connection.in_flight_count == 0
-            await connection.close()
-
-    asyncio.run(main())
+    async with peer(script) as address:
+        connection = await connect(address)
+        answers = await asyncio.gather(
+            *(connection.request(METADATA, METADATA_REQUEST, timeout_s=5) for _ in range(3))
+        )
+        assert [answer.cluster_id for answer in answers] == ["c"] * 3
+        assert connection.in_flight_count == 0
+        await connection.close()
 
 
-def test_large_answers_come_whole() -> None:
+async def test_large_answers_come_whole() -> None:
     host = b"x" * 30_000
 
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -106,38 +103,32 @@ def test_large_answers_come_whole() -> None:
         second = await read_frame(reader)
         writer.write(small[:4] + second[4:8] + small[8:])
 
-    async def main() -> None:
-        async with peer(script) as address:
-            connection = await connect(address)
-            answer = await connection.request(METADATA, METADATA_REQUEST, timeout_s=5)
-            assert [broker.host for broker in answer.brokers] == [host.decode()] * 10
-            answer = await connection.request(METADATA, METADATA_REQUEST, timeout_s=5)
-            assert answer.cluster_id == "c"
-            await connection.close()
-
-    asyncio.run(main())
+    async with peer(script) as address:
+        connection = await connect(address)
+        answer = await connection.request(METADATA, METADATA_REQUEST, timeout_s=5)
+        assert [broker.host for broker in answer.brokers] == [host.decode()] * 10
+        answer = await connection.request(METADATA, METADATA_REQUEST, timeout_s=5)
+        assert answer.cluster_id == "c"
+        await connection.close()
 
 
-def test_an_answer_that_does_not_come_breaks_the_connection() -> None:
+async def test_an_answer_that_does_not_come_breaks_the_connection() -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await negotiate(reader, writer)
 
-    async def main() -> None:
-        async with peer(script) as address:
-            connection = await connect(address)
-            behind = connection.send(METADATA, METADATA_REQUEST, timeout_s=10)
-            started = time.monotonic()
-            with pytest.raises(RequestTimedOut, match=r"metadata within 0\.2 s"):
-                await connection.request(METADATA, METADATA_REQUEST, timeout_s=0.2)
-            assert time.monotonic() - started < 2
-            with pytest.raises(RequestTimedOut):
-                await behind
-            assert not connection.is_open
-            with pytest.raises(RequestTimedOut):
-                connection.send(METADATA, METADATA_REQUEST, timeout_s=1)
-            await connection.close()
-
-    asyncio.run(main())
+    async with peer(script) as address:
+        connection = await connect(address)
+        behind = connection.send(METADATA, METADATA_REQUEST, timeout_s=10)
+        started = time.monotonic()
+        with pytest.raises(RequestTimedOut, match=r"metadata within 0\.2 s"):
+            await connection.request(METADATA, METADATA_REQUEST, timeout_s=0.2)
+        assert time.monotonic() - started < 2
+        with pytest.raises(RequestTimedOut):
+            await behind
+        assert not connection.is_open
+        with pytest.raises(RequestTimedOut):
+            connection.send(METADATA, METADATA_REQUEST, timeout_s=1)
+        await connection.close()
 
 
 @pytest.mark.parametrize(
@@ -150,81 +141,66 @@ def test_an_answer_that_does_not_come_breaks_the_connection() -> None:
         frame(b"\0\0\0\1\0" + b"\xff" * 40),  # nonsense
     ],
 )
-def test_nonsense_is_refused_and_no_one_hangs(answer: bytes) -> None:
+async def test_nonsense_is_refused_and_no_one_hangs(answer: bytes) -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await negotiate(reader, writer)
         await read_frame(reader)
         writer.write(answer)
 
-    async def main() -> None:
-        async with peer(script) as address:
-            connection = await connect(address)
-            with pytest.raises(MalformedResponse):
-                await connection.request(METADATA, METADATA_REQUEST, timeout_s=5)
-            assert not connection.is_open
-            await connection.close()
-
-    asyncio.run(main())
+    async with peer(script) as address:
+        connection = await connect(address)
+        with pytest.raises(MalformedResponse):
+            await connection.request(METADATA, METADATA_REQUEST, timeout_s=5)
+        assert not connection.is_open
+        await connection.close()
 
 
-def test_a_peer_that_hangs_up_is_said_so() -> None:
+async def test_a_peer_that_hangs_up_is_said_so() -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await negotiate(reader, writer)
         await read_frame(reader)
         raise OSError
 
-    async def main() -> None:
-        async with peer(script) as address:
-            connection = await connect(address)
-            with pytest.raises(ConnectionFailed, match="was lost"):
-                await connection.request(METADATA, METADATA_REQUEST, timeout_s=5)
-            await connection.close()
-
-    asyncio.run(main())
+    async with peer(script) as address:
+        connection = await connect(address)
+        with pytest.raises(ConnectionFailed, match="was lost"):
+            await connection.request(METADATA, METADATA_REQUEST, timeout_s=5)
+        await connection.close()
 
 
-def test_versions_without_a_common_one_are_named() -> None:
+async def test_versions_without_a_common_one_are_named() -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await negotiate(reader, writer, (18, 0, 3), (3, 0, 4))
 
-    async def main() -> None:
-        async with peer(script) as address:
-            connection = await connect(address)
-            with pytest.raises(
-                UnsupportedVersion,
-                match="metadata needs a version from 11 to 13; the node has 0 to 4",
-            ):
-                connection.send(METADATA, METADATA_REQUEST, timeout_s=5)
-            await connection.close()
-
-    asyncio.run(main())
+    async with peer(script) as address:
+        connection = await connect(address)
+        with pytest.raises(
+            UnsupportedVersion,
+            match="metadata needs a version from 11 to 13; the node has 0 to 4",
+        ):
+            connection.send(METADATA, METADATA_REQUEST, timeout_s=5)
+        await connection.close()
 
 
-def test_a_node_that_only_knows_old_api_versions_is_understood() -> None:
+async def test_a_node_that_only_knows_old_api_versions_is_understood() -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         request = await read_frame(reader)
         ranges = struct.pack(">hhhhhhh", 35, 0, 2, 18, 0, 2, 3)
         writer.write(frame(request[4:8] + ranges + struct.pack(">hh", 0, 12)))
 
-    async def main() -> None:
-        async with peer(script) as address:
-            connection = await connect(address)
-            assert connection.versions == {18: (0, 2), 3: (0, 12)}
-            await connection.close()
-
+    async with peer(script) as address:
+        connection = await connect(address)
+        assert connection.versions == {18: (0, 2), 3: (0, 12)}
+        await connection.close()
     # The count is an int32: 35, then 0 and 2 as its halves, then two ranges.
-    asyncio.run(main())
 
 
-def test_a_peer_that_never_answers_the_first_request_is_given_up() -> None:
+async def test_a_peer_that_never_answers_the_first_request_is_given_up() -> None:
     async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await read_frame(reader)
 
-    async def main() -> None:
-        async with peer(script) as address:
-            with pytest.raises(RequestTimedOut):
-                await connect(address, timeout_s=0.3)
-        with pytest.raises(ConnectionFailed, match="cannot connect"):
-            await connect(Address("127.0.0.1", 1))
-
-    asyncio.run(main())
+    async with peer(script) as address:
+        with pytest.raises(RequestTimedOut):
+            await connect(address, timeout_s=0.3)
+    with pytest.raises(ConnectionFailed, match="cannot connect"):
+        await connect(Address("127.0.0.1", 1))

@@ -17,34 +17,30 @@ from tests.sdk.group_readers import CONSUMER, Log, Reader, create, is_divided, u
 from tests.sdk.transactional import QUICK_CONSUMER_GROUPS, TransactionalBroker
 
 
-def test_answers_that_are_lost_cost_no_member_its_place(
+async def test_answers_that_are_lost_cost_no_member_its_place(
     tidelog: TransactionalBroker, name: str
 ) -> None:
     """Heartbeats among them: the next one tells everything, in the epoch that was known."""
-
-    async def main() -> None:
-        broker = tidelog.proxied
-        async with FlakyProxy(broker.port, port=broker.proxy_port) as proxy:
-            topic = await create(broker.address, name, 4)
-            log = Log()
-            first = Reader(broker.address, topic, name, **CONSUMER)
-            first.consumer.subscribe([topic], listener=log)
-            async with first, writing(broker.address, topic, 4) as written:
-                await until(is_divided(4, first), "alone")
-                proxy.loses_answer = lambda count, _: count % 11 == 0
-                for _ in range(2):
-                    async with Reader(broker.address, topic, name, **CONSUMER) as second:
-                        await until(is_divided(4, first, second), "two share")
-                    await until(is_divided(4, first), "alone again")
-                proxy.loses_answer = lambda *_: False
-                await asyncio.sleep(0.2)
-            assert proxy.lost_count > 5
-            assert "lost" not in {event for event, _ in log.told}
-            await_all = Reader(broker.address, topic, f"{name}-all", **CONSUMER)
-            async with await_all:
-                await until(lambda: len(await_all.got) >= len(written), "all was written")
-
-    asyncio.run(main())
+    broker = tidelog.proxied
+    async with FlakyProxy(broker.port, port=broker.proxy_port) as proxy:
+        topic = await create(broker.address, name, 4)
+        log = Log()
+        first = Reader(broker.address, topic, name, **CONSUMER)
+        first.consumer.subscribe([topic], listener=log)
+        async with first, writing(broker.address, topic, 4) as written:
+            await until(is_divided(4, first), "alone")
+            proxy.loses_answer = lambda count, _: count % 11 == 0
+            for _ in range(2):
+                async with Reader(broker.address, topic, name, **CONSUMER) as second:
+                    await until(is_divided(4, first, second), "two share")
+                await until(is_divided(4, first), "alone again")
+            proxy.loses_answer = lambda *_: False
+            await asyncio.sleep(0.2)
+        assert proxy.lost_count > 5
+        assert "lost" not in {event for event, _ in log.told}
+        await_all = Reader(broker.address, topic, f"{name}-all", **CONSUMER)
+        async with await_all:
+            await until(lambda: len(await_all.got) >= len(written), "all was written")
 
 
 class Owners:
@@ -76,7 +72,7 @@ class Owners:
 
 
 @pytest.mark.parametrize("loses_answers", [False, True])
-def test_no_partition_has_two_owners_whatever_members_do(
+async def test_no_partition_has_two_owners_whatever_members_do(
     tidelog: TransactionalBroker, name: str, loses_answers: bool
 ) -> None:
     """They come, go and subscribe to something else, in an order that the seed gives."""
@@ -85,55 +81,52 @@ def test_no_partition_has_two_owners_whatever_members_do(
     draw = random.Random(seed)
     subscriptions = ([f"{name}-a"], [f"{name}-b"], [f"{name}-a", f"{name}-b"], None)
 
-    async def main() -> None:
-        broker = tidelog.proxied
-        owners = Owners()
-        async with FlakyProxy(broker.port, port=broker.proxy_port) as proxy:
-            for topic in subscriptions[2] or ():
-                await create(broker.address, topic, 5)
-            readers: dict[Reader, RebalanceListener] = {}
+    broker = tidelog.proxied
+    owners = Owners()
+    async with FlakyProxy(broker.port, port=broker.proxy_port) as proxy:
+        for topic in subscriptions[2] or ():
+            await create(broker.address, topic, 5)
+        readers: dict[Reader, RebalanceListener] = {}
 
-            def subscribe(reader: Reader) -> None:
-                topics = draw.choice(subscriptions)
-                pattern = SubscriptionPattern(f"{name}-.") if topics is None else None
-                reader.consumer.subscribe(topics, pattern=pattern, listener=readers[reader])
+        def subscribe(reader: Reader) -> None:
+            topics = draw.choice(subscriptions)
+            pattern = SubscriptionPattern(f"{name}-.") if topics is None else None
+            reader.consumer.subscribe(topics, pattern=pattern, listener=readers[reader])
 
-            async def join() -> None:
-                reader = Reader(broker.address, subscriptions[0][0], name, **CONSUMER)  # type: ignore[index]
-                readers[reader] = owners.listener()
-                subscribe(reader)
-                await reader.__aenter__()
+        async def join() -> None:
+            reader = Reader(broker.address, subscriptions[0][0], name, **CONSUMER)  # type: ignore[index]
+            readers[reader] = owners.listener()
+            subscribe(reader)
+            await reader.__aenter__()
 
-            async def leave() -> None:
-                reader = draw.choice(list(readers))
-                del readers[reader]
-                await reader.__aexit__()
+        async def leave() -> None:
+            reader = draw.choice(list(readers))
+            del readers[reader]
+            await reader.__aexit__()
 
-            if loses_answers:
-                proxy.loses_answer = lambda count, _: count % 13 == 0
-            for _ in range(30):
-                match draw.randrange(3):
-                    case 0 if len(readers) < 5:
-                        await join()
-                    case 1 if len(readers) > 1:
-                        await leave()
-                    case 2 if readers:
-                        subscribe(draw.choice(list(readers)))
-                await asyncio.sleep(draw.choice((0, 0.01, 0.1, 0.3)))
-            proxy.loses_answer = lambda *_: False
-            if not readers:
-                await join()
-            while len(readers) > 1:
-                await leave()
-            (last,) = readers
-            last.consumer.subscribe(subscriptions[2], listener=readers[last])
-            await until(lambda: len(last.consumer.assignment()) == 10, "the last one has all")
-            assert set(owners.of) == last.consumer.assignment()
+        if loses_answers:
+            proxy.loses_answer = lambda count, _: count % 13 == 0
+        for _ in range(30):
+            match draw.randrange(3):
+                case 0 if len(readers) < 5:
+                    await join()
+                case 1 if len(readers) > 1:
+                    await leave()
+                case 2 if readers:
+                    subscribe(draw.choice(list(readers)))
+            await asyncio.sleep(draw.choice((0, 0.01, 0.1, 0.3)))
+        proxy.loses_answer = lambda *_: False
+        if not readers:
+            await join()
+        while len(readers) > 1:
             await leave()
-            assert owners.of == {}
-        assert owners.problems == []
-
-    asyncio.run(main())
+        (last,) = readers
+        last.consumer.subscribe(subscriptions[2], listener=readers[last])
+        await until(lambda: len(last.consumer.assignment()) == 10, "the last one has all")
+        assert set(owners.of) == last.consumer.assignment()
+        await leave()
+        assert owners.of == {}
+    assert owners.problems == []
 
 
 def test_a_coordinator_that_was_killed_keeps_the_group(tmp_path: Path) -> None:

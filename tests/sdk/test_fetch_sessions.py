@@ -100,101 +100,90 @@ async def consuming(
 
 
 @on_both_brokers
-def test_who_waits_names_only_what_has_moved(broker: ProxiedBroker, name: str) -> None:
+async def test_who_waits_names_only_what_has_moved(broker: ProxiedBroker, name: str) -> None:
     log = FetchLog()
 
-    async def main() -> None:
-        async with consuming(broker, name, log) as (consumer, producer):
-            begun_count = len(log.full)
-            known = {index for fetch in log.fetches for index in named(fetch)}
-            assert known == set(range(PARTITION_COUNT))
-            for count in range(3):
-                before = len(log.fetches)
-                await producer.send(name, b"%d" % count, partition=7)
-                (record,) = await read(consumer, 1)
-                assert (record.partition, record.value) == (7, b"%d" % count)
-                await eventually(
-                    lambda: any(named(one) == [7] for one in log.fetches[before:]),  # noqa: B023
-                    consumer,
-                )
-                since = log.fetches[before:]
-                assert {index for one in since for index in named(one)} == {7}
-            consumer.pause([TopicPartition(name, 9)])
+    async with consuming(broker, name, log) as (consumer, producer):
+        begun_count = len(log.full)
+        known = {index for fetch in log.fetches for index in named(fetch)}
+        assert known == set(range(PARTITION_COUNT))
+        for count in range(3):
+            before = len(log.fetches)
+            await producer.send(name, b"%d" % count, partition=7)
+            (record,) = await read(consumer, 1)
+            assert (record.partition, record.value) == (7, b"%d" % count)
             await eventually(
-                lambda: any(
-                    list(topic.partitions) == [9]
-                    for one in log.incremental
-                    for topic in one.forgotten_topics_data
-                ),
+                lambda: any(named(one) == [7] for one in log.fetches[before:]),  # noqa: B023
                 consumer,
             )
-            assert len(log.full) == begun_count
-
-    asyncio.run(main())
+            since = log.fetches[before:]
+            assert {index for one in since for index in named(one)} == {7}
+        consumer.pause([TopicPartition(name, 9)])
+        await eventually(
+            lambda: any(
+                list(topic.partitions) == [9]
+                for one in log.incremental
+                for topic in one.forgotten_topics_data
+            ),
+            consumer,
+        )
+        assert len(log.full) == begun_count
 
 
 @on_both_brokers
-def test_nothing_is_lost_or_doubled_when_answers_are_lost(broker: ProxiedBroker, name: str) -> None:
+async def test_nothing_is_lost_or_doubled_when_answers_are_lost(
+    broker: ProxiedBroker, name: str
+) -> None:
     """The node has counted the fetch; its next one must be of another session."""
     seed = Random().getrandbits(32)
     print(f"seed {seed}")
     random, log = Random(seed), FetchLog()
     has_begun = False
 
-    async def main() -> None:
-        nonlocal has_begun
-        losing = consuming(
-            broker, name, log, loses_answer=lambda *_: has_begun and random.random() < 0.1
-        )
-        async with losing as (consumer, producer):
-            has_begun = True
-            sent: dict[int, list[bytes]] = {}
-            found: dict[int, list[bytes]] = {}
-            for number in range(120):
-                partition, value = random.randrange(PARTITION_COUNT), b"%d" % number
-                sent.setdefault(partition, []).append(value)
-                await producer.send(name, value, partition=partition)
-                for record in await consumer.poll(timeout_ms=5):
+    losing = consuming(
+        broker, name, log, loses_answer=lambda *_: has_begun and random.random() < 0.1
+    )
+    async with losing as (consumer, producer):
+        has_begun = True
+        sent: dict[int, list[bytes]] = {}
+        found: dict[int, list[bytes]] = {}
+        for number in range(120):
+            partition, value = random.randrange(PARTITION_COUNT), b"%d" % number
+            sent.setdefault(partition, []).append(value)
+            await producer.send(name, value, partition=partition)
+            for record in await consumer.poll(timeout_ms=5):
+                found.setdefault(record.partition, []).append(record.value)
+        async with asyncio.timeout(60):
+            while sum(map(len, found.values())) < 120:
+                for record in await consumer.poll(timeout_ms=100):
                     found.setdefault(record.partition, []).append(record.value)
-            async with asyncio.timeout(60):
-                while sum(map(len, found.values())) < 120:
-                    for record in await consumer.poll(timeout_ms=100):
-                        found.setdefault(record.partition, []).append(record.value)
-            assert found == sent
-            assert len(log.full) > 1
-
-    asyncio.run(main())
+        assert found == sent
+        assert len(log.full) > 1
 
 
 @on_both_brokers
-def test_who_closes_ends_the_session(broker: ProxiedBroker, name: str) -> None:
+async def test_who_closes_ends_the_session(broker: ProxiedBroker, name: str) -> None:
     """The node would keep its place and its partitions for two minutes or more."""
     log = FetchLog()
 
-    async def main() -> None:
-        async with consuming(broker, name, log):
-            session_id = log.incremental[-1].session_id
-        assert session_id != 0
-        last = log.fetches[-1]
-        assert (last.session_id, last.session_epoch, named(last)) == (session_id, -1, [])
-
-    asyncio.run(main())
+    async with consuming(broker, name, log):
+        session_id = log.incremental[-1].session_id
+    assert session_id != 0
+    last = log.fetches[-1]
+    assert (last.session_id, last.session_epoch, named(last)) == (session_id, -1, [])
 
 
 @on_both_brokers
-def test_a_session_that_someone_else_moves_on_is_begun_again(
+async def test_a_session_that_someone_else_moves_on_is_begun_again(
     broker: ProxiedBroker, name: str
 ) -> None:
     log = FetchLog()
 
-    async def main() -> None:
-        async with consuming(broker, name, log) as (consumer, producer):
-            begun_count = len(log.full)
-            (fetches,) = consumer._fetcher._fetches.values()
-            fetches._session._epoch += 5  # than the node expects
-            await eventually(lambda: len(log.full) > begun_count, consumer)
-            await producer.send(name, b"v", partition=3)
-            (record,) = await read(consumer, 1)
-            assert record.value == b"v"
-
-    asyncio.run(main())
+    async with consuming(broker, name, log) as (consumer, producer):
+        begun_count = len(log.full)
+        (fetches,) = consumer._fetcher._fetches.values()
+        fetches._session._epoch += 5  # than the node expects
+        await eventually(lambda: len(log.full) > begun_count, consumer)
+        await producer.send(name, b"v", partition=3)
+        (record,) = await read(consumer, 1)
+        assert record.value == b"v"

@@ -64,7 +64,7 @@ def test_others_read_what_we_write(node: NodeProcess, topic: str, codec: str) ->
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_we_read_what_others_write(node: NodeProcess, topic: str, codec: str) -> None:
+async def test_we_read_what_others_write(node: NodeProcess, topic: str, codec: str) -> None:
     producer = confluent_kafka.Producer(
         {
             "bootstrap.servers": node.address,
@@ -87,23 +87,20 @@ def test_we_read_what_others_write(node: NodeProcess, topic: str, codec: str) ->
     other.flush(10)
     other.close()
 
-    async def read() -> None:
-        async with Consumer(node.address, auto_offset_reset="earliest") as consumer:
-            consumer.assign([(topic, 0)])
-            records = []
-            while len(records) < 2 * len(SENT):
-                batch = await consumer.poll(timeout_ms=10_000)
-                assert batch
-                records += batch
-        ours = [(r.key, r.value, r.headers) for r in records]
-        assert ours[: len(SENT)] == SENT
-        assert ours[len(SENT) :] == [
-            (k, v, tuple(h for h in headers if h[1] is not None)) for k, v, headers in SENT
-        ]
-        times = [r.timestamp_ms for r in records]
-        assert times == [5_000 + n for n in range(4)] + [6_000 + n for n in range(4)]
-
-    asyncio.run(read())
+    async with Consumer(node.address, auto_offset_reset="earliest") as consumer:
+        consumer.assign([(topic, 0)])
+        records = []
+        while len(records) < 2 * len(SENT):
+            batch = await consumer.poll(timeout_ms=10_000)
+            assert batch
+            records += batch
+    ours = [(r.key, r.value, r.headers) for r in records]
+    assert ours[: len(SENT)] == SENT
+    assert ours[len(SENT) :] == [
+        (k, v, tuple(h for h in headers if h[1] is not None)) for k, v, headers in SENT
+    ]
+    times = [r.timestamp_ms for r in records]
+    assert times == [5_000 + n for n in range(4)] + [6_000 + n for n in range(4)]
 
 
 @pytest.mark.parametrize("assignor", ["range", "roundrobin", "cooperative-sticky"])
@@ -174,7 +171,7 @@ def test_one_group_with_members_of_both_kinds(
             thread.join()
 
 
-def test_keys_go_to_the_same_partitions_as_with_others(
+async def test_keys_go_to_the_same_partitions_as_with_others(
     node: NodeProcess, new_topic: Callable[..., str]
 ) -> None:
     topic = new_topic(7)
@@ -192,10 +189,7 @@ def test_keys_go_to_the_same_partitions_as_with_others(
         producer.produce(topic, key=key, value=b"v", on_delivery=note)
     producer.flush(10)
 
-    async def main() -> None:
-        async with Producer(node.address) as ours:
-            for key in keys:
-                if key:
-                    assert (await ours.send_and_wait(topic, b"v", key=key)).partition == placed[key]
-
-    asyncio.run(main())
+    async with Producer(node.address) as ours:
+        for key in keys:
+            if key:
+                assert (await ours.send_and_wait(topic, b"v", key=key)).partition == placed[key]

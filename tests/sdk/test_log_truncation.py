@@ -87,119 +87,104 @@ async def read(consumer: Consumer, count: int) -> list[bytes]:
     return values
 
 
-def test_without_a_reset_policy_a_lost_position_is_an_error(cluster: ReplicatedCluster) -> None:
+async def test_without_a_reset_policy_a_lost_position_is_an_error(
+    cluster: ReplicatedCluster,
+) -> None:
     """Whether the consumer went on running or starts from a commit of before."""
-
-    async def main() -> None:
-        async with reader(cluster, "none", "g") as consumer:
-            consumer.seek(TP, 0)
-            assert await read(consumer, 150) == KEPT + LOST
-            await consumer.commit()
-            committed = (await consumer.committed([TP]))[TP]
-            assert committed == OffsetAndMetadata(150, leader_epoch(consumer))
-            await asyncio.to_thread(truncate, cluster)
-            for _ in range(2):  # It stays so until the user has decided.
-                with pytest.raises(LogTruncation, match=r"t-0.* 100 on.* 150") as caught:
-                    await read(consumer, 1)
-                error = caught.value
-                assert (error.partition, error.fetch_offset) == (TP, 150)
-                assert error.divergent_offset == 100
-            assert await consumer.position(TP) == 150
-            consumer.seek(TP, error.divergent_offset)
-            assert await read(consumer, 80) == OTHERS
-        for node in [node for node in cluster.nodes.values() if node.process is None]:
-            await asyncio.to_thread(node.start)  # Among them is who has the commit.
-        async with reader(cluster, "none", "g") as consumer:
-            with pytest.raises(LogTruncation) as caught:
+    async with reader(cluster, "none", "g") as consumer:
+        consumer.seek(TP, 0)
+        assert await read(consumer, 150) == KEPT + LOST
+        await consumer.commit()
+        committed = (await consumer.committed([TP]))[TP]
+        assert committed == OffsetAndMetadata(150, leader_epoch(consumer))
+        await asyncio.to_thread(truncate, cluster)
+        for _ in range(2):  # It stays so until the user has decided.
+            with pytest.raises(LogTruncation, match=r"t-0.* 100 on.* 150") as caught:
                 await read(consumer, 1)
-            assert (caught.value.fetch_offset, caught.value.divergent_offset) == (150, 100)
-
-    asyncio.run(main())
+            error = caught.value
+            assert (error.partition, error.fetch_offset) == (TP, 150)
+            assert error.divergent_offset == 100
+        assert await consumer.position(TP) == 150
+        consumer.seek(TP, error.divergent_offset)
+        assert await read(consumer, 80) == OTHERS
+    for node in [node for node in cluster.nodes.values() if node.process is None]:
+        await asyncio.to_thread(node.start)  # Among them is who has the commit.
+    async with reader(cluster, "none", "g") as consumer:
+        with pytest.raises(LogTruncation) as caught:
+            await read(consumer, 1)
+        assert (caught.value.fetch_offset, caught.value.divergent_offset) == (150, 100)
 
 
 @pytest.mark.parametrize("policy", ["earliest", pytest.param("latest", marks=pytest.mark.slow)])
-def test_with_a_reset_policy_reading_goes_on_where_the_logs_part(
+async def test_with_a_reset_policy_reading_goes_on_where_the_logs_part(
     cluster: ReplicatedCluster, policy: str
 ) -> None:
-    async def main() -> None:
-        async with reader(cluster, policy) as consumer:
-            consumer.seek(TP, 0)
-            assert await read(consumer, 150) == KEPT + LOST
-            await asyncio.to_thread(truncate, cluster)
-            assert await read(consumer, 80) == OTHERS
-
-    asyncio.run(main())
+    async with reader(cluster, policy) as consumer:
+        consumer.seek(TP, 0)
+        assert await read(consumer, 150) == KEPT + LOST
+        await asyncio.to_thread(truncate, cluster)
+        assert await read(consumer, 80) == OTHERS
 
 
-def test_lost_records_that_were_only_fetched_ahead_are_fetched_again(
+async def test_lost_records_that_were_only_fetched_ahead_are_fetched_again(
     cluster: ReplicatedCluster,
 ) -> None:
-    async def main() -> None:
+    async with reader(cluster, "none") as consumer:
+        consumer.seek(TP, 0)
+        assert await read(consumer, 10) == KEPT[:10]
+        async with asyncio.timeout(SETTLE_SECONDS_MAX):
+            while state_of(consumer).fetch_position < 150:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        old = leader_epoch(consumer)
+        await asyncio.to_thread(truncate, cluster)
+        async with asyncio.timeout(SETTLE_SECONDS_MAX):
+            while leader_epoch(consumer) == old:  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+        assert await read(consumer, 170) == KEPT[10:] + OTHERS
+
+
+async def test_a_position_that_the_new_leader_has_stays_with_all_that_was_fetched_ahead(
+    tmp_path: Path,
+) -> None:
+    with replicated_cluster(tmp_path) as cluster:
+        cluster.create(TOPIC, min_insync_replicas="2")
+        cluster.produce(TOPIC, KEPT)
         async with reader(cluster, "none") as consumer:
             consumer.seek(TP, 0)
             assert await read(consumer, 10) == KEPT[:10]
-            async with asyncio.timeout(SETTLE_SECONDS_MAX):
-                while state_of(consumer).fetch_position < 150:  # noqa: ASYNC110
-                    await asyncio.sleep(0.05)
-            old = leader_epoch(consumer)
-            await asyncio.to_thread(truncate, cluster)
+            old, version = leader_epoch(consumer), state_of(consumer).version
+            leader = cluster.node_leading(TOPIC)
+            await asyncio.to_thread(leader.kill)
             async with asyncio.timeout(SETTLE_SECONDS_MAX):
                 while leader_epoch(consumer) == old:  # noqa: ASYNC110
                     await asyncio.sleep(0.05)
+            assert state_of(consumer).fetch_position == 100
+            await asyncio.to_thread(cluster.produce, TOPIC, OTHERS)
             assert await read(consumer, 170) == KEPT[10:] + OTHERS
-
-    asyncio.run(main())
-
-
-def test_a_position_that_the_new_leader_has_stays_with_all_that_was_fetched_ahead(
-    tmp_path: Path,
-) -> None:
-    async def main() -> None:
-        with replicated_cluster(tmp_path) as cluster:
-            cluster.create(TOPIC, min_insync_replicas="2")
-            cluster.produce(TOPIC, KEPT)
-            async with reader(cluster, "none") as consumer:
-                consumer.seek(TP, 0)
-                assert await read(consumer, 10) == KEPT[:10]
-                old, version = leader_epoch(consumer), state_of(consumer).version
-                leader = cluster.node_leading(TOPIC)
-                await asyncio.to_thread(leader.kill)
-                async with asyncio.timeout(SETTLE_SECONDS_MAX):
-                    while leader_epoch(consumer) == old:  # noqa: ASYNC110
-                        await asyncio.sleep(0.05)
-                assert state_of(consumer).fetch_position == 100
-                await asyncio.to_thread(cluster.produce, TOPIC, OTHERS)
-                assert await read(consumer, 170) == KEPT[10:] + OTHERS
-                assert state_of(consumer).version == version
-
-    asyncio.run(main())
+            assert state_of(consumer).version == version
 
 
-def test_a_commit_of_an_epoch_that_the_leader_does_not_know_is_a_lost_position(
+async def test_a_commit_of_an_epoch_that_the_leader_does_not_know_is_a_lost_position(
     node: NodeProcess, topic: str, name: str
 ) -> None:
     """As after a topic was deleted and made anew: there is no offset at which they part."""
-
-    async def main() -> None:
-        tp = TopicPartition(topic, 0)
-        async with Producer(node.address) as producer:
-            for value in KEPT:
-                await producer.send(topic, value)
-        async with Consumer(
-            node.address, group_id=name, auto_offset_reset="none", enable_auto_commit=False
-        ) as consumer:
-            consumer.assign([tp])
-            await consumer.commit({tp: OffsetAndMetadata(50, 1_000)})
-            with pytest.raises(LogTruncation, match=r"not known on.* 50") as caught:
-                await read(consumer, 1)
-            assert caught.value.divergent_offset is None
-        async with Consumer(
-            node.address, group_id=name, auto_offset_reset="earliest", enable_auto_commit=False
-        ) as consumer:
-            consumer.assign([tp])
-            assert await read(consumer, 100) == KEPT
-
-    asyncio.run(main())
+    tp = TopicPartition(topic, 0)
+    async with Producer(node.address) as producer:
+        for value in KEPT:
+            await producer.send(topic, value)
+    async with Consumer(
+        node.address, group_id=name, auto_offset_reset="none", enable_auto_commit=False
+    ) as consumer:
+        consumer.assign([tp])
+        await consumer.commit({tp: OffsetAndMetadata(50, 1_000)})
+        with pytest.raises(LogTruncation, match=r"not known on.* 50") as caught:
+            await read(consumer, 1)
+        assert caught.value.divergent_offset is None
+    async with Consumer(
+        node.address, group_id=name, auto_offset_reset="earliest", enable_auto_commit=False
+    ) as consumer:
+        consumer.assign([tp])
+        assert await read(consumer, 100) == KEPT
 
 
 def state_of(consumer: Consumer) -> PartitionState:

@@ -45,136 +45,114 @@ async def read_all(address: str, topic: str, partition_count: int = 1) -> list[C
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_records_come_back_as_they_were_sent(node: NodeProcess, topic: str, codec: str) -> None:
-    async def main() -> None:
-        sent = [
-            (b"key", b"value", (("h", b"1"), ("h", b"2"), ("ü", None))),
-            (None, b"no key", ()),
-            (b"no value", None, ()),
-            (b"", b"", (("", b""),)),
-            (None, None, ()),
-            (b"k" * 300, b"v" * 70_000, ()),
+async def test_records_come_back_as_they_were_sent(
+    node: NodeProcess, topic: str, codec: str
+) -> None:
+    sent = [
+        (b"key", b"value", (("h", b"1"), ("h", b"2"), ("ü", None))),
+        (None, b"no key", ()),
+        (b"no value", None, ()),
+        (b"", b"", (("", b""),)),
+        (None, None, ()),
+        (b"k" * 300, b"v" * 70_000, ()),
+    ]
+    async with Producer(node.address, compression=codec) as producer:  # type: ignore[arg-type]
+        deliveries = [
+            await producer.send(topic, value, key=key, headers=headers, timestamp_ms=1000 + n)
+            for n, (key, value, headers) in enumerate(sent)
         ]
-        async with Producer(node.address, compression=codec) as producer:  # type: ignore[arg-type]
-            deliveries = [
-                await producer.send(topic, value, key=key, headers=headers, timestamp_ms=1000 + n)
-                for n, (key, value, headers) in enumerate(sent)
-            ]
-            metadata = [await delivery for delivery in deliveries]
-        assert [m.offset for m in metadata] == list(range(len(sent)))
-        assert [m.timestamp_ms for m in metadata] == [1000 + n for n in range(len(sent))]
-        got = await read_all(node.address, topic)
-        assert [(r.key, r.value, r.headers) for r in got] == sent
-        assert [r.timestamp_ms for r in got] == [1000 + n for n in range(len(sent))]
-
-    asyncio.run(main())
+        metadata = [await delivery for delivery in deliveries]
+    assert [m.offset for m in metadata] == list(range(len(sent)))
+    assert [m.timestamp_ms for m in metadata] == [1000 + n for n in range(len(sent))]
+    got = await read_all(node.address, topic)
+    assert [(r.key, r.value, r.headers) for r in got] == sent
+    assert [r.timestamp_ms for r in got] == [1000 + n for n in range(len(sent))]
 
 
-def test_records_get_the_time_they_were_sent_at(node: NodeProcess, topic: str) -> None:
-    async def main() -> None:
-        before = time.time_ns() // 1_000_000
-        async with Producer(node.address) as producer:
-            metadata = await producer.send_and_wait(topic, b"v")
-        assert before <= metadata.timestamp_ms <= time.time_ns() // 1_000_000
-
-    asyncio.run(main())
+async def test_records_get_the_time_they_were_sent_at(node: NodeProcess, topic: str) -> None:
+    before = time.time_ns() // 1_000_000
+    async with Producer(node.address) as producer:
+        metadata = await producer.send_and_wait(topic, b"v")
+    assert before <= metadata.timestamp_ms <= time.time_ns() // 1_000_000
 
 
-def test_topics_with_log_append_time_say_when_the_node_took_the_record(
+async def test_topics_with_log_append_time_say_when_the_node_took_the_record(
     node: NodeProcess, new_topic: Callable[..., str]
 ) -> None:
-    async def main() -> None:
-        topic = new_topic(message_timestamp_type="LogAppendTime")
-        async with Producer(node.address) as producer:
-            metadata = await producer.send_and_wait(topic, b"v", timestamp_ms=1)
-        assert abs(metadata.timestamp_ms - time.time() * 1000) < 60_000
-        (record,) = await read_all(node.address, topic)
-        assert record.is_log_append_time
-        assert record.timestamp_ms == metadata.timestamp_ms
-
-    asyncio.run(main())
+    topic = new_topic(message_timestamp_type="LogAppendTime")
+    async with Producer(node.address) as producer:
+        metadata = await producer.send_and_wait(topic, b"v", timestamp_ms=1)
+    assert abs(metadata.timestamp_ms - time.time() * 1000) < 60_000
+    (record,) = await read_all(node.address, topic)
+    assert record.is_log_append_time
+    assert record.timestamp_ms == metadata.timestamp_ms
 
 
 @pytest.mark.parametrize("acks", [0, 1, "all"])
-def test_every_kind_of_acknowledgement_delivers(
+async def test_every_kind_of_acknowledgement_delivers(
     node: NodeProcess, topic: str, acks: int | str
 ) -> None:
-    async def main() -> None:
-        async with Producer(node.address, acks=acks) as producer:
-            deliveries = [await producer.send(topic, b"%d" % n) for n in range(500)]
-            metadata = [await delivery for delivery in deliveries]
-        expected = [-1] * 500 if acks == 0 else list(range(500))
-        assert [m.offset for m in metadata] == expected
-        for _ in range(50):  # Without acknowledgements the last may still be under way.
-            got = await read_all(node.address, topic)
-            if len(got) == 500:
-                break
-            await asyncio.sleep(0.1)
-        assert [record.value for record in got] == [b"%d" % n for n in range(500)]
-
-    asyncio.run(main())
+    async with Producer(node.address, acks=acks) as producer:
+        deliveries = [await producer.send(topic, b"%d" % n) for n in range(500)]
+        metadata = [await delivery for delivery in deliveries]
+    expected = [-1] * 500 if acks == 0 else list(range(500))
+    assert [m.offset for m in metadata] == expected
+    for _ in range(50):  # Without acknowledgements the last may still be under way.
+        got = await read_all(node.address, topic)
+        if len(got) == 500:
+            break
+        await asyncio.sleep(0.1)
+    assert [record.value for record in got] == [b"%d" % n for n in range(500)]
 
 
-def test_partitioners_and_partitions_named_by_hand(
+async def test_partitioners_and_partitions_named_by_hand(
     node: NodeProcess, new_topic: Callable[..., str]
 ) -> None:
-    async def main() -> None:
-        topic = new_topic(4)
-        last = lambda topic, key, value, count: count - 1  # noqa: E731
-        async with Producer(node.address, partitioner=last) as producer:
-            assert (await producer.send_and_wait(topic, b"v")).partition == 3
-            assert (await producer.send_and_wait(topic, b"v", partition=1)).partition == 1
-            with pytest.raises(InvalidRequest, match="from 0 on, not -1"):
-                await producer.send(topic, b"v", partition=-1)
-            assert await producer.partitions_for(topic) == 4
-        async with Producer(node.address, partitioner="round-robin") as producer:
-            sent = [await producer.send(topic, b"v") for _ in range(40)]
-            counts = Counter([(await delivery).partition for delivery in sent])
-        assert counts == {0: 10, 1: 10, 2: 10, 3: 10}
-
-    asyncio.run(main())
+    topic = new_topic(4)
+    last = lambda topic, key, value, count: count - 1  # noqa: E731
+    async with Producer(node.address, partitioner=last) as producer:
+        assert (await producer.send_and_wait(topic, b"v")).partition == 3
+        assert (await producer.send_and_wait(topic, b"v", partition=1)).partition == 1
+        with pytest.raises(InvalidRequest, match="from 0 on, not -1"):
+            await producer.send(topic, b"v", partition=-1)
+        assert await producer.partitions_for(topic) == 4
+    async with Producer(node.address, partitioner="round-robin") as producer:
+        sent = [await producer.send(topic, b"v") for _ in range(40)]
+        counts = Counter([(await delivery).partition for delivery in sent])
+    assert counts == {0: 10, 1: 10, 2: 10, 3: 10}
 
 
-def test_a_partition_that_was_just_added_can_be_written_at_once(
+async def test_a_partition_that_was_just_added_can_be_written_at_once(
     node: NodeProcess, topic: str
 ) -> None:
-    async def main() -> None:
-        async with Producer(node.address) as producer, Admin(node.address) as admin:
-            assert (await producer.send_and_wait(topic, b"old", partition=0)).offset == 0
-            await admin.create_partitions({topic: 3})
-            sent = await producer.send_and_wait(topic, b"new", partition=2)
-            assert (sent.partition, sent.offset) == (2, 0)
-            assert await producer.partitions_for(topic) == 3
-        got = await read_all(node.address, topic, 3)
-        assert [(r.partition, r.value) for r in got] == [(0, b"old"), (2, b"new")]
-
-    asyncio.run(main())
+    async with Producer(node.address) as producer, Admin(node.address) as admin:
+        assert (await producer.send_and_wait(topic, b"old", partition=0)).offset == 0
+        await admin.create_partitions({topic: 3})
+        sent = await producer.send_and_wait(topic, b"new", partition=2)
+        assert (sent.partition, sent.offset) == (2, 0)
+        assert await producer.partitions_for(topic) == 3
+    got = await read_all(node.address, topic, 3)
+    assert [(r.partition, r.value) for r in got] == [(0, b"old"), (2, b"new")]
 
 
-def test_a_partition_is_waited_for_until_it_is_added(node: NodeProcess, topic: str) -> None:
-    async def main() -> None:
-        async with Producer(node.address) as producer, Admin(node.address) as admin:
-            waiting = asyncio.create_task(producer.send_and_wait(topic, b"v", partition=1))
-            await producer.send_and_wait(topic, b"others do not wait", partition=0)
-            assert not waiting.done()
-            await admin.create_partitions({topic: 2})
-            assert (await waiting).partition == 1
-
-    asyncio.run(main())
+async def test_a_partition_is_waited_for_until_it_is_added(node: NodeProcess, topic: str) -> None:
+    async with Producer(node.address) as producer, Admin(node.address) as admin:
+        waiting = asyncio.create_task(producer.send_and_wait(topic, b"v", partition=1))
+        await producer.send_and_wait(topic, b"others do not wait", partition=0)
+        assert not waiting.done()
+        await admin.create_partitions({topic: 2})
+        assert (await waiting).partition == 1
 
 
-def test_a_partition_that_does_not_come_is_refused_in_time(node: NodeProcess, topic: str) -> None:
-    async def main() -> None:
-        async with Producer(node.address, max_block_ms=300) as producer:
-            with pytest.raises(
-                PartitionNotKnown, match=f"{topic}.* did not get 4 within"
-            ) as caught:
-                await producer.send(topic, b"v", partition=4)
-            error = caught.value
-            assert (error.topic, error.partition, error.partition_count) == (topic, 4, 1)
-        assert await read_all(node.address, topic) == []
-
-    asyncio.run(main())
+async def test_a_partition_that_does_not_come_is_refused_in_time(
+    node: NodeProcess, topic: str
+) -> None:
+    async with Producer(node.address, max_block_ms=300) as producer:
+        with pytest.raises(PartitionNotKnown, match=f"{topic}.* did not get 4 within") as caught:
+            await producer.send(topic, b"v", partition=4)
+        error = caught.value
+        assert (error.topic, error.partition, error.partition_count) == (topic, 4, 1)
+    assert await read_all(node.address, topic) == []
 
 
 @pytest.mark.parametrize(
@@ -188,25 +166,19 @@ def test_a_partition_that_does_not_come_is_refused_in_time(node: NodeProcess, to
         ({"value": b"v", "timestamp_ms": -1}, "timestamp_ms"),
     ],
 )
-def test_arguments_that_cannot_be_are_refused(
+async def test_arguments_that_cannot_be_are_refused(
     node: NodeProcess, topic: str, arguments: dict[str, object], said: str
 ) -> None:
-    async def main() -> None:
-        async with Producer(node.address) as producer:
-            with pytest.raises(InvalidRequest, match=said):
-                await producer.send(topic, **arguments)  # type: ignore[arg-type]
-        assert await read_all(node.address, topic) == []
-
-    asyncio.run(main())
+    async with Producer(node.address) as producer:
+        with pytest.raises(InvalidRequest, match=said):
+            await producer.send(topic, **arguments)  # type: ignore[arg-type]
+    assert await read_all(node.address, topic) == []
 
 
-def test_a_topic_that_does_not_exist_is_said_so(node: NodeProcess) -> None:
-    async def main() -> None:
-        async with Producer(node.address, max_block_ms=300) as producer:
-            with pytest.raises(InvalidTopic):
-                await producer.send("no/topic", b"v")
-
-    asyncio.run(main())
+async def test_a_topic_that_does_not_exist_is_said_so(node: NodeProcess) -> None:
+    async with Producer(node.address, max_block_ms=300) as producer:
+        with pytest.raises(InvalidTopic):
+            await producer.send("no/topic", b"v")
 
 
 def test_without_auto_creation_an_unknown_topic_is_waited_for_and_then_refused(
@@ -221,276 +193,242 @@ def test_without_auto_creation_an_unknown_topic_is_waited_for_and_then_refused(
         asyncio.run(main(node.address))
 
 
-def test_a_record_larger_than_a_request_is_refused(node: NodeProcess, topic: str) -> None:
-    async def main() -> None:
-        async with Producer(node.address, request_size_bytes_max=1000) as producer:
-            with pytest.raises(MessageTooLarge, match="request_size_bytes_max"):
-                await producer.send(topic, b"v" * 1000)
-            await producer.send_and_wait(topic, b"v" * 800)
-
-    asyncio.run(main())
+async def test_a_record_larger_than_a_request_is_refused(node: NodeProcess, topic: str) -> None:
+    async with Producer(node.address, request_size_bytes_max=1000) as producer:
+        with pytest.raises(MessageTooLarge, match="request_size_bytes_max"):
+            await producer.send(topic, b"v" * 1000)
+        await producer.send_and_wait(topic, b"v" * 800)
 
 
-def test_batches_larger_than_the_topic_allows_are_split(
+async def test_batches_larger_than_the_topic_allows_are_split(
     node: NodeProcess, new_topic: Callable[..., str]
 ) -> None:
-    async def main() -> None:
-        topic = new_topic(max_message_bytes="2000")
-        async with Producer(node.address, linger_ms=50) as producer:
-            deliveries = [await producer.send(topic, b"%04d" % n + b"x" * 496) for n in range(40)]
-            called: list[Delivery] = []
-            deliveries[7].add_done_callback(called.append)
-            too_large = await producer.send(topic, b"y" * 5000)
-            after = await producer.send(topic, b"after")
-            offsets = [(await delivery).offset for delivery in deliveries]
-            with pytest.raises(MessageTooLarge):
-                await too_large
-            assert (await after).offset == 40
-            assert called == [deliveries[7]]
-        assert offsets == list(range(40))
-        got = await read_all(node.address, topic)
-        assert [r.value[:4] for r in got if r.value] == [b"%04d" % n for n in range(40)] + [b"afte"]
-
-    asyncio.run(main())
+    topic = new_topic(max_message_bytes="2000")
+    async with Producer(node.address, linger_ms=50) as producer:
+        deliveries = [await producer.send(topic, b"%04d" % n + b"x" * 496) for n in range(40)]
+        called: list[Delivery] = []
+        deliveries[7].add_done_callback(called.append)
+        too_large = await producer.send(topic, b"y" * 5000)
+        after = await producer.send(topic, b"after")
+        offsets = [(await delivery).offset for delivery in deliveries]
+        with pytest.raises(MessageTooLarge):
+            await too_large
+        assert (await after).offset == 40
+        assert called == [deliveries[7]]
+    assert offsets == list(range(40))
+    got = await read_all(node.address, topic)
+    assert [r.value[:4] for r in got if r.value] == [b"%04d" % n for n in range(40)] + [b"afte"]
 
 
-def test_a_refused_record_fails_alone_and_the_partition_goes_on(
+async def test_a_refused_record_fails_alone_and_the_partition_goes_on(
     node: NodeProcess, new_topic: Callable[..., str]
 ) -> None:
     """The refused batch leaves a gap in the sequences, which must not stop what follows."""
-
-    async def main() -> None:
-        topic = new_topic(
-            message_timestamp_after_max_ms="1000", message_timestamp_before_max_ms="99999999999999"
-        )
-        async with Producer(node.address, linger_ms=0) as producer:
-            await producer.send_and_wait(topic, b"first")
-            future_ms = time.time_ns() // 1_000_000 + 3_600_000
-            refused = await producer.send(topic, b"late", timestamp_ms=future_ms)
-            await asyncio.sleep(0.05)
-            rest = [await producer.send(topic, b"%d" % n) for n in range(100)]
-            with pytest.raises(InvalidTimestamp):
-                await refused
-            assert isinstance(refused.exception(), InvalidTimestamp)
-            for delivery in rest:
-                await delivery
-        got = await read_all(node.address, topic)
-        assert [r.value for r in got] == [b"first"] + [b"%d" % n for n in range(100)]
-
-    asyncio.run(main())
+    topic = new_topic(
+        message_timestamp_after_max_ms="1000", message_timestamp_before_max_ms="99999999999999"
+    )
+    async with Producer(node.address, linger_ms=0) as producer:
+        await producer.send_and_wait(topic, b"first")
+        future_ms = time.time_ns() // 1_000_000 + 3_600_000
+        refused = await producer.send(topic, b"late", timestamp_ms=future_ms)
+        await asyncio.sleep(0.05)
+        rest = [await producer.send(topic, b"%d" % n) for n in range(100)]
+        with pytest.raises(InvalidTimestamp):
+            await refused
+        assert isinstance(refused.exception(), InvalidTimestamp)
+        for delivery in rest:
+            await delivery
+    got = await read_all(node.address, topic)
+    assert [r.value for r in got] == [b"first"] + [b"%d" % n for n in range(100)]
 
 
-def test_flush_waits_for_what_was_sent_without_lingering(node: NodeProcess, topic: str) -> None:
-    async def main() -> None:
-        async with Producer(node.address, linger_ms=20_000) as producer:
-            deliveries = [await producer.send(topic, b"v") for _ in range(10)]
-            started = time.monotonic()
-            assert not any(delivery.done() for delivery in deliveries)
-            await producer.flush()
-            assert all(delivery.done() for delivery in deliveries)
-            assert time.monotonic() - started < 10
-
-    asyncio.run(main())
-
-
-def test_close_delivers_what_is_buffered_and_then_takes_nothing(
+async def test_flush_waits_for_what_was_sent_without_lingering(
     node: NodeProcess, topic: str
 ) -> None:
-    async def main() -> None:
-        producer = Producer(node.address, linger_ms=20_000)
-        delivery = await producer.send(topic, b"v")  # Starts by itself.
-        await producer.close()
-        await producer.close()
-        assert delivery.result().offset == 0
-        with pytest.raises(ClientClosed):
-            await producer.send(topic, b"v")
-
-    asyncio.run(main())
+    async with Producer(node.address, linger_ms=20_000) as producer:
+        deliveries = [await producer.send(topic, b"v") for _ in range(10)]
+        started = time.monotonic()
+        assert not any(delivery.done() for delivery in deliveries)
+        await producer.flush()
+        assert all(delivery.done() for delivery in deliveries)
+        assert time.monotonic() - started < 10
 
 
-def test_no_node_at_the_address_is_said_so() -> None:
-    async def main() -> None:
-        producer = Producer("127.0.0.1:1", request_timeout_ms=300, delivery_timeout_ms=1000)
-        with pytest.raises(ConnectionFailed, match=r"127\.0\.0\.1:1"):
-            await producer.start()
-        await producer.close()
+async def test_close_delivers_what_is_buffered_and_then_takes_nothing(
+    node: NodeProcess, topic: str
+) -> None:
+    producer = Producer(node.address, linger_ms=20_000)
+    delivery = await producer.send(topic, b"v")  # Starts by itself.
+    await producer.close()
+    await producer.close()
+    assert delivery.result().offset == 0
+    with pytest.raises(ClientClosed):
+        await producer.send(topic, b"v")
 
-    asyncio.run(main())
+
+async def test_no_node_at_the_address_is_said_so() -> None:
+    producer = Producer("127.0.0.1:1", request_timeout_ms=300, delivery_timeout_ms=1000)
+    with pytest.raises(ConnectionFailed, match=r"127\.0\.0\.1:1"):
+        await producer.start()
+    await producer.close()
 
 
-def test_a_full_buffer_makes_senders_wait_and_then_refuses(
+async def test_a_full_buffer_makes_senders_wait_and_then_refuses(
     own_node: NodeProcess,
 ) -> None:
-    async def main() -> None:
-        topic = make_topic(own_node, "full")
-        async with Producer(
-            own_node.address,
-            buffer_memory_bytes=20_000,
-            batch_size_bytes=4_000,
-            max_block_ms=400,
-            request_timeout_ms=500,
-            delivery_timeout_ms=60_000,
-        ) as producer:
-            await producer.send_and_wait(topic, b"first")
-            own_node.kill()
-            sent: list[Delivery] = []
-            started = time.monotonic()
+    topic = make_topic(own_node, "full")
+    async with Producer(
+        own_node.address,
+        buffer_memory_bytes=20_000,
+        batch_size_bytes=4_000,
+        max_block_ms=400,
+        request_timeout_ms=500,
+        delivery_timeout_ms=60_000,
+    ) as producer:
+        await producer.send_and_wait(topic, b"first")
+        own_node.kill()
+        sent: list[Delivery] = []
+        started = time.monotonic()
 
-            async def send_until_refused() -> None:
-                while True:
-                    sent.append(await producer.send(topic, b"v" * 900))
+        async def send_until_refused() -> None:
+            while True:
+                sent.append(await producer.send(topic, b"v" * 900))
 
-            with pytest.raises(BufferExhausted, match="of 20000 are taken"):
-                await send_until_refused()
-            assert time.monotonic() - started >= 0.4
-            assert 15 <= len(sent) <= 22
-            own_node.start()
-            # Room comes back as batches are acknowledged, first come first served.
-            waiting = [asyncio.create_task(producer.send(topic, b"%d" % n)) for n in range(50)]
-            await producer.flush()
-            for delivery in [*sent, *[await task for task in waiting]]:
-                await delivery
-            assert producer._accumulator.used_size_bytes == 0
-        got = await read_all(own_node.address, topic)
-        assert [r.value for r in got[-50:]] == [b"%d" % n for n in range(50)]
-
-    asyncio.run(main())
+        with pytest.raises(BufferExhausted, match="of 20000 are taken"):
+            await send_until_refused()
+        assert time.monotonic() - started >= 0.4
+        assert 15 <= len(sent) <= 22
+        own_node.start()
+        # Room comes back as batches are acknowledged, first come first served.
+        waiting = [asyncio.create_task(producer.send(topic, b"%d" % n)) for n in range(50)]
+        await producer.flush()
+        for delivery in [*sent, *[await task for task in waiting]]:
+            await delivery
+        assert producer._accumulator.used_size_bytes == 0
+    got = await read_all(own_node.address, topic)
+    assert [r.value for r in got[-50:]] == [b"%d" % n for n in range(50)]
 
 
-def test_deliveries_fail_when_their_time_is_up(own_node: NodeProcess) -> None:
-    async def main() -> None:
-        topic = make_topic(own_node, "expiring")
-        async with Producer(
-            own_node.address, request_timeout_ms=300, delivery_timeout_ms=600, linger_ms=0
-        ) as producer:
-            await producer.send_and_wait(topic, b"v")
-            own_node.kill()
-            started = time.monotonic()
-            with pytest.raises(DeliveryTimedOut) as caught:
-                await producer.send_and_wait(topic, b"lost")
-            assert 0.5 < time.monotonic() - started < 3
-            assert caught.value.code.name == "request_timed_out"
-            own_node.start()
-            await producer.send_and_wait(topic, b"after")
-        got = [record.value for record in await read_all(own_node.address, topic)]
-        assert got in ([b"v", b"after"], [b"v", b"lost", b"after"])
-
-    asyncio.run(main())
+async def test_deliveries_fail_when_their_time_is_up(own_node: NodeProcess) -> None:
+    topic = make_topic(own_node, "expiring")
+    async with Producer(
+        own_node.address, request_timeout_ms=300, delivery_timeout_ms=600, linger_ms=0
+    ) as producer:
+        await producer.send_and_wait(topic, b"v")
+        own_node.kill()
+        started = time.monotonic()
+        with pytest.raises(DeliveryTimedOut) as caught:
+            await producer.send_and_wait(topic, b"lost")
+        assert 0.5 < time.monotonic() - started < 3
+        assert caught.value.code.name == "request_timed_out"
+        own_node.start()
+        await producer.send_and_wait(topic, b"after")
+    got = [record.value for record in await read_all(own_node.address, topic)]
+    assert got in ([b"v", b"after"], [b"v", b"lost", b"after"])
 
 
 @pytest.mark.parametrize("share_lost", [0.3, 0.1])
-def test_lost_answers_neither_lose_nor_repeat_nor_reorder_records(
+async def test_lost_answers_neither_lose_nor_repeat_nor_reorder_records(
     own_node: NodeProcess, share_lost: float
 ) -> None:
     """Now and then the connection breaks after the node has written the batch."""
-
-    async def main() -> None:
-        async with FlakyProxy(own_node.port) as proxy:
-            own_node.stop()
-            own_node.arguments = ("--advertised-port", str(proxy.port))
-            own_node.start()
-            topic = make_topic(own_node, "flaky", 3)
-            seed = random.randrange(1 << 30)
-            print("seed", seed)
-            chance = random.Random(seed)
-            # Some are lost for sure, whatever the seed and the size of the batches.
-            proxy.loses_answer = lambda *_: proxy.lost_count < 6 or chance.random() < share_lost
-            async with Producer(
-                f"127.0.0.1:{proxy.port}",
-                delivery_timeout_ms=60_000,
-                batch_size_bytes=2_000,
-                linger_ms=1,
-                retry_backoff_ms=10,
-                retry_backoff_max_ms=50,
-                reconnect_backoff_ms=5,
-                reconnect_backoff_max_ms=20,
-            ) as producer:
-                deliveries = []
-                for n in range(1_500):
-                    deliveries.append(await producer.send(topic, b"%d" % n, partition=n % 3))
-                    if n % 10 == 0:
-                        await asyncio.sleep(0.002)
-                await producer.flush()
-                proxy.loses_answer = lambda *_: False
-                for delivery in deliveries:
-                    await delivery
-            assert proxy.lost_count > 5
-            got = await read_all(f"127.0.0.1:{proxy.port}", topic, 3)
-        for partition in range(3):
-            values = [int(r.value or b"") for r in got if r.partition == partition]
-            assert values == list(range(partition, 1_500, 3))
-        # What the deliveries said is where the records are.
-        where = {(r.partition, r.offset): r.value for r in got}
-        for n, delivery in enumerate(deliveries):
-            metadata = delivery.result()
-            if metadata.offset >= 0:
-                assert where[metadata.partition, metadata.offset] == b"%d" % n
-
-    asyncio.run(main())
-
-
-def test_a_node_killed_again_and_again_costs_nothing(own_node: NodeProcess) -> None:
-    """kill -9 in the middle of producing: nothing acknowledged is lost, nothing written twice."""
-
-    async def main() -> None:
-        topic = make_topic(own_node, "killed", 2)
+    async with FlakyProxy(own_node.port) as proxy:
+        own_node.stop()
+        own_node.arguments = ("--advertised-port", str(proxy.port))
+        own_node.start()
+        topic = make_topic(own_node, "flaky", 3)
+        seed = random.randrange(1 << 30)
+        print("seed", seed)
+        chance = random.Random(seed)
+        # Some are lost for sure, whatever the seed and the size of the batches.
+        proxy.loses_answer = lambda *_: proxy.lost_count < 6 or chance.random() < share_lost
         async with Producer(
-            own_node.address,
-            batch_size_bytes=4_000,
-            linger_ms=2,
-            compression="lz4",
-            retry_backoff_ms=20,
-            retry_backoff_max_ms=100,
+            f"127.0.0.1:{proxy.port}",
+            delivery_timeout_ms=60_000,
+            batch_size_bytes=2_000,
+            linger_ms=1,
+            retry_backoff_ms=10,
+            retry_backoff_max_ms=50,
+            reconnect_backoff_ms=5,
+            reconnect_backoff_max_ms=20,
         ) as producer:
-            stop = asyncio.Event()
-            deliveries: list[Delivery] = []
-
-            async def produce() -> None:
-                while not stop.is_set():
-                    n = len(deliveries)
-                    deliveries.append(await producer.send(topic, b"%d" % n, partition=n % 2))
-                    if n % 50 == 0:
-                        await asyncio.sleep(0.003)
-
-            producing = asyncio.create_task(produce())
-            for _ in range(3):
-                await asyncio.sleep(0.7)
-                await asyncio.to_thread(own_node.kill)
-                await asyncio.sleep(0.1)
-                await asyncio.to_thread(own_node.start)
-            await asyncio.sleep(0.3)
-            stop.set()
-            await producing
+            deliveries = []
+            for n in range(1_500):
+                deliveries.append(await producer.send(topic, b"%d" % n, partition=n % 3))
+                if n % 10 == 0:
+                    await asyncio.sleep(0.002)
             await producer.flush()
+            proxy.loses_answer = lambda *_: False
             for delivery in deliveries:
                 await delivery
-        assert len(deliveries) > 1_000
-        got = await read_all(own_node.address, topic, 2)
-        for partition in range(2):
-            values = [int(r.value or b"") for r in got if r.partition == partition]
-            assert values == list(range(partition, len(deliveries), 2))
+        assert proxy.lost_count > 5
+        got = await read_all(f"127.0.0.1:{proxy.port}", topic, 3)
+    for partition in range(3):
+        values = [int(r.value or b"") for r in got if r.partition == partition]
+        assert values == list(range(partition, 1_500, 3))
+    # What the deliveries said is where the records are.
+    where = {(r.partition, r.offset): r.value for r in got}
+    for n, delivery in enumerate(deliveries):
+        metadata = delivery.result()
+        if metadata.offset >= 0:
+            assert where[metadata.partition, metadata.offset] == b"%d" % n
 
-    asyncio.run(main())
+
+async def test_a_node_killed_again_and_again_costs_nothing(own_node: NodeProcess) -> None:
+    """kill -9 in the middle of producing: nothing acknowledged is lost, nothing written twice."""
+    topic = make_topic(own_node, "killed", 2)
+    async with Producer(
+        own_node.address,
+        batch_size_bytes=4_000,
+        linger_ms=2,
+        compression="lz4",
+        retry_backoff_ms=20,
+        retry_backoff_max_ms=100,
+    ) as producer:
+        stop = asyncio.Event()
+        deliveries: list[Delivery] = []
+
+        async def produce() -> None:
+            while not stop.is_set():
+                n = len(deliveries)
+                deliveries.append(await producer.send(topic, b"%d" % n, partition=n % 2))
+                if n % 50 == 0:
+                    await asyncio.sleep(0.003)
+
+        producing = asyncio.create_task(produce())
+        for _ in range(3):
+            await asyncio.sleep(0.7)
+            await asyncio.to_thread(own_node.kill)
+            await asyncio.sleep(0.1)
+            await asyncio.to_thread(own_node.start)
+        await asyncio.sleep(0.3)
+        stop.set()
+        await producing
+        await producer.flush()
+        for delivery in deliveries:
+            await delivery
+    assert len(deliveries) > 1_000
+    got = await read_all(own_node.address, topic, 2)
+    for partition in range(2):
+        values = [int(r.value or b"") for r in got if r.partition == partition]
+        assert values == list(range(partition, len(deliveries), 2))
 
 
-def test_a_topic_that_grows_gets_records_in_its_new_partitions(
+async def test_a_topic_that_grows_gets_records_in_its_new_partitions(
     node: NodeProcess, new_topic: Callable[..., str]
 ) -> None:
-    async def main() -> None:
-        topic = new_topic(1)
-        async with Producer(
-            node.address, partitioner="round-robin", metadata_max_age_ms=200
-        ) as producer:
-            await producer.send_and_wait(topic, b"v")
-            from tidelog import Admin
+    topic = new_topic(1)
+    async with Producer(
+        node.address, partitioner="round-robin", metadata_max_age_ms=200
+    ) as producer:
+        await producer.send_and_wait(topic, b"v")
+        from tidelog import Admin
 
-            async with Admin(node.address) as admin:
-                await admin.create_partitions({topic: 3})
-            deadline = time.monotonic() + 10
-            while await producer.partitions_for(topic) < 3:
-                assert time.monotonic() < deadline
-                await asyncio.sleep(0.05)
-            partitions = {(await producer.send_and_wait(topic, b"v")).partition for _ in range(6)}
-            assert partitions == {0, 1, 2}
-
-    asyncio.run(main())
+        async with Admin(node.address) as admin:
+            await admin.create_partitions({topic: 3})
+        deadline = time.monotonic() + 10
+        while await producer.partitions_for(topic) < 3:
+            assert time.monotonic() < deadline
+            await asyncio.sleep(0.05)
+        partitions = {(await producer.send_and_wait(topic, b"v")).partition for _ in range(6)}
+        assert partitions == {0, 1, 2}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
 from collections.abc import Callable, Collection
@@ -158,14 +157,10 @@ def test_callbacks_in_the_clients_thread_cannot_wait_for_it(node: NodeProcess, t
         assert outcome
 
 
-def test_faces_work_inside_a_running_loop(node: NodeProcess, topic: str) -> None:
+async def test_faces_work_inside_a_running_loop(node: NodeProcess, topic: str) -> None:
     """As in a notebook."""
-
-    async def main() -> None:
-        with Producer(node.address).sync() as producer:
-            assert producer.send(topic, b"v").result(10).offset == 0
-
-    asyncio.run(main())
+    with Producer(node.address).sync() as producer:
+        assert producer.send(topic, b"v").result(10).offset == 0
 
 
 def test_threads_end_with_their_clients(node: NodeProcess) -> None:

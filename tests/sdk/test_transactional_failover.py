@@ -81,7 +81,7 @@ async def count_out(cluster: ReplicatedCluster, done: asyncio.Event) -> Counter[
 
 @pytest.mark.slow
 @pytest.mark.parametrize("protocol", OF_PROTOCOL)
-def test_records_are_transformed_once_though_nodes_are_killed(
+async def test_records_are_transformed_once_though_nodes_are_killed(
     tmp_path: Path, protocol: str
 ) -> None:
     seed = random.randrange(1 << 30)
@@ -99,28 +99,25 @@ def test_records_are_transformed_once_though_nodes_are_killed(
             await asyncio.sleep(draw.uniform(1.0, 3.0))
         return kill_count
 
-    async def main() -> None:
-        with replicated_cluster(tmp_path) as cluster:
-            for topic in ("in", "out"):
-                cluster.create(topic, partitions=PARTITIONS, min_insync_replicas="2")
-            done = asyncio.Event()
+    with replicated_cluster(tmp_path) as cluster:
+        for topic in ("in", "out"):
+            cluster.create(topic, partitions=PARTITIONS, min_insync_replicas="2")
+        done = asyncio.Event()
 
-            async def write() -> None:
-                async with Producer(cluster.addresses, **QUICK) as producer:
-                    for n in range(COUNT):
-                        await producer.send("in", b"%d" % n, key=b"%d" % n)
-                        await asyncio.sleep(0.01)
+        async def write() -> None:
+            async with Producer(cluster.addresses, **QUICK) as producer:
+                for n in range(COUNT):
+                    await producer.send("in", b"%d" % n, key=b"%d" % n)
+                    await asyncio.sleep(0.01)
 
-            async with asyncio.timeout(150), asyncio.TaskGroup() as group:
-                group.create_task(write())
-                kills = group.create_task(kill_nodes(cluster, done))
-                workers = [
-                    group.create_task(transform(cluster, f"worker-{n}", done, protocol))
-                    for n in range(2)
-                ]
-                counted = group.create_task(count_out(cluster, done))
-            print(kills.result(), [worker.result() for worker in workers])
-            assert {n: c for n, c in counted.result().items() if c != 1} == {}
-            assert kills.result() >= 2
-
-    asyncio.run(main())
+        async with asyncio.timeout(150), asyncio.TaskGroup() as group:
+            group.create_task(write())
+            kills = group.create_task(kill_nodes(cluster, done))
+            workers = [
+                group.create_task(transform(cluster, f"worker-{n}", done, protocol))
+                for n in range(2)
+            ]
+            counted = group.create_task(count_out(cluster, done))
+        print(kills.result(), [worker.result() for worker in workers])
+        assert {n: c for n, c in counted.result().items() if c != 1} == {}
+        assert kills.result() >= 2

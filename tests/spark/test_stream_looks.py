@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import replace
 from itertools import pairwise
 from uuid import UUID, uuid4
@@ -84,65 +83,50 @@ async def filled(*ends: int) -> Looker:
     return Looker(tier)
 
 
-def test_a_look_lists_what_is_read_and_what_is_new() -> None:
-    async def run() -> None:
-        looker = await filled(*range(10, 810, 10))
-        assert (await looker.look(0)).end_offset == 800
-        looker.tier.listed_count = 0
-        await looker.tier.add(looker.tier.segment(800, 810))
-        log = await looker.look(800)
-        assert (log.end_offset, log.listed_from) == (810, 790)
-        assert looker.tier.listed_count == 2
-        every = await load_catalog(looker.tier, Subscribe(("t",)))
-        assert (await looker.look(755)).between(795, 810) == every.logs[0].between(795, 810)
-
-    asyncio.run(run())
+async def test_a_look_lists_what_is_read_and_what_is_new() -> None:
+    looker = await filled(*range(10, 810, 10))
+    assert (await looker.look(0)).end_offset == 800
+    looker.tier.listed_count = 0
+    await looker.tier.add(looker.tier.segment(800, 810))
+    log = await looker.look(800)
+    assert (log.end_offset, log.listed_from) == (810, 790)
+    assert looker.tier.listed_count == 2
+    every = await load_catalog(looker.tier, Subscribe(("t",)))
+    assert (await looker.look(755)).between(795, 810) == every.logs[0].between(795, 810)
 
 
-def test_a_new_leaders_segment_that_begins_below_is_found_by_the_gap_it_leaves() -> None:
-    async def run() -> None:
-        looker = await filled(*range(10, 110, 10))
-        await looker.look(0)
-        await looker.tier.add(looker.tier.segment(60, 130, leader_epoch=6))
-        # Alone it is not seen before all are listed again, and nothing is taken for lost.
-        assert (await looker.look(100)).end_offset == 100
-        await looker.tier.add(looker.tier.segment(130, 140, leader_epoch=6))
-        log = await looker.look(100)
-        assert (log.end_offset, log.listed_from, log.holes(100, 140)) == (140, 0, [])
-
-    asyncio.run(run())
+async def test_a_new_leaders_segment_that_begins_below_is_found_by_the_gap_it_leaves() -> None:
+    looker = await filled(*range(10, 110, 10))
+    await looker.look(0)
+    await looker.tier.add(looker.tier.segment(60, 130, leader_epoch=6))
+    # Alone it is not seen before all are listed again, and nothing is taken for lost.
+    assert (await looker.look(100)).end_offset == 100
+    await looker.tier.add(looker.tier.segment(130, 140, leader_epoch=6))
+    log = await looker.look(100)
+    assert (log.end_offset, log.listed_from, log.holes(100, 140)) == (140, 0, [])
 
 
-def test_a_segment_that_replaced_several_is_found() -> None:
-    async def run() -> None:
-        looker = await filled(10, 20, 30, 40)
-        await looker.look(0)
-        replaced = [s.segment for s in (await looker.look(25)).stretches]
-        one = looker.tier.segment(10, 40, rewrite_epoch=1)
-        gone = [replace(s, state=SegmentState.DELETE_STARTED) for s in replaced]
-        await looker.tier.add(one, *gone, looker.tier.segment(40, 50))
-        log = await looker.look(25)
-        assert log.holes(25, 50) == []
-        assert log.stretches[-2].segment.segment_id == one.segment_id
-
-    asyncio.run(run())
+async def test_a_segment_that_replaced_several_is_found() -> None:
+    looker = await filled(10, 20, 30, 40)
+    await looker.look(0)
+    replaced = [s.segment for s in (await looker.look(25)).stretches]
+    one = looker.tier.segment(10, 40, rewrite_epoch=1)
+    gone = [replace(s, state=SegmentState.DELETE_STARTED) for s in replaced]
+    await looker.tier.add(one, *gone, looker.tier.segment(40, 50))
+    log = await looker.look(25)
+    assert log.holes(25, 50) == []
+    assert log.stretches[-2].segment.segment_id == one.segment_id
 
 
-def test_a_copy_under_way_where_the_listing_begins_hides_nothing_that_was_there() -> None:
-    async def run() -> None:
-        looker = await filled(10, 20, 30)
-        await looker.look(0)
-        started = looker.tier.segment(20, 30, state=SegmentState.COPY_STARTED)
-        await looker.tier.add(started)
-        assert (await looker.look(30)).end_offset == 30
-
-    asyncio.run(run())
+async def test_a_copy_under_way_where_the_listing_begins_hides_nothing_that_was_there() -> None:
+    looker = await filled(10, 20, 30)
+    await looker.look(0)
+    started = looker.tier.segment(20, 30, state=SegmentState.COPY_STARTED)
+    await looker.tier.add(started)
+    assert (await looker.look(30)).end_offset == 30
 
 
-def test_offsets_of_a_topic_of_before_say_nothing_of_the_one_of_its_name() -> None:
-    async def run() -> None:
-        looker = await filled(10, 20, 30)
-        await looker.look(0)
-        assert (await looker.look(30, topic_id=UUID(int=1))).listed_from == 0
-
-    asyncio.run(run())
+async def test_offsets_of_a_topic_of_before_say_nothing_of_the_one_of_its_name() -> None:
+    looker = await filled(10, 20, 30)
+    await looker.look(0)
+    assert (await looker.look(30, topic_id=UUID(int=1))).listed_from == 0

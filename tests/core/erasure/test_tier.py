@@ -74,44 +74,38 @@ def test_a_key_is_gone_from_the_bucket_and_all_else_stays(
     asyncio.run(check())
 
 
-def test_segments_that_cannot_hold_the_key_are_not_read(tmp_path: Path) -> None:
-    async def check() -> None:
-        log = RandomLog()
-        async with tiered_partition(tmp_path) as partition:
-            kept = await partition.copy([plain(log, "a", "b")])
-            held = await partition.copy([plain(log, "c", "b")])
-            (
-                partition.folder
-                / "objects"
-                / next(
-                    key
-                    for key in await partition.object_keys()
-                    if str(kept.segment_id) in key and key.endswith(".log")
-                )
-            ).unlink()
-            erasure = await erase_from_tier(partition.tier(), b"c")
-            (one,) = erasure.erased
-            assert (one.old_segment_ids, one.removed_offsets) == ((held.segment_id,), (2,))
-
-    asyncio.run(check())
+async def test_segments_that_cannot_hold_the_key_are_not_read(tmp_path: Path) -> None:
+    log = RandomLog()
+    async with tiered_partition(tmp_path) as partition:
+        kept = await partition.copy([plain(log, "a", "b")])
+        held = await partition.copy([plain(log, "c", "b")])
+        (
+            partition.folder
+            / "objects"
+            / next(
+                key
+                for key in await partition.object_keys()
+                if str(kept.segment_id) in key and key.endswith(".log")
+            )
+        ).unlink()
+        erasure = await erase_from_tier(partition.tier(), b"c")
+        (one,) = erasure.erased
+        assert (one.old_segment_ids, one.removed_offsets) == ((held.segment_id,), (2,))
 
 
-def test_compaction_after_an_erasure_leaves_what_it_would_have(tmp_path: Path) -> None:
-    async def check() -> None:
-        log = RandomLog()
-        async with tiered_partition(tmp_path) as partition:
-            await partition.copy([plain(log, "a", "b")])
-            await partition.copy([plain(log, "a", "c")])
-            await erase_from_tier(partition.tier(), b"b")
-            await compacted(partition)
-            await erase_from_tier(partition.tier(), b"c")
-            expected = [row for row in rows(committed_records(log.batches)) if row[0] == 2]
-            assert read(partition) == expected
-            assert [meta.compacted_up_to for meta in await partition.finished()] == [log.end_offset]
-            await pass_time(partition)
-            assert await stored_keys(partition) == {b"a"}
-
-    asyncio.run(check())
+async def test_compaction_after_an_erasure_leaves_what_it_would_have(tmp_path: Path) -> None:
+    log = RandomLog()
+    async with tiered_partition(tmp_path) as partition:
+        await partition.copy([plain(log, "a", "b")])
+        await partition.copy([plain(log, "a", "c")])
+        await erase_from_tier(partition.tier(), b"b")
+        await compacted(partition)
+        await erase_from_tier(partition.tier(), b"c")
+        expected = [row for row in rows(committed_records(log.batches)) if row[0] == 2]
+        assert read(partition) == expected
+        assert [meta.compacted_up_to for meta in await partition.finished()] == [log.end_offset]
+        await pass_time(partition)
+        assert await stored_keys(partition) == {b"a"}
 
 
 async def honour(partition: TieredPartition) -> None:
@@ -122,60 +116,56 @@ async def honour(partition: TieredPartition) -> None:
     await partition.store.commit([records.put(request)])
 
 
-def test_an_erasure_waits_for_who_rewrites_the_partition_and_for_replicas(tmp_path: Path) -> None:
-    async def check() -> None:
-        log = RandomLog()
-        async with tiered_partition(tmp_path) as partition:
-            await partition.copy([plain(log, "a", "b"), plain(log, "a", "c")])
-            claimed = contextlib.AsyncExitStack()
-            await claimed.enter_async_context(partition.tier().claimed())
-            looks = 0
+async def test_an_erasure_waits_for_who_rewrites_the_partition_and_for_replicas(
+    tmp_path: Path,
+) -> None:
+    log = RandomLog()
+    async with tiered_partition(tmp_path) as partition:
+        await partition.copy([plain(log, "a", "b"), plain(log, "a", "c")])
+        claimed = contextlib.AsyncExitStack()
+        await claimed.enter_async_context(partition.tier().claimed())
+        looks = 0
 
-            async def sleep(seconds: float) -> None:
-                nonlocal looks
-                looks += 1
-                partition.clock.now_ms += int(seconds * 1000)
-                if looks == 2:
-                    await honour(partition)
-                if looks == 5:
-                    await claimed.aclose()
+        async def sleep(seconds: float) -> None:
+            nonlocal looks
+            looks += 1
+            partition.clock.now_ms += int(seconds * 1000)
+            if looks == 2:
+                await honour(partition)
+            if looks == 5:
+                await claimed.aclose()
 
-            receipt = await erase_key(
-                [partition.tier()], b"a", erasure_id=uuid4(), wait_seconds=10, sleep=sleep
+        receipt = await erase_key(
+            [partition.tier()], b"a", erasure_id=uuid4(), wait_seconds=10, sleep=sleep
+        )
+        assert receipt.is_done
+        (one,) = receipt.partitions
+        assert one.up_to == 4
+        assert await stored_keys(partition) == {b"b", b"c"}
+        assert await partition.store.get(local_erasure_key(partition.topic.topic_id, 0)) is None
+
+
+async def test_what_is_not_done_is_told_and_stays_asked_for(tmp_path: Path) -> None:
+    log = RandomLog()
+    async with tiered_partition(tmp_path) as partition:
+        await partition.copy([plain(log, "a", "b")])
+
+        async def sleep(seconds: float) -> None:
+            partition.clock.now_ms += int(seconds * 1000)
+
+        async def erase() -> ErasureReceipt:
+            return await erase_key(
+                [partition.tier()], b"a", erasure_id=uuid4(), wait_seconds=1, sleep=sleep
             )
-            assert receipt.is_done
-            (one,) = receipt.partitions
-            assert one.up_to == 4
-            assert await stored_keys(partition) == {b"b", b"c"}
-            assert await partition.store.get(local_erasure_key(partition.topic.topic_id, 0)) is None
 
-    asyncio.run(check())
-
-
-def test_what_is_not_done_is_told_and_stays_asked_for(tmp_path: Path) -> None:
-    async def check() -> None:
-        log = RandomLog()
-        async with tiered_partition(tmp_path) as partition:
-            await partition.copy([plain(log, "a", "b")])
-
-            async def sleep(seconds: float) -> None:
-                partition.clock.now_ms += int(seconds * 1000)
-
-            async def erase() -> ErasureReceipt:
-                return await erase_key(
-                    [partition.tier()], b"a", erasure_id=uuid4(), wait_seconds=1, sleep=sleep
-                )
-
-            async with partition.tier().claimed():
-                receipt = await erase()
-            (one,) = receipt.partitions
-            assert one.problems[0] == "no leader has taken the request up"
-            assert "PartitionClaimed" in one.problems[1]
+        async with partition.tier().claimed():
             receipt = await erase()
-            assert receipt.partitions[0].problems == ("no leader has taken the request up",)
-            assert await stored_keys(partition) == {b"b"}
-            item = await partition.store.get(local_erasure_key(partition.topic.topic_id, 0))
-            assert item is not None  # Replicas find it when they come.
-            assert await partition.problems() == []
-
-    asyncio.run(check())
+        (one,) = receipt.partitions
+        assert one.problems[0] == "no leader has taken the request up"
+        assert "PartitionClaimed" in one.problems[1]
+        receipt = await erase()
+        assert receipt.partitions[0].problems == ("no leader has taken the request up",)
+        assert await stored_keys(partition) == {b"b"}
+        item = await partition.store.get(local_erasure_key(partition.topic.topic_id, 0))
+        assert item is not None  # Replicas find it when they come.
+        assert await partition.problems() == []

@@ -379,18 +379,15 @@ def test_an_item_of_a_partition_collection_of_no_topic_is_not_looked_at(
     play(scene)
 
 
-def test_of_every_field_of_a_partition_any_wrong_value_is_damage(tmp_path: Path) -> None:
-    async def main() -> None:
-        world = World(tmp_path, changelog_length=1000)
-        await world.fill()
-        whole = partition(ORDERS, 1).to_body()
-        await world.view.refresh()
-        for field in whole:
-            for value in (None, "x", -2, 2**63, True, {}, ["x"], [2**63]):
-                body = json.loads(json.dumps({**whole, field: value}))
-                await world.store.commit([Write(ORDERS_1, body, ANY_VERSION)])
-                image = await world.view.refresh()
-                assert list(image.unreadable) == [ORDERS_1], (field, value)
-        await world.store.close()
-
-    asyncio.run(main())
+async def test_of_every_field_of_a_partition_any_wrong_value_is_damage(tmp_path: Path) -> None:
+    world = World(tmp_path, changelog_length=1000)
+    await world.fill()
+    whole = partition(ORDERS, 1).to_body()
+    await world.view.refresh()
+    for field in whole:
+        for value in (None, "x", -2, 2**63, True, {}, ["x"], [2**63]):
+            body = json.loads(json.dumps({**whole, field: value}))
+            await world.store.commit([Write(ORDERS_1, body, ANY_VERSION)])
+            image = await world.view.refresh()
+            assert list(image.unreadable) == [ORDERS_1], (field, value)
+    await world.store.close()

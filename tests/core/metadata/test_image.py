@@ -77,107 +77,93 @@ def comparable(image: ClusterImage) -> tuple[object, ...]:
     )
 
 
-def test_a_view_shows_what_is_there_and_what_comes(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with store_at(tmp_path) as store:
-            a = topic("a", 3)
-            await store.commit([put(Cluster(cluster_id="c"))])
-            await create(store, a)
-            view = ClusterView(store)
-            assert view.image.cluster_id == ""
-            image = await view.refresh()
-            assert image.cluster_id == "c"
-            assert image.topic("a") == a
-            assert image.topic_by_id(a.topic_id) == a
-            assert image.topic("b") is None
-            assert image.topic_by_id(uuid4()) is None
-            assert image.partitions("b") == ()
-            found = image.partition(TopicPartition("a", 2))
-            assert found is not None
-            assert found.partition == 2
-            assert image.partition(TopicPartition("a", 3)) is None
-            assert image.partition(TopicPartition("a", -1)) is None
-            broker = Broker(
-                broker_id=1, incarnation=UUID(int=1), endpoints=plaintext_endpoints("h", 1)
-            )
-            await store.commit([put(broker)])
-            await create(store, topic("b"))
-            assert image.topic("b") is None  # An image never changes.
-            later = await view.refresh()
-            assert (list(later.topics), later.brokers) == (["a", "b"], {1: broker})
-            assert later.topics["a"] is image.topics["a"]
-
-    asyncio.run(main())
+async def test_a_view_shows_what_is_there_and_what_comes(tmp_path: Path) -> None:
+    async with store_at(tmp_path) as store:
+        a = topic("a", 3)
+        await store.commit([put(Cluster(cluster_id="c"))])
+        await create(store, a)
+        view = ClusterView(store)
+        assert view.image.cluster_id == ""
+        image = await view.refresh()
+        assert image.cluster_id == "c"
+        assert image.topic("a") == a
+        assert image.topic_by_id(a.topic_id) == a
+        assert image.topic("b") is None
+        assert image.topic_by_id(uuid4()) is None
+        assert image.partitions("b") == ()
+        found = image.partition(TopicPartition("a", 2))
+        assert found is not None
+        assert found.partition == 2
+        assert image.partition(TopicPartition("a", 3)) is None
+        assert image.partition(TopicPartition("a", -1)) is None
+        broker = Broker(broker_id=1, incarnation=UUID(int=1), endpoints=plaintext_endpoints("h", 1))
+        await store.commit([put(broker)])
+        await create(store, topic("b"))
+        assert image.topic("b") is None  # An image never changes.
+        later = await view.refresh()
+        assert (list(later.topics), later.brokers) == (["a", "b"], {1: broker})
+        assert later.topics["a"] is image.topics["a"]
 
 
-def test_subscribers_hear_which_topics_changed(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with store_at(tmp_path) as store:
-            a, b = topic("a", 2), topic("b")
-            view = ClusterView(store)
-            heard: list[tuple[int, list[str]]] = []
-            unsubscribe = view.subscribe(lambda i, names: heard.append((i.version, sorted(names))))
-            await create(store, a)
-            await create(store, b)
-            image = await view.refresh()
-            await view.refresh()  # Nothing new: nobody is called.
-            moved = dataclasses.replace(image.partitions("a")[1], leader_epoch=1)
-            await store.commit([put(moved)])
-            await view.refresh()
-            broker = Broker(
-                broker_id=1, incarnation=UUID(int=1), endpoints=plaintext_endpoints("h", 1)
-            )
-            await store.commit([put(broker)])
-            await view.refresh()
-            gone = DeletedTopic(topic_id=b.topic_id, name="b", partition_count=1, deleted_ms=1)
-            await store.commit([records.delete(view.image.topics["b"]), put(gone)])
-            image = await view.refresh()
-            assert image.deleted_topics == {b.topic_id: gone}
-            unsubscribe()
-            await create(store, topic("c"))
-            await view.refresh()
-            assert heard == [(2, ["a", "b"]), (3, ["a"]), (4, []), (5, ["b"])]
-
-    asyncio.run(main())
+async def test_subscribers_hear_which_topics_changed(tmp_path: Path) -> None:
+    async with store_at(tmp_path) as store:
+        a, b = topic("a", 2), topic("b")
+        view = ClusterView(store)
+        heard: list[tuple[int, list[str]]] = []
+        unsubscribe = view.subscribe(lambda i, names: heard.append((i.version, sorted(names))))
+        await create(store, a)
+        await create(store, b)
+        image = await view.refresh()
+        await view.refresh()  # Nothing new: nobody is called.
+        moved = dataclasses.replace(image.partitions("a")[1], leader_epoch=1)
+        await store.commit([put(moved)])
+        await view.refresh()
+        broker = Broker(broker_id=1, incarnation=UUID(int=1), endpoints=plaintext_endpoints("h", 1))
+        await store.commit([put(broker)])
+        await view.refresh()
+        gone = DeletedTopic(topic_id=b.topic_id, name="b", partition_count=1, deleted_ms=1)
+        await store.commit([records.delete(view.image.topics["b"]), put(gone)])
+        image = await view.refresh()
+        assert image.deleted_topics == {b.topic_id: gone}
+        unsubscribe()
+        await create(store, topic("c"))
+        await view.refresh()
+        assert heard == [(2, ["a", "b"]), (3, ["a"]), (4, []), (5, ["b"])]
 
 
-def test_a_topic_made_anew_under_its_name_is_another_topic(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with store_at(tmp_path) as store:
-            old, new = topic("a", 3), topic("a", 2)
-            view = ClusterView(store)
-            await create(store, old)
-            await view.refresh()
-            await store.commit([records.delete(view.image.topics["a"])])
-            await create(store, new)
-            image = await view.refresh()
-            assert image.topic("a") == new
-            assert image.topic_by_id(old.topic_id) is None
-            assert [p.topic_id for p in image.partitions("a")] == [new.topic_id] * 2
-            assert set(image.partitions_by_topic) == {new.topic_id}
-
-    asyncio.run(main())
+async def test_a_topic_made_anew_under_its_name_is_another_topic(tmp_path: Path) -> None:
+    async with store_at(tmp_path) as store:
+        old, new = topic("a", 3), topic("a", 2)
+        view = ClusterView(store)
+        await create(store, old)
+        await view.refresh()
+        await store.commit([records.delete(view.image.topics["a"])])
+        await create(store, new)
+        image = await view.refresh()
+        assert image.topic("a") == new
+        assert image.topic_by_id(old.topic_id) is None
+        assert [p.topic_id for p in image.partitions("a")] == [new.topic_id] * 2
+        assert set(image.partitions_by_topic) == {new.topic_id}
 
 
-def test_partitions_past_the_count_are_not_there_yet(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with store_at(tmp_path) as store:
-            narrow = topic("a", 1)
-            wide = dataclasses.replace(narrow, partition_count=4)
-            view = ClusterView(store)
-            await create(store, narrow)
-            # Logged on purpose: the view is told of them before the topic counts them.
-            await store.commit([put(partition) for partition in partitions(wide, first=1)])
-            assert len((await view.refresh()).partitions("a")) == 1
-            widened = dataclasses.replace(view.image.topics["a"], partition_count=4)
-            await store.commit([put(widened)])
-            assert len((await view.refresh()).partitions("a")) == 4
-
-    asyncio.run(main())
+async def test_partitions_past_the_count_are_not_there_yet(tmp_path: Path) -> None:
+    async with store_at(tmp_path) as store:
+        narrow = topic("a", 1)
+        wide = dataclasses.replace(narrow, partition_count=4)
+        view = ClusterView(store)
+        await create(store, narrow)
+        # Logged on purpose: the view is told of them before the topic counts them.
+        await store.commit([put(partition) for partition in partitions(wide, first=1)])
+        assert len((await view.refresh()).partitions("a")) == 1
+        widened = dataclasses.replace(view.image.topics["a"], partition_count=4)
+        await store.commit([put(widened)])
+        assert len((await view.refresh()).partitions("a")) == 4
 
 
 @pytest.mark.parametrize("partition_count", [2, LIST_FROM_KEYS + 2])
-def test_a_topic_deleted_while_it_is_read_is_left_out(tmp_path: Path, partition_count: int) -> None:
+async def test_a_topic_deleted_while_it_is_read_is_left_out(
+    tmp_path: Path, partition_count: int
+) -> None:
     class DeletesWhileReading(SqliteMetadataStore):
         async def list(
             self, collection: str, *, prefix: str = "", keys: KeyRange = ALL_KEYS
@@ -196,20 +182,17 @@ def test_a_topic_deleted_while_it_is_read_is_left_out(tmp_path: Path, partition_
                 if items:
                     await self.commit([Write(item.id, None, -1, False) for item in items])
 
-    async def main() -> None:
-        store = DeletesWhileReading(tmp_path / "metadata.db")
-        await create(store, topic("a", partition_count))
-        view = ClusterView(store)
-        assert not (await view.refresh()).topics
-        assert not (await view.refresh()).topics
-        await store.close()
-
-    asyncio.run(main())
+    store = DeletesWhileReading(tmp_path / "metadata.db")
+    await create(store, topic("a", partition_count))
+    view = ClusterView(store)
+    assert not (await view.refresh()).topics
+    assert not (await view.refresh()).topics
+    await store.close()
 
 
 @pytest.mark.parametrize("changes_per_image_max", [1, CHANGES_PER_IMAGE_MAX])
 @pytest.mark.parametrize("changelog_length", [3, 1000])
-def test_following_ends_where_loading_does(
+async def test_following_ends_where_loading_does(
     tmp_path: Path,
     changelog_length: int,
     changes_per_image_max: int,
@@ -259,60 +242,54 @@ def test_following_ends_where_loading_does(
                     [put(broker) if rng.random() < 0.7 or not known else records.delete(known)]
                 )
 
-    async def main() -> None:
-        async with store_at(tmp_path, changelog_length=changelog_length) as store:
-            truth, follower = ClusterView(store), ClusterView(store)
-            for _ in range(120):
-                await change(store, await truth.refresh())
-                if rng.random() < 0.3:
-                    fresh = await ClusterView(store).refresh()
-                    assert comparable(await follower.refresh()) == comparable(fresh)
-                    assert comparable(await truth.refresh()) == comparable(fresh)
-
-    asyncio.run(main())
+    async with store_at(tmp_path, changelog_length=changelog_length) as store:
+        truth, follower = ClusterView(store), ClusterView(store)
+        for _ in range(120):
+            await change(store, await truth.refresh())
+            if rng.random() < 0.3:
+                fresh = await ClusterView(store).refresh()
+                assert comparable(await follower.refresh()) == comparable(fresh)
+                assert comparable(await truth.refresh()) == comparable(fresh)
 
 
-def test_much_news_comes_in_several_images_with_pauses_between_them(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with store_at(tmp_path, changelog_length=1000) as store:
-            view = ClusterView(store)
-            await create(store, topic("old"))
-            before = await view.refresh()
-            shown: list[tuple[int, int]] = []  # the version, the topics that are news
-            turns = 0
-            turn_of: list[int] = []
+async def test_much_news_comes_in_several_images_with_pauses_between_them(tmp_path: Path) -> None:
+    async with store_at(tmp_path, changelog_length=1000) as store:
+        view = ClusterView(store)
+        await create(store, topic("old"))
+        before = await view.refresh()
+        shown: list[tuple[int, int]] = []  # the version, the topics that are news
+        turns = 0
+        turn_of: list[int] = []
 
-            def on_image(image: ClusterImage, names: frozenset[str]) -> None:
-                shown.append((image.version, len(names)))
-                turn_of.append(turns)
-                assert all(len(image.partitions(name)) == 10 for name in names)
+        def on_image(image: ClusterImage, names: frozenset[str]) -> None:
+            shown.append((image.version, len(names)))
+            turn_of.append(turns)
+            assert all(len(image.partitions(name)) == 10 for name in names)
 
-            async def take_turns() -> None:
-                nonlocal turns
-                while True:
-                    await asyncio.sleep(0)
-                    turns += 1
+        async def take_turns() -> None:
+            nonlocal turns
+            while True:
+                await asyncio.sleep(0)
+                turns += 1
 
-            view.subscribe(on_image)
-            others = asyncio.create_task(take_turns())
-            topic_count = 2 * CHANGES_PER_IMAGE_MAX // 10 + 1
-            for number in range(topic_count):
-                await create(store, topic(f"t{number}", 10))
-            after = await view.refresh()
-            others.cancel()
-            each = CHANGES_PER_IMAGE_MAX // 10
-            assert shown == [
-                (before.version, each),
-                (before.version, each),
-                (after.version, topic_count - 2 * each),
-            ]
-            assert turn_of == sorted(set(turn_of))  # Someone else ran between any two.
-            assert comparable(after) == comparable(await ClusterView(store).refresh())
-
-    asyncio.run(main())
+        view.subscribe(on_image)
+        others = asyncio.create_task(take_turns())
+        topic_count = 2 * CHANGES_PER_IMAGE_MAX // 10 + 1
+        for number in range(topic_count):
+            await create(store, topic(f"t{number}", 10))
+        after = await view.refresh()
+        others.cancel()
+        each = CHANGES_PER_IMAGE_MAX // 10
+        assert shown == [
+            (before.version, each),
+            (before.version, each),
+            (after.version, topic_count - 2 * each),
+        ]
+        assert turn_of == sorted(set(turn_of))  # Someone else ran between any two.
+        assert comparable(after) == comparable(await ClusterView(store).refresh())
 
 
-def test_a_refresh_that_ends_half_way_is_made_good_by_the_next(tmp_path: Path) -> None:
+async def test_a_refresh_that_ends_half_way_is_made_good_by_the_next(tmp_path: Path) -> None:
     class Failing(SqliteMetadataStore):
         reads_left = 1_000_000
 
@@ -322,29 +299,28 @@ def test_a_refresh_that_ends_half_way_is_made_good_by_the_next(tmp_path: Path) -
                 raise StoreUnavailable("the store is away")
             return await super().get_many(ids)
 
-    async def main() -> None:
-        store = Failing(tmp_path / "metadata.db")
-        view = ClusterView(store)
-        before = await view.refresh()
-        topic_count = 3 * CHANGES_PER_IMAGE_MAX // 20
-        for number in range(topic_count):
-            await create(store, topic(f"t{number}", 20))
-        store.reads_left = 2  # The third image cannot be made.
-        with pytest.raises(StoreUnavailable):
-            await view.refresh()
-        assert view.image.version == before.version
-        assert 0 < len(view.image.topics) < topic_count
-        store.reads_left = 1_000_000
-        after = await view.refresh()
-        assert len(after.topics) == topic_count
-        assert comparable(after) == comparable(await ClusterView(store).refresh())
-        await store.close()
-
-    asyncio.run(main())
+    store = Failing(tmp_path / "metadata.db")
+    view = ClusterView(store)
+    before = await view.refresh()
+    topic_count = 3 * CHANGES_PER_IMAGE_MAX // 20
+    for number in range(topic_count):
+        await create(store, topic(f"t{number}", 20))
+    store.reads_left = 2  # The third image cannot be made.
+    with pytest.raises(StoreUnavailable):
+        await view.refresh()
+    assert view.image.version == before.version
+    assert 0 < len(view.image.topics) < topic_count
+    store.reads_left = 1_000_000
+    after = await view.refresh()
+    assert len(after.topics) == topic_count
+    assert comparable(after) == comparable(await ClusterView(store).refresh())
+    await store.close()
 
 
 @pytest.mark.parametrize("topic_count", [10, 300])
-def test_new_topics_are_read_together_and_not_one_by_one(tmp_path: Path, topic_count: int) -> None:
+async def test_new_topics_are_read_together_and_not_one_by_one(
+    tmp_path: Path, topic_count: int
+) -> None:
     class Counting(SqliteMetadataStore):
         calls = 0
 
@@ -362,22 +338,19 @@ def test_new_topics_are_read_together_and_not_one_by_one(tmp_path: Path, topic_c
             self.calls += 1
             return await super().list(collection, prefix=prefix, keys=keys)
 
-    async def main() -> None:
-        store = Counting(tmp_path / "metadata.db")
-        view = ClusterView(store)
-        await view.refresh()
-        for number in range(topic_count):
-            await create(store, topic(f"t{number}", 2))
-        store.calls = 0
-        assert len((await view.refresh()).topics) == topic_count
-        image_count = -(-2 * topic_count // CHANGES_PER_IMAGE_MAX)
-        assert store.calls <= 1 + image_count  # the topics, and the partitions of each image
-        await store.close()
-
-    asyncio.run(main())
+    store = Counting(tmp_path / "metadata.db")
+    view = ClusterView(store)
+    await view.refresh()
+    for number in range(topic_count):
+        await create(store, topic(f"t{number}", 2))
+    store.calls = 0
+    assert len((await view.refresh()).topics) == topic_count
+    image_count = -(-2 * topic_count // CHANGES_PER_IMAGE_MAX)
+    assert store.calls <= 1 + image_count  # the topics, and the partitions of each image
+    await store.close()
 
 
-def test_refreshes_that_wait_together_share_a_reading(tmp_path: Path) -> None:
+async def test_refreshes_that_wait_together_share_a_reading(tmp_path: Path) -> None:
     class Counting(SqliteMetadataStore):
         reads = 0
 
@@ -385,75 +358,62 @@ def test_refreshes_that_wait_together_share_a_reading(tmp_path: Path) -> None:
             self.reads += 1
             return await super().changes_since(version)  # type: ignore[arg-type]
 
-    async def main() -> None:
-        store = Counting(tmp_path / "metadata.db")
+    store = Counting(tmp_path / "metadata.db")
+    view = ClusterView(store)
+    await view.refresh()
+    store.reads = 0
+    await asyncio.gather(*(view.refresh() for _ in range(50)))
+    assert store.reads <= 2
+    await store.close()
+
+
+async def test_run_brings_changes_and_wait_for_sees_them(tmp_path: Path) -> None:
+    async with store_at(tmp_path) as store, store_at(tmp_path) as other:
+        view = ClusterView(store)
+        running = asyncio.create_task(view.run(0.02))
+        waiting = asyncio.create_task(view.wait_for(lambda i: i.topic("a") is not None, 10))
+        await create(other, topic("a"))
+        assert (await waiting).topic("a") is not None
+        with pytest.raises(TimeoutError):
+            await view.wait_for(lambda i: i.topic("never") is not None, 0.05)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+
+async def test_a_nudge_does_not_wait_for_the_interval(tmp_path: Path) -> None:
+    async with store_at(tmp_path) as store:
         view = ClusterView(store)
         await view.refresh()
-        store.reads = 0
-        await asyncio.gather(*(view.refresh() for _ in range(50)))
-        assert store.reads <= 2
-        await store.close()
-
-    asyncio.run(main())
-
-
-def test_run_brings_changes_and_wait_for_sees_them(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with store_at(tmp_path) as store, store_at(tmp_path) as other:
-            view = ClusterView(store)
-            running = asyncio.create_task(view.run(0.02))
-            waiting = asyncio.create_task(view.wait_for(lambda i: i.topic("a") is not None, 10))
-            await create(other, topic("a"))
-            assert (await waiting).topic("a") is not None
-            with pytest.raises(TimeoutError):
-                await view.wait_for(lambda i: i.topic("never") is not None, 0.05)
-            running.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await running
-
-    asyncio.run(main())
+        running = asyncio.create_task(view.run(3600))
+        await asyncio.sleep(0.05)
+        await create(store, topic("a"))
+        view.nudge()
+        await view.wait_for(lambda image: image.topic("a") is not None, 10)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
 
 
-def test_a_nudge_does_not_wait_for_the_interval(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with store_at(tmp_path) as store:
-            view = ClusterView(store)
-            await view.refresh()
-            running = asyncio.create_task(view.run(3600))
-            await asyncio.sleep(0.05)
-            await create(store, topic("a"))
-            view.nudge()
-            await view.wait_for(lambda image: image.topic("a") is not None, 10)
-            running.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await running
-
-    asyncio.run(main())
-
-
-def test_a_record_written_anew_with_the_same_content_is_seen_in_its_new_version(
+async def test_a_record_written_anew_with_the_same_content_is_seen_in_its_new_version(
     tmp_path: Path,
 ) -> None:
     """Records are equal whatever their version, and the next write is conditional on it."""
-
-    async def run() -> None:
-        async with store_at(tmp_path) as store:
-            group = GroupConfigOverrides(
-                group_id="g", configs={"share.isolation.level": "read_committed"}
-            )
-            setting = NodeConfigOverrides(broker_id=None, configs={"num.partitions": "3"})
-            broker = Broker(broker_id=1, incarnation=uuid4(), endpoints=plaintext_endpoints("h", 1))
-            view = ClusterView(store)
+    async with store_at(tmp_path) as store:
+        group = GroupConfigOverrides(
+            group_id="g", configs={"share.isolation.level": "read_committed"}
+        )
+        setting = NodeConfigOverrides(broker_id=None, configs={"num.partitions": "3"})
+        broker = Broker(broker_id=1, incarnation=uuid4(), endpoints=plaintext_endpoints("h", 1))
+        view = ClusterView(store)
+        await view.refresh()
+        for _ in range(3):
+            await store.commit([put(group), put(setting), put(broker)])
             await view.refresh()
-            for _ in range(3):
-                await store.commit([put(group), put(setting), put(broker)])
-                await view.refresh()
-                image = view.image
-                group, setting = image.group_configs["g"], image.node_configs[None]
-                broker = image.brokers[1]
-            assert group.version == setting.version == broker.version == 3
-
-    asyncio.run(run())
+            image = view.image
+            group, setting = image.group_configs["g"], image.node_configs[None]
+            broker = image.brokers[1]
+        assert group.version == setting.version == broker.version == 3
 
 
 def test_node_settings_are_overridden_for_all_and_then_for_one(

@@ -89,7 +89,7 @@ class TestSqliteMetadataStore(MetadataStoreContract):
 
         return damage
 
-    def test_processes_that_write_at_once_lose_nothing(self, tmp_path: Path) -> None:
+    async def test_processes_that_write_at_once_lose_nothing(self, tmp_path: Path) -> None:
         """Also opens a new file from all of them together."""
         path, names, count = tmp_path / "metadata.db", ["a", "b", "c", "d"], 40
         writers = [start_writer(path, name, count) for name in names]
@@ -97,21 +97,18 @@ class TestSqliteMetadataStore(MetadataStoreContract):
             writer.communicate(timeout=120)
             assert writer.returncode == 0
 
-        async def read() -> None:
-            store = SqliteMetadataStore(path)
-            shared = await store.get(ItemKey("shared", "counter"))
-            assert shared is not None
-            total = len(names) * count
-            assert (shared.body["n"], shared.version) == (total, total)
-            own = [item.body["n"] for name in names for item in await store.list(f"own:{name}")]
-            assert sorted(own) == list(range(1, total + 1))
-            assert (await store.changes_since(ClusterVersion(0))).version == total
-            await store.close()
-
-        asyncio.run(read())
+        store = SqliteMetadataStore(path)
+        shared = await store.get(ItemKey("shared", "counter"))
+        assert shared is not None
+        total = len(names) * count
+        assert (shared.body["n"], shared.version) == (total, total)
+        own = [item.body["n"] for name in names for item in await store.list(f"own:{name}")]
+        assert sorted(own) == list(range(1, total + 1))
+        assert (await store.changes_since(ClusterVersion(0))).version == total
+        await store.close()
 
     @pytest.mark.parametrize("after", [1, 7, 23, 60])
-    def test_a_killed_writer_leaves_whole_commits_and_all_it_reported(
+    async def test_a_killed_writer_leaves_whole_commits_and_all_it_reported(
         self, tmp_path: Path, after: int
     ) -> None:
         path = tmp_path / "metadata.db"
@@ -128,18 +125,15 @@ class TestSqliteMetadataStore(MetadataStoreContract):
         survivor.communicate(timeout=60)
         assert survivor.returncode == 0
 
-        async def read() -> None:
-            store = SqliteMetadataStore(path)
-            own = await store.list("own:victim")
-            # The commit that was under way may have happened without a report.
-            assert reported + 1 <= len(own) <= reported + 2
-            shared = await store.get(ItemKey("shared", "counter"))
-            assert shared is not None
-            assert shared.body["n"] == len(own) + 30
-            await store.commit([create(A)])
-            await store.close()
-
-        asyncio.run(read())
+        store = SqliteMetadataStore(path)
+        own = await store.list("own:victim")
+        # The commit that was under way may have happened without a report.
+        assert reported + 1 <= len(own) <= reported + 2
+        shared = await store.get(ItemKey("shared", "counter"))
+        assert shared is not None
+        assert shared.body["n"] == len(own) + 30
+        await store.commit([create(A)])
+        await store.close()
 
     def test_commits_survive_in_the_log_that_was_never_checkpointed(self, tmp_path: Path) -> None:
         path = tmp_path / "metadata.db"
@@ -163,16 +157,13 @@ class TestSqliteMetadataStore(MetadataStoreContract):
         asyncio.run(write())
         asyncio.run(read())
 
-    def test_the_file_syncs_every_commit(self, tmp_path: Path) -> None:
-        async def main() -> None:
-            store = SqliteMetadataStore(tmp_path / "metadata.db")
-            await store.get(A)
-            assert store._connection is not None
-            assert store._connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
-            assert store._connection.execute("PRAGMA synchronous").fetchone() == (2,)
-            await store.close()
-
-        asyncio.run(main())
+    async def test_the_file_syncs_every_commit(self, tmp_path: Path) -> None:
+        store = SqliteMetadataStore(tmp_path / "metadata.db")
+        await store.get(A)
+        assert store._connection is not None
+        assert store._connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+        assert store._connection.execute("PRAGMA synchronous").fetchone() == (2,)
+        await store.close()
 
     def test_the_changelog_stays_bounded(self, tmp_path: Path, open: Open) -> None:
         async def main() -> None:
@@ -186,25 +177,22 @@ class TestSqliteMetadataStore(MetadataStoreContract):
         connection.close()
         assert count == CHANGELOG_LENGTH
 
-    def test_a_writer_that_waits_too_long_changes_nothing(self, tmp_path: Path) -> None:
+    async def test_a_writer_that_waits_too_long_changes_nothing(self, tmp_path: Path) -> None:
         path = tmp_path / "metadata.db"
 
-        async def main() -> None:
-            store = SqliteMetadataStore(path, busy_timeout=0.2)
-            assert await store.get(A) is None
-            blocker = sqlite3.connect(path, isolation_level=None)
-            blocker.execute("BEGIN IMMEDIATE")
-            started = time.monotonic()
-            with pytest.raises(StoreUnavailable, match="locked"):
-                await store.commit([create(A)])
-            assert time.monotonic() - started >= 0.2
-            assert await store.get(A) is None  # Readers do not wait for writers.
-            blocker.execute("ROLLBACK")
-            blocker.close()
+        store = SqliteMetadataStore(path, busy_timeout=0.2)
+        assert await store.get(A) is None
+        blocker = sqlite3.connect(path, isolation_level=None)
+        blocker.execute("BEGIN IMMEDIATE")
+        started = time.monotonic()
+        with pytest.raises(StoreUnavailable, match="locked"):
             await store.commit([create(A)])
-            await store.close()
-
-        asyncio.run(main())
+        assert time.monotonic() - started >= 0.2
+        assert await store.get(A) is None  # Readers do not wait for writers.
+        blocker.execute("ROLLBACK")
+        blocker.close()
+        await store.commit([create(A)])
+        await store.close()
 
     def test_a_file_that_is_no_database_is_named(self, tmp_path: Path) -> None:
         path = tmp_path / "metadata.db"
@@ -219,37 +207,31 @@ class TestSqliteMetadataStore(MetadataStoreContract):
         asyncio.run(main())
         assert path.read_bytes().startswith(b"not a database")
 
-    def test_a_file_of_a_newer_format_is_left_alone(self, tmp_path: Path) -> None:
+    async def test_a_file_of_a_newer_format_is_left_alone(self, tmp_path: Path) -> None:
         path = tmp_path / "metadata.db"
         connection = sqlite3.connect(path)
         connection.execute("PRAGMA user_version = 99")
         connection.close()
 
-        async def main() -> None:
-            store = SqliteMetadataStore(path)
-            with pytest.raises(StoreUnavailable, match="format 99"):
-                await store.get(A)
-            await store.close()
-
-        asyncio.run(main())
+        store = SqliteMetadataStore(path)
+        with pytest.raises(StoreUnavailable, match="format 99"):
+            await store.get(A)
+        await store.close()
 
     @pytest.mark.parametrize(
         "body", ["", "{", "[]", "null", "7", b"\xff\xfe", b"\x00" * 9, "[" * 100_000]
     )
-    def test_a_body_that_is_none_is_a_problem_of_its_item(
+    async def test_a_body_that_is_none_is_a_problem_of_its_item(
         self, tmp_path: Path, open: Open, body: object
     ) -> None:
-        async def main() -> None:
-            async with open() as store:
-                await store.commit([create(A)])
-                with closing(sqlite3.connect(tmp_path / "metadata.db")) as connection, connection:
-                    connection.execute("UPDATE items SET body = CAST(? AS TEXT)", (body,))
-                (item,) = await store.list(A.collection)
-                assert item.problem
-                with pytest.raises(CorruptItem, match="letters/a"):
-                    await store.increment(A, 1)
-
-        asyncio.run(main())
+        async with open() as store:
+            await store.commit([create(A)])
+            with closing(sqlite3.connect(tmp_path / "metadata.db")) as connection, connection:
+                connection.execute("UPDATE items SET body = CAST(? AS TEXT)", (body,))
+            (item,) = await store.list(A.collection)
+            assert item.problem
+            with pytest.raises(CorruptItem, match="letters/a"):
+                await store.increment(A, 1)
 
     def test_a_full_disk_loses_the_commit_and_nothing_else(self, tmp_path: Path) -> None:
         path = tmp_path / "metadata.db"
@@ -272,47 +254,41 @@ class TestSqliteMetadataStore(MetadataStoreContract):
 
 
 @pytest.mark.parametrize("name", ["metadata.db", "metadata.db-wal", "metadata.db-shm"])
-def test_a_store_whose_file_is_taken_away_takes_nothing_until_it_is_back(
+async def test_a_store_whose_file_is_taken_away_takes_nothing_until_it_is_back(
     tmp_path: Path, name: str
 ) -> None:
-    async def main() -> None:
-        store = SqliteMetadataStore(tmp_path / "metadata.db")
-        await store.commit([create(A)])
-        assert not store.is_lost()
-        (tmp_path / name).rename(tmp_path / "aside")
-        assert store.is_lost()
-        with pytest.raises(StoreUnavailable, match="deleted or replaced"):
-            await store.get(A)
-        with pytest.raises(StoreUnavailable, match="deleted or replaced"):
-            await store.increment(ItemKey("counters", "n"), 1)
-        shutil.copyfile(tmp_path / "aside", tmp_path / name)  # the same bytes, another file
-        assert store.is_lost()
-        (tmp_path / "aside").rename(tmp_path / name)
-        assert not store.is_lost()
-        assert await store.get(A) is not None
-        await store.close()
-
-    asyncio.run(main())
+    store = SqliteMetadataStore(tmp_path / "metadata.db")
+    await store.commit([create(A)])
+    assert not store.is_lost()
+    (tmp_path / name).rename(tmp_path / "aside")
+    assert store.is_lost()
+    with pytest.raises(StoreUnavailable, match="deleted or replaced"):
+        await store.get(A)
+    with pytest.raises(StoreUnavailable, match="deleted or replaced"):
+        await store.increment(ItemKey("counters", "n"), 1)
+    shutil.copyfile(tmp_path / "aside", tmp_path / name)  # the same bytes, another file
+    assert store.is_lost()
+    (tmp_path / "aside").rename(tmp_path / name)
+    assert not store.is_lost()
+    assert await store.get(A) is not None
+    await store.close()
 
 
-def test_a_commit_that_was_written_while_its_file_was_taken_away_is_not_believed(
+async def test_a_commit_that_was_written_while_its_file_was_taken_away_is_not_believed(
     tmp_path: Path,
 ) -> None:
-    async def main() -> None:
-        path = tmp_path / "metadata.db"
-        store = SqliteMetadataStore(path)
-        await store.commit([create(A)])
-        with closing(sqlite3.connect(path, isolation_level=None)) as other:
-            other.execute("BEGIN IMMEDIATE")
-            commit = asyncio.create_task(store.commit([create(ItemKey("things", "late"))]))
-            await asyncio.sleep(0.05)  # It has looked, and waits for its turn.
-            path.unlink()
-            other.execute("ROLLBACK")
-            with pytest.raises(OutcomeUnknown, match="deleted or replaced"):
-                await commit
-        await store.close()
-
-    asyncio.run(main())
+    path = tmp_path / "metadata.db"
+    store = SqliteMetadataStore(path)
+    await store.commit([create(A)])
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        commit = asyncio.create_task(store.commit([create(ItemKey("things", "late"))]))
+        await asyncio.sleep(0.05)  # It has looked, and waits for its turn.
+        path.unlink()
+        other.execute("ROLLBACK")
+        with pytest.raises(OutcomeUnknown, match="deleted or replaced"):
+            await commit
+    await store.close()
 
 
 def _put_a_file(folder: Path) -> None:
@@ -324,49 +300,45 @@ def _put_a_link_to_itself(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("put", [_put_a_file, _put_a_link_to_itself])
-def test_a_store_whose_folder_cannot_be_entered_is_lost(
+async def test_a_store_whose_folder_cannot_be_entered_is_lost(
     tmp_path: Path, put: Callable[[Path], None]
 ) -> None:
     """Whatever the system says of the path: nobody else reads what is written here."""
     folder = tmp_path / "store"
 
-    async def main() -> None:
-        store = SqliteMetadataStore(folder / "metadata.db")
-        await store.commit([create(A)])
-        folder.rename(tmp_path / "aside")
-        put(folder)
-        assert store.is_lost()
-        with pytest.raises(StoreUnavailable, match="deleted or replaced"):
-            await store.get(A)
-        unopened = SqliteMetadataStore(folder / "metadata.db")
-        with pytest.raises(StoreUnavailable):
-            await unopened.get(A)
-        folder.unlink()
-        (tmp_path / "aside").rename(folder)
-        assert not store.is_lost()
-        for each in (store, unopened):
-            assert await each.get(A) is not None
-            await each.close()
-
-    asyncio.run(main())
+    store = SqliteMetadataStore(folder / "metadata.db")
+    await store.commit([create(A)])
+    folder.rename(tmp_path / "aside")
+    put(folder)
+    assert store.is_lost()
+    with pytest.raises(StoreUnavailable, match="deleted or replaced"):
+        await store.get(A)
+    unopened = SqliteMetadataStore(folder / "metadata.db")
+    with pytest.raises(StoreUnavailable):
+        await unopened.get(A)
+    folder.unlink()
+    (tmp_path / "aside").rename(folder)
+    assert not store.is_lost()
+    for each in (store, unopened):
+        assert await each.get(A) is not None
+        await each.close()
 
 
-def test_a_store_whose_file_is_taken_away_while_it_is_opened_is_not_open(tmp_path: Path) -> None:
+async def test_a_store_whose_file_is_taken_away_while_it_is_opened_is_not_open(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / "metadata.db"
 
-    async def main() -> None:
-        store = SqliteMetadataStore(path)
-        with closing(sqlite3.connect(path, isolation_level=None)) as other:
-            other.execute("PRAGMA journal_mode = WAL")
-            other.execute("BEGIN IMMEDIATE")
-            opening = asyncio.create_task(store.commit([create(A)]))
-            await asyncio.sleep(0.05)  # It has the file, and waits for its turn.
-            path.rename(tmp_path / "aside")
-            other.execute("ROLLBACK")
-            with pytest.raises(StoreUnavailable, match="deleted or replaced"):
-                await opening
-        (tmp_path / "aside").rename(path)
-        await store.commit([create(A)])
-        await store.close()
-
-    asyncio.run(main())
+    store = SqliteMetadataStore(path)
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("PRAGMA journal_mode = WAL")
+        other.execute("BEGIN IMMEDIATE")
+        opening = asyncio.create_task(store.commit([create(A)]))
+        await asyncio.sleep(0.05)  # It has the file, and waits for its turn.
+        path.rename(tmp_path / "aside")
+        other.execute("ROLLBACK")
+        with pytest.raises(StoreUnavailable, match="deleted or replaced"):
+            await opening
+    (tmp_path / "aside").rename(path)
+    await store.commit([create(A)])
+    await store.close()

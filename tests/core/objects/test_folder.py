@@ -140,31 +140,25 @@ def test_opening_removes_what_a_dead_writer_left_and_spares_what_is_being_writte
     asyncio.run(store.close())
 
 
-def test_a_put_under_an_object_fails_without_harm(tmp_path: Path) -> None:
-    async def run() -> None:
-        store = FolderObjectStore(tmp_path)
-        await store.put("a", b"1")
-        with pytest.raises(StoreUnavailable, match="a/b"):
-            await store.put("a/b", b"2")
-        assert await store.get("a") == b"1"
-        await store.put("folder/b", b"3")
-        with pytest.raises(ObjectExists):
-            await store.put("folder", b"4")
-        with pytest.raises(ObjectNotFound):
-            await store.get("folder")
-        await store.close()
-
-    asyncio.run(run())
+async def test_a_put_under_an_object_fails_without_harm(tmp_path: Path) -> None:
+    store = FolderObjectStore(tmp_path)
+    await store.put("a", b"1")
+    with pytest.raises(StoreUnavailable, match="a/b"):
+        await store.put("a/b", b"2")
+    assert await store.get("a") == b"1"
+    await store.put("folder/b", b"3")
+    with pytest.raises(ObjectExists):
+        await store.put("folder", b"4")
+    with pytest.raises(ObjectNotFound):
+        await store.get("folder")
+    await store.close()
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux")
-def test_a_full_disk_is_store_unavailable_and_leaves_nothing(tmp_path: Path) -> None:
-    async def run() -> None:
-        store = FolderObjectStore(tmp_path)
-        with pytest.raises(StoreUnavailable):
-            await store.put_file("a/b", tmp_path / "is not there")
-        assert [meta.key async for meta in store.list("")] == []
-        assert os.listdir(tmp_path / ".staging") == []  # noqa: PTH208
-        await store.close()
-
-    asyncio.run(run())
+async def test_a_full_disk_is_store_unavailable_and_leaves_nothing(tmp_path: Path) -> None:
+    store = FolderObjectStore(tmp_path)
+    with pytest.raises(StoreUnavailable):
+        await store.put_file("a/b", tmp_path / "is not there")
+    assert [meta.key async for meta in store.list("")] == []
+    assert os.listdir(tmp_path / ".staging") == []  # noqa: PTH208
+    await store.close()

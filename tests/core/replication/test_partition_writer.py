@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 
 from tidelog_core.metadata.records import Partition, check, put
@@ -36,28 +35,24 @@ def takeover(partition: Partition, lease_version: int) -> PartitionChange:
     return PartitionChange(after, ChangeReason.TAKEOVER, (check(lease),))
 
 
-def test_a_change_decided_on_an_older_lease_is_lost_among_those_decided_on_the_newer() -> None:
-    async def main() -> None:
-        store, partitions = await make_store(6)
-        old = LEASE_VERSIONS - 1
-        changes = [
-            takeover(partition, old if number % 2 else LEASE_VERSIONS)
-            for number, partition in enumerate(partitions)
-        ]
-        outcome = await write_changes(store, changes)
-        assert outcome.written == changes[::2]
-        assert outcome.lost == changes[1::2]
-        assert outcome.moved == set(changes[1].checks)
+async def test_a_change_decided_on_an_older_lease_is_lost_among_those_decided_on_the_newer() -> (
+    None
+):
+    store, partitions = await make_store(6)
+    old = LEASE_VERSIONS - 1
+    changes = [
+        takeover(partition, old if number % 2 else LEASE_VERSIONS)
+        for number, partition in enumerate(partitions)
+    ]
+    outcome = await write_changes(store, changes)
+    assert outcome.written == changes[::2]
+    assert outcome.lost == changes[1::2]
+    assert outcome.moved == set(changes[1].checks)
 
-    asyncio.run(main())
 
-
-def test_changes_that_agree_go_together() -> None:
-    async def main() -> None:
-        store, partitions = await make_store(6)
-        changes = [takeover(partition, LEASE_VERSIONS) for partition in partitions]
-        outcome = await write_changes(store, changes)
-        assert outcome.written == changes
-        assert [len(writes) for writes in store.commits] == [6]
-
-    asyncio.run(main())
+async def test_changes_that_agree_go_together() -> None:
+    store, partitions = await make_store(6)
+    changes = [takeover(partition, LEASE_VERSIONS) for partition in partitions]
+    outcome = await write_changes(store, changes)
+    assert outcome.written == changes
+    assert [len(writes) for writes in store.commits] == [6]

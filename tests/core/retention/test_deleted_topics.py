@@ -61,36 +61,31 @@ class CountingStore(MemoryMetadataStore):
         return found
 
 
-def test_a_deleted_topic_goes_page_by_page_however_much_there_is(tmp_path: Path) -> None:
+async def test_a_deleted_topic_goes_page_by_page_however_much_there_is(tmp_path: Path) -> None:
     tombstone = dataclasses.replace(TOMBSTONE, partition_count=PAGE_ITEMS_MAX + 50)
     segment_count = 3 * PAGE_ITEMS_MAX
 
-    async def run() -> None:
-        store, objects = CountingStore(), FolderObjectStore(tmp_path)
-        metas = [
-            meta(n, n + 1, topic_id=tombstone.topic_id, partition=1) for n in range(segment_count)
-        ]
-        partitions = [
-            Partition(
-                topic_id=tombstone.topic_id,
-                partition=number,
-                replicas=(1,),
-                leader=1,
-                leader_epoch=0,
-                isr=(1,),
-            )
-            for number in range(tombstone.partition_count)
-        ]
-        written = [records.put(one) for one in (tombstone, *partitions, *metas)]
-        for at in range(0, len(written), COMMIT_WRITES_MAX):
-            await store.commit(written[at : at + COMMIT_WRITES_MAX])
-        await clean_deleted_topic(store, objects, tombstone, cluster_id="c")
-        assert max(store.listed_counts) == PAGE_ITEMS_MAX
-        # Each segment is read to be marked and again to be dropped, and nobody else's twice.
-        assert sum(store.listed_counts) == 2 * segment_count + len(partitions)
-        assert len(store.listed_counts) < tombstone.partition_count + 20
-        for one in (tombstone, partitions[0], metas[0]):
-            assert await store.list(one.item_id.collection) == []
-        await objects.close()
-
-    asyncio.run(run())
+    store, objects = CountingStore(), FolderObjectStore(tmp_path)
+    metas = [meta(n, n + 1, topic_id=tombstone.topic_id, partition=1) for n in range(segment_count)]
+    partitions = [
+        Partition(
+            topic_id=tombstone.topic_id,
+            partition=number,
+            replicas=(1,),
+            leader=1,
+            leader_epoch=0,
+            isr=(1,),
+        )
+        for number in range(tombstone.partition_count)
+    ]
+    written = [records.put(one) for one in (tombstone, *partitions, *metas)]
+    for at in range(0, len(written), COMMIT_WRITES_MAX):
+        await store.commit(written[at : at + COMMIT_WRITES_MAX])
+    await clean_deleted_topic(store, objects, tombstone, cluster_id="c")
+    assert max(store.listed_counts) == PAGE_ITEMS_MAX
+    # Each segment is read to be marked and again to be dropped, and nobody else's twice.
+    assert sum(store.listed_counts) == 2 * segment_count + len(partitions)
+    assert len(store.listed_counts) < tombstone.partition_count + 20
+    for one in (tombstone, partitions[0], metas[0]):
+        assert await store.list(one.item_id.collection) == []
+    await objects.close()

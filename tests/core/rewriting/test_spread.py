@@ -119,17 +119,14 @@ async def filled(partition: TieredPartition) -> RandomLog:
     return log
 
 
-def test_each_worker_has_a_run_of_segments_and_they_become_one_order(tmp_path: Path) -> None:
-    async def check() -> None:
-        async with tiered_partition(tmp_path) as partition:
-            log = await filled(partition)
-            workers = TasksOfOneLoop(partition.tier(), 3)
-            report = await compacted(partition, workers=workers)
-            assert workers.rewritten_counts == [3]
-            assert report.segments_after == 3
-            assert read(partition) == rows(oracle(committed_records(log.batches), log.end_offset))
-
-    asyncio.run(check())
+async def test_each_worker_has_a_run_of_segments_and_they_become_one_order(tmp_path: Path) -> None:
+    async with tiered_partition(tmp_path) as partition:
+        log = await filled(partition)
+        workers = TasksOfOneLoop(partition.tier(), 3)
+        report = await compacted(partition, workers=workers)
+        assert workers.rewritten_counts == [3]
+        assert report.segments_after == 3
+        assert read(partition) == rows(oracle(committed_records(log.batches), log.end_offset))
 
 
 class DyingWorkers(TasksOfOneLoop):
@@ -144,21 +141,18 @@ class DyingWorkers(TasksOfOneLoop):
         raise StoreUnavailable("a worker is gone")
 
 
-def test_what_is_not_swapped_in_is_removed_and_the_next_run_does_it(tmp_path: Path) -> None:
-    async def check() -> None:
-        async with tiered_partition(tmp_path) as partition:
-            log = await filled(partition)
-            before = await partition.object_keys()
-            with pytest.raises(StoreUnavailable):
-                await compacted(partition, workers=DyingWorkers(partition.tier(), 3))
-            assert await partition.object_keys() == before
-            assert not await started(partition)
-            assert read(partition) == rows(committed_records(log.batches))
-            workers = TasksOfOneLoop(partition.tier(), 3)
-            assert (await compacted(partition, workers=workers)).segments_after == 3
-            assert await partition.problems() == []
-
-    asyncio.run(check())
+async def test_what_is_not_swapped_in_is_removed_and_the_next_run_does_it(tmp_path: Path) -> None:
+    async with tiered_partition(tmp_path) as partition:
+        log = await filled(partition)
+        before = await partition.object_keys()
+        with pytest.raises(StoreUnavailable):
+            await compacted(partition, workers=DyingWorkers(partition.tier(), 3))
+        assert await partition.object_keys() == before
+        assert not await started(partition)
+        assert read(partition) == rows(committed_records(log.batches))
+        workers = TasksOfOneLoop(partition.tier(), 3)
+        assert (await compacted(partition, workers=workers)).segments_after == 3
+        assert await partition.problems() == []
 
 
 class SlowWorkers(TasksOfOneLoop):
@@ -181,19 +175,16 @@ class SlowWorkers(TasksOfOneLoop):
         return prepared
 
 
-def test_workers_that_are_late_begin_nothing_and_swap_nothing(tmp_path: Path) -> None:
-    async def check() -> None:
-        async with tiered_partition(tmp_path) as partition:
-            log = await filled(partition)
-            workers = SlowWorkers(partition, 3)
-            report = await compact_partition(partition.tier(), is_forced=True, workers=workers)
-            assert report.outcome is CompactionOutcome.CLAIMED
-            assert workers.refused == 1
-            assert read(partition) == rows(oracle(committed_records(log.batches), log.end_offset))
-            assert not await started(partition)
-            assert await partition.problems() == []
-
-    asyncio.run(check())
+async def test_workers_that_are_late_begin_nothing_and_swap_nothing(tmp_path: Path) -> None:
+    async with tiered_partition(tmp_path) as partition:
+        log = await filled(partition)
+        workers = SlowWorkers(partition, 3)
+        report = await compact_partition(partition.tier(), is_forced=True, workers=workers)
+        assert report.outcome is CompactionOutcome.CLAIMED
+        assert workers.refused == 1
+        assert read(partition) == rows(oracle(committed_records(log.batches), log.end_offset))
+        assert not await started(partition)
+        assert await partition.problems() == []
 
 
 def test_maps_become_one_as_far_as_there_is_room() -> None:

@@ -77,41 +77,37 @@ async def fill(partition: TieredPartition) -> RandomLog:
 
 
 @pytest.mark.parametrize("fault", Fault)
-def test_wherever_it_stops_readers_have_the_old_or_the_new_and_the_next_run_ends_it(
+async def test_wherever_it_stops_readers_have_the_old_or_the_new_and_the_next_run_ends_it(
     tmp_path: Path, fault: Fault
 ) -> None:
     """The tier is checked by every reader after each of the operations has failed."""
-
-    async def check() -> None:
-        async with tiered_partition(tmp_path, configs=CONFIGS) as partition:
-            log, number, witness = await fill(partition), 0, PointedAt(partition)
-            while True:
-                process = Process(number, fault)
-                tier = partition.tier(
-                    store=WatchedMetadata(partition.store, process, witness),
-                    objects=WholeObjects(partition.objects, process, witness),
-                )
-                with contextlib.suppress(Crash, StoreUnavailable, OutcomeUnknown):
-                    await compact_partition(tier, is_forced=True)
-                expected = rows(oracle(committed_records(log.batches), log.end_offset))
-                seen = read(partition)
-                assert set(expected) <= set(seen)  # old or new, never less
-                found = await partition.problems()
-                assert [p for p in found if p.endswith((ORPHAN, LEFTOVER))] == []
-                if process.operation_count <= number:
-                    break
-                partition.clock.now_ms += CLAIM_MS  # nobody renews a dead one's claim
-                await compacted(partition)
-                assert read(partition) == expected
-                assert await partition.problems() == []
-                await delete_replaced(partition)
-                number += 1
-                # Something new to compact for the next.
-                await partition.copy([plain(log, "a", "b")])
-            assert witness.wrong == []
-            assert number > 15
-
-    asyncio.run(check())
+    async with tiered_partition(tmp_path, configs=CONFIGS) as partition:
+        log, number, witness = await fill(partition), 0, PointedAt(partition)
+        while True:
+            process = Process(number, fault)
+            tier = partition.tier(
+                store=WatchedMetadata(partition.store, process, witness),
+                objects=WholeObjects(partition.objects, process, witness),
+            )
+            with contextlib.suppress(Crash, StoreUnavailable, OutcomeUnknown):
+                await compact_partition(tier, is_forced=True)
+            expected = rows(oracle(committed_records(log.batches), log.end_offset))
+            seen = read(partition)
+            assert set(expected) <= set(seen)  # old or new, never less
+            found = await partition.problems()
+            assert [p for p in found if p.endswith((ORPHAN, LEFTOVER))] == []
+            if process.operation_count <= number:
+                break
+            partition.clock.now_ms += CLAIM_MS  # nobody renews a dead one's claim
+            await compacted(partition)
+            assert read(partition) == expected
+            assert await partition.problems() == []
+            await delete_replaced(partition)
+            number += 1
+            # Something new to compact for the next.
+            await partition.copy([plain(log, "a", "b")])
+        assert witness.wrong == []
+        assert number > 15
 
 
 class Interfering(WatchedMetadata):
@@ -133,25 +129,22 @@ class Interfering(WatchedMetadata):
         await super().commit(writes, checks=checks)
 
 
-def test_retention_that_takes_a_segment_meanwhile_wins(tmp_path: Path) -> None:
-    async def check() -> None:
-        async with tiered_partition(tmp_path, configs=CONFIGS) as partition:
-            log = await fill(partition)
+async def test_retention_that_takes_a_segment_meanwhile_wins(tmp_path: Path) -> None:
+    async with tiered_partition(tmp_path, configs=CONFIGS) as partition:
+        log = await fill(partition)
 
-            async def retain() -> None:
-                first = (await partition.finished())[0]
-                await partition.move_log_start(first.end_offset)
-                await start_deletions(partition.store, [first], deletable_ms=partition.clock())
+        async def retain() -> None:
+            first = (await partition.finished())[0]
+            await partition.move_log_start(first.end_offset)
+            await start_deletions(partition.store, [first], deletable_ms=partition.clock())
 
-            tier = partition.tier(store=Interfering(partition, retain))
-            report = await compact_partition(tier, is_forced=True)
-            assert report.outcome is CompactionOutcome.COMPACTED
-            expected = oracle(committed_records(log.batches), log.end_offset)
-            assert [r.offset for r in await reads(partition)] == [r.offset for r in expected]
-            await delete_replaced(partition)
-            assert (await partition.finished())[0].base_offset == 3
-
-    asyncio.run(check())
+        tier = partition.tier(store=Interfering(partition, retain))
+        report = await compact_partition(tier, is_forced=True)
+        assert report.outcome is CompactionOutcome.COMPACTED
+        expected = oracle(committed_records(log.batches), log.end_offset)
+        assert [r.offset for r in await reads(partition)] == [r.offset for r in expected]
+        await delete_replaced(partition)
+        assert (await partition.finished())[0].base_offset == 3
 
 
 async def reads(partition: TieredPartition) -> list[object]:
@@ -160,100 +153,84 @@ async def reads(partition: TieredPartition) -> list[object]:
     return list(partition.read_bucket())
 
 
-def test_two_compactors_at_once_do_no_harm(tmp_path: Path) -> None:
-    async def check() -> None:
-        async with tiered_partition(tmp_path, configs=CONFIGS) as partition:
-            log = await fill(partition)
-            runs = (compact_partition(partition.tier(), is_forced=True) for _ in range(3))
-            reports = await asyncio.gather(*runs)
-            outcomes = [report.outcome for report in reports]
-            assert CompactionOutcome.COMPACTED in outcomes
-            expected = rows(oracle(committed_records(log.batches), log.end_offset))
-            assert read(partition) == expected
-            assert await partition.problems() == []
-            await delete_replaced(partition)
-
-    asyncio.run(check())
+async def test_two_compactors_at_once_do_no_harm(tmp_path: Path) -> None:
+    async with tiered_partition(tmp_path, configs=CONFIGS) as partition:
+        log = await fill(partition)
+        runs = (compact_partition(partition.tier(), is_forced=True) for _ in range(3))
+        reports = await asyncio.gather(*runs)
+        outcomes = [report.outcome for report in reports]
+        assert CompactionOutcome.COMPACTED in outcomes
+        expected = rows(oracle(committed_records(log.batches), log.end_offset))
+        assert read(partition) == expected
+        assert await partition.problems() == []
+        await delete_replaced(partition)
 
 
-def test_who_holds_a_claim_that_has_run_out_loses_to_who_took_it_over(tmp_path: Path) -> None:
-    async def check() -> None:
-        async with tiered_partition(tmp_path, configs=CONFIGS) as partition:
-            log = await fill(partition)
+async def test_who_holds_a_claim_that_has_run_out_loses_to_who_took_it_over(tmp_path: Path) -> None:
+    async with tiered_partition(tmp_path, configs=CONFIGS) as partition:
+        log = await fill(partition)
 
-            async def take_over() -> None:
-                partition.clock.now_ms += CLAIM_MS
-                await compacted(partition)
-
-            tier = partition.tier(store=Interfering(partition, take_over))
-            report = await compact_partition(tier, is_forced=True)
-            assert report.outcome is CompactionOutcome.CLAIMED
-            expected = rows(oracle(committed_records(log.batches), log.end_offset))
-            assert read(partition) == expected
-            assert await partition.problems() == []
-            await delete_replaced(partition)
-
-    asyncio.run(check())
-
-
-def test_nothing_is_left_of_a_topic_that_is_deleted_meanwhile(tmp_path: Path) -> None:
-    async def check() -> None:
-        async with tiered_partition(tmp_path, configs=CONFIGS) as partition:
-            await fill(partition)
-            topic = dataclasses.replace(partition.topic, version=1)
-            tombstone = DeletedTopic(
-                topic_id=topic.topic_id, name=topic.name, partition_count=1, deleted_ms=0
-            )
-
-            async def delete_topic() -> None:
-                await partition.store.commit([records.delete(topic), records.put(tombstone)])
-                await clean_deleted_topic(
-                    partition.store, partition.objects, tombstone, cluster_id=CLUSTER_ID
-                )
-
-            tier = partition.tier(store=Interfering(partition, delete_topic))
-            with pytest.raises(UnknownTopicOrPartition):
-                await compact_partition(tier, is_forced=True)
-            assert await partition.metas() == []
-            assert await partition.object_keys() == set()
-            assert await partition.store.list("rewrite-claim") == []
-
-    asyncio.run(check())
-
-
-def test_a_new_leader_leaves_a_rewrite_under_way_alone(tmp_path: Path) -> None:
-    """It cleans up what other leaders have begun to copy; this is looked after by claims."""
-
-    async def check() -> None:
-        async with tiered_partition(tmp_path, configs=CONFIGS) as partition:
-            await fill(partition)
-            found: list[SegmentMeta] = []
-
-            async def take_over() -> None:
-                metas = await read_segments(partition.store, partition.topic.topic_id, 0)
-                found.extend(m for m in metas if m.state is SegmentState.COPY_STARTED)
-                now_ms = partition.clock()
-                assert select_leftovers(metas, under_way=(), now_ms=now_ms) == []
-                late_ms = now_ms + 86_400_001
-                assert select_leftovers(metas, under_way=(), now_ms=late_ms) == found
-
-            tier = partition.tier(store=Interfering(partition, take_over))
-            await compact_partition(tier, is_forced=True)
-            assert len(found) == 1
-
-    asyncio.run(check())
-
-
-def test_a_claim_is_refused_while_another_holds_it(tmp_path: Path) -> None:
-    async def check() -> None:
-        async with tiered_partition(tmp_path) as partition:
-            await fill(partition)
-            async with partition.tier().claimed():
-                with pytest.raises(PartitionClaimed):
-                    async with partition.tier().claimed():
-                        pass
-                report = await compact_partition(partition.tier(), is_forced=True)
-                assert report.outcome is CompactionOutcome.CLAIMED
+        async def take_over() -> None:
+            partition.clock.now_ms += CLAIM_MS
             await compacted(partition)
 
-    asyncio.run(check())
+        tier = partition.tier(store=Interfering(partition, take_over))
+        report = await compact_partition(tier, is_forced=True)
+        assert report.outcome is CompactionOutcome.CLAIMED
+        expected = rows(oracle(committed_records(log.batches), log.end_offset))
+        assert read(partition) == expected
+        assert await partition.problems() == []
+        await delete_replaced(partition)
+
+
+async def test_nothing_is_left_of_a_topic_that_is_deleted_meanwhile(tmp_path: Path) -> None:
+    async with tiered_partition(tmp_path, configs=CONFIGS) as partition:
+        await fill(partition)
+        topic = dataclasses.replace(partition.topic, version=1)
+        tombstone = DeletedTopic(
+            topic_id=topic.topic_id, name=topic.name, partition_count=1, deleted_ms=0
+        )
+
+        async def delete_topic() -> None:
+            await partition.store.commit([records.delete(topic), records.put(tombstone)])
+            await clean_deleted_topic(
+                partition.store, partition.objects, tombstone, cluster_id=CLUSTER_ID
+            )
+
+        tier = partition.tier(store=Interfering(partition, delete_topic))
+        with pytest.raises(UnknownTopicOrPartition):
+            await compact_partition(tier, is_forced=True)
+        assert await partition.metas() == []
+        assert await partition.object_keys() == set()
+        assert await partition.store.list("rewrite-claim") == []
+
+
+async def test_a_new_leader_leaves_a_rewrite_under_way_alone(tmp_path: Path) -> None:
+    """It cleans up what other leaders have begun to copy; this is looked after by claims."""
+    async with tiered_partition(tmp_path, configs=CONFIGS) as partition:
+        await fill(partition)
+        found: list[SegmentMeta] = []
+
+        async def take_over() -> None:
+            metas = await read_segments(partition.store, partition.topic.topic_id, 0)
+            found.extend(m for m in metas if m.state is SegmentState.COPY_STARTED)
+            now_ms = partition.clock()
+            assert select_leftovers(metas, under_way=(), now_ms=now_ms) == []
+            late_ms = now_ms + 86_400_001
+            assert select_leftovers(metas, under_way=(), now_ms=late_ms) == found
+
+        tier = partition.tier(store=Interfering(partition, take_over))
+        await compact_partition(tier, is_forced=True)
+        assert len(found) == 1
+
+
+async def test_a_claim_is_refused_while_another_holds_it(tmp_path: Path) -> None:
+    async with tiered_partition(tmp_path) as partition:
+        await fill(partition)
+        async with partition.tier().claimed():
+            with pytest.raises(PartitionClaimed):
+                async with partition.tier().claimed():
+                    pass
+            report = await compact_partition(partition.tier(), is_forced=True)
+            assert report.outcome is CompactionOutcome.CLAIMED
+        await compacted(partition)

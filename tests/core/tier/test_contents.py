@@ -90,65 +90,53 @@ def neighbours(count: int) -> list[SegmentMeta]:
 @pytest.mark.parametrize(
     "count", [0, 1, PAGE_ITEMS_MAX, PAGE_ITEMS_MAX + 1, 2 * PAGE_ITEMS_MAX + 7]
 )
-def test_all_segments_are_read_whatever_pages_they_come_in(count: int) -> None:
+async def test_all_segments_are_read_whatever_pages_they_come_in(count: int) -> None:
     metas = mixed(count)
 
-    async def run() -> None:
-        store = MemoryMetadataStore(latency=0)
-        await put(store, metas)
-        found = await read_tier(store, TOPIC_ID, PARTITION)
-        assert list(found.finished) == finished_segments(metas)
-        unfinished = [one for one in metas if one.state is not SegmentState.COPY_FINISHED]
-        assert {one.segment_id for one in found.unfinished} == {m.segment_id for m in unfinished}
-        assert len(found.unfinished) == len(unfinished)
-        assert bool(found) == bool(metas)
-
-    asyncio.run(run())
+    store = MemoryMetadataStore(latency=0)
+    await put(store, metas)
+    found = await read_tier(store, TOPIC_ID, PARTITION)
+    assert list(found.finished) == finished_segments(metas)
+    unfinished = [one for one in metas if one.state is not SegmentState.COPY_FINISHED]
+    assert {one.segment_id for one in found.unfinished} == {m.segment_id for m in unfinished}
+    assert len(found.unfinished) == len(unfinished)
+    assert bool(found) == bool(metas)
 
 
-def test_what_is_swapped_between_two_pages_leaves_no_gap() -> None:
+async def test_what_is_swapped_between_two_pages_leaves_no_gap() -> None:
     metas = neighbours(2 * PAGE_ITEMS_MAX)
 
-    async def run() -> None:
-        store = SwappingStore(metas, swap_count=READS_MAX - 1)
-        await put(store, metas)
-        found = await read_tier(store, TOPIC_ID, PARTITION)
-        assert list(found.finished) == finished_segments(store.metas)
-        assert found.finished.tiered_end(0) == metas[-1].end_offset
-
-    asyncio.run(run())
+    store = SwappingStore(metas, swap_count=READS_MAX - 1)
+    await put(store, metas)
+    found = await read_tier(store, TOPIC_ID, PARTITION)
+    assert list(found.finished) == finished_segments(store.metas)
+    assert found.finished.tiered_end(0) == metas[-1].end_offset
 
 
-def test_a_tier_that_is_rewritten_with_every_reading_is_not_returned_with_its_gaps() -> None:
+async def test_a_tier_that_is_rewritten_with_every_reading_is_not_returned_with_its_gaps() -> None:
     metas = neighbours(PAGE_ITEMS_MAX + 50)
 
-    async def run() -> None:
-        store = SwappingStore(metas, swap_count=READS_MAX)
-        await put(store, metas)
-        with pytest.raises(TierRewritten) as raised:
-            await read_tier(store, TOPIC_ID, PARTITION)
-        assert raised.value.retriable
-        assert store.swap_count == 0
-        found = await read_tier(store, TOPIC_ID, PARTITION)
-        assert found.finished.tiered_end(0) == metas[-1].end_offset
-
-    asyncio.run(run())
+    store = SwappingStore(metas, swap_count=READS_MAX)
+    await put(store, metas)
+    with pytest.raises(TierRewritten) as raised:
+        await read_tier(store, TOPIC_ID, PARTITION)
+    assert raised.value.retriable
+    assert store.swap_count == 0
+    found = await read_tier(store, TOPIC_ID, PARTITION)
+    assert found.finished.tiered_end(0) == metas[-1].end_offset
 
 
-def test_the_last_reading_of_a_changing_tier_says_that_it_may_have_gaps() -> None:
+async def test_the_last_reading_of_a_changing_tier_says_that_it_may_have_gaps() -> None:
     metas = neighbours(PAGE_ITEMS_MAX + 50)
 
-    async def run() -> None:
-        store = SwappingStore(metas, swap_count=40)
-        await put(store, metas)
-        found = await read_changing_tier(store, TOPIC_ID, PARTITION)
-        assert found
-        assert not found.is_whole
-        assert store.swap_count == 40 - READS_MAX
-        store.swap_count = 0
-        assert (await read_changing_tier(store, TOPIC_ID, PARTITION)).is_whole
-
-    asyncio.run(run())
+    store = SwappingStore(metas, swap_count=40)
+    await put(store, metas)
+    found = await read_changing_tier(store, TOPIC_ID, PARTITION)
+    assert found
+    assert not found.is_whole
+    assert store.swap_count == 40 - READS_MAX
+    store.swap_count = 0
+    assert (await read_changing_tier(store, TOPIC_ID, PARTITION)).is_whole
 
 
 class TornPageStore(SwappingStore):
@@ -185,17 +173,14 @@ def test_a_swap_within_the_only_page_leaves_no_gap() -> None:
     asyncio.run(run())
 
 
-def test_an_item_that_cannot_be_read_is_an_error_on_any_page() -> None:
+async def test_an_item_that_cannot_be_read_is_an_error_on_any_page() -> None:
     metas = neighbours(PAGE_ITEMS_MAX + 3)
 
-    async def run() -> None:
-        store = MemoryMetadataStore(latency=0)
-        await put(store, metas)
-        await store.commit([Write(metas[-1].item_id, {"state": "copy-finished"}, 1)])
-        with pytest.raises(CorruptItem, match="missing"):
-            await read_tier(store, TOPIC_ID, PARTITION)
-
-    asyncio.run(run())
+    store = MemoryMetadataStore(latency=0)
+    await put(store, metas)
+    await store.commit([Write(metas[-1].item_id, {"state": "copy-finished"}, 1)])
+    with pytest.raises(CorruptItem, match="missing"):
+        await read_tier(store, TOPIC_ID, PARTITION)
 
 
 def test_what_is_kept_of_many_segments_is_small_and_reading_them_takes_little_more(

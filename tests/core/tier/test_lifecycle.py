@@ -212,22 +212,19 @@ def test_items_written_before_there_was_a_time_are_read_and_written_as_they_were
         assert SegmentMeta.from_item(item) == segment
 
 
-def test_of_two_deletions_the_first_ones_time_counts(tmp_path: Path) -> None:
-    async def run() -> None:
-        store = SqliteMetadataStore(tmp_path / "metadata.db")
-        segments = [meta(number, number + 1) for number in range(200)]
-        for segment in segments:
-            await store.commit([records.put(segment, is_logged=False)])
-        seen = await read_segments(store, segments[0].topic_id, 3)
-        started = await start_deletions(store, seen, deletable_ms=100)
-        assert started == await read_segments(store, segments[0].topic_id, 3)
-        assert [one.version for one in started] == [2] * 200
-        assert await start_deletions(store, seen, deletable_ms=200) == started
-        assert await start_deletions(store, started, deletable_ms=200) == started
-        await drop_segments(store, started[50:])
-        await drop_segments(store, started)  # some of them a second time
-        assert await read_segments(store, segments[0].topic_id, 3) == []
-        await drop_segments(store, started)
-        await store.close()
-
-    asyncio.run(run())
+async def test_of_two_deletions_the_first_ones_time_counts(tmp_path: Path) -> None:
+    store = SqliteMetadataStore(tmp_path / "metadata.db")
+    segments = [meta(number, number + 1) for number in range(200)]
+    for segment in segments:
+        await store.commit([records.put(segment, is_logged=False)])
+    seen = await read_segments(store, segments[0].topic_id, 3)
+    started = await start_deletions(store, seen, deletable_ms=100)
+    assert started == await read_segments(store, segments[0].topic_id, 3)
+    assert [one.version for one in started] == [2] * 200
+    assert await start_deletions(store, seen, deletable_ms=200) == started
+    assert await start_deletions(store, started, deletable_ms=200) == started
+    await drop_segments(store, started[50:])
+    await drop_segments(store, started)  # some of them a second time
+    assert await read_segments(store, segments[0].topic_id, 3) == []
+    await drop_segments(store, started)
+    await store.close()

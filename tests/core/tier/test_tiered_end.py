@@ -72,24 +72,18 @@ def test_the_tiers_end_is_found_from_where_it_was_before(
     asyncio.run(run())
 
 
-def test_a_look_at_the_tiers_end_reads_what_is_new_of_many_segments() -> None:
+async def test_a_look_at_the_tiers_end_reads_what_is_new_of_many_segments() -> None:
     metas = [meta(n * 10, n * 10 + 10) for n in range(1000)]
 
-    async def run() -> None:
-        store = await store_of(metas)
-        assert await read_tiered_end(store, TOPIC_ID, PARTITION, 9_950) == 10_000
-        assert store.listed_count == OVERLAPPING_COUNT_MAX + 5
-
-    asyncio.run(run())
+    store = await store_of(metas)
+    assert await read_tiered_end(store, TOPIC_ID, PARTITION, 9_950) == 10_000
+    assert store.listed_count == OVERLAPPING_COUNT_MAX + 5
 
 
-def test_a_segment_that_begins_long_before_the_known_end_still_closes_the_gap() -> None:
+async def test_a_segment_that_begins_long_before_the_known_end_still_closes_the_gap() -> None:
     short = [meta(n, n + 1) for n in range(5 * OVERLAPPING_COUNT_MAX)]
     known_end = short[-1].end_offset
     long, after = meta(0, known_end + 5), meta(known_end + 5, known_end + 9)
 
-    async def run() -> None:
-        store = await store_of([*short, long, after])
-        assert await read_tiered_end(store, TOPIC_ID, PARTITION, known_end) == after.end_offset
-
-    asyncio.run(run())
+    store = await store_of([*short, long, after])
+    assert await read_tiered_end(store, TOPIC_ID, PARTITION, known_end) == after.end_offset

@@ -27,58 +27,51 @@ async def old_segment(world: World, topic: Topic, base: int) -> SegmentMeta:
     return await world.copy(topic, base, age_ms=DAY_MS)
 
 
-def test_new_index_objects_are_told_of_and_old_ones_are_not(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with folder_world(tmp_path) as world:
-            topic, other = await world.create_topic("a"), await world.create_topic("b")
-            await world.copy(topic, 0)
-            await asyncio.sleep(0.2)  # longer than file times are coarse
-            watch = IndexWatch(tmp_path / "objects")
-            assert watch.poll() == []
-            second, first = await world.copy(topic, 10), await world.copy(other, 0)
-            expected = {world.keys(topic, second).index, world.keys(other, first).index}
-            assert set(watch.poll()) == expected
-            await asyncio.sleep(0.2)
-            watch.poll()  # may tell of them again
-            await asyncio.sleep(0.2)
-            assert watch.poll() == []
-            keys = world.keys(topic, second)
-            await world.objects.delete([keys.log, keys.index])
-            assert watch.poll() == []
-            third = await world.copy(topic, 20)
-            assert watch.poll() == [world.keys(topic, third).index]
-
-    asyncio.run(run())
+async def test_new_index_objects_are_told_of_and_old_ones_are_not(tmp_path: Path) -> None:
+    async with folder_world(tmp_path) as world:
+        topic, other = await world.create_topic("a"), await world.create_topic("b")
+        await world.copy(topic, 0)
+        await asyncio.sleep(0.2)  # longer than file times are coarse
+        watch = IndexWatch(tmp_path / "objects")
+        assert watch.poll() == []
+        second, first = await world.copy(topic, 10), await world.copy(other, 0)
+        expected = {world.keys(topic, second).index, world.keys(other, first).index}
+        assert set(watch.poll()) == expected
+        await asyncio.sleep(0.2)
+        watch.poll()  # may tell of them again
+        await asyncio.sleep(0.2)
+        assert watch.poll() == []
+        keys = world.keys(topic, second)
+        await world.objects.delete([keys.log, keys.index])
+        assert watch.poll() == []
+        third = await world.copy(topic, 20)
+        assert watch.poll() == [world.keys(topic, third).index]
 
 
 def test_a_folder_that_is_not_there_yet_has_nothing(tmp_path: Path) -> None:
     assert IndexWatch(tmp_path / "objects").poll() == []
 
 
-def test_objects_written_one_after_the_other_are_all_told_of(tmp_path: Path) -> None:
+async def test_objects_written_one_after_the_other_are_all_told_of(tmp_path: Path) -> None:
     """Also those that come while it looks, and in the same tick of the clock."""
+    async with folder_world(tmp_path) as world:
+        topic = await world.create_topic()
+        watch, told, written = IndexWatch(tmp_path / "objects"), set[str](), set[str]()
+        ended = threading.Event()
 
-    async def run() -> None:
-        async with folder_world(tmp_path) as world:
-            topic = await world.create_topic()
-            watch, told, written = IndexWatch(tmp_path / "objects"), set[str](), set[str]()
-            ended = threading.Event()
-
-            def poll() -> None:
-                while not ended.is_set():
-                    told.update(watch.poll())
+        def poll() -> None:
+            while not ended.is_set():
                 told.update(watch.poll())
+            told.update(watch.poll())
 
-            polling = threading.Thread(target=poll)
-            polling.start()
-            for number in range(40):
-                segment = await world.start_copy(topic, 10 * number)
-                written.add(world.keys(topic, segment).index)
-            ended.set()
-            await asyncio.to_thread(polling.join)
-            assert told == written
-
-    asyncio.run(run())
+        polling = threading.Thread(target=poll)
+        polling.start()
+        for number in range(40):
+            segment = await world.start_copy(topic, 10 * number)
+            written.add(world.keys(topic, segment).index)
+        ended.set()
+        await asyncio.to_thread(polling.join)
+        assert told == written
 
 
 @pytest.fixture

@@ -43,53 +43,50 @@ async def call_function(node: TierNode) -> int:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_who_is_first_makes_no_difference(tmp_path: Path, seed: int) -> None:
+async def test_who_is_first_makes_no_difference(tmp_path: Path, seed: int) -> None:
     """Copies go on meanwhile; the chain of what is left holds, and readers find all of it."""
     chance = random.Random(seed)
 
-    async def run() -> None:
-        async with running_node(tmp_path) as node:
-            configs = {"file.delete.delay.ms": str(DELAY_MS), "retention.bytes": "3000"}
-            replica = await node.create_topic(configs=configs)
-            by_function = 0
-            for _ in range(8):
-                node.produce_segments(replica, chance.randint(1, 3), batch_count=2)
-                actions = [
-                    chance.choice([node.tier.apply_retention, lambda: call_function(node)])()
-                    for _ in range(chance.randint(1, 3))
-                ]
-                node.tier.nudge()
-                found = await asyncio.gather(*actions)
-                by_function += sum(count for count in found if isinstance(count, int))
-                node.clock.now_ms += chance.choice([0, DELAY_MS // 2, DELAY_MS])
-                await node.view.refresh()
+    async with running_node(tmp_path) as node:
+        configs = {"file.delete.delay.ms": str(DELAY_MS), "retention.bytes": "3000"}
+        replica = await node.create_topic(configs=configs)
+        by_function = 0
+        for _ in range(8):
+            node.produce_segments(replica, chance.randint(1, 3), batch_count=2)
+            actions = [
+                chance.choice([node.tier.apply_retention, lambda: call_function(node)])()
+                for _ in range(chance.randint(1, 3))
+            ]
+            node.tier.nudge()
+            found = await asyncio.gather(*actions)
+            by_function += sum(count for count in found if isinstance(count, int))
+            node.clock.now_ms += chance.choice([0, DELAY_MS // 2, DELAY_MS])
+            await node.view.refresh()
 
-            async def is_at_rest() -> bool:
-                node.tier.nudge()
-                await call_function(node)
-                await node.view.refresh()
-                await node.tier.apply_retention()
-                node.clock.now_ms += DELAY_MS
-                return (
-                    replica.log.tiered_up_to == replica.log.active_segment_base_offset
-                    and node.tier.status["copying_partition_count"] == 0
-                    and node.tier.status["failing_partition_count"] == 0
-                    and await node.metas(replica) == await node.finished(replica)
-                )
+        async def is_at_rest() -> bool:
+            node.tier.nudge()
+            await call_function(node)
+            await node.view.refresh()
+            await node.tier.apply_retention()
+            node.clock.now_ms += DELAY_MS
+            return (
+                replica.log.tiered_up_to == replica.log.active_segment_base_offset
+                and node.tier.status["copying_partition_count"] == 0
+                and node.tier.status["failing_partition_count"] == 0
+                and await node.metas(replica) == await node.finished(replica)
+            )
 
-            await eventually(is_at_rest)
-            metas = await node.metas(replica)
-            assert set(await node.objects()) == keys_of(node, metas)
-            start, end = replica.log.log_start_offset, metas[-1].end_offset
-            assert 0 < start == metas[0].base_offset
-            logs = await node.verify(replica)
-            data = await node.read_all(replica, start, end, max_bytes=4000)
-            assert data == b"".join(logs)
-            with pytest.raises(OffsetOutOfRange):
-                await node.read(replica, start - 1, max_bytes=1)
-            assert by_function + node.tier.status["deleted_segment_count"] > 0
-
-    asyncio.run(run())
+        await eventually(is_at_rest)
+        metas = await node.metas(replica)
+        assert set(await node.objects()) == keys_of(node, metas)
+        start, end = replica.log.log_start_offset, metas[-1].end_offset
+        assert 0 < start == metas[0].base_offset
+        logs = await node.verify(replica)
+        data = await node.read_all(replica, start, end, max_bytes=4000)
+        assert data == b"".join(logs)
+        with pytest.raises(OffsetOutOfRange):
+            await node.read(replica, start - 1, max_bytes=1)
+        assert by_function + node.tier.status["deleted_segment_count"] > 0
 
 
 def keys_of(node: TierNode, metas: list[SegmentMeta]) -> set[str]:

@@ -181,7 +181,9 @@ def test_below_a_log_start_that_a_restoration_has_chosen_everything_stays() -> N
     in_world(run)
 
 
-def test_what_a_restoration_has_left_out_can_be_put_right_and_restored(tmp_path: Path) -> None:
+async def test_what_a_restoration_has_left_out_can_be_put_right_and_restored(
+    tmp_path: Path,
+) -> None:
     """However old the objects are and however long the scrub has run meanwhile."""
     folder = tmp_path / "objects"
     previous = NO_HASH
@@ -194,33 +196,30 @@ def test_what_a_restoration_has_left_out_can_be_put_right_and_restored(tmp_path:
     whole = damaged.read_bytes()
     damaged.write_bytes(whole[:-1])
 
-    async def run() -> None:
-        objects = FolderObjectStore(folder)
-        bases = []
-        for name in ("first", "second"):
-            store = SqliteMetadataStore(tmp_path / f"{name}.db")
-            clusters, _ = await list_clusters(objects)
-            found = await survey(objects, clusters["cluster"])
-            restoration = plan_restoration(found, brokers=[1])
-            await write_restoration(store, restoration)
-            bases.append([s.base_offset for topic in restoration.topics for s in topic.segments])
-            world = World(store, objects)
-            broker = Broker(
-                broker_id=1, incarnation=uuid4(), endpoints=plaintext_endpoints("127.0.0.1", 1)
-            )
-            await store.commit([records.put(broker)])
-            present = await world.present()
-            for _ in range(3):
-                report = await world.scrub()
-                assert (report.orphan_count, report.young_count, report.failed) == (0, 0, {})
-                world.clock.now_ms += 365 * DAY_MS
-            assert await world.present() == present
-            await store.close()
-            damaged.write_bytes(whole)
-        await objects.close()
-        assert bases == [[40], [0, 20, 40]]
-
-    asyncio.run(run())
+    objects = FolderObjectStore(folder)
+    bases = []
+    for name in ("first", "second"):
+        store = SqliteMetadataStore(tmp_path / f"{name}.db")
+        clusters, _ = await list_clusters(objects)
+        found = await survey(objects, clusters["cluster"])
+        restoration = plan_restoration(found, brokers=[1])
+        await write_restoration(store, restoration)
+        bases.append([s.base_offset for topic in restoration.topics for s in topic.segments])
+        world = World(store, objects)
+        broker = Broker(
+            broker_id=1, incarnation=uuid4(), endpoints=plaintext_endpoints("127.0.0.1", 1)
+        )
+        await store.commit([records.put(broker)])
+        present = await world.present()
+        for _ in range(3):
+            report = await world.scrub()
+            assert (report.orphan_count, report.young_count, report.failed) == (0, 0, {})
+            world.clock.now_ms += 365 * DAY_MS
+        assert await world.present() == present
+        await store.close()
+        damaged.write_bytes(whole)
+    await objects.close()
+    assert bases == [[40], [0, 20, 40]]
 
 
 def test_a_clock_that_was_ahead_or_behind_costs_nothing_but_time() -> None:
@@ -274,26 +273,23 @@ def test_orphans_whose_item_cannot_be_read_are_seen_anew() -> None:
     in_world(run)
 
 
-def test_more_orphans_than_one_item_holds_go_in_turn(tmp_path: Path) -> None:
-    async def run() -> None:
-        store = SqliteMetadataStore(tmp_path / "metadata.db")
-        world = World(store, MemoryObjectStore())
-        await world.start()
-        topic = await world.create_topic("x" * 249)
-        named = await world.copy(topic, 0)
-        for _ in range(ORPHANS_MAX):
-            await world.put_orphan(topic, 0)
-        limits = AgeLimits(orphan_age_ms=DAY_MS, doubtful_age_ms=DAY_MS)
-        counts = []
-        for _ in range(4):
-            counts.append((await world.scrub(limits=limits)).orphan_count)
-            world.clock.now_ms += DAY_MS + 1
-        assert counts == [0, ORPHANS_MAX, ORPHANS_MAX, 0]
-        keys = world.keys(topic, named)
-        assert await world.present() == {keys.log, keys.index}
-        await store.close()
-
-    asyncio.run(run())
+async def test_more_orphans_than_one_item_holds_go_in_turn(tmp_path: Path) -> None:
+    store = SqliteMetadataStore(tmp_path / "metadata.db")
+    world = World(store, MemoryObjectStore())
+    await world.start()
+    topic = await world.create_topic("x" * 249)
+    named = await world.copy(topic, 0)
+    for _ in range(ORPHANS_MAX):
+        await world.put_orphan(topic, 0)
+    limits = AgeLimits(orphan_age_ms=DAY_MS, doubtful_age_ms=DAY_MS)
+    counts = []
+    for _ in range(4):
+        counts.append((await world.scrub(limits=limits)).orphan_count)
+        world.clock.now_ms += DAY_MS + 1
+    assert counts == [0, ORPHANS_MAX, ORPHANS_MAX, 0]
+    keys = world.keys(topic, named)
+    assert await world.present() == {keys.log, keys.index}
+    await store.close()
 
 
 def test_of_what_tells_a_log_start_the_true_one_stays() -> None:

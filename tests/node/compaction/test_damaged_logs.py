@@ -34,43 +34,40 @@ def fill(replica: Replica) -> None:
     replica.log.advance_high_watermark(replica.log.log_end_offset)
 
 
-def test_a_log_is_compacted_again_once_its_segment_is_mended(tmp_path: Path) -> None:
-    async def run() -> None:
-        config = dataclasses.replace(NodeConfig(), log_cleaner_backoff_ms=10)
-        suspected: list[int] = []
-        now_ms = 2_000_000
-        async with led_node(tmp_path, config) as node:
-            replica = await node.create_topic(**COMPACTED)
-            fill(replica)
-            cleaner = LogCleaner(
-                replicas=node.replicas,
-                tier=CopylessTier(),
-                node_config=lambda: config,
-                clock_ms=lambda: now_ms,
-                may_expire=lambda: True,
-                holds_files=node.directories.holds,
-                suspect=lambda _, base_offset: suspected.append(base_offset),
-                busy=set(),
-                executor=node.executor,
-            )
-            changes = LogChanges(node.replicas)
-            changes.subscribe(cleaner.on_changed)
-            changes.tell()
-            path = replica.log.sealed_segments()[1].path
-            whole = path.read_bytes()
-            path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
-            task = asyncio.create_task(cleaner.run())
-            async with asyncio.timeout(WAIT_SECONDS):
-                while not suspected:  # noqa: ASYNC110
-                    await asyncio.sleep(0.01)
-            assert int(path.stem) in suspected
-            assert cleaner.run_count == 0
-            path.write_bytes(whole)
-            now_ms += DAY_MS
-            async with asyncio.timeout(WAIT_SECONDS):
-                while not cleaner.run_count:  # noqa: ASYNC110
-                    await asyncio.sleep(0.01)
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-
-    asyncio.run(run())
+async def test_a_log_is_compacted_again_once_its_segment_is_mended(tmp_path: Path) -> None:
+    config = dataclasses.replace(NodeConfig(), log_cleaner_backoff_ms=10)
+    suspected: list[int] = []
+    now_ms = 2_000_000
+    async with led_node(tmp_path, config) as node:
+        replica = await node.create_topic(**COMPACTED)
+        fill(replica)
+        cleaner = LogCleaner(
+            replicas=node.replicas,
+            tier=CopylessTier(),
+            node_config=lambda: config,
+            clock_ms=lambda: now_ms,
+            may_expire=lambda: True,
+            holds_files=node.directories.holds,
+            suspect=lambda _, base_offset: suspected.append(base_offset),
+            busy=set(),
+            executor=node.executor,
+        )
+        changes = LogChanges(node.replicas)
+        changes.subscribe(cleaner.on_changed)
+        changes.tell()
+        path = replica.log.sealed_segments()[1].path
+        whole = path.read_bytes()
+        path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+        task = asyncio.create_task(cleaner.run())
+        async with asyncio.timeout(WAIT_SECONDS):
+            while not suspected:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        assert int(path.stem) in suspected
+        assert cleaner.run_count == 0
+        path.write_bytes(whole)
+        now_ms += DAY_MS
+        async with asyncio.timeout(WAIT_SECONDS):
+            while not cleaner.run_count:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)

@@ -85,131 +85,109 @@ async def cleaning(folder: Path) -> AsyncIterator[Cleaning]:
         yield Cleaning(node)
 
 
-def test_a_log_that_is_not_due_is_looked_at_again_when_it_has_changed(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with cleaning(tmp_path) as one:
-            replica = await one.create(**COMPACTED)
-            assert one.is_looked_at(replica)
-            assert not one.is_due()
-            assert not one.is_looked_at(replica)
-            one.fill(replica)
-            assert one.is_looked_at(replica)
-
-    asyncio.run(run())
+async def test_a_log_that_is_not_due_is_looked_at_again_when_it_has_changed(tmp_path: Path) -> None:
+    async with cleaning(tmp_path) as one:
+        replica = await one.create(**COMPACTED)
+        assert one.is_looked_at(replica)
+        assert not one.is_due()
+        assert not one.is_looked_at(replica)
+        one.fill(replica)
+        assert one.is_looked_at(replica)
 
 
-def test_a_log_is_due_once_a_record_has_waited_for_the_greatest_lag(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with cleaning(tmp_path) as one:
-            await one.create(**COMPACTED, **{"max.compaction.lag.ms": str(HOUR_MS)})
-            assert not one.is_due()
-            one.now_ms += HOUR_MS
-            assert not one.is_due()
-            one.now_ms += 1
-            assert one.is_due()
-            assert one.is_due()  # Until it is compacted.
-
-    asyncio.run(run())
+async def test_a_log_is_due_once_a_record_has_waited_for_the_greatest_lag(tmp_path: Path) -> None:
+    async with cleaning(tmp_path) as one:
+        await one.create(**COMPACTED, **{"max.compaction.lag.ms": str(HOUR_MS)})
+        assert not one.is_due()
+        one.now_ms += HOUR_MS
+        assert not one.is_due()
+        one.now_ms += 1
+        assert one.is_due()
+        assert one.is_due()  # Until it is compacted.
 
 
-def test_a_log_is_due_by_new_settings(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with cleaning(tmp_path) as one:
-            replica = await one.create(**{"cleanup.policy": "delete"})
-            assert not one.is_due()
-            assert not one.is_looked_at(replica)
-            await one.node.configure(**COMPACTED, **{"min.compaction.lag.ms": str(HOUR_MS)})
-            one.changes.tell()
-            assert not one.is_due()
-            await one.node.configure(**{**COMPACTED, "min.cleanable.dirty.ratio": "0.5"})
-            one.changes.tell()
-            assert one.is_due()
-
-    asyncio.run(run())
+async def test_a_log_is_due_by_new_settings(tmp_path: Path) -> None:
+    async with cleaning(tmp_path) as one:
+        replica = await one.create(**{"cleanup.policy": "delete"})
+        assert not one.is_due()
+        assert not one.is_looked_at(replica)
+        await one.node.configure(**COMPACTED, **{"min.compaction.lag.ms": str(HOUR_MS)})
+        one.changes.tell()
+        assert not one.is_due()
+        await one.node.configure(**{**COMPACTED, "min.cleanable.dirty.ratio": "0.5"})
+        one.changes.tell()
+        assert one.is_due()
 
 
-def test_a_log_that_is_offline_is_looked_at_once_it_is_open_again(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with cleaning(tmp_path) as one:
-            replica = await one.create(**{**COMPACTED, "min.cleanable.dirty.ratio": "0.5"})
-            before = replica.log
-            before._segments.go_offline()
-            assert not one.is_due()
-            before.close()
-            replica.take(replica.reopen(None))
-            one.changes.tell()
-            assert one.is_due()
-
-    asyncio.run(run())
+async def test_a_log_that_is_offline_is_looked_at_once_it_is_open_again(tmp_path: Path) -> None:
+    async with cleaning(tmp_path) as one:
+        replica = await one.create(**{**COMPACTED, "min.cleanable.dirty.ratio": "0.5"})
+        before = replica.log
+        before._segments.go_offline()
+        assert not one.is_due()
+        before.close()
+        replica.take(replica.reopen(None))
+        one.changes.tell()
+        assert one.is_due()
 
 
-def test_an_error_of_the_disk_is_reported_as_one_of_the_log(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with cleaning(tmp_path) as one:
-            heard: list[str] = []
-            one.node.replicas.disk.on_trouble = heard.append
-            replica = await one.create(**{**COMPACTED, "min.cleanable.dirty.ratio": "0.5"})
-            found = one.cleaner._dirtiest()
-            assert found is not None
-            min(replica.log.directory.glob("*.log")).unlink()
-            await one.cleaner._attempt(*found)
-            assert len(heard) == 1
-            assert one.cleaner._dirtiest() is None  # It is tried again later.
-
-    asyncio.run(run())
+async def test_an_error_of_the_disk_is_reported_as_one_of_the_log(tmp_path: Path) -> None:
+    async with cleaning(tmp_path) as one:
+        heard: list[str] = []
+        one.node.replicas.disk.on_trouble = heard.append
+        replica = await one.create(**{**COMPACTED, "min.cleanable.dirty.ratio": "0.5"})
+        found = one.cleaner._dirtiest()
+        assert found is not None
+        min(replica.log.directory.glob("*.log")).unlink()
+        await one.cleaner._attempt(*found)
+        assert len(heard) == 1
+        assert one.cleaner._dirtiest() is None  # It is tried again later.
 
 
-def test_a_deleted_log_is_forgotten(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with cleaning(tmp_path) as one:
-            replica = await one.create(**COMPACTED, **{"max.compaction.lag.ms": str(HOUR_MS)})
-            assert not one.is_due()
-            assert replica in one.cleaner._later
-            await one.node.delete_topic()
-            one.changes.tell()
-            assert replica not in one.cleaner._later
-            assert not one.is_looked_at(replica)
-
-    asyncio.run(run())
+async def test_a_deleted_log_is_forgotten(tmp_path: Path) -> None:
+    async with cleaning(tmp_path) as one:
+        replica = await one.create(**COMPACTED, **{"max.compaction.lag.ms": str(HOUR_MS)})
+        assert not one.is_due()
+        assert replica in one.cleaner._later
+        await one.node.delete_topic()
+        one.changes.tell()
+        assert replica not in one.cleaner._later
+        assert not one.is_looked_at(replica)
 
 
 @pytest.mark.parametrize(
     "problem", [ValueError("a bug"), CorruptRecordBatch("damaged"), StoreUnavailable("gone")]
 )
-def test_a_log_that_is_deleted_while_its_compaction_fails_is_forgotten(
+async def test_a_log_that_is_deleted_while_its_compaction_fails_is_forgotten(
     tmp_path: Path, problem: Exception
 ) -> None:
-    async def run() -> None:
-        async with cleaning(tmp_path) as one:
-            one.tier.problem = problem
-            await one.create(**{**COMPACTED, "min.cleanable.dirty.ratio": "0.5"})
-            found = one.cleaner._dirtiest()
-            assert found is not None
-            attempt = asyncio.create_task(one.cleaner._attempt(*found))
-            await one.tier.is_asked.wait()
-            await one.node.delete_topic()
-            one.changes.tell()
-            one.tier.may_answer.set()
-            await attempt
-            assert not one.cleaner._not_before_ms
-
-    asyncio.run(run())
+    async with cleaning(tmp_path) as one:
+        one.tier.problem = problem
+        await one.create(**{**COMPACTED, "min.cleanable.dirty.ratio": "0.5"})
+        found = one.cleaner._dirtiest()
+        assert found is not None
+        attempt = asyncio.create_task(one.cleaner._attempt(*found))
+        await one.tier.is_asked.wait()
+        await one.node.delete_topic()
+        one.changes.tell()
+        one.tier.may_answer.set()
+        await attempt
+        assert not one.cleaner._not_before_ms
 
 
-def test_a_log_that_breaks_the_look_at_it_keeps_no_other_from_compaction(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with cleaning(tmp_path) as one:
-            replica = await one.node.create_topic(replicas=(1,), partition_count=2, **COMPACTED)
-            broken = one.node.replicas.get(TopicPartition(replica.partition.topic, 1))
-            one.cleaner._holds_files = no_answer
-            await one.node.configure(**{**COMPACTED, "min.cleanable.dirty.ratio": "0.5"})
-            one.fill(replica)
-            assert broken is not None
-            assert one.is_looked_at(broken)
-            assert one.is_due()
-            assert broken in one.cleaner._not_before_ms
-
-    asyncio.run(run())
+async def test_a_log_that_breaks_the_look_at_it_keeps_no_other_from_compaction(
+    tmp_path: Path,
+) -> None:
+    async with cleaning(tmp_path) as one:
+        replica = await one.node.create_topic(replicas=(1,), partition_count=2, **COMPACTED)
+        broken = one.node.replicas.get(TopicPartition(replica.partition.topic, 1))
+        one.cleaner._holds_files = no_answer
+        await one.node.configure(**{**COMPACTED, "min.cleanable.dirty.ratio": "0.5"})
+        one.fill(replica)
+        assert broken is not None
+        assert one.is_looked_at(broken)
+        assert one.is_due()
+        assert broken in one.cleaner._not_before_ms
 
 
 def no_answer(_: Replica) -> bool:

@@ -192,19 +192,14 @@ class TestTargetsOfLargeGroups:
 
         play(scenario)
 
-    def test_a_thread_computes_them(self) -> None:
-        async def scenario() -> None:
-            computation = TargetComputation(
-                epoch=1,
-                assignor="uniform",
-                subscribers={
-                    "a": Subscriber(instance_id=None, topic_ids=frozenset({topic_id("t")}))
-                },
-                partition_counts={topic_id("t"): 2},
-            )
-            assert await in_thread(computation) == {"a": partitions(0, 1)}
-
-        asyncio.run(scenario())
+    async def test_a_thread_computes_them(self) -> None:
+        computation = TargetComputation(
+            epoch=1,
+            assignor="uniform",
+            subscribers={"a": Subscriber(instance_id=None, topic_ids=frozenset({topic_id("t")}))},
+            partition_counts={topic_id("t"): 2},
+        )
+        assert await in_thread(computation) == {"a": partitions(0, 1)}
 
 
 def test_nobody_is_told_of_what_could_not_be_stored() -> None:

@@ -197,35 +197,32 @@ async def groups_of(store: MemoryMetadataStore) -> list[ItemKey]:
 _PROTOCOLS = (("range", subscription("t")),)
 
 
-def test_others_are_served_while_a_large_group_is_described() -> None:
-    async def main() -> None:
-        store = MemoryMetadataStore(latency=0)
-        await new_cluster(store)
-        async with node(store) as broker:
-            count = 2000
-            await asyncio.gather(*(enter(broker, f"m{number}") for number in range(count)))
-            names = [f"c{number}" for number in range(count)]
-            classic = await broker.stable(*names, group="classic", protocols=_PROTOCOLS)
-            assert classic == 1
-            handlers = GroupHandlers(coordinator=broker.coordinator)
-            routes = {route.api_key: route for route in handlers.routes()}
-            for api_key, request in (
-                (69, build(consumer_describe.ConsumerGroupDescribeRequest, group_ids=("g",))),
-                (15, build(describe.DescribeGroupsRequest, groups=("classic",))),
-            ):
-                route = routes[api_key]
-                version = route.max_version
-                context = context_of(version, api_key=api_key, client_id=b"client")
-                describing = asyncio.create_task(route.handle(request, context))
-                turns = 0
-                while not describing.done():
-                    await asyncio.sleep(0)
-                    turns += 1
-                (group,) = (await describing).groups
-                assert len(group.members) == count
-                assert turns > 3
-
-    asyncio.run(main())
+async def test_others_are_served_while_a_large_group_is_described() -> None:
+    store = MemoryMetadataStore(latency=0)
+    await new_cluster(store)
+    async with node(store) as broker:
+        count = 2000
+        await asyncio.gather(*(enter(broker, f"m{number}") for number in range(count)))
+        names = [f"c{number}" for number in range(count)]
+        classic = await broker.stable(*names, group="classic", protocols=_PROTOCOLS)
+        assert classic == 1
+        handlers = GroupHandlers(coordinator=broker.coordinator)
+        routes = {route.api_key: route for route in handlers.routes()}
+        for api_key, request in (
+            (69, build(consumer_describe.ConsumerGroupDescribeRequest, group_ids=("g",))),
+            (15, build(describe.DescribeGroupsRequest, groups=("classic",))),
+        ):
+            route = routes[api_key]
+            version = route.max_version
+            context = context_of(version, api_key=api_key, client_id=b"client")
+            describing = asyncio.create_task(route.handle(request, context))
+            turns = 0
+            while not describing.done():
+                await asyncio.sleep(0)
+                turns += 1
+            (group,) = (await describing).groups
+            assert len(group.members) == count
+            assert turns > 3
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from uuid import UUID
 
 import pytest
@@ -20,29 +19,26 @@ TOPIC, TOPIC_ID = "t", UUID(int=5)
 LONGEST_SHARE_MAX = 0.2  # of the time that all turns take; that of a page is a hundredth
 
 
-def test_no_turn_of_the_loop_is_about_all_offsets_of_a_group(
+async def test_no_turn_of_the_loop_is_about_all_offsets_of_a_group(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(core_turns, "TURN_SECONDS", 0.0)
 
-    async def main() -> None:
-        store = MemoryMetadataStore(latency=0)
-        storage = GroupStorage(
-            store, OffsetPages(), shard=3, group_id="g", stored=None, limits=DEFAULT_PAGE_LIMITS
-        )
-        offsets = {
-            number: CommittedOffset(number, -1, "", 1, None) for number in range(PARTITION_COUNT)
-        }
-        await storage.commit_offsets({(TOPIC, TOPIC_ID): offsets})
-        some = frozenset(range(0, PARTITION_COUNT, 2))
-        for wanted in ({TOPIC: some}, None):
-            with loop_turns() as turns:
-                found = await read_offsets(store, "g", wanted, is_topic=lambda *_: True)
-            assert len(found) == PARTITION_COUNT // (1 if wanted is None else 2)
-            assert turns.longest_seconds < LONGEST_SHARE_MAX * turns.total_seconds, turns.longest
+    store = MemoryMetadataStore(latency=0)
+    storage = GroupStorage(
+        store, OffsetPages(), shard=3, group_id="g", stored=None, limits=DEFAULT_PAGE_LIMITS
+    )
+    offsets = {
+        number: CommittedOffset(number, -1, "", 1, None) for number in range(PARTITION_COUNT)
+    }
+    await storage.commit_offsets({(TOPIC, TOPIC_ID): offsets})
+    some = frozenset(range(0, PARTITION_COUNT, 2))
+    for wanted in ({TOPIC: some}, None):
         with loop_turns() as turns:
-            removed_count, left_count = await storage.remove_offsets(lambda _: some)
-        assert removed_count == left_count == PARTITION_COUNT // 2
+            found = await read_offsets(store, "g", wanted, is_topic=lambda *_: True)
+        assert len(found) == PARTITION_COUNT // (1 if wanted is None else 2)
         assert turns.longest_seconds < LONGEST_SHARE_MAX * turns.total_seconds, turns.longest
-
-    asyncio.run(main())
+    with loop_turns() as turns:
+        removed_count, left_count = await storage.remove_offsets(lambda _: some)
+    assert removed_count == left_count == PARTITION_COUNT // 2
+    assert turns.longest_seconds < LONGEST_SHARE_MAX * turns.total_seconds, turns.longest

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
@@ -132,18 +131,15 @@ def test_a_commit_costs_the_same_units_however_many_topics_its_group_subscribes_
     run(main())
 
 
-def test_a_commit_costs_the_same_units_on_sqlite(tmp_path: Path) -> None:
-    async def main() -> None:
-        used = []
-        for count in (1, 300):
-            store = SqliteMetadataStore(tmp_path / str(count))
-            try:
-                used.append(await cost(store, count, consumer_by_names))
-            finally:
-                await store.close()
-        assert used[0] == used[1]
-
-    asyncio.run(main())
+async def test_a_commit_costs_the_same_units_on_sqlite(tmp_path: Path) -> None:
+    used = []
+    for count in (1, 300):
+        store = SqliteMetadataStore(tmp_path / str(count))
+        try:
+            used.append(await cost(store, count, consumer_by_names))
+        finally:
+            await store.close()
+    assert used[0] == used[1]
 
 
 def test_a_share_groups_record_stays_small_however_many_topics_it_subscribes_to() -> None:
@@ -171,21 +167,18 @@ async def record_of(store: MetadataStore) -> Item:
     return item
 
 
-def test_a_group_subscribes_to_more_topics_than_an_item_has_room_for(tmp_path: Path) -> None:
-    async def main() -> None:
-        store = SqliteMetadataStore(tmp_path / "store")
-        names = tuple(f"long-{number:0235d}" for number in range(1700))
-        assert sum(map(len, names)) > BODY_SIZE_BYTES_MAX
-        await new_cluster(store)
-        await create_topics(store, names)
-        async with node(store) as broker:
-            answer = await enter(broker, "m", (), subscribed_pattern="long-.*")
-            assert answer.error is ErrorCode.none
-            assert answer.assigned is not None
-            assert len(answer.assigned) == len(names)
-        await store.close()
-
-    asyncio.run(main())
+async def test_a_group_subscribes_to_more_topics_than_an_item_has_room_for(tmp_path: Path) -> None:
+    store = SqliteMetadataStore(tmp_path / "store")
+    names = tuple(f"long-{number:0235d}" for number in range(1700))
+    assert sum(map(len, names)) > BODY_SIZE_BYTES_MAX
+    await new_cluster(store)
+    await create_topics(store, names)
+    async with node(store) as broker:
+        answer = await enter(broker, "m", (), subscribed_pattern="long-.*")
+        assert answer.error is ErrorCode.none
+        assert answer.assigned is not None
+        assert len(answer.assigned) == len(names)
+    await store.close()
 
 
 class TestWrittenByAnOlderProgram:

@@ -469,19 +469,16 @@ def test_offsets_are_deleted_but_for_consumed_topics(tmp_path: Path) -> None:
     play(tmp_path, scenario)
 
 
-def test_producer_ids_are_never_given_twice(tmp_path: Path) -> None:
-    async def main() -> None:
-        store = SqliteMetadataStore(tmp_path / "metadata.db")
-        try:
-            nodes = [ProducerIds(store) for _ in range(3)]
-            turns = itertools.islice(itertools.cycle(nodes), 4000)
-            ids = [await producer_ids.take() for producer_ids in turns]
-            assert len(set(ids)) == 4000
-            assert min(ids) >= 0
-        finally:
-            await store.close()
-
-    asyncio.run(main())
+async def test_producer_ids_are_never_given_twice(tmp_path: Path) -> None:
+    store = SqliteMetadataStore(tmp_path / "metadata.db")
+    try:
+        nodes = [ProducerIds(store) for _ in range(3)]
+        turns = itertools.islice(itertools.cycle(nodes), 4000)
+        ids = [await producer_ids.take() for producer_ids in turns]
+        assert len(set(ids)) == 4000
+        assert min(ids) >= 0
+    finally:
+        await store.close()
 
 
 @pytest.mark.parametrize("version", versions(INIT_PRODUCER_ID))

@@ -74,51 +74,45 @@ def test_a_disk_without_room_is_full_once_and_until_a_probe_succeeds(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_disk_with_less_than_the_reserve_is_full(
+async def test_a_disk_with_less_than_the_reserve_is_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(data_disk, "RESERVE_SHARE_MAX", 1)
 
-    async def run() -> None:
-        async with a_watch(tmp_path, log_dir_reserve_bytes=2**62) as (disk, watch):
-            await watch.look()
-            assert (disk.is_full, names(watch)) == (True, [FULL])
-
-    asyncio.run(run())
+    async with a_watch(tmp_path, log_dir_reserve_bytes=2**62) as (disk, watch):
+        await watch.look()
+        assert (disk.is_full, names(watch)) == (True, [FULL])
 
 
 @pytest.mark.parametrize("finder", ["the watch", "an append"])
-def test_a_disk_that_falls_below_its_reserve_again_is_left_alone_for_longer(
+async def test_a_disk_that_falls_below_its_reserve_again_is_left_alone_for_longer(
     finder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As a disk does that fills at the rate at which retention makes room."""
     monkeypatch.setattr(data_disk, "RESERVE_SHARE_MAX", 1)
     monkeypatch.setattr(data_disk, "LOOK_SECONDS", 0.0)
 
-    async def run() -> None:
-        async with a_watch(tmp_path) as (disk, watch):
-            waits_s: list[float] = []
-            for _ in range(4):
-                watch._node_config = lambda: NodeConfig(log_dir_reserve_bytes=2**62)
-                if finder == "an append":
-                    disk.note_low()
-                else:
-                    await watch.look()
-                assert disk.is_full
-                waits_s.append(watch._not_before - asyncio.get_running_loop().time())
-                watch._node_config = lambda: NodeConfig(log_dir_reserve_bytes=0)
+    async with a_watch(tmp_path) as (disk, watch):
+        waits_s: list[float] = []
+        for _ in range(4):
+            watch._node_config = lambda: NodeConfig(log_dir_reserve_bytes=2**62)
+            if finder == "an append":
+                disk.note_low()
+            else:
                 await watch.look()
-                assert disk.is_full is (waits_s[-1] > 0)
-                watch._not_before = 0.0
-                await watch.look()
-                assert disk.is_fit
-                monkeypatch.setattr(data_disk, "LOOK_SECONDS", 10.0)
-            assert waits_s[0] <= 0
-            assert 15 < waits_s[1] <= 20
-            assert 35 < waits_s[2] <= 40
-            assert 55 < waits_s[3] <= 60
-
-    asyncio.run(run())
+            assert disk.is_full
+            waits_s.append(watch._not_before - asyncio.get_running_loop().time())
+            watch._node_config = lambda: NodeConfig(log_dir_reserve_bytes=0)
+            await watch.look()
+            assert disk.is_full is (waits_s[-1] > 0)
+            watch._not_before = 0.0
+            await watch.look()
+            assert disk.is_fit
+            monkeypatch.setattr(data_disk, "LOOK_SECONDS", 10.0)
+        assert waits_s[0] <= 0
+        assert 15 < waits_s[1] <= 20
+        assert 35 < waits_s[2] <= 40
+        assert 55 < waits_s[3] <= 60
 
 
 def test_a_disk_that_fails_a_probe_has_failed_until_one_succeeds(
@@ -146,41 +140,35 @@ def test_a_disk_that_fails_a_probe_has_failed_until_one_succeeds(
     assert levels == [logging.ERROR, logging.WARNING]
 
 
-def test_a_burst_does_not_take_the_reserve_between_two_looks(
+async def test_a_burst_does_not_take_the_reserve_between_two_looks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(data_disk, "RESERVE_SHARE_MAX", 1)
 
-    async def run() -> None:
-        config = {"log_dir_reserve_bytes": 0}
-        async with a_watch(tmp_path, **config) as (disk, watch):
-            await watch.look()
-            assert 0 < disk.left_bytes <= shutil.disk_usage(tmp_path).total
-            disk.left_bytes = -1
-            disk.note_low()
-            assert disk.is_fit
-            assert disk.left_bytes > data_disk.LOW_STEP_BYTES
-        async with a_watch(tmp_path, log_dir_reserve_bytes=2**62) as (disk, watch):
-            disk.note_low()
-            assert (disk.is_full, names(watch)) == (True, [FULL])
-
-    asyncio.run(run())
+    config = {"log_dir_reserve_bytes": 0}
+    async with a_watch(tmp_path, **config) as (disk, watch):
+        await watch.look()
+        assert 0 < disk.left_bytes <= shutil.disk_usage(tmp_path).total
+        disk.left_bytes = -1
+        disk.note_low()
+        assert disk.is_fit
+        assert disk.left_bytes > data_disk.LOW_STEP_BYTES
+    async with a_watch(tmp_path, log_dir_reserve_bytes=2**62) as (disk, watch):
+        disk.note_low()
+        assert (disk.is_full, names(watch)) == (True, [FULL])
 
 
-def test_every_append_counts_and_none_is_taken_on_a_full_disk(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with led_node(tmp_path) as node:
-            replica, disk = await node.create_topic(), node.replicas.disk
-            lows: list[int] = []
-            disk.on_low = lambda: lows.append(disk.left_bytes)
-            disk.left_bytes = 10
-            replica.append(bytearray(a_batch(b"x" * 100)))
-            assert lows == [data_disk.LOW_STEP_BYTES]
-            end_offset = replica.log.log_end_offset
-            disk.change(is_full=True, has_failed=False)
-            for append in (replica.append, replica.append_as_follower):
-                with pytest.raises(StorageError, match="disk of this node is full"):
-                    append(memoryview(bytearray(a_batch(b"x"))))
-            assert replica.log.log_end_offset == end_offset
-
-    asyncio.run(run())
+async def test_every_append_counts_and_none_is_taken_on_a_full_disk(tmp_path: Path) -> None:
+    async with led_node(tmp_path) as node:
+        replica, disk = await node.create_topic(), node.replicas.disk
+        lows: list[int] = []
+        disk.on_low = lambda: lows.append(disk.left_bytes)
+        disk.left_bytes = 10
+        replica.append(bytearray(a_batch(b"x" * 100)))
+        assert lows == [data_disk.LOW_STEP_BYTES]
+        end_offset = replica.log.log_end_offset
+        disk.change(is_full=True, has_failed=False)
+        for append in (replica.append, replica.append_as_follower):
+            with pytest.raises(StorageError, match="disk of this node is full"):
+                append(memoryview(bytearray(a_batch(b"x"))))
+        assert replica.log.log_end_offset == end_offset

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from hashlib import sha256
 from pathlib import Path
 
@@ -52,36 +51,30 @@ async def is_done(one: Mending, request: KeyErasure) -> bool:
     return KeyErasure.from_item(item).of(1).is_done
 
 
-def test_an_erasure_is_done_again_after_a_segment_was_fetched_again(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with mending(tmp_path) as one:
-            request, eraser = await request_done(one), eraser_of(one)
-            await eraser.start()
-            assert await is_done(one, request)
-            one.leader.answers = [(0, one.whole[1])]
-            await one.follow()
-            one.damage(1)
-            await one.look(1)
-            assert one.paths[1].read_bytes() == one.whole[1]
-            await eraser.start()
-            assert not await is_done(one, request)
-
-    asyncio.run(run())
+async def test_an_erasure_is_done_again_after_a_segment_was_fetched_again(tmp_path: Path) -> None:
+    async with mending(tmp_path) as one:
+        request, eraser = await request_done(one), eraser_of(one)
+        await eraser.start()
+        assert await is_done(one, request)
+        one.leader.answers = [(0, one.whole[1])]
+        await one.follow()
+        one.damage(1)
+        await one.look(1)
+        assert one.paths[1].read_bytes() == one.whole[1]
+        await eraser.start()
+        assert not await is_done(one, request)
 
 
-def test_an_erasure_is_done_again_after_the_log_was_fetched_again(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with mending(tmp_path) as one:
-            request, eraser = await request_done(one), eraser_of(one)
-            await eraser.start()
-            end_offset = one.replica.log.log_end_offset
-            one.replica.log.close()
-            one.node.directories.set_aside(one.replica)
-            one.replica.begin_anew()
-            for content in one.whole:
-                one.replica.log.append_as_follower(bytearray(content))
-            assert one.replica.log.log_end_offset == end_offset
-            await eraser.start()
-            assert not await is_done(one, request)
-
-    asyncio.run(run())
+async def test_an_erasure_is_done_again_after_the_log_was_fetched_again(tmp_path: Path) -> None:
+    async with mending(tmp_path) as one:
+        request, eraser = await request_done(one), eraser_of(one)
+        await eraser.start()
+        end_offset = one.replica.log.log_end_offset
+        one.replica.log.close()
+        one.node.directories.set_aside(one.replica)
+        one.replica.begin_anew()
+        for content in one.whole:
+            one.replica.log.append_as_follower(bytearray(content))
+        assert one.replica.log.log_end_offset == end_offset
+        await eraser.start()
+        assert not await is_done(one, request)

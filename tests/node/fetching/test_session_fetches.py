@@ -45,413 +45,356 @@ def looks_at(world: FetchWorld, client: SessionClient) -> int:
     return world.handler.weigh(request) - request.element_count
 
 
-def test_only_partitions_with_news_are_looked_at(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with fetch_world(tmp_path) as world:
-            await world.create_topic("t", replicas=(1,), partitions=20)
-            client = await settled_client(world, "t", 20)
-            assert looks_at(world, client) == 0
+async def test_only_partitions_with_news_are_looked_at(tmp_path: Path) -> None:
+    async with fetch_world(tmp_path) as world:
+        await world.create_topic("t", replicas=(1,), partitions=20)
+        client = await settled_client(world, "t", 20)
+        assert looks_at(world, client) == 0
+        append(world.replica("t", 7))
+        assert looks_at(world, client) == 1
+        await client.fetch()
+        assert list(client.answered) == [world.key("t", 7, by_id=True)]
+        await client.fetch()  # It names its new offset there.
+        assert looks_at(world, client) == 0
+        assert client.answered == {}
+
+
+async def test_a_followers_fetch_looks_at_what_was_appended_or_committed(tmp_path: Path) -> None:
+    async with fetch_world(tmp_path) as world:
+        await world.create_topic("t", partitions=20)
+        second = await settled_client(world, "t", 20, replica_id=2)
+        third = await settled_client(world, "t", 20, replica_id=3)
+        for _ in range(3):
             append(world.replica("t", 7))
-            assert looks_at(world, client) == 1
-            await client.fetch()
-            assert list(client.answered) == [world.key("t", 7, by_id=True)]
-            await client.fetch()  # It names its new offset there.
-            assert looks_at(world, client) == 0
-            assert client.answered == {}
-
-    asyncio.run(scenario())
-
-
-def test_a_followers_fetch_looks_at_what_was_appended_or_committed(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with fetch_world(tmp_path) as world:
-            await world.create_topic("t", partitions=20)
-            second = await settled_client(world, "t", 20, replica_id=2)
-            third = await settled_client(world, "t", 20, replica_id=3)
-            for _ in range(3):
-                append(world.replica("t", 7))
-                for follower in (second, third, second, third, second):
-                    await follower.fetch()
-                    assert looks_at(world, follower) <= 1
-            replica = world.replica("t", 7)
-            assert replica.log.high_watermark == 3
-            for follower in (second, third):
+            for follower in (second, third, second, third, second):
                 await follower.fetch()
-                assert follower.told[world.key("t", 7, by_id=True)] == (3, 0)
-
-    asyncio.run(scenario())
-
-
-def test_an_offset_beyond_the_end_is_refused_once_others_leave_room_for_it(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with fetch_world(tmp_path) as world:
-            await world.create_topic("t", replicas=(1,), partitions=2)
-            client = SessionClient(world, by_id=True)
-            for index, offset in ((0, 0), (1, 5)):
-                client.want(world.key("t", index, by_id=True), offset)
-            for _ in range(3):
-                append(world.replica("t"))
-            for _ in range(2):
-                await client.fetch(max_bytes=1)
-            for _ in range(3):
-                await client.fetch()
-            key = world.key("t", 1, by_id=True)
-            assert client.errors == {key: int(ErrorCode.offset_out_of_range)}
-
-    asyncio.run(scenario())
+                assert looks_at(world, follower) <= 1
+        replica = world.replica("t", 7)
+        assert replica.log.high_watermark == 3
+        for follower in (second, third):
+            await follower.fetch()
+            assert follower.told[world.key("t", 7, by_id=True)] == (3, 0)
 
 
-def test_a_node_that_may_not_serve_says_so_for_every_partition(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with fetch_world(tmp_path) as world:
-            await world.create_topic("t", partitions=5)
-            client = await settled_client(world, "t", 5)
-            world.may_serve = False
-            assert looks_at(world, client) == 5
+async def test_an_offset_beyond_the_end_is_refused_once_others_leave_room_for_it(
+    tmp_path: Path,
+) -> None:
+    async with fetch_world(tmp_path) as world:
+        await world.create_topic("t", replicas=(1,), partitions=2)
+        client = SessionClient(world, by_id=True)
+        for index, offset in ((0, 0), (1, 5)):
+            client.want(world.key("t", index, by_id=True), offset)
+        for _ in range(3):
+            append(world.replica("t"))
+        for _ in range(2):
+            await client.fetch(max_bytes=1)
+        for _ in range(3):
             await client.fetch()
-            assert set(client.errors.values()) == {int(ErrorCode.not_leader_or_follower)}
-            world.may_serve = True
-            await client.fetch()
-            assert len(client.answered) == 5
-            assert client.errors == {}
-
-    asyncio.run(scenario())
+        key = world.key("t", 1, by_id=True)
+        assert client.errors == {key: int(ErrorCode.offset_out_of_range)}
 
 
-def test_a_request_looks_at_no_more_partitions_than_it_may_name(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with fetch_world(tmp_path, socket_request_max_partitions=5) as world:
-            await world.create_topic("t", partitions=12)
-            follower = SessionClient(world, by_id=True, replica_id=2)
+async def test_a_node_that_may_not_serve_says_so_for_every_partition(tmp_path: Path) -> None:
+    async with fetch_world(tmp_path) as world:
+        await world.create_topic("t", partitions=5)
+        client = await settled_client(world, "t", 5)
+        world.may_serve = False
+        assert looks_at(world, client) == 5
+        await client.fetch()
+        assert set(client.errors.values()) == {int(ErrorCode.not_leader_or_follower)}
+        world.may_serve = True
+        await client.fetch()
+        assert len(client.answered) == 5
+        assert client.errors == {}
+
+
+async def test_a_request_looks_at_no_more_partitions_than_it_may_name(tmp_path: Path) -> None:
+    async with fetch_world(tmp_path, socket_request_max_partitions=5) as world:
+        await world.create_topic("t", partitions=12)
+        follower = SessionClient(world, by_id=True, replica_id=2)
+        for index in range(12):
+            follower.want(world.key("t", index, by_id=True), 0, leader_epoch=0)
+            await follower.fetch()
+        assert looks_at(world, follower) <= 5
+        for end_offset in (1, 2):
             for index in range(12):
-                follower.want(world.key("t", index, by_id=True), 0, leader_epoch=0)
-                await follower.fetch()
-            assert looks_at(world, follower) <= 5
-            for end_offset in (1, 2):
-                for index in range(12):
-                    append(world.replica("t", index))
-                counts = []
-                while any(wanted.offset < end_offset for wanted in follower.wanted.values()):
-                    await follower.fetch(max_wait_ms=WAIT_MS)
-                    counts.append(len(follower.answered))
-                assert max(counts) <= 5
-                assert len(counts) <= 8  # with records of two partitions each
-
-    asyncio.run(scenario())
+                append(world.replica("t", index))
+            counts = []
+            while any(wanted.offset < end_offset for wanted in follower.wanted.values()):
+                await follower.fetch(max_wait_ms=WAIT_MS)
+                counts.append(len(follower.answered))
+            assert max(counts) <= 5
+            assert len(counts) <= 8  # with records of two partitions each
 
 
-def test_records_of_more_partitions_than_a_follower_names_at_once_are_sent_once(
+async def test_records_of_more_partitions_than_a_follower_names_at_once_are_sent_once(
     tmp_path: Path,
 ) -> None:
     """One whose next offset is not named would have its records sent again."""
     count, elements_max = 60, 50
 
-    async def scenario() -> None:
-        async with fetch_world(tmp_path, socket_request_max_partitions=elements_max) as world:
-            await world.create_topic("t", partitions=count)
-            keys = [world.key("t", index, by_id=True) for index in range(count)]
-            follower = SessionClient(world, by_id=True, replica_id=2)
-            session: FetcherSession[Key, FetchPartition] = FetcherSession(
-                new_max=5, named_max=elements_max // 2, clock_s=time.monotonic
-            )
-            for key in keys:
-                follower.want(key, 0, leader_epoch=0)
-                session.want(key, follower.wanted[key])
-            sent = 0
-            for end_offset in (0, 1, 2, 3):
-                while any(wanted.offset < end_offset for wanted in follower.wanted.values()) or (
-                    session.has_news
-                ):
-                    fetch = session.next_fetch()
-                    assert fetch is not None
-                    topics = [(key[0], [wanted]) for key, wanted in fetch.named]
-                    request = follower.request(
-                        topics, [], session=(fetch.session_id, fetch.session_epoch)
-                    )
-                    reply = world.handler.handle(request, context_of(follower.version))
-                    error = follower.take(reply if isinstance(reply, list) else await reply)
-                    assert session.on_answer(
-                        ErrorCode(error), follower.session_id, follower.answered
-                    )
-                    for key, answer in follower.answered.items():
-                        sent += bool(answer.records)
-                        session.want(key, follower.wanted[key])
-                assert sent == end_offset * count
-                for index in range(count):
-                    append(world.replica("t", index))
-
-    asyncio.run(scenario())
+    async with fetch_world(tmp_path, socket_request_max_partitions=elements_max) as world:
+        await world.create_topic("t", partitions=count)
+        keys = [world.key("t", index, by_id=True) for index in range(count)]
+        follower = SessionClient(world, by_id=True, replica_id=2)
+        session: FetcherSession[Key, FetchPartition] = FetcherSession(
+            new_max=5, named_max=elements_max // 2, clock_s=time.monotonic
+        )
+        for key in keys:
+            follower.want(key, 0, leader_epoch=0)
+            session.want(key, follower.wanted[key])
+        sent = 0
+        for end_offset in (0, 1, 2, 3):
+            while any(wanted.offset < end_offset for wanted in follower.wanted.values()) or (
+                session.has_news
+            ):
+                fetch = session.next_fetch()
+                assert fetch is not None
+                topics = [(key[0], [wanted]) for key, wanted in fetch.named]
+                request = follower.request(
+                    topics, [], session=(fetch.session_id, fetch.session_epoch)
+                )
+                reply = world.handler.handle(request, context_of(follower.version))
+                error = follower.take(reply if isinstance(reply, list) else await reply)
+                assert session.on_answer(ErrorCode(error), follower.session_id, follower.answered)
+                for key, answer in follower.answered.items():
+                    sent += bool(answer.records)
+                    session.want(key, follower.wanted[key])
+            assert sent == end_offset * count
+            for index in range(count):
+                append(world.replica("t", index))
 
 
-def test_a_request_that_finds_nothing_in_a_part_looks_at_the_others_and_waits(
+async def test_a_request_that_finds_nothing_in_a_part_looks_at_the_others_and_waits(
     tmp_path: Path,
 ) -> None:
     """A follower outside of the ISR has no settled partition, here more than one look takes."""
-
-    async def scenario() -> None:
-        async with fetch_world(tmp_path, socket_request_max_partitions=5) as world:
-            await world.create_topic("t", partitions=12)
-            for index in range(12):
-                await world.change_partition("t", index, isr=(1, 3))
-            follower = SessionClient(world, by_id=True, replica_id=2)
-            for index in range(12):
-                follower.want(world.key("t", index, by_id=True), 0, leader_epoch=0)
-                await follower.fetch()
-            for _ in range(3):
-                await follower.fetch()
-            for appended in range(12):
-                world.now_ms += 10
-                waiting = world.handler.handle(
-                    follower.next_request(max_wait_ms=WAIT_MS), context_of(follower.version)
-                )
-                assert isinstance(waiting, OwedReply)
-                for _ in range(10):
-                    await asyncio.sleep(0)
-                assert not waiting.is_settled
-                for index in range(12):
-                    leader = world.replica("t", index).leader
-                    assert leader is not None
-                    assert leader.followers[2].last_fetch_ms == world.now_ms
-                append(world.replica("t", appended))
-                async with asyncio.timeout(10):
-                    follower.take(await waiting)
-                key = world.key("t", appended, by_id=True)
-                assert [k for k, answer in follower.answered.items() if answer.records] == [key]
-
-    asyncio.run(scenario())
-
-
-def test_changed_terms_have_everything_looked_at(tmp_path: Path) -> None:
-    """What read_committed has read to its end may have more for read_uncommitted."""
-
-    async def scenario() -> None:
-        async with fetch_world(tmp_path) as world:
-            await world.create_topic("t", replicas=(1,))
-            client = await settled_client(world, "t", 1, isolation=1)
-            data = a_batch(
-                b"v", producer_id=1, producer_epoch=0, base_sequence=0, is_transactional=True
-            )
-            world.replica("t").append(memoryview(bytearray(data)))
-            for _ in range(3):
-                await client.fetch()
-            assert looks_at(world, client) == 0
-            client.isolation = 0
-            assert looks_at(world, client) == 1
-            await client.fetch()
-            assert [bool(answer.records) for answer in client.answered.values()] == [True]
-
-    asyncio.run(scenario())
-
-
-def test_a_session_whose_client_is_gone_costs_a_partition_one_call(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with fetch_world(tmp_path) as world:
-            await world.create_topic("t", replicas=(1,), partitions=2)
-            client = await settled_client(world, "t", 2)
-            replica = world.replica("t")
-            assert len(replica.waiters) == 1
-            append(replica)
-            assert len(replica.waiters) == 0
-            assert len(world.replica("t", 1).waiters) == 1
-            await client.fetch()
-            await client.fetch()
-            assert len(replica.waiters) == 1
-
-    asyncio.run(scenario())
-
-
-def test_an_ended_session_watches_nothing_and_its_waiting_request_is_answered(
-    tmp_path: Path,
-) -> None:
-    async def scenario() -> None:
-        async with fetch_world(tmp_path) as world:
-            await world.create_topic("t", replicas=(1,), partitions=2)
-            client = await settled_client(world, "t", 2)
+    async with fetch_world(tmp_path, socket_request_max_partitions=5) as world:
+        await world.create_topic("t", partitions=12)
+        for index in range(12):
+            await world.change_partition("t", index, isr=(1, 3))
+        follower = SessionClient(world, by_id=True, replica_id=2)
+        for index in range(12):
+            follower.want(world.key("t", index, by_id=True), 0, leader_epoch=0)
+            await follower.fetch()
+        for _ in range(3):
+            await follower.fetch()
+        for appended in range(12):
+            world.now_ms += 10
             waiting = world.handler.handle(
-                client.next_request(max_wait_ms=WAIT_MS), context_of(client.version)
+                follower.next_request(max_wait_ms=WAIT_MS), context_of(follower.version)
             )
-            assert not isinstance(waiting, list)
-            session = world.handler.sessions.find(client.session_id)
-            assert session is not None
-            world.handler.sessions.close(session)
-            assert client.take(await waiting) == 0
-            assert all(not world.replica("t", index).waiters for index in (0, 1))
-            assert await client.fetch() == NOT_FOUND
-
-    asyncio.run(scenario())
-
-
-def test_the_next_request_of_a_session_ends_the_wait_of_the_one_before(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with fetch_world(tmp_path) as world:
-            await world.create_topic("t", replicas=(1,))
-            client = await settled_client(world, "t", 1)
-            first = world.handler.handle(
-                client.next_request(max_wait_ms=WAIT_MS), context_of(client.version)
-            )
-            assert not isinstance(first, list)
-            client.epoch += 1
-            second = world.handler.handle(
-                client.next_request(max_wait_ms=WAIT_MS),
-                context_of(client.version, correlation_id=2),
-            )
-            client.take(await first)
-            client.epoch -= 1
-            append(world.replica("t"))
-            assert not isinstance(second, list)
-            client.take(await second)
-            assert [bool(answer.records) for answer in client.answered.values()] == [True]
-
-    asyncio.run(scenario())
+            assert isinstance(waiting, OwedReply)
+            for _ in range(10):
+                await asyncio.sleep(0)
+            assert not waiting.is_settled
+            for index in range(12):
+                leader = world.replica("t", index).leader
+                assert leader is not None
+                assert leader.followers[2].last_fetch_ms == world.now_ms
+            append(world.replica("t", appended))
+            async with asyncio.timeout(10):
+                follower.take(await waiting)
+            key = world.key("t", appended, by_id=True)
+            assert [k for k, answer in follower.answered.items() if answer.records] == [key]
 
 
-def test_a_waiting_request_that_cannot_be_answered_fails_alone(tmp_path: Path) -> None:
-    """Its records are lost on the disk. The next request of the session ends its wait."""
-
-    async def scenario() -> None:
-        async with fetch_world(tmp_path) as world:
-            await world.create_topic("t", replicas=(1,))
-            client = await settled_client(world, "t", 1)
-            limits = {"max_wait_ms": WAIT_MS, "min_bytes": 10_000}
-            first = world.handler.handle(client.next_request(**limits), context_of(client.version))
-            assert isinstance(first, OwedReply)
-            append(world.replica("t"))
-            (path,) = world.replica("t").log.directory.glob("*.log")
-            os.truncate(path, path.stat().st_size - 1)
-            client.epoch += 1
-            second = world.handler.handle(
-                client.next_request(**limits), context_of(client.version, correlation_id=2)
-            )
-            assert isinstance(second, OwedReply)
-            with pytest.raises(OSError, match="ends before byte"):
-                await first
-            assert not second.is_settled
-
-    asyncio.run(scenario())
+async def test_changed_terms_have_everything_looked_at(tmp_path: Path) -> None:
+    """What read_committed has read to its end may have more for read_uncommitted."""
+    async with fetch_world(tmp_path) as world:
+        await world.create_topic("t", replicas=(1,))
+        client = await settled_client(world, "t", 1, isolation=1)
+        data = a_batch(
+            b"v", producer_id=1, producer_epoch=0, base_sequence=0, is_transactional=True
+        )
+        world.replica("t").append(memoryview(bytearray(data)))
+        for _ in range(3):
+            await client.fetch()
+        assert looks_at(world, client) == 0
+        client.isolation = 0
+        assert looks_at(world, client) == 1
+        await client.fetch()
+        assert [bool(answer.records) for answer in client.answered.values()] == [True]
 
 
-def test_a_request_that_waits_for_a_log_takes_no_wake_up_from_the_next_one(
+async def test_a_session_whose_client_is_gone_costs_a_partition_one_call(tmp_path: Path) -> None:
+    async with fetch_world(tmp_path) as world:
+        await world.create_topic("t", replicas=(1,), partitions=2)
+        client = await settled_client(world, "t", 2)
+        replica = world.replica("t")
+        assert len(replica.waiters) == 1
+        append(replica)
+        assert len(replica.waiters) == 0
+        assert len(world.replica("t", 1).waiters) == 1
+        await client.fetch()
+        await client.fetch()
+        assert len(replica.waiters) == 1
+
+
+async def test_an_ended_session_watches_nothing_and_its_waiting_request_is_answered(
     tmp_path: Path,
 ) -> None:
-    async def scenario() -> None:
-        async with fetch_world(tmp_path) as world:
-            await world.create_topic("t", replicas=(1,))
-            client = await settled_client(world, "t", 1)
-            await world.create_topic("u", replicas=(1,), is_open=False)
-            client.want(world.key("u", 0, by_id=True), 0)
-            first = world.handler.handle(
-                client.next_request(max_wait_ms=WAIT_MS), context_of(client.version)
-            )
-            assert isinstance(first, TaskReply)  # The log is being opened.
-            client.epoch += 1
-            second = world.handler.handle(
-                client.next_request(max_wait_ms=WAIT_MS),
-                context_of(client.version, correlation_id=2),
-            )
-            assert not isinstance(second, list)
-            async with asyncio.timeout(10):
-                error = client.take(await first)
-                append(world.replica("t"))
-                client.take(await second)
-            assert error == ErrorCode.invalid_fetch_session_epoch
-            assert client.answered[world.key("t", 0, by_id=True)].records
-
-    asyncio.run(scenario())
+    async with fetch_world(tmp_path) as world:
+        await world.create_topic("t", replicas=(1,), partitions=2)
+        client = await settled_client(world, "t", 2)
+        waiting = world.handler.handle(
+            client.next_request(max_wait_ms=WAIT_MS), context_of(client.version)
+        )
+        assert not isinstance(waiting, list)
+        session = world.handler.sessions.find(client.session_id)
+        assert session is not None
+        world.handler.sessions.close(session)
+        assert client.take(await waiting) == 0
+        assert all(not world.replica("t", index).waiters for index in (0, 1))
+        assert await client.fetch() == NOT_FOUND
 
 
-def test_a_session_is_its_followers(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with fetch_world(tmp_path) as world:
-            await world.create_topic("t")
-            follower = await settled_client(world, "t", 1, replica_id=2)
-            for replica_id in (3, -1):
-                other = SessionClient(world, by_id=True, replica_id=replica_id)
-                other.session_id, other.epoch = follower.session_id, follower.epoch
-                assert await other.fetch() == NOT_FOUND
-            assert await follower.fetch() == 0
+async def test_the_next_request_of_a_session_ends_the_wait_of_the_one_before(
+    tmp_path: Path,
+) -> None:
+    async with fetch_world(tmp_path) as world:
+        await world.create_topic("t", replicas=(1,))
+        client = await settled_client(world, "t", 1)
+        first = world.handler.handle(
+            client.next_request(max_wait_ms=WAIT_MS), context_of(client.version)
+        )
+        assert not isinstance(first, list)
+        client.epoch += 1
+        second = world.handler.handle(
+            client.next_request(max_wait_ms=WAIT_MS),
+            context_of(client.version, correlation_id=2),
+        )
+        client.take(await first)
+        client.epoch -= 1
+        append(world.replica("t"))
+        assert not isinstance(second, list)
+        client.take(await second)
+        assert [bool(answer.records) for answer in client.answered.values()] == [True]
 
-    asyncio.run(scenario())
+
+async def test_a_waiting_request_that_cannot_be_answered_fails_alone(tmp_path: Path) -> None:
+    """Its records are lost on the disk. The next request of the session ends its wait."""
+    async with fetch_world(tmp_path) as world:
+        await world.create_topic("t", replicas=(1,))
+        client = await settled_client(world, "t", 1)
+        limits = {"max_wait_ms": WAIT_MS, "min_bytes": 10_000}
+        first = world.handler.handle(client.next_request(**limits), context_of(client.version))
+        assert isinstance(first, OwedReply)
+        append(world.replica("t"))
+        (path,) = world.replica("t").log.directory.glob("*.log")
+        os.truncate(path, path.stat().st_size - 1)
+        client.epoch += 1
+        second = world.handler.handle(
+            client.next_request(**limits), context_of(client.version, correlation_id=2)
+        )
+        assert isinstance(second, OwedReply)
+        with pytest.raises(OSError, match="ends before byte"):
+            await first
+        assert not second.is_settled
 
 
-def test_a_followers_new_registration_ends_its_session_and_vouches_for_nothing(
+async def test_a_request_that_waits_for_a_log_takes_no_wake_up_from_the_next_one(
+    tmp_path: Path,
+) -> None:
+    async with fetch_world(tmp_path) as world:
+        await world.create_topic("t", replicas=(1,))
+        client = await settled_client(world, "t", 1)
+        await world.create_topic("u", replicas=(1,), is_open=False)
+        client.want(world.key("u", 0, by_id=True), 0)
+        first = world.handler.handle(
+            client.next_request(max_wait_ms=WAIT_MS), context_of(client.version)
+        )
+        assert isinstance(first, TaskReply)  # The log is being opened.
+        client.epoch += 1
+        second = world.handler.handle(
+            client.next_request(max_wait_ms=WAIT_MS),
+            context_of(client.version, correlation_id=2),
+        )
+        assert not isinstance(second, list)
+        async with asyncio.timeout(10):
+            error = client.take(await first)
+            append(world.replica("t"))
+            client.take(await second)
+        assert error == ErrorCode.invalid_fetch_session_epoch
+        assert client.answered[world.key("t", 0, by_id=True)].records
+
+
+async def test_a_session_is_its_followers(tmp_path: Path) -> None:
+    async with fetch_world(tmp_path) as world:
+        await world.create_topic("t")
+        follower = await settled_client(world, "t", 1, replica_id=2)
+        for replica_id in (3, -1):
+            other = SessionClient(world, by_id=True, replica_id=replica_id)
+            other.session_id, other.epoch = follower.session_id, follower.epoch
+            assert await other.fetch() == NOT_FOUND
+        assert await follower.fetch() == 0
+
+
+async def test_a_followers_new_registration_ends_its_session_and_vouches_for_nothing(
     tmp_path: Path,
 ) -> None:
     """It registers again because its logs may be shorter than what the session knows of them."""
-
-    async def scenario() -> None:
-        async with fetch_world(tmp_path) as world:
-            await world.create_topic("t", partitions=2)
-            follower = await settled_client(world, "t", 2, replica_id=2)
-            before = world.view.image.brokers[2].version
-            await world.register(2)
-            assert world.view.image.brokers[2].version > before
-            assert await follower.fetch() == NOT_FOUND
-            for index in (0, 1):
-                leader = world.replica("t", index).leader
-                assert leader is not None
-                assert leader.followers[2].replica_epoch == before
-            assert len(world.handler.sessions) == 0
-
-    asyncio.run(scenario())
+    async with fetch_world(tmp_path) as world:
+        await world.create_topic("t", partitions=2)
+        follower = await settled_client(world, "t", 2, replica_id=2)
+        before = world.view.image.brokers[2].version
+        await world.register(2)
+        assert world.view.image.brokers[2].version > before
+        assert await follower.fetch() == NOT_FOUND
+        for index in (0, 1):
+            leader = world.replica("t", index).leader
+            assert leader is not None
+            assert leader.followers[2].replica_epoch == before
+        assert len(world.handler.sessions) == 0
 
 
-def test_a_session_that_grows_beyond_the_bound_ends(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        bounds = {"max_incremental_fetch_session_cache_partitions": 4}
-        async with fetch_world(tmp_path, **bounds) as world:
-            await world.create_topic("t", replicas=(1,), partitions=6)
-            client = await settled_client(world, "t", 3)
-            assert client.session_id
-            for index in range(6):
-                client.want(world.key("t", index, by_id=True), 0)
-            assert await client.fetch() == NOT_FOUND
-            assert len(world.handler.sessions) == 0
-            assert await client.fetch() == 0
-            assert client.session_id == 0
-            assert len(client.answered) == 6
-
-    asyncio.run(scenario())
+async def test_a_session_that_grows_beyond_the_bound_ends(tmp_path: Path) -> None:
+    bounds = {"max_incremental_fetch_session_cache_partitions": 4}
+    async with fetch_world(tmp_path, **bounds) as world:
+        await world.create_topic("t", replicas=(1,), partitions=6)
+        client = await settled_client(world, "t", 3)
+        assert client.session_id
+        for index in range(6):
+            client.want(world.key("t", index, by_id=True), 0)
+        assert await client.fetch() == NOT_FOUND
+        assert len(world.handler.sessions) == 0
+        assert await client.fetch() == 0
+        assert client.session_id == 0
+        assert len(client.answered) == 6
 
 
-def test_a_follower_of_an_earlier_registration_ends_no_session(tmp_path: Path) -> None:
+async def test_a_follower_of_an_earlier_registration_ends_no_session(tmp_path: Path) -> None:
     """A request of its earlier life may come late, and anyone may claim a broker's id."""
-
-    async def scenario() -> None:
-        async with fetch_world(tmp_path) as world:
-            await world.create_topic("t")
-            follower = await settled_client(world, "t", 1, replica_id=2)
-            for by_id, replica_epoch in ((False, -1), (True, world.view.image.brokers[2].version)):
-                claimant = SessionClient(world, replica_id=2, by_id=by_id)
-                claimant.want(world.key("t", 0, by_id=by_id), 0, leader_epoch=0)
-                claimant.replica_epoch = replica_epoch - int(by_id)
-                assert await claimant.fetch() == 0
-                assert await follower.fetch() == 0
-                assert await claimant.fetch() == 0
-
-    asyncio.run(scenario())
+    async with fetch_world(tmp_path) as world:
+        await world.create_topic("t")
+        follower = await settled_client(world, "t", 1, replica_id=2)
+        for by_id, replica_epoch in ((False, -1), (True, world.view.image.brokers[2].version)):
+            claimant = SessionClient(world, replica_id=2, by_id=by_id)
+            claimant.want(world.key("t", 0, by_id=by_id), 0, leader_epoch=0)
+            claimant.replica_epoch = replica_epoch - int(by_id)
+            assert await claimant.fetch() == 0
+            assert await follower.fetch() == 0
+            assert await claimant.fetch() == 0
 
 
 @pytest.mark.parametrize(("replica_id", "replica_epoch"), [(2, -1), (77, 1_000_000)])
-def test_who_is_no_registered_follower_takes_no_clients_place(
+async def test_who_is_no_registered_follower_takes_no_clients_place(
     tmp_path: Path, replica_id: int, replica_epoch: int
 ) -> None:
-    async def scenario() -> None:
-        bounds = {"max_incremental_fetch_session_cache_slots": 2}
-        async with fetch_world(tmp_path, **bounds) as world:
-            await world.create_topic("t", replicas=(1,))
-            clients = [await settled_client(world, "t", 1) for _ in range(2)]
-            claimant = SessionClient(world, replica_id=replica_id, by_id=True)
-            claimant.want(world.key("t", 0, by_id=True), 0, leader_epoch=0)
-            claimant.replica_epoch = replica_epoch
-            assert await claimant.fetch() == 0
-            assert claimant.session_id == 0
-            for client in clients:
-                assert await client.fetch() == 0
-
-    asyncio.run(scenario())
+    bounds = {"max_incremental_fetch_session_cache_slots": 2}
+    async with fetch_world(tmp_path, **bounds) as world:
+        await world.create_topic("t", replicas=(1,))
+        clients = [await settled_client(world, "t", 1) for _ in range(2)]
+        claimant = SessionClient(world, replica_id=replica_id, by_id=True)
+        claimant.want(world.key("t", 0, by_id=True), 0, leader_epoch=0)
+        claimant.replica_epoch = replica_epoch
+        assert await claimant.fetch() == 0
+        assert claimant.session_id == 0
+        for client in clients:
+            assert await client.fetch() == 0
 
 
-def test_what_a_session_would_keep_is_bounded(tmp_path: Path) -> None:
+async def test_what_a_session_would_keep_is_bounded(tmp_path: Path) -> None:
     """A topic's name and a rack come as long as a request is; no topic has such a name."""
 
     async def session_id_of(world: FetchWorld, name_size: int, rack_size: int) -> int:
@@ -462,75 +405,63 @@ def test_what_a_session_would_keep_is_bounded(tmp_path: Path) -> None:
         assert len(client.answered) == 1
         return client.session_id
 
-    async def scenario() -> None:
-        async with fetch_world(tmp_path) as world:
-            assert await session_id_of(world, TOPIC_NAME_LENGTH_MAX + 1, 0) == 0
-            assert await session_id_of(world, 1, RACK_SIZE_BYTES_MAX + 1) == 0
-            assert await session_id_of(world, TOPIC_NAME_LENGTH_MAX, RACK_SIZE_BYTES_MAX) != 0
-
-    asyncio.run(scenario())
+    async with fetch_world(tmp_path) as world:
+        assert await session_id_of(world, TOPIC_NAME_LENGTH_MAX + 1, 0) == 0
+        assert await session_id_of(world, 1, RACK_SIZE_BYTES_MAX + 1) == 0
+        assert await session_id_of(world, TOPIC_NAME_LENGTH_MAX, RACK_SIZE_BYTES_MAX) != 0
 
 
-def test_a_request_that_names_more_than_its_session_may_keep_ends_it(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with fetch_world(tmp_path) as world:
-            await world.create_topic("t", replicas=(1,))
-            for name_size, rack_size in (
-                (TOPIC_NAME_LENGTH_MAX + 1, 0),
-                (1, RACK_SIZE_BYTES_MAX + 1),
-            ):
-                client = SessionClient(world)
-                client.want((b"t", 0), 0)
-                await client.fetch()
-                assert client.session_id != 0
-                client.want((b"n" * name_size, 0), 0)
-                client.rack = b"r" * rack_size
-                assert await client.fetch() == NOT_FOUND
-                assert len(world.handler.sessions) == 0
-
-    asyncio.run(scenario())
+async def test_a_request_that_names_more_than_its_session_may_keep_ends_it(tmp_path: Path) -> None:
+    async with fetch_world(tmp_path) as world:
+        await world.create_topic("t", replicas=(1,))
+        for name_size, rack_size in (
+            (TOPIC_NAME_LENGTH_MAX + 1, 0),
+            (1, RACK_SIZE_BYTES_MAX + 1),
+        ):
+            client = SessionClient(world)
+            client.want((b"t", 0), 0)
+            await client.fetch()
+            assert client.session_id != 0
+            client.want((b"n" * name_size, 0), 0)
+            client.rack = b"r" * rack_size
+            assert await client.fetch() == NOT_FOUND
+            assert len(world.handler.sessions) == 0
 
 
-def test_a_follower_outside_of_the_isr_says_with_every_request_that_it_wants_in(
+async def test_a_follower_outside_of_the_isr_says_with_every_request_that_it_wants_in(
     tmp_path: Path,
 ) -> None:
-    async def scenario() -> None:
-        async with fetch_world(tmp_path) as world:
-            await world.create_topic("t")
-            follower = await settled_client(world, "t", 1, replica_id=2)
-            assert looks_at(world, follower) == 0
-            await world.change_partition("t", 0, isr=(1, 3))
-            leader = world.replica("t").leader
+    async with fetch_world(tmp_path) as world:
+        await world.create_topic("t")
+        follower = await settled_client(world, "t", 1, replica_id=2)
+        assert looks_at(world, follower) == 0
+        await world.change_partition("t", 0, isr=(1, 3))
+        leader = world.replica("t").leader
+        assert leader is not None
+        assert not leader.followers[2].wants_in
+        for _ in range(3):
+            await follower.fetch()
+            assert leader.followers[2].wants_in
+            assert looks_at(world, follower) == 1
+        await world.change_partition("t", 0, isr=(1, 2, 3))
+        await follower.fetch()
+        assert looks_at(world, follower) == 0
+
+
+async def test_a_followers_session_vouches_for_idle_partitions(tmp_path: Path) -> None:
+    async with fetch_world(tmp_path) as world:
+        await world.create_topic("t", partitions=2)
+        follower = await settled_client(world, "t", 2, replica_id=2)
+        world.now_ms += 3_600_000
+        await follower.fetch()
+        world.now_ms += 10
+        for index in (0, 1):
+            append(world.replica("t", index))
+            leader = world.replica("t", index).leader
             assert leader is not None
-            assert not leader.followers[2].wants_in
-            for _ in range(3):
-                await follower.fetch()
-                assert leader.followers[2].wants_in
-                assert looks_at(world, follower) == 1
-            await world.change_partition("t", 0, isr=(1, 2, 3))
-            await follower.fetch()
-            assert looks_at(world, follower) == 0
-
-    asyncio.run(scenario())
-
-
-def test_a_followers_session_vouches_for_idle_partitions(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with fetch_world(tmp_path) as world:
-            await world.create_topic("t", partitions=2)
-            follower = await settled_client(world, "t", 2, replica_id=2)
-            world.now_ms += 3_600_000
-            await follower.fetch()
-            world.now_ms += 10
-            for index in (0, 1):
-                append(world.replica("t", index))
-                leader = world.replica("t", index).leader
-                assert leader is not None
-                assert leader.followers[2].last_caught_up_ms == world.now_ms - 10
-            del follower.wanted[world.key("t", 1, by_id=True)]
-            await follower.fetch()
-            leader = world.replica("t", 1).leader
-            assert leader is not None
-            assert leader.followers[2].contact is None
-
-    asyncio.run(scenario())
+            assert leader.followers[2].last_caught_up_ms == world.now_ms - 10
+        del follower.wanted[world.key("t", 1, by_id=True)]
+        await follower.fetch()
+        leader = world.replica("t", 1).leader
+        assert leader is not None
+        assert leader.followers[2].contact is None

@@ -119,76 +119,63 @@ def error_of(answer: Any) -> ErrorCode:
     return ErrorCode(answer.error_code)
 
 
-def test_what_waits_is_bounded_and_the_rest_is_told_to_come_again(
+async def test_what_waits_is_bounded_and_the_rest_is_told_to_come_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(produce, "HELD_BYTES_MAX", 1_000)
 
-    async def main() -> None:
-        async with led_node(tmp_path) as node:
-            await node.create_topic(replicas=(1,), **{"cleanup.policy": "compact"})
-            first = send(node)
-            assert isinstance(first, HeldReply)
-            refused = _answer(0, PRODUCE_VERSION, send(node))
-            assert error_of(refused) is ErrorCode.request_timed_out
-            assert error_of(await _answer(0, PRODUCE_VERSION, first)) is ErrorCode.none
-            await asyncio.sleep(0)
-            # One is always let through, however large.
-            assert error_of(await _answer(0, PRODUCE_VERSION, send(node))) is ErrorCode.none
-            assert node.replica().log.log_end_offset == 2 * HEAVY_RECORDS
-
-    asyncio.run(main())
+    async with led_node(tmp_path) as node:
+        await node.create_topic(replicas=(1,), **{"cleanup.policy": "compact"})
+        first = send(node)
+        assert isinstance(first, HeldReply)
+        refused = _answer(0, PRODUCE_VERSION, send(node))
+        assert error_of(refused) is ErrorCode.request_timed_out
+        assert error_of(await _answer(0, PRODUCE_VERSION, first)) is ErrorCode.none
+        await asyncio.sleep(0)
+        # One is always let through, however large.
+        assert error_of(await _answer(0, PRODUCE_VERSION, send(node))) is ErrorCode.none
+        assert node.replica().log.log_end_offset == 2 * HEAVY_RECORDS
 
 
-def test_a_topic_that_becomes_compacted_meanwhile_has_the_batch_looked_at_again(
+async def test_a_topic_that_becomes_compacted_meanwhile_has_the_batch_looked_at_again(
     tmp_path: Path,
 ) -> None:
-    async def main() -> None:
-        async with led_node(tmp_path) as node:
-            await node.create_topic(replicas=(1,), **{"compression.type": "gzip"})
-            waiting = send(node, key=None)
-            assert isinstance(waiting, HeldReply)
-            await change_topic(node, **{"cleanup.policy": "compact"})
-            answer = await _answer(0, PRODUCE_VERSION, waiting)
-            assert error_of(answer) is ErrorCode.invalid_record
-
-    asyncio.run(main())
+    async with led_node(tmp_path) as node:
+        await node.create_topic(replicas=(1,), **{"compression.type": "gzip"})
+        waiting = send(node, key=None)
+        assert isinstance(waiting, HeldReply)
+        await change_topic(node, **{"cleanup.policy": "compact"})
+        answer = await _answer(0, PRODUCE_VERSION, waiting)
+        assert error_of(answer) is ErrorCode.invalid_record
 
 
-def test_a_leader_that_was_fenced_meanwhile_appends_nothing(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with led_node(tmp_path) as node:
-            await node.create_topic(replicas=(1,), **{"cleanup.policy": "compact"})
-            waiting = send(node)
-            node.may_serve = False
-            answer = await _answer(0, PRODUCE_VERSION, waiting)
-            assert error_of(answer) is ErrorCode.not_leader_or_follower
-            assert node.replica().log.log_end_offset == 0
-
-    asyncio.run(main())
+async def test_a_leader_that_was_fenced_meanwhile_appends_nothing(tmp_path: Path) -> None:
+    async with led_node(tmp_path) as node:
+        await node.create_topic(replicas=(1,), **{"cleanup.policy": "compact"})
+        waiting = send(node)
+        node.may_serve = False
+        answer = await _answer(0, PRODUCE_VERSION, waiting)
+        assert error_of(answer) is ErrorCode.not_leader_or_follower
+        assert node.replica().log.log_end_offset == 0
 
 
-def test_a_heavy_batch_that_begins_a_transaction_is_looked_at_elsewhere_only(
+async def test_a_heavy_batch_that_begins_a_transaction_is_looked_at_elsewhere_only(
     tmp_path: Path,
 ) -> None:
     """However long the coordinator takes: the loop's thread looks at no record."""
-
-    async def main() -> None:
-        async with led_node(tmp_path) as node:
-            await node.create_topic(replicas=(1,), **{"cleanup.policy": "compact"})
-            handler, batch = transactional_handler(node), transactional_batch(VERY_HEAVY_RECORDS)
-            config = TopicConfig(cleanup_policy=("compact",))
-            began = time.thread_time()
-            check_produced(batch, config, now_ms=NOW_MS)
-            of_one_look = time.thread_time() - began
-            began = time.thread_time()
-            answer = await send_transactional(handler, batch)
-            assert time.thread_time() - began < of_one_look / 2
-            assert error_of(answer) is ErrorCode.none
-            assert node.replica().log.log_end_offset == VERY_HEAVY_RECORDS
-            handler.close()
-
-    asyncio.run(main())
+    async with led_node(tmp_path) as node:
+        await node.create_topic(replicas=(1,), **{"cleanup.policy": "compact"})
+        handler, batch = transactional_handler(node), transactional_batch(VERY_HEAVY_RECORDS)
+        config = TopicConfig(cleanup_policy=("compact",))
+        began = time.thread_time()
+        check_produced(batch, config, now_ms=NOW_MS)
+        of_one_look = time.thread_time() - began
+        began = time.thread_time()
+        answer = await send_transactional(handler, batch)
+        assert time.thread_time() - began < of_one_look / 2
+        assert error_of(answer) is ErrorCode.none
+        assert node.replica().log.log_end_offset == VERY_HEAVY_RECORDS
+        handler.close()
 
 
 @pytest.mark.parametrize(
@@ -196,81 +183,70 @@ def test_a_heavy_batch_that_begins_a_transaction_is_looked_at_elsewhere_only(
     [(10, ErrorCode.invalid_record), (VERY_HEAVY_RECORDS, ErrorCode.request_timed_out)],
 )
 @pytest.mark.parametrize("codec", ["producer", "gzip"])  # with gzip it is looked at before, too
-def test_what_was_found_out_under_other_settings_does_not_count(
+async def test_what_was_found_out_under_other_settings_does_not_count(
     tmp_path: Path, count: int, expected: ErrorCode, codec: str
 ) -> None:
     """A batch without keys never gets into a compacted log, and a heavy one is not looked at."""
+    async with led_node(tmp_path) as node:
+        await node.create_topic(replicas=(1,), **{"compression.type": codec})
 
-    async def main() -> None:
-        async with led_node(tmp_path) as node:
-            await node.create_topic(replicas=(1,), **{"compression.type": codec})
+        async def become_compacted() -> None:
+            await change_topic(node, **{"cleanup.policy": "compact"})
 
-            async def become_compacted() -> None:
-                await change_topic(node, **{"cleanup.policy": "compact"})
-
-            handler = transactional_handler(node, become_compacted)
-            answer = await send_transactional(handler, transactional_batch(count, key=None))
-            assert error_of(answer) is expected
-            assert node.replica().log.log_end_offset == 0
-            handler.close()
-
-    asyncio.run(main())
+        handler = transactional_handler(node, become_compacted)
+        answer = await send_transactional(handler, transactional_batch(count, key=None))
+        assert error_of(answer) is expected
+        assert node.replica().log.log_end_offset == 0
+        handler.close()
 
 
 @pytest.mark.parametrize("fault", ["size", "crc"])
-def test_a_heavy_batch_that_its_header_refuses_waits_for_nobody(tmp_path: Path, fault: str) -> None:
-    async def main() -> None:
-        async with led_node(tmp_path) as node:
-            configs = {"cleanup.policy": "compact", "max.message.bytes": "20000"}
-            await node.create_topic(replicas=(1,), **configs)
-            batch, expected = a_batch_of(HEAVY_RECORDS, b"x"), ErrorCode.corrupt_message
-            if fault == "size":
-                batch = a_batch_of(HEAVY_RECORDS, os.urandom(20_000))
-                expected = ErrorCode.message_too_large
-            batch[-1] ^= 1
-            answer = produce_each(node.produce, batch)
-            assert isinstance(answer, list)
-            assert errors_of(answer) == [expected]
-
-    asyncio.run(main())
+async def test_a_heavy_batch_that_its_header_refuses_waits_for_nobody(
+    tmp_path: Path, fault: str
+) -> None:
+    async with led_node(tmp_path) as node:
+        configs = {"cleanup.policy": "compact", "max.message.bytes": "20000"}
+        await node.create_topic(replicas=(1,), **configs)
+        batch, expected = a_batch_of(HEAVY_RECORDS, b"x"), ErrorCode.corrupt_message
+        if fault == "size":
+            batch = a_batch_of(HEAVY_RECORDS, os.urandom(20_000))
+            expected = ErrorCode.message_too_large
+        batch[-1] ^= 1
+        answer = produce_each(node.produce, batch)
+        assert isinstance(answer, list)
+        assert errors_of(answer) == [expected]
 
 
 @pytest.mark.parametrize("codec", ["producer", "gzip"])
-def test_of_a_batch_that_is_too_large_no_copy_is_made_for_those_that_wait(
+async def test_of_a_batch_that_is_too_large_no_copy_is_made_for_those_that_wait(
     tmp_path: Path, codec: str
 ) -> None:
-    async def main() -> None:
-        async with led_node(tmp_path) as node:
-            configs = {"cleanup.policy": "compact", "compression.type": codec}
-            await node.create_topic(replicas=(1,), **configs)
-            large = [a_batch_of(1, os.urandom(3_000_000)) for _ in range(2)]
-            batches = [large[0], a_batch_of(HEAVY_RECORDS), large[1]]
-            tracemalloc.start()
-            answer = produce_each(node.produce, *batches)
-            assert isinstance(answer, HeldReply)
-            reply = await answer
-            _, most_bytes = tracemalloc.get_traced_memory()
-            tracemalloc.stop()
-            too_large = ErrorCode.message_too_large
-            assert errors_of(reply) == [too_large, ErrorCode.none, too_large]
-            assert most_bytes < 2_000_000
-            assert node.replica().log.log_end_offset == HEAVY_RECORDS
-
-    asyncio.run(main())
+    async with led_node(tmp_path) as node:
+        configs = {"cleanup.policy": "compact", "compression.type": codec}
+        await node.create_topic(replicas=(1,), **configs)
+        large = [a_batch_of(1, os.urandom(3_000_000)) for _ in range(2)]
+        batches = [large[0], a_batch_of(HEAVY_RECORDS), large[1]]
+        tracemalloc.start()
+        answer = produce_each(node.produce, *batches)
+        assert isinstance(answer, HeldReply)
+        reply = await answer
+        _, most_bytes = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        too_large = ErrorCode.message_too_large
+        assert errors_of(reply) == [too_large, ErrorCode.none, too_large]
+        assert most_bytes < 2_000_000
+        assert node.replica().log.log_end_offset == HEAVY_RECORDS
 
 
-def test_for_a_client_that_has_left_nothing_is_looked_into_unless_it_wants_no_answer(
+async def test_for_a_client_that_has_left_nothing_is_looked_into_unless_it_wants_no_answer(
     tmp_path: Path,
 ) -> None:
-    async def main() -> None:
-        async with led_node(tmp_path) as node:
-            await node.create_topic(replicas=(1,), **{"cleanup.policy": "compact"})
-            under_way, *behind = [send(node) for _ in range(6)]
-            without_answer = send(node, acks=0)
-            await asyncio.sleep(0.05)
-            for held in (under_way, *behind, without_answer):
-                held.give_up()  # as the connection does when it is closed
-            assert error_of(await _answer(0, PRODUCE_VERSION, send(node))) is ErrorCode.none
-            assert node.replica().log.log_end_offset == 2 * HEAVY_RECORDS
-
-    asyncio.run(main())
+    async with led_node(tmp_path) as node:
+        await node.create_topic(replicas=(1,), **{"cleanup.policy": "compact"})
+        under_way, *behind = [send(node) for _ in range(6)]
+        without_answer = send(node, acks=0)
+        await asyncio.sleep(0.05)
+        for held in (under_way, *behind, without_answer):
+            held.give_up()  # as the connection does when it is closed
+        assert error_of(await _answer(0, PRODUCE_VERSION, send(node))) is ErrorCode.none
+        assert node.replica().log.log_end_offset == 2 * HEAVY_RECORDS

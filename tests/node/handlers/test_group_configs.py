@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -41,51 +40,47 @@ async def resources(node: Node, *types: int) -> list[tuple[int, str]]:
     return [(one.resource_type, one.resource_name) for one in answer.config_resources]
 
 
-def test_every_setting_of_a_group_that_is_not_there_is_described(tmp_path: Path) -> None:
-    async def main() -> None:
-        static = NodeConfig(group_share_session_timeout_ms=50_000)
-        async with cluster(tmp_path, static=static) as (node,):
+async def test_every_setting_of_a_group_that_is_not_there_is_described(tmp_path: Path) -> None:
+    static = NodeConfig(group_share_session_timeout_ms=50_000)
+    async with cluster(tmp_path, static=static) as (node,):
+        found = await shown(node, GROUP, "g")
+        assert set(found) == set(settings_of(GroupConfig))
+        assert found["share.auto.offset.reset"] == ("latest", BUILT_IN)
+        assert found["share.isolation.level"] == ("read_uncommitted", BUILT_IN)
+        assert found["share.session.timeout.ms"] == ("50000", BUILT_IN)
+        result = await describe(
+            node, GROUP, "g", keys=[SESSION], include_synonyms=True, include_documentation=True
+        )
+        (config,) = result.configs
+        assert config.documentation == settings_of(GroupConfig)[SESSION].doc
+        assert [(s.name, s.value, s.source) for s in config.synonyms] == [
+            (SESSION, "45000", BUILT_IN)
+        ]
+
+
+async def test_what_is_set_for_a_group_is_seen_by_every_node_until_it_is_deleted(
+    tmp_path: Path,
+) -> None:
+    async with cluster(tmp_path, nodes=2) as (one, other):
+        await alter(one, GROUP, "g", (SESSION, SET, " 50000 "), (HEARTBEAT, SET, "7000"))
+        for node in (one, other):
             found = await shown(node, GROUP, "g")
-            assert set(found) == set(settings_of(GroupConfig))
-            assert found["share.auto.offset.reset"] == ("latest", BUILT_IN)
-            assert found["share.isolation.level"] == ("read_uncommitted", BUILT_IN)
-            assert found["share.session.timeout.ms"] == ("50000", BUILT_IN)
-            result = await describe(
-                node, GROUP, "g", keys=[SESSION], include_synonyms=True, include_documentation=True
-            )
-            (config,) = result.configs
-            assert config.documentation == settings_of(GroupConfig)[SESSION].doc
-            assert [(s.name, s.value, s.source) for s in config.synonyms] == [
-                (SESSION, "45000", BUILT_IN)
-            ]
-
-    asyncio.run(main())
-
-
-def test_what_is_set_for_a_group_is_seen_by_every_node_until_it_is_deleted(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with cluster(tmp_path, nodes=2) as (one, other):
-            await alter(one, GROUP, "g", (SESSION, SET, " 50000 "), (HEARTBEAT, SET, "7000"))
-            for node in (one, other):
-                found = await shown(node, GROUP, "g")
-                assert found[SESSION] == ("50000", OF_GROUP)
-                assert found[HEARTBEAT] == ("7000", OF_GROUP)
-                assert (await shown(node, GROUP, "h"))[SESSION] == ("45000", BUILT_IN)
-                config = node.view.image.group_config("g", NodeConfig())
-                assert config.consumer_session_timeout_ms == 50_000
-            await alter(other, GROUP, "g", (SESSION, DELETE, None))
-            assert (await shown(one, GROUP, "g"))[SESSION] == ("45000", BUILT_IN)
-            assert (await shown(one, GROUP, "g"))[HEARTBEAT] == ("7000", OF_GROUP)
-            assert (await replace(one, "g", share_isolation_level="read_committed")).error_code is (
-                ErrorCode.none
-            )
-            assert (await shown(other, GROUP, "g"))[HEARTBEAT] == ("5000", BUILT_IN)
-            assert await resources(other, GROUP) == [(GROUP, "g")]
-            await replace(one, "g")
-            assert (await other.view.refresh()).group_configs == {}
-            assert await resources(other, GROUP) == []
-
-    asyncio.run(main())
+            assert found[SESSION] == ("50000", OF_GROUP)
+            assert found[HEARTBEAT] == ("7000", OF_GROUP)
+            assert (await shown(node, GROUP, "h"))[SESSION] == ("45000", BUILT_IN)
+            config = node.view.image.group_config("g", NodeConfig())
+            assert config.consumer_session_timeout_ms == 50_000
+        await alter(other, GROUP, "g", (SESSION, DELETE, None))
+        assert (await shown(one, GROUP, "g"))[SESSION] == ("45000", BUILT_IN)
+        assert (await shown(one, GROUP, "g"))[HEARTBEAT] == ("7000", OF_GROUP)
+        assert (await replace(one, "g", share_isolation_level="read_committed")).error_code is (
+            ErrorCode.none
+        )
+        assert (await shown(other, GROUP, "g"))[HEARTBEAT] == ("5000", BUILT_IN)
+        assert await resources(other, GROUP) == [(GROUP, "g")]
+        await replace(one, "g")
+        assert (await other.view.refresh()).group_configs == {}
+        assert await resources(other, GROUP) == []
 
 
 @pytest.mark.parametrize(
@@ -107,78 +102,63 @@ def test_what_is_set_for_a_group_is_seen_by_every_node_until_it_is_deleted(tmp_p
         ("retention.ms", "5", "unknown setting"),
     ],
 )
-def test_a_value_out_of_bounds_is_refused_and_changes_nothing(
+async def test_a_value_out_of_bounds_is_refused_and_changes_nothing(
     tmp_path: Path, name: str, value: str, message: str
 ) -> None:
-    async def main() -> None:
-        async with cluster(tmp_path) as (node,):
-            good = ("share.isolation.level", SET, "read_committed")
-            if name == good[0]:
-                good = ("share.auto.offset.reset", SET, "earliest")
-            response = await alter(node, GROUP, "g", good, (name, SET, value))
-            assert response.error_code is ErrorCode.invalid_config
-            assert message in response.error_message
-            response = await replace(node, "g", **{name.replace(".", "_"): value})
-            assert response.error_code is ErrorCode.invalid_config
-            assert (await node.view.refresh()).group_configs == {}
-
-    asyncio.run(main())
+    async with cluster(tmp_path) as (node,):
+        good = ("share.isolation.level", SET, "read_committed")
+        if name == good[0]:
+            good = ("share.auto.offset.reset", SET, "earliest")
+        response = await alter(node, GROUP, "g", good, (name, SET, value))
+        assert response.error_code is ErrorCode.invalid_config
+        assert message in response.error_message
+        response = await replace(node, "g", **{name.replace(".", "_"): value})
+        assert response.error_code is ErrorCode.invalid_config
+        assert (await node.view.refresh()).group_configs == {}
 
 
-def test_the_bounds_are_the_nodes(tmp_path: Path) -> None:
+async def test_the_bounds_are_the_nodes(tmp_path: Path) -> None:
     """And a node whose own default breaks its bounds still lets groups set something else."""
-
-    async def main() -> None:
-        static = NodeConfig(
-            group_consumer_session_timeout_ms=1000,
-            group_consumer_heartbeat_interval_ms=100,
-            group_consumer_min_heartbeat_interval_ms=50,
-            group_consumer_min_session_timeout_ms=2000,
-        )
-        async with cluster(tmp_path, static=static) as (node,):
-            response = await alter(node, GROUP, "g", (HEARTBEAT, SET, "60"))
-            assert response.error_code is ErrorCode.none
-            response = await alter(node, GROUP, "g", (HEARTBEAT, SET, "1000"))
-            assert response.error_code is ErrorCode.invalid_config
-            assert f"{SESSION} must be greater than {HEARTBEAT}" in response.error_message
-            response = await alter(
-                node, GROUP, "g", (HEARTBEAT, SET, "1000"), (SESSION, SET, "2000")
-            )
-            assert response.error_code is ErrorCode.none
-
-    asyncio.run(main())
+    static = NodeConfig(
+        group_consumer_session_timeout_ms=1000,
+        group_consumer_heartbeat_interval_ms=100,
+        group_consumer_min_heartbeat_interval_ms=50,
+        group_consumer_min_session_timeout_ms=2000,
+    )
+    async with cluster(tmp_path, static=static) as (node,):
+        response = await alter(node, GROUP, "g", (HEARTBEAT, SET, "60"))
+        assert response.error_code is ErrorCode.none
+        response = await alter(node, GROUP, "g", (HEARTBEAT, SET, "1000"))
+        assert response.error_code is ErrorCode.invalid_config
+        assert f"{SESSION} must be greater than {HEARTBEAT}" in response.error_message
+        response = await alter(node, GROUP, "g", (HEARTBEAT, SET, "1000"), (SESSION, SET, "2000"))
+        assert response.error_code is ErrorCode.none
 
 
-def test_a_group_is_named(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with cluster(tmp_path) as (node,):
-            described = await describe(node, GROUP, "")
-            altered = await alter(node, GROUP, "", (SESSION, SET, "50000"))
-            replaced = await replace(node, "")
-            for answer in (described, altered, replaced):
-                assert answer.error_code is ErrorCode.invalid_request
-            assert "must not be empty" in described.error_message
-            assert altered.error_message == "Default group resources are not allowed."
-            long = await alter(node, GROUP, "x" * 3000, (SESSION, SET, "50000"))
-            assert long.error_code is ErrorCode.invalid_group_id
-
-    asyncio.run(main())
+async def test_a_group_is_named(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as (node,):
+        described = await describe(node, GROUP, "")
+        altered = await alter(node, GROUP, "", (SESSION, SET, "50000"))
+        replaced = await replace(node, "")
+        for answer in (described, altered, replaced):
+            assert answer.error_code is ErrorCode.invalid_request
+        assert "must not be empty" in described.error_message
+        assert altered.error_message == "Default group resources are not allowed."
+        long = await alter(node, GROUP, "x" * 3000, (SESSION, SET, "50000"))
+        assert long.error_code is ErrorCode.invalid_group_id
 
 
-def test_resources_that_have_settings_are_listed_by_their_type(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with cluster(tmp_path) as (node,):
-            await create(node, "a")
-            await alter(node, GROUP, "g", (SESSION, SET, "50000"))
-            assert await resources(node, GROUP) == [(GROUP, "g")]
-            assert await resources(node, 2) == [(2, "a")]
-            assert await resources(node, BROKER) == [(BROKER, "1")]
-            assert await resources(node, CLIENT_METRICS, 8) == []
-            assert sorted(await resources(node)) == [(2, "a"), (BROKER, "1"), (GROUP, "g")]
-            answer = await node.ask(LIST, 1, resource_types=[GROUP, 99])
-            assert answer.error_code is ErrorCode.unsupported_version
-            assert answer.config_resources == ()
-            oldest = await node.ask(LIST, 0)
-            assert (oldest.error_code, oldest.config_resources) == (ErrorCode.none, ())
-
-    asyncio.run(main())
+async def test_resources_that_have_settings_are_listed_by_their_type(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as (node,):
+        await create(node, "a")
+        await alter(node, GROUP, "g", (SESSION, SET, "50000"))
+        assert await resources(node, GROUP) == [(GROUP, "g")]
+        assert await resources(node, 2) == [(2, "a")]
+        assert await resources(node, BROKER) == [(BROKER, "1")]
+        assert await resources(node, CLIENT_METRICS, 8) == []
+        assert sorted(await resources(node)) == [(2, "a"), (BROKER, "1"), (GROUP, "g")]
+        answer = await node.ask(LIST, 1, resource_types=[GROUP, 99])
+        assert answer.error_code is ErrorCode.unsupported_version
+        assert answer.config_resources == ()
+        oldest = await node.ask(LIST, 0)
+        assert (oldest.error_code, oldest.config_resources) == (ErrorCode.none, ())

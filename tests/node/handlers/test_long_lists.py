@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -37,39 +36,33 @@ def _turns_as_short_as_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("version", [12, 13])
 @pytest.mark.parametrize("also", [[], [{"name": "unknown"}]])
-def test_no_turn_of_the_loop_is_about_all_partitions_of_a_topic(
+async def test_no_turn_of_the_loop_is_about_all_partitions_of_a_topic(
     tmp_path: Path, version: int, also: list[dict[str, str]]
 ) -> None:
-    async def main() -> None:
-        async with cluster(tmp_path) as (node,):
-            new = {"num_partitions": COUNT, "replication_factor": 1}
-            topics = [{"name": "wide", "assignments": [], "configs": [], **new}]
-            await node.ask(19, 7, topics=topics, timeout=timedelta(seconds=60))
-            newest: Any = load_request_schema(3, 13)
-            wanted = make(newest, {"topics": [{"name": "wide"}, *also]})
-            await node.handle(3, version, make(newest, {"topics": also}))  # what is loaded once
-            with loop_turns() as turns:
-                await node.handle(3, version, wanted)
-            share = turns.longest_seconds / turns.total_seconds
-            print(f"{turns.longest_seconds * 1000:.1f} ms, {share:.2%}")
-            assert share < LONGEST_SHARE_MAX, turns.longest
-
-    asyncio.run(main())
+    async with cluster(tmp_path) as (node,):
+        new = {"num_partitions": COUNT, "replication_factor": 1}
+        topics = [{"name": "wide", "assignments": [], "configs": [], **new}]
+        await node.ask(19, 7, topics=topics, timeout=timedelta(seconds=60))
+        newest: Any = load_request_schema(3, 13)
+        wanted = make(newest, {"topics": [{"name": "wide"}, *also]})
+        await node.handle(3, version, make(newest, {"topics": also}))  # what is loaded once
+        with loop_turns() as turns:
+            await node.handle(3, version, wanted)
+        share = turns.longest_seconds / turns.total_seconds
+        print(f"{turns.longest_seconds * 1000:.1f} ms, {share:.2%}")
+        assert share < LONGEST_SHARE_MAX, turns.longest
 
 
 @pytest.mark.parametrize(("api_key", "version", "name"), LISTS)
-def test_no_turn_of_the_loop_is_about_all_elements_of_a_list(
+async def test_no_turn_of_the_loop_is_about_all_elements_of_a_list(
     tmp_path: Path, api_key: int, version: int, name: str
 ) -> None:
-    async def main() -> None:
-        static = NodeConfig(auto_create_topics_enable=False)
-        async with cluster(tmp_path, static=static) as (node,):
-            few, many = (dict(messages_with(n, api_key, version))[name] for n in (10, COUNT))
-            await node.handle(api_key, version, few)  # what is loaded once
-            with loop_turns() as turns:
-                await node.handle(api_key, version, many)
-            share = turns.longest_seconds / turns.total_seconds
-            print(f"{turns.longest_seconds * 1000:.1f} ms, {share:.2%}")
-            assert share < LONGEST_SHARE_MAX, turns.longest
-
-    asyncio.run(main())
+    static = NodeConfig(auto_create_topics_enable=False)
+    async with cluster(tmp_path, static=static) as (node,):
+        few, many = (dict(messages_with(n, api_key, version))[name] for n in (10, COUNT))
+        await node.handle(api_key, version, few)  # what is loaded once
+        with loop_turns() as turns:
+            await node.handle(api_key, version, many)
+        share = turns.longest_seconds / turns.total_seconds
+        print(f"{turns.longest_seconds * 1000:.1f} ms, {share:.2%}")
+        assert share < LONGEST_SHARE_MAX, turns.longest

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -68,46 +67,40 @@ async def create(node: Node) -> Any:
     [StoreUnavailable("away"), OutcomeUnknown("who knows"), VersionConflict([("topic", "t")])],
     ids=lambda failure: type(failure).__name__,
 )
-def test_changes_that_could_not_be_stored_may_be_tried_again(
+async def test_changes_that_could_not_be_stored_may_be_tried_again(
     tmp_path: Path, failure: Exception
 ) -> None:
-    async def run() -> None:
-        store, node = await one_node(tmp_path)
-        assert await create(node) is ErrorCode.none
-        store.commit_failure = failure
-        alteration = {"name": "retention.ms", "config_operation": 0, "value": "5000"}
-        resource = {"resource_type": 2, "resource_name": "t", "configs": [alteration]}
-        new = {**NEW_TOPIC, "name": "u"}
-        created = (await node.ask(19, 7, topics=[new], validate_only=False)).topics[0]
-        altered = (await node.ask(44, 1, resources=[resource], validate_only=False)).responses[0]
-        deleted = (await node.ask(20, 5, topic_names=["t"])).responses[0]
-        widened = {"name": "t", "count": 3, "assignments": None}
-        more = (await node.ask(37, 3, topics=[widened], validate_only=False)).results[0]
-        for answer in (created, altered, deleted, more):
-            assert answer.error_code is ErrorCode.request_timed_out
-            assert answer.error_code.retriable
-        store.commit_failure = None
-        image = await node.view.refresh()
-        assert list(image.topics) == ["t"]
-        assert dict(image.topics["t"].configs) == {}
-        assert image.topics["t"].partition_count == 1
-        await store.close()
-
-    asyncio.run(run())
+    store, node = await one_node(tmp_path)
+    assert await create(node) is ErrorCode.none
+    store.commit_failure = failure
+    alteration = {"name": "retention.ms", "config_operation": 0, "value": "5000"}
+    resource = {"resource_type": 2, "resource_name": "t", "configs": [alteration]}
+    new = {**NEW_TOPIC, "name": "u"}
+    created = (await node.ask(19, 7, topics=[new], validate_only=False)).topics[0]
+    altered = (await node.ask(44, 1, resources=[resource], validate_only=False)).responses[0]
+    deleted = (await node.ask(20, 5, topic_names=["t"])).responses[0]
+    widened = {"name": "t", "count": 3, "assignments": None}
+    more = (await node.ask(37, 3, topics=[widened], validate_only=False)).results[0]
+    for answer in (created, altered, deleted, more):
+        assert answer.error_code is ErrorCode.request_timed_out
+        assert answer.error_code.retriable
+    store.commit_failure = None
+    image = await node.view.refresh()
+    assert list(image.topics) == ["t"]
+    assert dict(image.topics["t"].configs) == {}
+    assert image.topics["t"].partition_count == 1
+    await store.close()
 
 
-def test_a_topic_that_was_stored_is_created_even_if_the_store_is_away_at_once(
+async def test_a_topic_that_was_stored_is_created_even_if_the_store_is_away_at_once(
     tmp_path: Path,
 ) -> None:
-    async def run() -> None:
-        store, node = await one_node(tmp_path)
-        store.is_away_after_commit = True
-        assert await create(node) is ErrorCode.none
-        store.is_unreadable = store.is_away_after_commit = False
-        assert list((await node.view.refresh()).topics) == ["t"]
-        await store.close()
-
-    asyncio.run(run())
+    store, node = await one_node(tmp_path)
+    store.is_away_after_commit = True
+    assert await create(node) is ErrorCode.none
+    store.is_unreadable = store.is_away_after_commit = False
+    assert list((await node.view.refresh()).topics) == ["t"]
+    await store.close()
 
 
 def test_a_consumer_tries_again_when_a_store_is_away() -> None:

@@ -27,20 +27,17 @@ async def inspector() -> AsyncIterator[BatchInspector]:
         await running.close()
 
 
-def test_a_batch_is_sent_without_a_copy_of_the_whole() -> None:
-    async def main() -> None:
-        record = Record(0, NOW_MS, b"k", os.urandom(LARGE_BYTES), ())
-        batch = memoryview(bytearray(build_batch([record])))
-        async with inspector() as running:
-            tracemalloc.start()
-            checked, headers = await running.check(batch, COMPACTED, now_ms=NOW_MS, host="h")
-            _, most_bytes = tracemalloc.get_traced_memory()
-            tracemalloc.stop()
-        assert checked is batch
-        assert [header.record_count for _, header in headers] == [1]
-        assert most_bytes < LARGE_BYTES / 10
-
-    asyncio.run(main())
+async def test_a_batch_is_sent_without_a_copy_of_the_whole() -> None:
+    record = Record(0, NOW_MS, b"k", os.urandom(LARGE_BYTES), ())
+    batch = memoryview(bytearray(build_batch([record])))
+    async with inspector() as running:
+        tracemalloc.start()
+        checked, headers = await running.check(batch, COMPACTED, now_ms=NOW_MS, host="h")
+        _, most_bytes = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    assert checked is batch
+    assert [header.record_count for _, header in headers] == [1]
+    assert most_bytes < LARGE_BYTES / 10
 
 
 def heavy_batch(count: int = 20_000) -> memoryview:
@@ -48,36 +45,30 @@ def heavy_batch(count: int = 20_000) -> memoryview:
     return memoryview(bytearray(build_batch(records)))
 
 
-def test_hosts_take_turns_however_much_one_of_them_sends() -> None:
-    async def main() -> None:
-        batch, done = heavy_batch(), []
+async def test_hosts_take_turns_however_much_one_of_them_sends() -> None:
+    batch, done = heavy_batch(), []
 
-        async with inspector() as running:
+    async with inspector() as running:
 
-            async def check(host: str) -> None:
-                await running.check(batch, COMPACTED, now_ms=NOW_MS, host=host)
-                done.append(host)
+        async def check(host: str) -> None:
+            await running.check(batch, COMPACTED, now_ms=NOW_MS, host=host)
+            done.append(host)
 
-            await asyncio.gather(*map(check, ["many"] * 6 + ["one", "other"]))
-        assert done[:5] == ["many", "many", "one", "other", "many"]
-
-    asyncio.run(main())
+        await asyncio.gather(*map(check, ["many"] * 6 + ["one", "other"]))
+    assert done[:5] == ["many", "many", "one", "other", "many"]
 
 
-def test_a_caller_that_gives_up_leaves_the_line_and_the_process_to_the_others() -> None:
-    async def main() -> None:
-        batch = heavy_batch()
-        async with inspector() as running:
-            callers = [
-                asyncio.create_task(running.check(batch, COMPACTED, now_ms=NOW_MS, host="many"))
-                for _ in range(6)
-            ]
-            await asyncio.sleep(0.05)
-            for caller in callers:
-                caller.cancel()
-            checked, _ = await running.check(batch, COMPACTED, now_ms=NOW_MS, host="one")
-            assert checked is batch
-            await asyncio.gather(*callers, return_exceptions=True)
-            assert all(caller.cancelled() for caller in callers)
-
-    asyncio.run(main())
+async def test_a_caller_that_gives_up_leaves_the_line_and_the_process_to_the_others() -> None:
+    batch = heavy_batch()
+    async with inspector() as running:
+        callers = [
+            asyncio.create_task(running.check(batch, COMPACTED, now_ms=NOW_MS, host="many"))
+            for _ in range(6)
+        ]
+        await asyncio.sleep(0.05)
+        for caller in callers:
+            caller.cancel()
+        checked, _ = await running.check(batch, COMPACTED, now_ms=NOW_MS, host="one")
+        assert checked is batch
+        await asyncio.gather(*callers, return_exceptions=True)
+        assert all(caller.cancelled() for caller in callers)

@@ -116,87 +116,72 @@ async def until_half(holder: Holder) -> None:
             await asyncio.sleep(0.001)
 
 
-def test_a_fetch_opens_logs_while_the_loop_goes_on(tmp_path: Path) -> None:
-    async def fetch() -> None:
-        async with holding(tmp_path) as holder:
-            handler = FetchHandler(replicas=holder.replicas, node_config=lambda: holder.config)
-            with holder.held[PARTITION_COUNT // 2].opening:
-                answer = handler.handle(fetch_all(), context_of(VERSION))
-                assert isinstance(answer, TaskReply)
-                await until_half(holder)
-                assert not answer.is_settled
-            first = await answer
-            again = handler.handle(fetch_all(), context_of(VERSION))
-            assert not isinstance(again, OwedReply)  # nothing is left to open
-            assert _parts(first) == _parts(again)
-            await handler.close()
-
-    asyncio.run(fetch())
-
-
-def test_a_log_that_cannot_be_opened_keeps_no_other_from_being_read(tmp_path: Path) -> None:
-    async def fetch() -> None:
-        async with holding(tmp_path) as holder:
-            broken = holder.held[7]
-            broken.refuse(StorageError("broken"))
-            handler = FetchHandler(replicas=holder.replicas, node_config=lambda: holder.config)
+async def test_a_fetch_opens_logs_while_the_loop_goes_on(tmp_path: Path) -> None:
+    async with holding(tmp_path) as holder:
+        handler = FetchHandler(replicas=holder.replicas, node_config=lambda: holder.config)
+        with holder.held[PARTITION_COUNT // 2].opening:
             answer = handler.handle(fetch_all(), context_of(VERSION))
             assert isinstance(answer, TaskReply)
-            await answer
-            unopened = [replica for replica in holder.held if replica.opened_log is None]
-            assert unopened == [broken]
-            await handler.close()
-
-    asyncio.run(fetch())
-
-
-def test_a_topic_deleted_while_its_logs_are_opened_leaves_no_files(tmp_path: Path) -> None:
-    async def delete() -> None:
-        async with holding(tmp_path) as holder:
-            with half_open(holder) as opening:
-                await until_half(holder)
-                await holder.store.commit([records.delete(holder.view.image.topics[TOPIC])])
-                await holder.view.refresh()
-            await opening
-            # Those that were open are being let go of, a few in each turn.
-            closed = [replica for replica in holder.held if replica.opened_log is None]
-            assert len(closed) >= PARTITION_COUNT // 2
-            for replica in closed:
-                with pytest.raises(UnknownTopicOrPartition):
-                    replica.open()
-            async with asyncio.timeout(30):
-                # Logs are taken away in turns, and their files on another thread.
-                while list((tmp_path / "data").glob(f"{TOPIC}-*")):  # noqa: ASYNC110
-                    await asyncio.sleep(0.01)
-
-    asyncio.run(delete())
-
-
-def test_logs_opened_while_settings_change_have_the_new_ones(tmp_path: Path) -> None:
-    async def change() -> None:
-        async with holding(tmp_path) as holder:
-            with half_open(holder) as opening:
-                await until_half(holder)
-                await holder.change_topic(**{"segment.bytes": "12345"})
-            await opening
-            assert {replica.log.config.segment_bytes for replica in holder.held} == {12345}
-
-    asyncio.run(change())
-
-
-def test_logs_being_opened_when_the_node_stops_are_closed_in_order(tmp_path: Path) -> None:
-    async def stop() -> None:
-        async with holding(tmp_path) as holder:
-            opening = asyncio.ensure_future(holder.replicas.open_logs(holder.held))
             await until_half(holder)
-            await holder.close()
-            await opening
-            marks = list((tmp_path / "data").glob(f"{TOPIC}-*/clean-shutdown"))
-            assert len(marks) == PARTITION_COUNT
-            assert (tmp_path / "data" / "clean-shutdown").exists()
-            await holder.open()
+            assert not answer.is_settled
+        first = await answer
+        again = handler.handle(fetch_all(), context_of(VERSION))
+        assert not isinstance(again, OwedReply)  # nothing is left to open
+        assert _parts(first) == _parts(again)
+        await handler.close()
 
-    asyncio.run(stop())
+
+async def test_a_log_that_cannot_be_opened_keeps_no_other_from_being_read(tmp_path: Path) -> None:
+    async with holding(tmp_path) as holder:
+        broken = holder.held[7]
+        broken.refuse(StorageError("broken"))
+        handler = FetchHandler(replicas=holder.replicas, node_config=lambda: holder.config)
+        answer = handler.handle(fetch_all(), context_of(VERSION))
+        assert isinstance(answer, TaskReply)
+        await answer
+        unopened = [replica for replica in holder.held if replica.opened_log is None]
+        assert unopened == [broken]
+        await handler.close()
+
+
+async def test_a_topic_deleted_while_its_logs_are_opened_leaves_no_files(tmp_path: Path) -> None:
+    async with holding(tmp_path) as holder:
+        with half_open(holder) as opening:
+            await until_half(holder)
+            await holder.store.commit([records.delete(holder.view.image.topics[TOPIC])])
+            await holder.view.refresh()
+        await opening
+        # Those that were open are being let go of, a few in each turn.
+        closed = [replica for replica in holder.held if replica.opened_log is None]
+        assert len(closed) >= PARTITION_COUNT // 2
+        for replica in closed:
+            with pytest.raises(UnknownTopicOrPartition):
+                replica.open()
+        async with asyncio.timeout(30):
+            # Logs are taken away in turns, and their files on another thread.
+            while list((tmp_path / "data").glob(f"{TOPIC}-*")):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+
+
+async def test_logs_opened_while_settings_change_have_the_new_ones(tmp_path: Path) -> None:
+    async with holding(tmp_path) as holder:
+        with half_open(holder) as opening:
+            await until_half(holder)
+            await holder.change_topic(**{"segment.bytes": "12345"})
+        await opening
+        assert {replica.log.config.segment_bytes for replica in holder.held} == {12345}
+
+
+async def test_logs_being_opened_when_the_node_stops_are_closed_in_order(tmp_path: Path) -> None:
+    async with holding(tmp_path) as holder:
+        opening = asyncio.ensure_future(holder.replicas.open_logs(holder.held))
+        await until_half(holder)
+        await holder.close()
+        await opening
+        marks = list((tmp_path / "data").glob(f"{TOPIC}-*/clean-shutdown"))
+        assert len(marks) == PARTITION_COUNT
+        assert (tmp_path / "data" / "clean-shutdown").exists()
+        await holder.open()
 
 
 def _parts(reply: Any) -> list[tuple[int, int] | bytes]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,7 @@ from tidelog_node.logs.directories import LogDirectories
 from tests.core.tier.test_contents import PARTITION, TOPIC_ID, SwappingStore, neighbours, put
 
 
-def test_a_lost_log_is_not_begun_inside_a_tier_that_is_being_rewritten(
+async def test_a_lost_log_is_not_begun_inside_a_tier_that_is_being_rewritten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(restore, "REWRITTEN_RETRY_S", 0.0)
@@ -33,17 +32,14 @@ def test_a_lost_log_is_not_begun_inside_a_tier_that_is_being_rewritten(
     )
     held = restore._Held(TopicPartition("t", PARTITION), TOPIC_ID)
 
-    async def run() -> None:
-        store = SwappingStore(metas, swap_count=READS_MAX)
-        await put(store, metas)
-        directories = LogDirectories(tmp_path)
-        try:
-            laid = await restore._lay_start(store, directories, held, partition)
-        finally:
-            directories.close()
-        assert laid is not None
-        directory, last = laid
-        assert last.end_offset == metas[-1].end_offset
-        assert read_checkpoint(directory / START_OFFSET_FILE) == [[0, metas[-1].end_offset]]
-
-    asyncio.run(run())
+    store = SwappingStore(metas, swap_count=READS_MAX)
+    await put(store, metas)
+    directories = LogDirectories(tmp_path)
+    try:
+        laid = await restore._lay_start(store, directories, held, partition)
+    finally:
+        directories.close()
+    assert laid is not None
+    directory, last = laid
+    assert last.end_offset == metas[-1].end_offset
+    assert read_checkpoint(directory / START_OFFSET_FILE) == [[0, metas[-1].end_offset]]

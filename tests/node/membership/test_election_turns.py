@@ -92,153 +92,128 @@ def written(store: MemoryMetadataStore) -> list[list[tuple[ItemKey, bool]]]:
 
 
 @pytest.mark.parametrize(("topics", "partitions"), [(1500, 2), (1, 3000)])
-def test_a_look_at_thousands_of_partitions_goes_in_turns(
+async def test_a_look_at_thousands_of_partitions_goes_in_turns(
     topics: int, partitions: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(turns, "TURN_SECONDS", 0.001)
 
-    async def main() -> None:
-        elections, *_ = await make_elections(
-            topics=topics, partitions=partitions, leaders=(SELF, OTHER)
-        )
-        look = await elections._begin()
-        with loop_turns() as seen:
-            await elections._leaderless(look)
-            await elections._decide_topics(look, look.names)
-        share = seen.longest_seconds / seen.total_seconds
-        print(f"{seen.longest_seconds * 1000:.1f} ms, {share:.0%}")
-        assert share < LONGEST_SHARE_MAX, seen.longest
-
-    asyncio.run(main())
+    elections, *_ = await make_elections(
+        topics=topics, partitions=partitions, leaders=(SELF, OTHER)
+    )
+    look = await elections._begin()
+    with loop_turns() as seen:
+        await elections._leaderless(look)
+        await elections._decide_topics(look, look.names)
+    share = seen.longest_seconds / seen.total_seconds
+    print(f"{seen.longest_seconds * 1000:.1f} ms, {share:.0%}")
+    assert share < LONGEST_SHARE_MAX, seen.longest
 
 
-def test_a_round_takes_over_so_many_and_the_next_ones_the_rest(
+async def test_a_round_takes_over_so_many_and_the_next_ones_the_rest(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(election_loop, "TAKEOVERS_PER_ROUND_MAX", 5)
 
-    async def main() -> None:
-        elections, _, store = await make_elections(topics=6, partitions=3, leaders=(DEAD, OTHER))
-        assert [await elections.round() for _ in range(2)] == [5, 4 + 9]
-        first, *others = written(store)
-        assert all(is_takeover for _, is_takeover in first)
-        rest = [entry for some in others for entry in some]
-        # Followers wait until everything is led.
-        assert [is_takeover for _, is_takeover in rest] == [True] * 4 + [False] * 9
-        assert len({key for key, _ in first + rest}) == 18
-
-    asyncio.run(main())
+    elections, _, store = await make_elections(topics=6, partitions=3, leaders=(DEAD, OTHER))
+    assert [await elections.round() for _ in range(2)] == [5, 4 + 9]
+    first, *others = written(store)
+    assert all(is_takeover for _, is_takeover in first)
+    rest = [entry for some in others for entry in some]
+    # Followers wait until everything is led.
+    assert [is_takeover for _, is_takeover in rest] == [True] * 4 + [False] * 9
+    assert len({key for key, _ in first + rest}) == 18
 
 
-def test_a_round_of_one_large_topic_takes_over_no_more_than_it_may(
+async def test_a_round_of_one_large_topic_takes_over_no_more_than_it_may(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(election_loop, "TAKEOVERS_PER_ROUND_MAX", 50)
 
-    async def main() -> None:
-        elections, *_ = await make_elections(topics=1, partitions=120)
-        assert [await elections.round() for _ in range(4)] == [50, 50, 20, 0]
-
-    asyncio.run(main())
+    elections, *_ = await make_elections(topics=1, partitions=120)
+    assert [await elections.round() for _ in range(4)] == [50, 50, 20, 0]
 
 
-def test_reserved_topics_then_dead_leaders_are_written_before_the_rest_is_decided() -> None:
-    async def main() -> None:
-        elections, _, store = await make_elections(
-            topics=40,
-            partitions=1,
-            leaders=(OTHER,) * 18 + (DEAD,) * 2,
-            last_topic=CONSUMER_OFFSETS_TOPIC,
-        )
-        left: list[tuple[int, int]] = []
+async def test_reserved_topics_then_dead_leaders_are_written_before_the_rest_is_decided() -> None:
+    elections, _, store = await make_elections(
+        topics=40,
+        partitions=1,
+        leaders=(OTHER,) * 18 + (DEAD,) * 2,
+        last_topic=CONSUMER_OFFSETS_TOPIC,
+    )
+    left: list[tuple[int, int]] = []
 
-        def note(_: Sequence[Write]) -> None:
-            left.append((elections._takeovers_left, elections._isr_shrinks_left))
+    def note(_: Sequence[Write]) -> None:
+        left.append((elections._takeovers_left, elections._isr_shrinks_left))
 
-        store.on_commit = note
-        assert await elections.round() == 40
-        takeovers_max = election_loop.TAKEOVERS_PER_ROUND_MAX
-        shrinks_max = election_loop.ISR_SHRINKS_PER_ROUND_MAX
-        assert left == [
-            (takeovers_max - 1, shrinks_max),
-            (takeovers_max - 4, shrinks_max),
-            (takeovers_max - 4, shrinks_max - 36),
-        ]
-
-    asyncio.run(main())
+    store.on_commit = note
+    assert await elections.round() == 40
+    takeovers_max = election_loop.TAKEOVERS_PER_ROUND_MAX
+    shrinks_max = election_loop.ISR_SHRINKS_PER_ROUND_MAX
+    assert left == [
+        (takeovers_max - 1, shrinks_max),
+        (takeovers_max - 4, shrinks_max),
+        (takeovers_max - 4, shrinks_max - 36),
+    ]
 
 
-def test_a_leader_found_dead_between_two_turns_has_its_partition_changed_once(
+async def test_a_leader_found_dead_between_two_turns_has_its_partition_changed_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(turns, "TURN_SECONDS", 0.0)
     monkeypatch.setattr(election_loop, "PARTITIONS_PER_STEP", 10)
 
-    async def main() -> None:
-        elections, membership, store = await make_elections(
-            topics=1, partitions=60, leaders=(OTHER,)
-        )
-        in_round = asyncio.create_task(elections.round())
-        for _ in range(1000):
-            if elections._isr_shrinks_left <= election_loop.ISR_SHRINKS_PER_ROUND_MAX - 20:
-                break
-            await asyncio.sleep(0)
-        released = make_lease(OTHER, 0, version=5)
-        for version in range(released.version):
-            await store.commit([put(make_lease(OTHER, version=version), is_logged=False)])
-        sent: list[ItemKey] = []
-        store.on_commit = lambda writes: sent.extend(write.id for write in writes)
-        membership.observe([make_lease(DEAD), released], started_ms=membership.now_ms())
-        assert membership.dead == {DEAD, OTHER}
-        await in_round
-        assert 20 <= len(set(sent)) == len(sent)
-
-    asyncio.run(main())
+    elections, membership, store = await make_elections(topics=1, partitions=60, leaders=(OTHER,))
+    in_round = asyncio.create_task(elections.round())
+    for _ in range(1000):
+        if elections._isr_shrinks_left <= election_loop.ISR_SHRINKS_PER_ROUND_MAX - 20:
+            break
+        await asyncio.sleep(0)
+    released = make_lease(OTHER, 0, version=5)
+    for version in range(released.version):
+        await store.commit([put(make_lease(OTHER, version=version), is_logged=False)])
+    sent: list[ItemKey] = []
+    store.on_commit = lambda writes: sent.extend(write.id for write in writes)
+    membership.observe([make_lease(DEAD), released], started_ms=membership.now_ms())
+    assert membership.dead == {DEAD, OTHER}
+    await in_round
+    assert 20 <= len(set(sent)) == len(sent)
 
 
-def test_what_is_noted_while_a_round_decides_is_looked_at_in_the_next_one(
+async def test_what_is_noted_while_a_round_decides_is_looked_at_in_the_next_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(turns, "TURN_SECONDS", 0.0)
 
-    async def main() -> None:
-        elections, membership, _ = await make_elections(
-            topics=20, partitions=2, leaders=(SELF, OTHER)
-        )
-        membership.elector.start(elections._view.image.partitions("t7"))
-        in_round = asyncio.create_task(elections.round())
-        await asyncio.sleep(0)
-        assert not in_round.done()
-        elections.look_again("t7")
-        await in_round
-        assert "t7" in elections._changed
-
-    asyncio.run(main())
+    elections, membership, _ = await make_elections(topics=20, partitions=2, leaders=(SELF, OTHER))
+    membership.elector.start(elections._view.image.partitions("t7"))
+    in_round = asyncio.create_task(elections.round())
+    await asyncio.sleep(0)
+    assert not in_round.done()
+    elections.look_again("t7")
+    await in_round
+    assert "t7" in elections._changed
 
 
-def test_a_lease_read_between_two_turns_loses_what_was_decided_on_the_one_before(
+async def test_a_lease_read_between_two_turns_loses_what_was_decided_on_the_one_before(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The broker renews and then releases its lease: it is dead in both readings."""
     monkeypatch.setattr(turns, "TURN_SECONDS", 0.0)
 
-    async def main() -> None:
-        elections, membership, store = await make_elections(topics=30, partitions=1)
-        in_round = asyncio.create_task(elections.round())
-        for _ in range(1000):
-            if elections._takeovers_left <= election_loop.TAKEOVERS_PER_ROUND_MAX - 10:
-                break
-            await asyncio.sleep(0)
-        released = make_lease(DEAD, 0, version=1)
-        await store.commit([put(released, is_logged=False)])
-        membership.observe(
-            [dataclasses.replace(released, version=2), make_lease(OTHER, 4)],
-            started_ms=membership.now_ms(),
-        )
-        assert membership.dead == {DEAD}
-        count = await in_round
-        assert 0 < count <= 20
-        # What was lost is decided again, on the lease as it is now.
-        assert await elections.round() == 30 - count
-
-    asyncio.run(main())
+    elections, membership, store = await make_elections(topics=30, partitions=1)
+    in_round = asyncio.create_task(elections.round())
+    for _ in range(1000):
+        if elections._takeovers_left <= election_loop.TAKEOVERS_PER_ROUND_MAX - 10:
+            break
+        await asyncio.sleep(0)
+    released = make_lease(DEAD, 0, version=1)
+    await store.commit([put(released, is_logged=False)])
+    membership.observe(
+        [dataclasses.replace(released, version=2), make_lease(OTHER, 4)],
+        started_ms=membership.now_ms(),
+    )
+    assert membership.dead == {DEAD}
+    count = await in_round
+    assert 0 < count <= 20
+    # What was lost is decided again, on the lease as it is now.
+    assert await elections.round() == 30 - count

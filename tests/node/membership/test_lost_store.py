@@ -53,38 +53,37 @@ def start(tmp_path: Path) -> NodeProcess:
     return node
 
 
-def test_the_nodes_health_tells_of_a_lost_store_for_as_long_as_it_is_lost(tmp_path: Path) -> None:
-    async def main() -> None:
-        store = SqliteMetadataStore(tmp_path / FILES[0])
-        membership = Membership(1, times=LeaseTimes(), elector=LeaderElector(1))
-        health = NodeHealth()
-        keeper = LeaseKeeper(
-            membership=membership,
-            store=store,
-            node_loop=NodeLoop(membership, read_cluster=lambda: asyncio.sleep(0), health=health),
-            incarnation=uuid4(),
-            found=None,
-            is_store_lost=loss_of(store),
-        )
-        thread = LeaseThread()  # which may tell the node's loop and touch nothing of it
-        try:
+async def test_the_nodes_health_tells_of_a_lost_store_for_as_long_as_it_is_lost(
+    tmp_path: Path,
+) -> None:
+    store = SqliteMetadataStore(tmp_path / FILES[0])
+    membership = Membership(1, times=LeaseTimes(), elector=LeaderElector(1))
+    health = NodeHealth()
+    keeper = LeaseKeeper(
+        membership=membership,
+        store=store,
+        node_loop=NodeLoop(membership, read_cluster=lambda: asyncio.sleep(0), health=health),
+        incarnation=uuid4(),
+        found=None,
+        is_store_lost=loss_of(store),
+    )
+    thread = LeaseThread()  # which may tell the node's loop and touch nothing of it
+    try:
+        await thread.run(keeper.step())
+        assert health.is_well
+        aside = tmp_path / "aside"
+        aside.mkdir()
+        take_away(tmp_path, lambda path: path.rename(aside / path.name))
+        for _ in range(2):
             await thread.run(keeper.step())
-            assert health.is_well
-            aside = tmp_path / "aside"
-            aside.mkdir()
-            take_away(tmp_path, lambda path: path.rename(aside / path.name))
-            for _ in range(2):
-                await thread.run(keeper.step())
-                (reason,) = health.reasons
-                assert reason.name == STORE_LOST
-            take_away(aside, lambda path: path.rename(tmp_path / path.name))
-            await thread.run(keeper.step())
-            assert health.is_well
-        finally:
-            await thread.run(store.close())
-            await thread.close()
-
-    asyncio.run(main())
+            (reason,) = health.reasons
+            assert reason.name == STORE_LOST
+        take_away(aside, lambda path: path.rename(tmp_path / path.name))
+        await thread.run(keeper.step())
+        assert health.is_well
+    finally:
+        await thread.run(store.close())
+        await thread.close()
 
 
 def errors(node: NodeProcess) -> list[str]:

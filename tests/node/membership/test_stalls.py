@@ -113,13 +113,10 @@ def test_what_breaks_on_the_thread_breaks_its_caller() -> None:
         asyncio.run(main())
 
 
-def test_the_loop_of_the_thread_is_not_the_current_one_of_the_nodes_thread() -> None:
-    async def main() -> None:
-        thread = LeaseThread()
-        await thread.run(asyncio.sleep(0))
-        policy = asyncio.get_event_loop_policy()
-        assert policy.get_event_loop() is asyncio.get_running_loop()
-        await thread.close()
-        assert policy.get_event_loop() is asyncio.get_running_loop()
-
-    asyncio.run(main())
+async def test_the_loop_of_the_thread_is_not_the_current_one_of_the_nodes_thread() -> None:
+    thread = LeaseThread()
+    await thread.run(asyncio.sleep(0))
+    policy = asyncio.get_event_loop_policy()
+    assert policy.get_event_loop() is asyncio.get_running_loop()
+    await thread.close()
+    assert policy.get_event_loop() is asyncio.get_running_loop()

@@ -119,106 +119,88 @@ async def leading(folder: Path) -> AsyncIterator[Leading]:
         await asyncio.gather(running, return_exceptions=True)
 
 
-def test_a_follower_that_stops_leaves_the_isr_once_it_lacks_something_for_long(
+async def test_a_follower_that_stops_leaves_the_isr_once_it_lacks_something_for_long(
     tmp_path: Path,
 ) -> None:
-    async def run() -> None:
-        async with leading(tmp_path) as one:
-            one.node.send(b"x", acks=1)
-            one.changes.tell()
-            await one._fetch(2, 1)
-            for _ in range(LAG_MS // LONG_STEP_MS - 1):
-                await one.step(LONG_STEP_MS)
-            assert one.isr() == (1, 2, 3)
-            await one.until(lambda: one.isr() == (1, 2), step_ms=LONG_STEP_MS)
-            await one.until(one.is_at_rest)
-
-    asyncio.run(run())
+    async with leading(tmp_path) as one:
+        one.node.send(b"x", acks=1)
+        one.changes.tell()
+        await one._fetch(2, 1)
+        for _ in range(LAG_MS // LONG_STEP_MS - 1):
+            await one.step(LONG_STEP_MS)
+        assert one.isr() == (1, 2, 3)
+        await one.until(lambda: one.isr() == (1, 2), step_ms=LONG_STEP_MS)
+        await one.until(one.is_at_rest)
 
 
-def test_a_dead_follower_leaves_the_isr_of_a_partition_at_rest(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with leading(tmp_path) as one:
-            one.node.now_ms += LEASE_MS
-            one.standing.observe(2, 1)
-            await one.step()
-            await one.writes.look([one.node.replica()])
-            assert one.isr() == (1, 2, 3)  # Another node is left the time to write it.
-            one.node.now_ms += ISR_SHRINK_DELAY_MS
-            one.standing.observe(2, 1)
-            await one.until(lambda: one.isr() == (1, 2))
-
-    asyncio.run(run())
+async def test_a_dead_follower_leaves_the_isr_of_a_partition_at_rest(tmp_path: Path) -> None:
+    async with leading(tmp_path) as one:
+        one.node.now_ms += LEASE_MS
+        one.standing.observe(2, 1)
+        await one.step()
+        await one.writes.look([one.node.replica()])
+        assert one.isr() == (1, 2, 3)  # Another node is left the time to write it.
+        one.node.now_ms += ISR_SHRINK_DELAY_MS
+        one.standing.observe(2, 1)
+        await one.until(lambda: one.isr() == (1, 2))
 
 
-def test_a_partition_at_rest_is_not_looked_at(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with leading(tmp_path) as one:
-            for _ in range(4):
-                await one.step(LONG_STEP_MS)
-                assert one.is_at_rest()
-            assert one.isr() == (1, 2, 3)
-            one.node.send(b"x", acks=1)
-            one.changes.tell()
-            assert not one.is_at_rest()
-            await one.fetch()
-            await one.until(one.is_at_rest)
-
-    asyncio.run(run())
+async def test_a_partition_at_rest_is_not_looked_at(tmp_path: Path) -> None:
+    async with leading(tmp_path) as one:
+        for _ in range(4):
+            await one.step(LONG_STEP_MS)
+            assert one.is_at_rest()
+        assert one.isr() == (1, 2, 3)
+        one.node.send(b"x", acks=1)
+        one.changes.tell()
+        assert not one.is_at_rest()
+        await one.fetch()
+        await one.until(one.is_at_rest)
 
 
-def test_a_follower_that_has_less_than_before_disturbs_a_partition_at_rest(
+async def test_a_follower_that_has_less_than_before_disturbs_a_partition_at_rest(
     tmp_path: Path,
 ) -> None:
-    async def run() -> None:
-        async with leading(tmp_path) as one:
-            one.node.send(b"x", acks=1)
-            one.changes.tell()
-            await one.fetch()
-            await one.until(one.is_at_rest)
-            await one._fetch(2, 0)
-            assert not one.is_at_rest()
-            await one.until(lambda: one.isr() == (1, 3), step_ms=LONG_STEP_MS)
-
-    asyncio.run(run())
+    async with leading(tmp_path) as one:
+        one.node.send(b"x", acks=1)
+        one.changes.tell()
+        await one.fetch()
+        await one.until(one.is_at_rest)
+        await one._fetch(2, 0)
+        assert not one.is_at_rest()
+        await one.until(lambda: one.isr() == (1, 3), step_ms=LONG_STEP_MS)
 
 
-def test_partitions_that_are_gone_are_forgotten(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with leading(tmp_path) as one:
-            one.node.send(b"x", acks=1)
-            one.changes.tell()
-            assert not one.is_at_rest()
-            await one.node.delete_topic()
-            await one.until(one.is_at_rest)
-
-    asyncio.run(run())
+async def test_partitions_that_are_gone_are_forgotten(tmp_path: Path) -> None:
+    async with leading(tmp_path) as one:
+        one.node.send(b"x", acks=1)
+        one.changes.tell()
+        assert not one.is_at_rest()
+        await one.node.delete_topic()
+        await one.until(one.is_at_rest)
 
 
-def test_no_turn_of_the_loop_is_about_all_partitions_that_a_dead_node_followed(
+async def test_no_turn_of_the_loop_is_about_all_partitions_that_a_dead_node_followed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(turns, "TURN_SECONDS", 0.0)
 
-    async def main() -> None:
-        async with led_node(tmp_path) as node:
-            assignments = [(number, (1, 2, 3)) for number in range(WIDE_COUNT)]
-            admin = ClusterAdmin(store=node.store, view=node.view, node_config=lambda: node.config)
-            await admin.create_topic(NewTopic(name="wide", assignments=assignments))
-            led = list(node.replicas.replicas())
-            one = Leading(node)
-            await one.until(lambda: all(replica.is_leader for replica in led))
-            one.standing.observe(1, 1)
-            node.now_ms += 2 * LEASE_MS
-            one.standing.observe(2, 1)
-            node.now_ms += ISR_SHRINK_DELAY_MS  # Another node is left the time to write it.
-            one.standing.observe(2, 1)
-            with loop_turns() as seen:
-                await one.writes.look(led)
-            await node.view.refresh()
-            assert {p.isr for p in node.view.image.partitions("wide")} == {(1, 2)}
-            share = seen.longest_seconds / seen.total_seconds
-            print(f"{seen.longest_seconds * 1000:.1f} ms, {share:.2%}")
-            assert share < LONGEST_SHARE_MAX, seen.longest
-
-    asyncio.run(main())
+    async with led_node(tmp_path) as node:
+        assignments = [(number, (1, 2, 3)) for number in range(WIDE_COUNT)]
+        admin = ClusterAdmin(store=node.store, view=node.view, node_config=lambda: node.config)
+        await admin.create_topic(NewTopic(name="wide", assignments=assignments))
+        led = list(node.replicas.replicas())
+        one = Leading(node)
+        await one.until(lambda: all(replica.is_leader for replica in led))
+        one.standing.observe(1, 1)
+        node.now_ms += 2 * LEASE_MS
+        one.standing.observe(2, 1)
+        node.now_ms += ISR_SHRINK_DELAY_MS  # Another node is left the time to write it.
+        one.standing.observe(2, 1)
+        with loop_turns() as seen:
+            await one.writes.look(led)
+        await node.view.refresh()
+        assert {p.isr for p in node.view.image.partitions("wide")} == {(1, 2)}
+        share = seen.longest_seconds / seen.total_seconds
+        print(f"{seen.longest_seconds * 1000:.1f} ms, {share:.2%}")
+        assert share < LONGEST_SHARE_MAX, seen.longest

@@ -40,62 +40,53 @@ def takes_part(replica: Replica) -> bool:
     return replica.is_leader or replica.is_follower
 
 
-def test_partitions_are_led_and_followed_once_their_logs_are_open(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with led_node(tmp_path) as node:
-            new = NewTopic(name="wide", partition_count=60, replication_factor=3)
-            await admin_of(node).create_topic(new)
-            held = replicas_of(node, "wide")
-            assert len(held) == 60
-            # A few are there when the topic is; of the others nobody leads what cannot be led.
-            assert sum(map(takes_part, held)) == OPEN_HERE_MAX
-            assert sum(replica.opened_log is not None for replica in held) == OPEN_HERE_MAX
-            await until(lambda: all(map(takes_part, held)))
-            led = node.replicas.led_by_name[b"wide"]
-            assert led is node.replicas.led_by_id[held[0].topic_id.bytes]
-            followed = node.replicas.followed_by_name[b"wide"]
-            assert followed is node.replicas.followed_by_id[held[0].topic_id.bytes]
-            assert led.keys() | followed.keys() == set(range(60))
-            assert len(led) == 20
-
-    asyncio.run(main())
+async def test_partitions_are_led_and_followed_once_their_logs_are_open(tmp_path: Path) -> None:
+    async with led_node(tmp_path) as node:
+        new = NewTopic(name="wide", partition_count=60, replication_factor=3)
+        await admin_of(node).create_topic(new)
+        held = replicas_of(node, "wide")
+        assert len(held) == 60
+        # A few are there when the topic is; of the others nobody leads what cannot be led.
+        assert sum(map(takes_part, held)) == OPEN_HERE_MAX
+        assert sum(replica.opened_log is not None for replica in held) == OPEN_HERE_MAX
+        await until(lambda: all(map(takes_part, held)))
+        led = node.replicas.led_by_name[b"wide"]
+        assert led is node.replicas.led_by_id[held[0].topic_id.bytes]
+        followed = node.replicas.followed_by_name[b"wide"]
+        assert followed is node.replicas.followed_by_id[held[0].topic_id.bytes]
+        assert led.keys() | followed.keys() == set(range(60))
+        assert len(led) == 20
 
 
-def test_a_topic_of_more_partitions_than_one_turn_takes_up_is_held_as_a_whole(
+async def test_a_topic_of_more_partitions_than_one_turn_takes_up_is_held_as_a_whole(
     tmp_path: Path,
 ) -> None:
-    async def main() -> None:
-        async with led_node(tmp_path) as node:
-            count = 2 * NEW_AT_ONCE + 1
-            assignments = [(number, (1,)) for number in range(count)]
-            new = NewTopic(name="wide", assignments=assignments)
-            await admin_of(node).create_topic(new)
-            assert len(node.replicas.led_by_name[b"wide"]) == NEW_AT_ONCE
-            await until(lambda: len(node.replicas.led_by_name[b"wide"]) == count)
-            assert len(replicas_of(node, "wide")) == count
-
-    asyncio.run(main())
+    async with led_node(tmp_path) as node:
+        count = 2 * NEW_AT_ONCE + 1
+        assignments = [(number, (1,)) for number in range(count)]
+        new = NewTopic(name="wide", assignments=assignments)
+        await admin_of(node).create_topic(new)
+        assert len(node.replicas.led_by_name[b"wide"]) == NEW_AT_ONCE
+        await until(lambda: len(node.replicas.led_by_name[b"wide"]) == count)
+        assert len(replicas_of(node, "wide")) == count
 
 
-def test_a_topic_deleted_while_its_logs_wait_leaves_nothing_behind(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with led_node(tmp_path) as node:
-            admin = admin_of(node)
-            plan = await admin.create_topic(
-                NewTopic(name="wide", partition_count=100, replication_factor=3)
-            )
-            waiting = [replica for replica in replicas_of(node, "wide") if not takes_part(replica)]
-            assert waiting
-            await admin.delete_topic(plan.topic.topic_id)
-            assert not replicas_of(node, "wide")
-            again = NewTopic(name="wide", partition_count=30, replication_factor=3)
-            await admin.create_topic(again)
-            held = replicas_of(node, "wide")
-            await until(lambda: all(map(takes_part, held)))
-            assert len(held) == 30
-            await until(lambda: len(list((tmp_path / "data").glob("wide-*"))) == 30)
-
-    asyncio.run(main())
+async def test_a_topic_deleted_while_its_logs_wait_leaves_nothing_behind(tmp_path: Path) -> None:
+    async with led_node(tmp_path) as node:
+        admin = admin_of(node)
+        plan = await admin.create_topic(
+            NewTopic(name="wide", partition_count=100, replication_factor=3)
+        )
+        waiting = [replica for replica in replicas_of(node, "wide") if not takes_part(replica)]
+        assert waiting
+        await admin.delete_topic(plan.topic.topic_id)
+        assert not replicas_of(node, "wide")
+        again = NewTopic(name="wide", partition_count=30, replication_factor=3)
+        await admin.create_topic(again)
+        held = replicas_of(node, "wide")
+        await until(lambda: all(map(takes_part, held)))
+        assert len(held) == 30
+        await until(lambda: len(list((tmp_path / "data").glob("wide-*"))) == 30)
 
 
 def test_a_log_that_cannot_be_opened_keeps_no_other_from_it_and_is_tried_again(
@@ -121,33 +112,30 @@ def test_a_log_that_cannot_be_opened_keeps_no_other_from_it_and_is_tried_again(
     asyncio.run(main())
 
 
-def test_logs_of_a_wide_deleted_topic_go_in_turns_and_before_their_successors_come(
+async def test_logs_of_a_wide_deleted_topic_go_in_turns_and_before_their_successors_come(
     tmp_path: Path,
 ) -> None:
-    async def main() -> None:
-        async with led_node(tmp_path) as node:
-            admin = admin_of(node)
-            count = 60
-            new = NewTopic(name="wide", partition_count=count, replication_factor=3)
-            old = (await admin.create_topic(new)).topic.topic_id
-            await until(lambda: all(map(takes_part, replicas_of(node, "wide"))))
-            logs = [replica.log for replica in replicas_of(node, "wide")]
-            await admin.delete_topic(old)
-            assert sum(log.is_offline for log in logs) < count  # The loop has other work, too.
-            plan = await admin.create_topic(new)
-            held = replicas_of(node, "wide")
-            await until(lambda: all(map(takes_part, held)))
-            assert all(log.is_offline for log in logs)
-            # Not of those that are being removed at this moment.
-            kept = [one for one in (tmp_path / "data").glob("wide-*") if not one.suffix]
-            labels = {path.name for folder in kept for path in folder.glob("topic-*")}
-            assert f"topic-{plan.topic.topic_id}" in labels
-            assert not list((tmp_path / "data").glob("*-stray"))
-            await until(lambda: not list((tmp_path / "data").glob("*-delete")))
-            await admin.delete_topic(plan.topic.topic_id)
-            await until(lambda: not list((tmp_path / "data").glob("wide*")))
-
-    asyncio.run(main())
+    async with led_node(tmp_path) as node:
+        admin = admin_of(node)
+        count = 60
+        new = NewTopic(name="wide", partition_count=count, replication_factor=3)
+        old = (await admin.create_topic(new)).topic.topic_id
+        await until(lambda: all(map(takes_part, replicas_of(node, "wide"))))
+        logs = [replica.log for replica in replicas_of(node, "wide")]
+        await admin.delete_topic(old)
+        assert sum(log.is_offline for log in logs) < count  # The loop has other work, too.
+        plan = await admin.create_topic(new)
+        held = replicas_of(node, "wide")
+        await until(lambda: all(map(takes_part, held)))
+        assert all(log.is_offline for log in logs)
+        # Not of those that are being removed at this moment.
+        kept = [one for one in (tmp_path / "data").glob("wide-*") if not one.suffix]
+        labels = {path.name for folder in kept for path in folder.glob("topic-*")}
+        assert f"topic-{plan.topic.topic_id}" in labels
+        assert not list((tmp_path / "data").glob("*-stray"))
+        await until(lambda: not list((tmp_path / "data").glob("*-delete")))
+        await admin.delete_topic(plan.topic.topic_id)
+        await until(lambda: not list((tmp_path / "data").glob("wide*")))
 
 
 def test_nothing_of_deleted_partitions_is_left_to_collections_of_garbage(tmp_path: Path) -> None:
@@ -179,14 +167,11 @@ def test_nothing_of_deleted_partitions_is_left_to_collections_of_garbage(tmp_pat
         gc.enable()
 
 
-def test_a_node_that_stops_takes_all_deleted_logs_away(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with led_node(tmp_path) as node:
-            admin = admin_of(node)
-            new = NewTopic(name="wide", partition_count=60, replication_factor=3)
-            plan = await admin.create_topic(new)
-            await until(lambda: all(map(takes_part, replicas_of(node, "wide"))))
-            await admin.delete_topic(plan.topic.topic_id)
-        assert not list((tmp_path / "data").glob("wide-*/topic-*"))
-
-    asyncio.run(main())
+async def test_a_node_that_stops_takes_all_deleted_logs_away(tmp_path: Path) -> None:
+    async with led_node(tmp_path) as node:
+        admin = admin_of(node)
+        new = NewTopic(name="wide", partition_count=60, replication_factor=3)
+        plan = await admin.create_topic(new)
+        await until(lambda: all(map(takes_part, replicas_of(node, "wide"))))
+        await admin.delete_topic(plan.topic.topic_id)
+    assert not list((tmp_path / "data").glob("wide-*/topic-*"))

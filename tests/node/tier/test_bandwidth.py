@@ -21,20 +21,17 @@ def test_a_segment_waits_until_those_before_it_are_paid_for() -> None:
     assert bandwidth.take(1, now=60.0) == pytest.approx(0.01)
 
 
-def test_the_workers_uploads_keep_to_the_rate_of_the_setting(tmp_path: Path) -> None:
+async def test_the_workers_uploads_keep_to_the_rate_of_the_setting(tmp_path: Path) -> None:
     """The first segment goes up at once; the next would have to wait for an hour."""
     config = dataclasses.replace(CONFIG, remote_log_manager_copy_max_bytes_per_second=1)
 
-    async def run() -> None:
-        async with running_node(tmp_path, config) as node:
-            replica = await node.create_topic()
-            segments = node.produce_segments(replica, 3, batch_count=10)
-            assert len(segments[0]) > 3600
-            async with asyncio.timeout(30):
-                while len(await node.metas(replica)) < 2:  # noqa: ASYNC110
-                    await asyncio.sleep(0.01)
-            await asyncio.sleep(0.3)
-            assert len(await node.finished(replica)) == 1
-            assert len(await node.objects()) == 2
-
-    asyncio.run(run())
+    async with running_node(tmp_path, config) as node:
+        replica = await node.create_topic()
+        segments = node.produce_segments(replica, 3, batch_count=10)
+        assert len(segments[0]) > 3600
+        async with asyncio.timeout(30):
+            while len(await node.metas(replica)) < 2:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        await asyncio.sleep(0.3)
+        assert len(await node.finished(replica)) == 1
+        assert len(await node.objects()) == 2

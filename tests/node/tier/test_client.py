@@ -61,65 +61,55 @@ def test_a_closed_client_leaves_no_process_and_no_socket(tmp_path: Path) -> None
     assert not (tmp_path / "tier.sock").exists()
 
 
-def test_the_worker_starts_with_the_first_call(tmp_path: Path) -> None:
-    async def run() -> None:
-        client = TierClient(command(tmp_path))
-        with pytest.raises(TierUnavailable):
-            await client.status()
-        client.start()
-        assert (client.may_answer, client.worker_pid) == (True, None)
-        first, second = await asyncio.gather(client.status(), client.status())
-        assert first.keys() == second.keys()
-        assert client.worker_pid is not None
-        assert client.restart_count == 0
-        await client.close()
-        assert not client.may_answer
-
-    asyncio.run(run())
+async def test_the_worker_starts_with_the_first_call(tmp_path: Path) -> None:
+    client = TierClient(command(tmp_path))
+    with pytest.raises(TierUnavailable):
+        await client.status()
+    client.start()
+    assert (client.may_answer, client.worker_pid) == (True, None)
+    first, second = await asyncio.gather(client.status(), client.status())
+    assert first.keys() == second.keys()
+    assert client.worker_pid is not None
+    assert client.restart_count == 0
+    await client.close()
+    assert not client.may_answer
 
 
-def test_a_folder_too_deep_for_a_socket_is_no_trouble(tmp_path: Path) -> None:
-    async def run() -> None:
-        client = TierClient(command(tmp_path / ("deep" * 30)))
-        client.start()
-        await client.wait_ready(READY_TIMEOUT_S)
-        await client.close()
-
-    asyncio.run(run())
+async def test_a_folder_too_deep_for_a_socket_is_no_trouble(tmp_path: Path) -> None:
+    client = TierClient(command(tmp_path / ("deep" * 30)))
+    client.start()
+    await client.wait_ready(READY_TIMEOUT_S)
+    await client.close()
 
 
-def test_a_worker_that_cannot_start_is_tried_again_and_calls_fail_at_once(tmp_path: Path) -> None:
-    async def run() -> None:
-        client = TierClient(command(tmp_path, objects="gopher://nowhere"))
-        client.start()
-        with pytest.raises(TierUnavailable):
-            await client.status()
-        async with asyncio.timeout(READY_TIMEOUT_S):
-            while client.restart_count < 2:  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
-        await client.close()
-
-    asyncio.run(run())
-
-
-def test_closing_fails_what_is_under_way(tmp_path: Path) -> None:
-    async def run() -> None:
-        client = TierClient(command(tmp_path))
-        client.start()
-        await client.wait_ready(READY_TIMEOUT_S)
-        assert client.worker_pid is not None
-        os.kill(client.worker_pid, signal.SIGSTOP)
-        reading = asyncio.create_task(client.read(ByteRange("a/b.log", 0, 1)))
-        await asyncio.sleep(0.05)
-        os.kill(client.worker_pid, signal.SIGCONT)
-        await client.close()
-        with pytest.raises(TidelogError):
-            await reading
-
-    asyncio.run(run())
+async def test_a_worker_that_cannot_start_is_tried_again_and_calls_fail_at_once(
+    tmp_path: Path,
+) -> None:
+    client = TierClient(command(tmp_path, objects="gopher://nowhere"))
+    client.start()
+    with pytest.raises(TierUnavailable):
+        await client.status()
+    async with asyncio.timeout(READY_TIMEOUT_S):
+        while client.restart_count < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    await client.close()
 
 
-def test_an_unreachable_store_is_a_retriable_error(
+async def test_closing_fails_what_is_under_way(tmp_path: Path) -> None:
+    client = TierClient(command(tmp_path))
+    client.start()
+    await client.wait_ready(READY_TIMEOUT_S)
+    assert client.worker_pid is not None
+    os.kill(client.worker_pid, signal.SIGSTOP)
+    reading = asyncio.create_task(client.read(ByteRange("a/b.log", 0, 1)))
+    await asyncio.sleep(0.05)
+    os.kill(client.worker_pid, signal.SIGCONT)
+    await client.close()
+    with pytest.raises(TidelogError):
+        await reading
+
+
+async def test_an_unreachable_store_is_a_retriable_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
@@ -127,16 +117,13 @@ def test_an_unreachable_store_is_a_retriable_error(
     monkeypatch.setenv("AWS_REGION", "us-east-1")
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
 
-    async def run() -> None:
-        client = TierClient(command(tmp_path, objects="s3://bucket/prefix"))
-        client.start()
-        await client.wait_ready(READY_TIMEOUT_S)
-        with pytest.raises(StoreUnavailable) as caught:
-            await client.read(ByteRange("a/b.log", 0, 1))
-        assert caught.value.retriable
-        await client.close()
-
-    asyncio.run(run())
+    client = TierClient(command(tmp_path, objects="s3://bucket/prefix"))
+    client.start()
+    await client.wait_ready(READY_TIMEOUT_S)
+    with pytest.raises(StoreUnavailable) as caught:
+        await client.read(ByteRange("a/b.log", 0, 1))
+    assert caught.value.retriable
+    await client.close()
 
 
 NODE = """
@@ -178,25 +165,22 @@ def test_settings_reach_the_worker(tmp_path: Path) -> None:
     assert f"--cache-bytes={CONFIG.remote_cache_bytes}" in arguments
 
 
-def test_what_the_worker_stores_is_read_back_through_it(tmp_path: Path) -> None:
+async def test_what_the_worker_stores_is_read_back_through_it(tmp_path: Path) -> None:
     large = os.urandom(INLINE_BYTES_MAX + 5)
     (tmp_path / "large").write_bytes(large)
 
-    async def run() -> None:
-        client: ObjectStore = started(tmp_path)
-        await client.put("c/small", b"one")
-        await client.put_file("c/large", tmp_path / "large")
-        with pytest.raises(ObjectExists):
-            await client.put("c/small", b"two")
-        assert await client.get("c/large") == large
-        assert await client.get_range("c/large", 3, len(large) + 9) == large[3:]
-        assert [found.key async for found in client.list("c/")] == ["c/large", "c/small"]
-        await client.delete(["c/large"])
-        with pytest.raises(ObjectNotFound):
-            await client.head("c/large")
-        await client.close()
-
-    asyncio.run(run())
+    client: ObjectStore = started(tmp_path)
+    await client.put("c/small", b"one")
+    await client.put_file("c/large", tmp_path / "large")
+    with pytest.raises(ObjectExists):
+        await client.put("c/small", b"two")
+    assert await client.get("c/large") == large
+    assert await client.get_range("c/large", 3, len(large) + 9) == large[3:]
+    assert [found.key async for found in client.list("c/")] == ["c/large", "c/small"]
+    await client.delete(["c/large"])
+    with pytest.raises(ObjectNotFound):
+        await client.head("c/large")
+    await client.close()
 
 
 def started(folder: Path) -> TierClient:

@@ -28,106 +28,92 @@ from tidelog_core.tier.manifest import ClusterManifest, TopicManifest
 from tests.node.tier.tier_node import START_MS, TOPIC, TierNode, eventually, running_node
 
 
-def test_sealed_segments_are_copied_whole_with_two_objects_each(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with running_node(tmp_path) as node:
-            replica = await node.create_topic()
-            segments = node.produce_segments(replica, 3)
-            node.produce(replica, 2)  # the active segment stays
-            metas = await node.wait_copied(replica, 3)
-            assert [(m.base_offset, m.end_offset) for m in metas] == [
-                (0, 50),
-                (50, 100),
-                (100, 150),
-            ]
-            assert await node.verify(replica) == segments
-            assert len(await node.objects()) == 6
-            assert replica.log.tiered_up_to == 150
-            assert replica.log.local_log_start_offset == 0  # nothing is old yet
-            status = await node.tier.client.status()
-            assert status["upload_count"] == 3
-
-    asyncio.run(run())
+async def test_sealed_segments_are_copied_whole_with_two_objects_each(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node:
+        replica = await node.create_topic()
+        segments = node.produce_segments(replica, 3)
+        node.produce(replica, 2)  # the active segment stays
+        metas = await node.wait_copied(replica, 3)
+        assert [(m.base_offset, m.end_offset) for m in metas] == [
+            (0, 50),
+            (50, 100),
+            (100, 150),
+        ]
+        assert await node.verify(replica) == segments
+        assert len(await node.objects()) == 6
+        assert replica.log.tiered_up_to == 150
+        assert replica.log.local_log_start_offset == 0  # nothing is old yet
+        status = await node.tier.client.status()
+        assert status["upload_count"] == 3
 
 
-def test_the_bucket_tells_which_cluster_and_topic_it_holds(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with running_node(tmp_path) as node:
-            replica = await node.create_topic(configs={"retention.ms": "-1"})
-            node.produce_segments(replica, 1)
-            await node.wait_copied(replica, 1)
-            cluster_id = node.view.image.cluster_id
-            root = node.objects_folder / cluster_id
-            assert (
-                ClusterManifest.parse((root / "cluster.json").read_bytes()).cluster_id == cluster_id
-            )
-            manifest = root / f"{TOPIC}-{replica.topic_id}" / "topic.json"
-            assert TopicManifest.parse(manifest.read_bytes()).configs == {"retention.ms": "-1"}
-            await node.configure({"retention.ms": "-1", "segment.bytes": "1000000"})
-            node.produce_segments(replica, 1)
-            await node.wait_copied(replica, 2)
+async def test_the_bucket_tells_which_cluster_and_topic_it_holds(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node:
+        replica = await node.create_topic(configs={"retention.ms": "-1"})
+        node.produce_segments(replica, 1)
+        await node.wait_copied(replica, 1)
+        cluster_id = node.view.image.cluster_id
+        root = node.objects_folder / cluster_id
+        assert ClusterManifest.parse((root / "cluster.json").read_bytes()).cluster_id == cluster_id
+        manifest = root / f"{TOPIC}-{replica.topic_id}" / "topic.json"
+        assert TopicManifest.parse(manifest.read_bytes()).configs == {"retention.ms": "-1"}
+        await node.configure({"retention.ms": "-1", "segment.bytes": "1000000"})
+        node.produce_segments(replica, 1)
+        await node.wait_copied(replica, 2)
+        changed = TopicManifest.parse(manifest.read_bytes())
+        assert changed.configs["segment.bytes"] == "1000000"
+        # Without anything to copy, it is told of changes with retention's rounds.
+        await node.configure({"retention.ms": "7"})
+        for replicas, removing, factor in (((1, 2, 3), (3,), 2), ((1, 2, 3), (), 3)):
+            await node.change_partition(replica, replicas=replicas, removing=removing)
+            await node.view.refresh()
+            await node.tier.apply_retention()
             changed = TopicManifest.parse(manifest.read_bytes())
-            assert changed.configs["segment.bytes"] == "1000000"
-            # Without anything to copy, it is told of changes with retention's rounds.
-            await node.configure({"retention.ms": "7"})
-            for replicas, removing, factor in (((1, 2, 3), (3,), 2), ((1, 2, 3), (), 3)):
-                await node.change_partition(replica, replicas=replicas, removing=removing)
-                await node.view.refresh()
-                await node.tier.apply_retention()
-                changed = TopicManifest.parse(manifest.read_bytes())
-                assert (changed.configs, changed.replication_factor) == (
-                    {"retention.ms": "7"},
-                    factor,
-                )
-            before = manifest.stat().st_ino
-            await node.tier.apply_retention()
-            assert manifest.stat().st_ino == before
-            # Another leader has told of settings that were changed back since.
-            whole = manifest.read_bytes()
-            manifest.write_bytes(whole.replace(b'"7"', b'"8"'))
-            await node.configure({"retention.ms": "8"})
-            await node.configure({"retention.ms": "7"})
-            await node.tier.apply_retention()
-            assert manifest.read_bytes() == whole
-
-    asyncio.run(run())
-
-
-def test_the_bucket_tells_of_topics_that_have_tiered_nothing_yet(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with running_node(tmp_path) as node:
-            replica = await node.create_topic()
-            await node.create_topic("local", configs={"remote.storage.enable": "false"})
-            await node.tier.apply_retention()
-            root = node.objects_folder / node.view.image.cluster_id
-            (manifest,) = root.glob("*/topic.json")
-            assert TopicManifest.parse(manifest.read_bytes()).topic_id == replica.topic_id
-            assert (root / "cluster.json").exists()
-
-    asyncio.run(run())
-
-
-def test_local_retention_drops_only_what_is_tiered(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with running_node(tmp_path) as node:
-            replica = await node.create_topic(
-                configs={"local.retention.bytes": "0", "retention.ms": "-1"}
+            assert (changed.configs, changed.replication_factor) == (
+                {"retention.ms": "7"},
+                factor,
             )
-            node.produce_segments(replica, 3)
-            node.produce(replica, 1)
-
-            async def is_evicted() -> bool:
-                return replica.log.local_log_start_offset == 150
-
-            await eventually(is_evicted)
-            assert len(await node.finished(replica)) == 3
-            assert replica.log.log_start_offset == 0
-            assert len(list(replica.log.directory.glob("*.log"))) == 1
-
-    asyncio.run(run())
+        before = manifest.stat().st_ino
+        await node.tier.apply_retention()
+        assert manifest.stat().st_ino == before
+        # Another leader has told of settings that were changed back since.
+        whole = manifest.read_bytes()
+        manifest.write_bytes(whole.replace(b'"7"', b'"8"'))
+        await node.configure({"retention.ms": "8"})
+        await node.configure({"retention.ms": "7"})
+        await node.tier.apply_retention()
+        assert manifest.read_bytes() == whole
 
 
-def test_what_could_still_change_is_not_copied(tmp_path: Path) -> None:
+async def test_the_bucket_tells_of_topics_that_have_tiered_nothing_yet(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node:
+        replica = await node.create_topic()
+        await node.create_topic("local", configs={"remote.storage.enable": "false"})
+        await node.tier.apply_retention()
+        root = node.objects_folder / node.view.image.cluster_id
+        (manifest,) = root.glob("*/topic.json")
+        assert TopicManifest.parse(manifest.read_bytes()).topic_id == replica.topic_id
+        assert (root / "cluster.json").exists()
+
+
+async def test_local_retention_drops_only_what_is_tiered(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node:
+        replica = await node.create_topic(
+            configs={"local.retention.bytes": "0", "retention.ms": "-1"}
+        )
+        node.produce_segments(replica, 3)
+        node.produce(replica, 1)
+
+        async def is_evicted() -> bool:
+            return replica.log.local_log_start_offset == 150
+
+        await eventually(is_evicted)
+        assert len(await node.finished(replica)) == 3
+        assert replica.log.log_start_offset == 0
+        assert len(list(replica.log.directory.glob("*.log"))) == 1
+
+
+async def test_what_could_still_change_is_not_copied(tmp_path: Path) -> None:
     """Not flushed, or of an open transaction: not yet. Decided: copied with what was aborted."""
 
     def transactional(count: int = 10) -> bytearray:
@@ -142,76 +128,70 @@ def test_what_could_still_change_is_not_copied(tmp_path: Path) -> None:
             )
         )
 
-    async def run() -> None:
-        async with running_node(tmp_path) as node:
-            replica = await node.create_topic()
-            log = replica.log
-            node.produce(replica, 3)
-            log.roll()
-            await asyncio.sleep(0.2)
-            assert await node.metas(replica) == []  # not flushed
-            replica.append(transactional())
-            log.roll()
-            node.produce(replica, 1)
-            log.roll()
-            log.flush()
-            await node.wait_copied(replica, 1)
-            await asyncio.sleep(0.2)
-            assert len(await node.metas(replica)) == 1  # the transaction is open
-            marker = bytearray(
-                build_end_transaction_marker(
-                    EndTransactionMarker(ControlType.ABORT, 0),
-                    producer_id=5,
-                    producer_epoch=0,
-                    timestamp_ms=START_MS,
-                )
+    async with running_node(tmp_path) as node:
+        replica = await node.create_topic()
+        log = replica.log
+        node.produce(replica, 3)
+        log.roll()
+        await asyncio.sleep(0.2)
+        assert await node.metas(replica) == []  # not flushed
+        replica.append(transactional())
+        log.roll()
+        node.produce(replica, 1)
+        log.roll()
+        log.flush()
+        await node.wait_copied(replica, 1)
+        await asyncio.sleep(0.2)
+        assert len(await node.metas(replica)) == 1  # the transaction is open
+        marker = bytearray(
+            build_end_transaction_marker(
+                EndTransactionMarker(ControlType.ABORT, 0),
+                producer_id=5,
+                producer_epoch=0,
+                timestamp_ms=START_MS,
             )
-            info = log.append_as_leader(marker, leader_epoch=0, origin=AppendOrigin.COORDINATOR)
-            log.advance_high_watermark(info.last_offset + 1)
-            metas = await node.wait_copied(replica, 3)
-            objects = await node.objects()
-            indexes = [
-                IndexFile.parse(objects[segment_keys(node.view.image.cluster_id, TOPIC, m).index])
-                for m in metas
-            ]
-            # The marker lies in the active segment, yet the segment's own index knows.
-            aborted = [[(t.producer_id, t.first_offset) for t in i.aborted] for i in indexes]
-            assert aborted[0] == []
-            assert aborted[1] == [(5, 30)]
-            read = await node.read(replica, 35, max_bytes=1, include_aborted=True)
-            assert [t.first_offset for t in read.aborted_transactions] == [30]
+        )
+        info = log.append_as_leader(marker, leader_epoch=0, origin=AppendOrigin.COORDINATOR)
+        log.advance_high_watermark(info.last_offset + 1)
+        metas = await node.wait_copied(replica, 3)
+        objects = await node.objects()
+        indexes = [
+            IndexFile.parse(objects[segment_keys(node.view.image.cluster_id, TOPIC, m).index])
+            for m in metas
+        ]
+        # The marker lies in the active segment, yet the segment's own index knows.
+        aborted = [[(t.producer_id, t.first_offset) for t in i.aborted] for i in indexes]
+        assert aborted[0] == []
+        assert aborted[1] == [(5, 30)]
+        read = await node.read(replica, 35, max_bytes=1, include_aborted=True)
+        assert [t.first_offset for t in read.aborted_transactions] == [30]
 
-    asyncio.run(run())
 
-
-def test_a_worker_killed_in_the_middle_of_an_upload_is_replaced_and_the_copy_goes_on(
+async def test_a_worker_killed_in_the_middle_of_an_upload_is_replaced_and_the_copy_goes_on(
     tmp_path: Path,
 ) -> None:
-    async def run() -> None:
-        async with running_node(tmp_path) as node:
-            replica = await node.create_topic()
-            for killed in range(3):
-                pid = node.tier.client.worker_pid
-                assert pid is not None
-                os.kill(pid, signal.SIGSTOP)  # whatever it is asked now, it never answers
-                segments = node.produce_segments(replica, 1)
+    async with running_node(tmp_path) as node:
+        replica = await node.create_topic()
+        for killed in range(3):
+            pid = node.tier.client.worker_pid
+            assert pid is not None
+            os.kill(pid, signal.SIGSTOP)  # whatever it is asked now, it never answers
+            segments = node.produce_segments(replica, 1)
 
-                async def is_started() -> bool:
-                    metas = await node.metas(replica)
-                    return any(m.state is SegmentState.COPY_STARTED for m in metas)
+            async def is_started() -> bool:
+                metas = await node.metas(replica)
+                return any(m.state is SegmentState.COPY_STARTED for m in metas)
 
-                if killed < 2:  # the manifests come first the first time
-                    await asyncio.sleep(0.1)
-                else:
-                    await eventually(is_started)
-                os.kill(pid, signal.SIGKILL)
-                metas = await node.wait_copied(replica, killed + 1)
-                assert (await node.verify(replica))[-1:] == segments
-                assert node.tier.client.worker_pid != pid
-                assert len(await node.objects()) == 2 * len(metas)
-            assert node.tier.client.restart_count == 3
-
-    asyncio.run(run())
+            if killed < 2:  # the manifests come first the first time
+                await asyncio.sleep(0.1)
+            else:
+                await eventually(is_started)
+            os.kill(pid, signal.SIGKILL)
+            metas = await node.wait_copied(replica, killed + 1)
+            assert (await node.verify(replica))[-1:] == segments
+            assert node.tier.client.worker_pid != pid
+            assert len(await node.objects()) == 2 * len(metas)
+        assert node.tier.client.restart_count == 3
 
 
 def test_a_copy_left_half_done_is_cleaned_up_by_the_next_leader(tmp_path: Path) -> None:
@@ -248,145 +228,128 @@ def test_a_copy_left_half_done_is_cleaned_up_by_the_next_leader(tmp_path: Path) 
         asyncio.run(run(tmp_path / str(objects), objects))
 
 
-def test_a_leader_that_was_replaced_finishes_nothing(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with running_node(tmp_path) as node:
-            replica = await node.create_topic()
-            node.produce_segments(replica, 1)
-            await node.wait_copied(replica, 1)
-            await node.change_partition(replica, leader=2, leader_epoch=1)
-            node.produce_segments(replica, 1)
-            await asyncio.sleep(0.3)
-            assert len(await node.metas(replica)) == 1
+async def test_a_leader_that_was_replaced_finishes_nothing(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node:
+        replica = await node.create_topic()
+        node.produce_segments(replica, 1)
+        await node.wait_copied(replica, 1)
+        await node.change_partition(replica, leader=2, leader_epoch=1)
+        node.produce_segments(replica, 1)
+        await asyncio.sleep(0.3)
+        assert len(await node.metas(replica)) == 1
 
-            pid = node.tier.client.worker_pid
-            assert pid is not None
-            await node.change_partition(replica, leader=1, leader_epoch=0)
-            os.kill(pid, signal.SIGSTOP)
+        pid = node.tier.client.worker_pid
+        assert pid is not None
+        await node.change_partition(replica, leader=1, leader_epoch=0)
+        os.kill(pid, signal.SIGSTOP)
 
-            async def is_started() -> bool:
-                return len(await node.metas(replica)) == 2
+        async def is_started() -> bool:
+            return len(await node.metas(replica)) == 2
 
-            await eventually(is_started)
-            await node.change_partition(replica, leader=2, leader_epoch=1)
-            os.kill(pid, signal.SIGCONT)
-            await asyncio.sleep(0.3)
-            states = [m.state for m in await node.metas(replica)]
-            assert states == [SegmentState.COPY_FINISHED, SegmentState.COPY_STARTED]
+        await eventually(is_started)
+        await node.change_partition(replica, leader=2, leader_epoch=1)
+        os.kill(pid, signal.SIGCONT)
+        await asyncio.sleep(0.3)
+        states = [m.state for m in await node.metas(replica)]
+        assert states == [SegmentState.COPY_FINISHED, SegmentState.COPY_STARTED]
 
-            # The node leads again, in a new epoch: it cleans up and copies anew.
-            await node.change_partition(replica, leader=1, leader_epoch=2)
-            await node.view.refresh()
-            metas = await node.wait_copied(replica, 2)
-            assert metas[1].leader_epoch == 2
-            assert len(await node.verify(replica)) == 2
-            assert len(await node.objects()) == 4
-
-    asyncio.run(run())
+        # The node leads again, in a new epoch: it cleans up and copies anew.
+        await node.change_partition(replica, leader=1, leader_epoch=2)
+        await node.view.refresh()
+        metas = await node.wait_copied(replica, 2)
+        assert metas[1].leader_epoch == 2
+        assert len(await node.verify(replica)) == 2
+        assert len(await node.objects()) == 4
 
 
-def test_a_replaced_leader_takes_away_what_its_worker_stores_too_late(tmp_path: Path) -> None:
+async def test_a_replaced_leader_takes_away_what_its_worker_stores_too_late(tmp_path: Path) -> None:
     """The next leader has cleaned the copy up by then: nobody would ever point at it."""
+    async with running_node(tmp_path) as node:
+        replica = await node.create_topic()
+        node.produce_segments(replica, 1)
+        (kept,) = await node.wait_copied(replica, 1)
+        pid = node.tier.client.worker_pid
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+        node.produce_segments(replica, 1)
 
-    async def run() -> None:
-        async with running_node(tmp_path) as node:
-            replica = await node.create_topic()
-            node.produce_segments(replica, 1)
-            (kept,) = await node.wait_copied(replica, 1)
-            pid = node.tier.client.worker_pid
-            assert pid is not None
-            os.kill(pid, signal.SIGSTOP)
-            node.produce_segments(replica, 1)
+        async def is_started() -> bool:
+            return len(await node.metas(replica)) == 2
 
-            async def is_started() -> bool:
-                return len(await node.metas(replica)) == 2
+        await eventually(is_started)
+        await node.change_partition(replica, leader=2, leader_epoch=1)
+        started = (await node.metas(replica))[1]
+        await node.store.commit([Write(started.item_id, None, ANY_VERSION)])
+        os.kill(pid, signal.SIGCONT)
 
-            await eventually(is_started)
-            await node.change_partition(replica, leader=2, leader_epoch=1)
-            started = (await node.metas(replica))[1]
-            await node.store.commit([Write(started.item_id, None, ANY_VERSION)])
-            os.kill(pid, signal.SIGCONT)
+        async def is_stored() -> bool:
+            return (await node.tier.client.status())["upload_count"] == 2
 
-            async def is_stored() -> bool:
-                return (await node.tier.client.status())["upload_count"] == 2
+        async def is_clean() -> bool:
+            cluster_id = node.view.image.cluster_id
+            keys = segment_keys(cluster_id, replica.partition.topic, kept)
+            return (await node.objects()).keys() == {keys.log, keys.index}
 
-            async def is_clean() -> bool:
-                cluster_id = node.view.image.cluster_id
-                keys = segment_keys(cluster_id, replica.partition.topic, kept)
-                return (await node.objects()).keys() == {keys.log, keys.index}
-
-            await eventually(is_stored)
-            await eventually(is_clean)
-            assert len(await node.verify(replica)) == 1
-
-    asyncio.run(run())
+        await eventually(is_stored)
+        await eventually(is_clean)
+        assert len(await node.verify(replica)) == 1
 
 
-def test_what_the_next_leader_has_tiered_is_no_sign_of_lost_records(tmp_path: Path) -> None:
+async def test_what_the_next_leader_has_tiered_is_no_sign_of_lost_records(tmp_path: Path) -> None:
     """A leader that was stopped finds more in the tier than it has, and does not know why yet."""
-
-    async def run() -> None:
-        async with running_node(tmp_path) as node:
-            replica = await node.create_topic()
-            node.produce(replica, 1)
-            end_offset = replica.log.log_end_offset
-            await node.change_partition(replica, leader=2, leader_epoch=1)
-            tiered = SegmentMeta(
-                topic_id=replica.topic_id,
-                partition=0,
-                base_offset=0,
-                end_offset=end_offset + 10,
-                leader_epoch=1,
-                segment_id=uuid4(),
-                state=SegmentState.COPY_FINISHED,
-                size_bytes=1,
-                index_size_bytes=1,
-                max_timestamp_ms=START_MS,
-                leader_epochs=((0, 0), (1, end_offset)),
-                chained_hash="",
-                created_ms=START_MS,
-            )
-            await node.store.commit([records.put(tiered, is_logged=False)])
-            await node.tier.apply_retention()
-            assert not replica.log.is_offline
-
-    asyncio.run(run())
+    async with running_node(tmp_path) as node:
+        replica = await node.create_topic()
+        node.produce(replica, 1)
+        end_offset = replica.log.log_end_offset
+        await node.change_partition(replica, leader=2, leader_epoch=1)
+        tiered = SegmentMeta(
+            topic_id=replica.topic_id,
+            partition=0,
+            base_offset=0,
+            end_offset=end_offset + 10,
+            leader_epoch=1,
+            segment_id=uuid4(),
+            state=SegmentState.COPY_FINISHED,
+            size_bytes=1,
+            index_size_bytes=1,
+            max_timestamp_ms=START_MS,
+            leader_epochs=((0, 0), (1, end_offset)),
+            chained_hash="",
+            created_ms=START_MS,
+        )
+        await node.store.commit([records.put(tiered, is_logged=False)])
+        await node.tier.apply_retention()
+        assert not replica.log.is_offline
 
 
-def test_damage_on_disk_does_not_reach_the_tier(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with running_node(tmp_path) as node:
-            replica = await node.create_topic()
-            node.produce(replica, 5)
-            replica.log.roll()
-            (sealed,) = replica.log.sealed_segments()
-            with sealed.path.open("r+b") as file:
-                file.seek(200)
-                file.write(b"\xff\xff")
-            replica.log.flush()
+async def test_damage_on_disk_does_not_reach_the_tier(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node:
+        replica = await node.create_topic()
+        node.produce(replica, 5)
+        replica.log.roll()
+        (sealed,) = replica.log.sealed_segments()
+        with sealed.path.open("r+b") as file:
+            file.seek(200)
+            file.write(b"\xff\xff")
+        replica.log.flush()
 
-            async def is_failing() -> bool:
-                return node.tier.status["failing_partition_count"] == 1
+        async def is_failing() -> bool:
+            return node.tier.status["failing_partition_count"] == 1
 
-            await eventually(is_failing)
-            assert await node.finished(replica) == []
-            assert await node.objects() == {}
-
-    asyncio.run(run())
+        await eventually(is_failing)
+        assert await node.finished(replica) == []
+        assert await node.objects() == {}
 
 
-def test_a_topic_without_remote_storage_stays_local(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with running_node(tmp_path) as node:
-            replica = await node.create_topic(configs={"remote.storage.enable": "false"})
-            node.produce_segments(replica, 2)
-            await asyncio.sleep(0.2)
-            assert await node.metas(replica) == []
-
-    asyncio.run(run())
+async def test_a_topic_without_remote_storage_stays_local(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node:
+        replica = await node.create_topic(configs={"remote.storage.enable": "false"})
+        node.produce_segments(replica, 2)
+        await asyncio.sleep(0.2)
+        assert await node.metas(replica) == []
 
 
-def test_a_leader_reads_the_item_of_each_segment_once_when_it_starts(
+async def test_a_leader_reads_the_item_of_each_segment_once_when_it_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """To take the tier over, to apply retention, to read and to copy more."""
@@ -401,22 +364,19 @@ def test_a_leader_reads_the_item_of_each_segment_once_when_it_starts(
                 read.extend(item.id.key for item in found)
             return found
 
-    async def run() -> None:
-        async with running_node(tmp_path) as node:
-            replica = await node.create_topic(configs={"local.retention.bytes": "0"})
-            node.produce_segments(replica, 5)
-            known = {meta.item_id.key for meta in await node.wait_copied(replica, 5)}
-        monkeypatch.setattr("tests.node.tier.tier_node.SqliteMetadataStore", CountingStore)
-        async with running_node(tmp_path) as node:
-            replica = node.replica()
-            await node.tier.apply_retention()
-            await node.read(replica, 0, max_bytes=1)
-            node.produce_segments(replica, 2)
+    async with running_node(tmp_path) as node:
+        replica = await node.create_topic(configs={"local.retention.bytes": "0"})
+        node.produce_segments(replica, 5)
+        known = {meta.item_id.key for meta in await node.wait_copied(replica, 5)}
+    monkeypatch.setattr("tests.node.tier.tier_node.SqliteMetadataStore", CountingStore)
+    async with running_node(tmp_path) as node:
+        replica = node.replica()
+        await node.tier.apply_retention()
+        await node.read(replica, 0, max_bytes=1)
+        node.produce_segments(replica, 2)
 
-            async def is_copied() -> bool:
-                return replica.log.tiered_up_to == replica.log.log_end_offset
+        async def is_copied() -> bool:
+            return replica.log.tiered_up_to == replica.log.log_end_offset
 
-            await eventually(is_copied)
-            assert sorted(read) == sorted(known)
-
-    asyncio.run(run())
+        await eventually(is_copied)
+        assert sorted(read) == sorted(known)

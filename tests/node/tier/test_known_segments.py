@@ -94,233 +94,201 @@ def known_in(store: MemoryMetadataStore) -> tuple[KnownSegments, list[SegmentMet
     return KnownSegments(store, TOPIC_ID, PARTITION, on_replaced=note), replaced
 
 
-def test_segments_are_served_while_swaps_go_on() -> None:
-    async def run() -> None:
-        store, metas = HeldStore(), neighbours(2 * SWAP_COUNT)
-        await put(store, metas)
-        known, replaced = known_in(store)
-        swaps, served = Swaps(store, metas), 0
-        await known.segments()
-        store.may_end.clear()
-        readings: list[asyncio.Task[object]] = []
-        for _ in range(SWAP_COUNT):
-            await swaps.swap()
-            known.invalidate()
-            readings.append(asyncio.create_task(known.caught_up()))
-            await asyncio.sleep(0)
-            served += (await known.segments()).locate(5) is not None
-        assert served == SWAP_COUNT
-        store.may_end.set()
-        await asyncio.gather(*readings)
-        # The first, and one for all the swaps; another where one came after it had begun.
-        assert store.reading_count <= 3
-        assert not known.is_stale
-        assert len(await known.segments()) == SWAP_COUNT
-        assert {one.segment_id for one in metas} <= {one.segment_id for one in replaced}
-
-    asyncio.run(run())
-
-
-def test_a_caller_waits_for_one_reading_and_not_for_the_swaps_to_end() -> None:
-    async def run() -> None:
-        store, metas = HeldStore(), neighbours(2 * SWAP_COUNT)
-        await put(store, metas)
-        known, _ = known_in(store)
-        swaps = Swaps(store, metas)
-        await known.segments()
-        store.may_end.clear()
-        new = await swaps.swap()
-        known.invalidate()
-        waiting = asyncio.create_task(known.caught_up())
-        while store.reading_count < 2:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+async def test_segments_are_served_while_swaps_go_on() -> None:
+    store, metas = HeldStore(), neighbours(2 * SWAP_COUNT)
+    await put(store, metas)
+    known, replaced = known_in(store)
+    swaps, served = Swaps(store, metas), 0
+    await known.segments()
+    store.may_end.clear()
+    readings: list[asyncio.Task[object]] = []
+    for _ in range(SWAP_COUNT):
         await swaps.swap()
         known.invalidate()
-        store.may_end.set()
-        assert new in await waiting
-        assert store.reading_count == 2
-        assert known.is_stale  # The second swap is still to be read.
-
-    asyncio.run(run())
-
-
-def test_changes_during_a_reading_are_in_what_it_read() -> None:
-    async def run() -> None:
-        store, metas = HeldStore(), neighbours(4)
-        await put(store, metas)
-        known, _ = known_in(store)
-        await known.segments()
-        store.may_end.clear()
-        known.invalidate()
-        waiting = asyncio.create_task(known.caught_up())
-        while store.reading_count < 2:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-        copied = meta(40, 50)
-        known.add(copied)
-        known.remove(metas[0])
-        assert copied in await known.segments()
-        store.may_end.set()
-        found = await waiting
-        assert copied in found
-        assert metas[0] not in found
-        # What was unfinished when it was read may not be any more.
-        await known.contents()
-        assert store.reading_count == 3
-
-    asyncio.run(run())
-
-
-def test_a_reader_that_gives_up_leaves_the_reading_to_the_next() -> None:
-    async def run() -> None:
-        store = HeldStore()
-        await put(store, neighbours(4))
-        known, _ = known_in(store)
-        store.may_end.clear()
-        first, second = (asyncio.create_task(known.segments()) for _ in range(2))
+        readings.append(asyncio.create_task(known.caught_up()))
         await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        first.cancel()
-        store.may_end.set()
-        assert len(await second) == 4
-
-    asyncio.run(run())
-
-
-def test_what_was_just_read_is_handed_out_once_without_reading_it_again() -> None:
-    async def run() -> None:
-        store = HeldStore()
-        await put(store, [*neighbours(4), meta(40, 50, state=SegmentState.DELETE_STARTED)])
-        known, _ = known_in(store)
-        await known.segments()
-        assert len((await known.contents()).unfinished) == 1
-        assert store.reading_count == 1
-        # Only its caller knows what has become of those since.
-        assert len((await known.contents()).unfinished) == 1
-        assert store.reading_count == 2
-        known.invalidate()
-        await known.caught_up()
-        known.remove(neighbours(1)[0])
-        await known.contents()
-        assert store.reading_count == 4
-
-    asyncio.run(run())
+        served += (await known.segments()).locate(5) is not None
+    assert served == SWAP_COUNT
+    store.may_end.set()
+    await asyncio.gather(*readings)
+    # The first, and one for all the swaps; another where one came after it had begun.
+    assert store.reading_count <= 3
+    assert not known.is_stale
+    assert len(await known.segments()) == SWAP_COUNT
+    assert {one.segment_id for one in metas} <= {one.segment_id for one in replaced}
 
 
-def test_offsets_in_a_gap_have_all_segments_read_once() -> None:
-    async def run() -> None:
-        store, metas = HeldStore(), neighbours(9)
-        await put(store, metas[:3] + metas[6:])
-        known, _ = known_in(store)
-        await known.segments()
-        for offset in (30, 45, 59, 30, 45):
-            assert (await known.search(offset, tiered_end=0)).locate(offset) is None
-        assert store.reading_count == 2
-        # What closes the gap is found without.
-        await put(store, metas[3:6])
-        assert (await known.search(45, tiered_end=0)).locate(45) is not None
-        assert (await known.search(30, tiered_end=0)).locate(30) is not None
-        await put(store, [meta(90, 100)])
-        assert (await known.search(95, tiered_end=0)).locate(95) is not None
-        assert store.reading_count == 2
+async def test_a_caller_waits_for_one_reading_and_not_for_the_swaps_to_end() -> None:
+    store, metas = HeldStore(), neighbours(2 * SWAP_COUNT)
+    await put(store, metas)
+    known, _ = known_in(store)
+    swaps = Swaps(store, metas)
+    await known.segments()
+    store.may_end.clear()
+    new = await swaps.swap()
+    known.invalidate()
+    waiting = asyncio.create_task(known.caught_up())
+    while store.reading_count < 2:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    await swaps.swap()
+    known.invalidate()
+    store.may_end.set()
+    assert new in await waiting
+    assert store.reading_count == 2
+    assert known.is_stale  # The second swap is still to be read.
 
-    asyncio.run(run())
+
+async def test_changes_during_a_reading_are_in_what_it_read() -> None:
+    store, metas = HeldStore(), neighbours(4)
+    await put(store, metas)
+    known, _ = known_in(store)
+    await known.segments()
+    store.may_end.clear()
+    known.invalidate()
+    waiting = asyncio.create_task(known.caught_up())
+    while store.reading_count < 2:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    copied = meta(40, 50)
+    known.add(copied)
+    known.remove(metas[0])
+    assert copied in await known.segments()
+    store.may_end.set()
+    found = await waiting
+    assert copied in found
+    assert metas[0] not in found
+    # What was unfinished when it was read may not be any more.
+    await known.contents()
+    assert store.reading_count == 3
 
 
-def test_a_segment_that_begins_far_below_is_found_once_the_local_log_is_evicted_for_it() -> None:
+async def test_a_reader_that_gives_up_leaves_the_reading_to_the_next() -> None:
+    store = HeldStore()
+    await put(store, neighbours(4))
+    known, _ = known_in(store)
+    store.may_end.clear()
+    first, second = (asyncio.create_task(known.segments()) for _ in range(2))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    first.cancel()
+    store.may_end.set()
+    assert len(await second) == 4
+
+
+async def test_what_was_just_read_is_handed_out_once_without_reading_it_again() -> None:
+    store = HeldStore()
+    await put(store, [*neighbours(4), meta(40, 50, state=SegmentState.DELETE_STARTED)])
+    known, _ = known_in(store)
+    await known.segments()
+    assert len((await known.contents()).unfinished) == 1
+    assert store.reading_count == 1
+    # Only its caller knows what has become of those since.
+    assert len((await known.contents()).unfinished) == 1
+    assert store.reading_count == 2
+    known.invalidate()
+    await known.caught_up()
+    known.remove(neighbours(1)[0])
+    await known.contents()
+    assert store.reading_count == 4
+
+
+async def test_offsets_in_a_gap_have_all_segments_read_once() -> None:
+    store, metas = HeldStore(), neighbours(9)
+    await put(store, metas[:3] + metas[6:])
+    known, _ = known_in(store)
+    await known.segments()
+    for offset in (30, 45, 59, 30, 45):
+        assert (await known.search(offset, tiered_end=0)).locate(offset) is None
+    assert store.reading_count == 2
+    # What closes the gap is found without.
+    await put(store, metas[3:6])
+    assert (await known.search(45, tiered_end=0)).locate(45) is not None
+    assert (await known.search(30, tiered_end=0)).locate(30) is not None
+    await put(store, [meta(90, 100)])
+    assert (await known.search(95, tiered_end=0)).locate(95) is not None
+    assert store.reading_count == 2
+
+
+async def test_a_segment_that_begins_far_below_is_found_once_the_local_log_is_evicted_for_it() -> (
+    None
+):
     """Another leader's long segment, copied after all were read in vain for an offset in a gap."""
-
-    async def run() -> None:
-        store, short = HeldStore(), neighbours(3 * OVERLAPPING_COUNT_MAX)
-        end = short[-1].end_offset
-        await put(store, [*short, meta(end + 100, end + 110)])
-        known, _ = known_in(store)
-        assert (await known.search(end + 50, tiered_end=end)).locate(end + 50) is None
-        long = meta(5, end + 100)
-        await put(store, [long])
-        assert (await known.search(end + 50, tiered_end=end + 100)).locate(end + 50) == long
-        # Nothing has moved since: what is not here is nowhere.
-        count = store.reading_count
-        for _ in range(3):
-            assert (await known.search(end + 200, tiered_end=end + 100)).locate(end + 200) is None
-        assert store.reading_count == count
-
-    asyncio.run(run())
+    store, short = HeldStore(), neighbours(3 * OVERLAPPING_COUNT_MAX)
+    end = short[-1].end_offset
+    await put(store, [*short, meta(end + 100, end + 110)])
+    known, _ = known_in(store)
+    assert (await known.search(end + 50, tiered_end=end)).locate(end + 50) is None
+    long = meta(5, end + 100)
+    await put(store, [long])
+    assert (await known.search(end + 50, tiered_end=end + 100)).locate(end + 50) == long
+    # Nothing has moved since: what is not here is nowhere.
+    count = store.reading_count
+    for _ in range(3):
+        assert (await known.search(end + 200, tiered_end=end + 100)).locate(end + 200) is None
+    assert store.reading_count == count
 
 
-def test_nobody_decides_by_a_reading_that_swaps_have_met() -> None:
-    async def run() -> None:
-        metas = neighbours(9)
-        store = HidingStore()
-        await put(store, metas)
-        store.swap_count = 3 * READS_MAX
-        known, _ = known_in(store)
-        assert (await known.segments()).locate(15) is None  # Readers have nothing better.
-        assert (await known.segments()).locate(5) is not None
-        for decide in (known.whole, known.contents):
-            with pytest.raises(TierRewritten):
-                await decide()
-        assert store.swap_count == 0
-        assert (await known.whole()).tiered_end(0) == metas[-1].end_offset
-        assert known.is_settled
-        assert (await known.contents()).finished is await known.segments()
-
-    asyncio.run(run())
-
-
-def test_an_offset_in_what_may_be_a_gap_of_the_reading_is_not_called_missing() -> None:
-    async def run() -> None:
-        metas = neighbours(9)
-        store = HidingStore()
-        await put(store, metas)
-        store.swap_count = 2 * READS_MAX
-        known, _ = known_in(store)
-        await known.segments()
+async def test_nobody_decides_by_a_reading_that_swaps_have_met() -> None:
+    metas = neighbours(9)
+    store = HidingStore()
+    await put(store, metas)
+    store.swap_count = 3 * READS_MAX
+    known, _ = known_in(store)
+    assert (await known.segments()).locate(15) is None  # Readers have nothing better.
+    assert (await known.segments()).locate(5) is not None
+    for decide in (known.whole, known.contents):
         with pytest.raises(TierRewritten):
-            await known.search(15, tiered_end=90)
-        assert (await known.search(15, tiered_end=90)).locate(15) is not None
+            await decide()
+    assert store.swap_count == 0
+    assert (await known.whole()).tiered_end(0) == metas[-1].end_offset
+    assert known.is_settled
+    assert (await known.contents()).finished is await known.segments()
 
-    asyncio.run(run())
+
+async def test_an_offset_in_what_may_be_a_gap_of_the_reading_is_not_called_missing() -> None:
+    metas = neighbours(9)
+    store = HidingStore()
+    await put(store, metas)
+    store.swap_count = 2 * READS_MAX
+    known, _ = known_in(store)
+    await known.segments()
+    with pytest.raises(TierRewritten):
+        await known.search(15, tiered_end=90)
+    assert (await known.search(15, tiered_end=90)).locate(15) is not None
 
 
-def test_decisions_go_on_by_the_last_whole_reading_while_swaps_meet_all_later_ones() -> None:
-    async def run() -> None:
-        metas = neighbours(9)
-        store = HidingStore()
-        await put(store, metas)
-        known, _ = known_in(store)
+async def test_decisions_go_on_by_the_last_whole_reading_while_swaps_meet_all_later_ones() -> None:
+    metas = neighbours(9)
+    store = HidingStore()
+    await put(store, metas)
+    known, _ = known_in(store)
+    await known.whole()
+    store.swap_count = 2 * READS_MAX
+    known.invalidate()
+    assert (await known.caught_up()).locate(15) is None
+    assert not known.is_settled
+    known.add(meta(90, 100))
+    known.remove(metas[0])
+    assert [m.base_offset for m in await known.whole()] == list(range(10, 100, 10))
+    assert (await known.contents()).finished is await known.whole()
+    # Whoever does not know what became of a step of his own reads again.
+    store.swap_count = READS_MAX
+    known.distrust()
+    with pytest.raises(TierRewritten):
         await known.whole()
-        store.swap_count = 2 * READS_MAX
-        known.invalidate()
-        assert (await known.caught_up()).locate(15) is None
-        assert not known.is_settled
-        known.add(meta(90, 100))
-        known.remove(metas[0])
-        assert [m.base_offset for m in await known.whole()] == list(range(10, 100, 10))
-        assert (await known.contents()).finished is await known.whole()
-        # Whoever does not know what became of a step of his own reads again.
-        store.swap_count = READS_MAX
-        known.distrust()
-        with pytest.raises(TierRewritten):
-            await known.whole()
-        assert (await known.whole()).tiered_end(0) == 90
-
-    asyncio.run(run())
+    assert (await known.whole()).tiered_end(0) == 90
 
 
-def test_a_reading_that_began_before_it_was_distrusted_is_not_decided_by() -> None:
-    async def run() -> None:
-        store, metas = HeldStore(), neighbours(4)
-        await put(store, metas)
-        known, _ = known_in(store)
-        store.may_end.clear()
-        reading = asyncio.create_task(known.segments())
-        while store.reading_count < 1:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-        known.distrust()
-        await put(store, [meta(40, 50)])
-        store.may_end.set()
-        assert len(await reading) == 4
-        assert (await known.whole()).end_offset == 50
-        assert store.reading_count == 2
-
-    asyncio.run(run())
+async def test_a_reading_that_began_before_it_was_distrusted_is_not_decided_by() -> None:
+    store, metas = HeldStore(), neighbours(4)
+    await put(store, metas)
+    known, _ = known_in(store)
+    store.may_end.clear()
+    reading = asyncio.create_task(known.segments())
+    while store.reading_count < 1:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    known.distrust()
+    await put(store, [meta(40, 50)])
+    store.may_end.set()
+    assert len(await reading) == 4
+    assert (await known.whole()).end_offset == 50
+    assert store.reading_count == 2

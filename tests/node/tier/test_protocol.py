@@ -117,25 +117,19 @@ def test_what_is_no_request_is_refused(fields: dict[str, object]) -> None:
 @pytest.mark.parametrize(
     "data", [b"\xff\xff\xff\xff", b"\0\0\0\x01x", b"\0\0\0\x02[]", b"\0\0\0\x02{}"]
 )
-def test_what_is_no_message_is_refused(data: bytes) -> None:
-    async def run() -> None:
-        reader = asyncio.StreamReader()
-        reader.feed_data(data)
-        reader.feed_eof()
-        with pytest.raises(ProtocolError):
-            await read_message(reader)
-
-    asyncio.run(run())
+async def test_what_is_no_message_is_refused(data: bytes) -> None:
+    reader = asyncio.StreamReader()
+    reader.feed_data(data)
+    reader.feed_eof()
+    with pytest.raises(ProtocolError):
+        await read_message(reader)
 
 
-def test_messages_come_back_one_by_one_until_the_end() -> None:
-    async def run() -> None:
-        reader = asyncio.StreamReader()
-        reader.feed_data(encode_message({"id": 1}) + encode_message({"id": 2, "x": "y"}))
-        reader.feed_data(b"\0\0")
-        reader.feed_eof()
-        assert await read_message(reader) == {"id": 1}
-        assert await read_message(reader) == {"id": 2, "x": "y"}
-        assert await read_message(reader) is None
-
-    asyncio.run(run())
+async def test_messages_come_back_one_by_one_until_the_end() -> None:
+    reader = asyncio.StreamReader()
+    reader.feed_data(encode_message({"id": 1}) + encode_message({"id": 2, "x": "y"}))
+    reader.feed_data(b"\0\0")
+    reader.feed_eof()
+    assert await read_message(reader) == {"id": 1}
+    assert await read_message(reader) == {"id": 2, "x": "y"}
+    assert await read_message(reader) is None

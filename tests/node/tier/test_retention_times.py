@@ -60,21 +60,18 @@ async def cut(replica: Replica) -> None:
     await eventually(is_cut)
 
 
-def test_a_partition_in_which_nothing_changes_is_not_looked_at(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with retaining_node(tmp_path) as node:
-            replica = await settled_topic(node)
-            last = looked_at(node, replica)
-            await asyncio.sleep(5 * INTERVAL_S)
-            assert looked_at(node, replica) == last
-            node.produce(replica, 1)
+async def test_a_partition_in_which_nothing_changes_is_not_looked_at(tmp_path: Path) -> None:
+    async with retaining_node(tmp_path) as node:
+        replica = await settled_topic(node)
+        last = looked_at(node, replica)
+        await asyncio.sleep(5 * INTERVAL_S)
+        assert looked_at(node, replica) == last
+        node.produce(replica, 1)
 
-            async def is_looked_at() -> bool:
-                return looked_at(node, replica) > last
+        async def is_looked_at() -> bool:
+            return looked_at(node, replica) > last
 
-            await eventually(is_looked_at)
-
-    asyncio.run(run())
+        await eventually(is_looked_at)
 
 
 async def jump(node: TierNode) -> None:
@@ -90,138 +87,117 @@ async def shrink(node: TierNode) -> None:
 
 
 @pytest.mark.parametrize("step", [jump, shorten, shrink])
-def test_what_expires_goes_without_an_append(
+async def test_what_expires_goes_without_an_append(
     tmp_path: Path, step: Callable[[TierNode], Awaitable[None]]
 ) -> None:
     """With time, also where the clock jumps, and by other settings."""
-
-    async def run() -> None:
-        async with retaining_node(tmp_path) as node:
-            replica = await settled_topic(node)
-            assert replica.log.log_start_offset == 0
-            await step(node)
-            await cut(replica)
-
-    asyncio.run(run())
+    async with retaining_node(tmp_path) as node:
+        replica = await settled_topic(node)
+        assert replica.log.log_start_offset == 0
+        await step(node)
+        await cut(replica)
 
 
-def test_what_has_expired_while_the_clock_was_in_doubt_goes_once_it_is_not(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with retaining_node(tmp_path) as node:
-            replica = await settled_topic(node)
-            node.is_clock_trusted = False
-            node.clock.now_ms += 2 * HOUR_MS
-            await asyncio.sleep(3 * INTERVAL_S)
-            assert replica.log.log_start_offset == 0
-            node.is_clock_trusted = True
-            await cut(replica)
-
-    asyncio.run(run())
-
-
-def test_what_nobody_has_noted_is_seen_in_turn(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with retaining_node(tmp_path) as node:
-            replica = await settled_topic(node)
-            node.clock.now_ms += 2 * HOUR_MS
-            node.tier._retaining.times.forget(replica)
-            await asyncio.sleep(3 * INTERVAL_S)
-            assert replica.log.log_start_offset == 0
-            in_turn = LogChanges(node.replicas, told_in_turn_count=1)
-            in_turn.subscribe(node.tier.on_changed)
-            in_turn.tell()
-            await cut(replica)
-
-    asyncio.run(run())
+async def test_what_has_expired_while_the_clock_was_in_doubt_goes_once_it_is_not(
+    tmp_path: Path,
+) -> None:
+    async with retaining_node(tmp_path) as node:
+        replica = await settled_topic(node)
+        node.is_clock_trusted = False
+        node.clock.now_ms += 2 * HOUR_MS
+        await asyncio.sleep(3 * INTERVAL_S)
+        assert replica.log.log_start_offset == 0
+        node.is_clock_trusted = True
+        await cut(replica)
 
 
-def test_an_empty_partition_that_was_led_before_is_looked_at_once(tmp_path: Path) -> None:
+async def test_what_nobody_has_noted_is_seen_in_turn(tmp_path: Path) -> None:
+    async with retaining_node(tmp_path) as node:
+        replica = await settled_topic(node)
+        node.clock.now_ms += 2 * HOUR_MS
+        node.tier._retaining.times.forget(replica)
+        await asyncio.sleep(3 * INTERVAL_S)
+        assert replica.log.log_start_offset == 0
+        in_turn = LogChanges(node.replicas, told_in_turn_count=1)
+        in_turn.subscribe(node.tier.on_changed)
+        in_turn.tell()
+        await cut(replica)
+
+
+async def test_an_empty_partition_that_was_led_before_is_looked_at_once(tmp_path: Path) -> None:
     """There is nothing to open, so nothing shows that it has been taken over."""
+    async with retaining_node(tmp_path) as node:
+        node.tier._retaining._holds_files = node.directories.holds
+        replica = await node.create_topic(configs=LIMITED)
+        await node.change_partition(replica, leader_epoch=3)
+        await node.view.refresh()
 
-    async def run() -> None:
-        async with retaining_node(tmp_path) as node:
-            node.tier._retaining._holds_files = node.directories.holds
-            replica = await node.create_topic(configs=LIMITED)
-            await node.change_partition(replica, leader_epoch=3)
-            await node.view.refresh()
+        async def is_looked_at() -> bool:
+            led = node.tier._partitions.known_led(replica)
+            return led is not None and led.was_looked_at
 
-            async def is_looked_at() -> bool:
-                led = node.tier._partitions.known_led(replica)
-                return led is not None and led.was_looked_at
-
-            await eventually(is_looked_at)
-            assert replica.opened_log is None
-            node.tier._retaining.times.forget(replica)
-            node.tier.on_changed([replica])
-            assert replica in node.tier._retaining.times._due
-            assert node.tier._retaining.times.wait_s > 0
-
-    asyncio.run(run())
+        await eventually(is_looked_at)
+        assert replica.opened_log is None
+        node.tier._retaining.times.forget(replica)
+        node.tier.on_changed([replica])
+        assert replica in node.tier._retaining.times._due
+        assert node.tier._retaining.times.wait_s > 0
 
 
-def test_a_deleted_partition_is_forgotten(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with retaining_node(tmp_path) as node:
-            replica = await settled_topic(node)
-            assert node.tier._retaining.times._expiring
+async def test_a_deleted_partition_is_forgotten(tmp_path: Path) -> None:
+    async with retaining_node(tmp_path) as node:
+        replica = await settled_topic(node)
+        assert node.tier._retaining.times._expiring
+        await node.delete_topic()
+
+        async def is_forgotten() -> bool:
+            queues = (
+                node.tier._retaining.times._expiring,
+                node.tier._retaining.times._due,
+                node.tier._copying._to_copy,
+            )
+            return not any(replica in queue for queue in queues) and not node.tier._partitions._led
+
+        await eventually(is_forgotten)
+
+
+async def test_a_partition_that_is_deleted_while_it_is_looked_at_is_forgotten(
+    tmp_path: Path,
+) -> None:
+    async with running_node(tmp_path) as node:
+        replica = await node.create_topic(configs=LIMITED)
+        node.produce_segments(replica, 2)
+        await node.wait_copied(replica, 2)
+        times, led = node.tier._retaining.times, node.tier._partitions.lead(replica)
+        async with led.lock:
+            looking = asyncio.create_task(node.tier.apply_retention())
+            await asyncio.sleep(0)
             await node.delete_topic()
-
-            async def is_forgotten() -> bool:
-                queues = (
-                    node.tier._retaining.times._expiring,
-                    node.tier._retaining.times._due,
-                    node.tier._copying._to_copy,
-                )
-                return (
-                    not any(replica in queue for queue in queues) and not node.tier._partitions._led
-                )
-
-            await eventually(is_forgotten)
-
-    asyncio.run(run())
+            node.changes.tell()
+            assert replica not in times._due
+        await looking
+        assert replica not in times._due
+        assert replica not in times._expiring
 
 
-def test_a_partition_that_is_deleted_while_it_is_looked_at_is_forgotten(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with running_node(tmp_path) as node:
-            replica = await node.create_topic(configs=LIMITED)
+async def test_a_partition_that_breaks_retention_keeps_no_other_from_it(tmp_path: Path) -> None:
+    async with running_node(tmp_path) as node:
+        broken = await node.create_topic("broken", configs=LIMITED)
+        other = await node.create_topic("other", configs=LIMITED)
+        for replica in (broken, other):
             node.produce_segments(replica, 2)
             await node.wait_copied(replica, 2)
-            times, led = node.tier._retaining.times, node.tier._partitions.lead(replica)
-            async with led.lock:
-                looking = asyncio.create_task(node.tier.apply_retention())
-                await asyncio.sleep(0)
-                await node.delete_topic()
-                node.changes.tell()
-                assert replica not in times._due
-            await looking
-            assert replica not in times._due
-            assert replica not in times._expiring
-
-    asyncio.run(run())
+        node.clock.now_ms += 2 * HOUR_MS
+        node.tier._partitions.lead(broken).not_before = None  # type: ignore[assignment]
+        await node.tier.apply_retention()
+        assert (broken.log.log_start_offset, other.log.log_start_offset) == (0, 100)
+        assert broken in node.tier._retaining.times._due
+        await asyncio.sleep(RETRY_DELAY_S_MIN)
+        await node.tier.apply_retention()
+        assert broken.log.log_start_offset == 100
 
 
-def test_a_partition_that_breaks_retention_keeps_no_other_from_it(tmp_path: Path) -> None:
-    async def run() -> None:
-        async with running_node(tmp_path) as node:
-            broken = await node.create_topic("broken", configs=LIMITED)
-            other = await node.create_topic("other", configs=LIMITED)
-            for replica in (broken, other):
-                node.produce_segments(replica, 2)
-                await node.wait_copied(replica, 2)
-            node.clock.now_ms += 2 * HOUR_MS
-            node.tier._partitions.lead(broken).not_before = None  # type: ignore[assignment]
-            await node.tier.apply_retention()
-            assert (broken.log.log_start_offset, other.log.log_start_offset) == (0, 100)
-            assert broken in node.tier._retaining.times._due
-            await asyncio.sleep(RETRY_DELAY_S_MIN)
-            await node.tier.apply_retention()
-            assert broken.log.log_start_offset == 100
-
-    asyncio.run(run())
-
-
-def test_a_directory_that_cannot_be_read_keeps_no_other_partition_from_retention(
+async def test_a_directory_that_cannot_be_read_keeps_no_other_partition_from_retention(
     tmp_path: Path,
 ) -> None:
     def holds_files(replica: TieredReplica) -> bool:
@@ -229,17 +205,14 @@ def test_a_directory_that_cannot_be_read_keeps_no_other_partition_from_retention
             raise OSError(errno.EIO, "the disk does not answer")
         return True
 
-    async def run() -> None:
-        async with running_node(tmp_path) as node:
-            node.tier._retaining._holds_files = holds_files
-            await node.create_topic("broken", configs=LIMITED)
-            other = await node.create_topic("other", configs=LIMITED)
-            node.produce_segments(other, 2)
-            node.clock.now_ms += 2 * HOUR_MS
-            await node.tier.apply_retention()
-            assert other.log.log_start_offset == 100
-
-    asyncio.run(run())
+    async with running_node(tmp_path) as node:
+        node.tier._retaining._holds_files = holds_files
+        await node.create_topic("broken", configs=LIMITED)
+        other = await node.create_topic("other", configs=LIMITED)
+        node.produce_segments(other, 2)
+        node.clock.now_ms += 2 * HOUR_MS
+        await node.tier.apply_retention()
+        assert other.log.log_start_offset == 100
 
 
 # -- the times alone --

@@ -6,7 +6,6 @@ in their new form. The node hears of the swap later.
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -94,102 +93,89 @@ async def leading(
 AHEAD = [(0, 100, YOUNG_MS), (100, 200, YOUNG_MS)]  # of a log that ends at 150
 
 
-def test_a_swap_during_a_take_over_has_the_partition_taken_over_again(
+async def test_a_swap_during_a_take_over_has_the_partition_taken_over_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def run() -> None:
-        tiered = AHEAD[:1]
-        async with leading(tmp_path, monkeypatch, segments=tiered, hidden_base=-1) as (
-            node,
-            led,
-            swaps,
-        ):
-            swaps.count, swaps.on_swap = 1, led.note_swap
-            await node.tier._copier.take_over(led)
-            assert not led.is_taken_over
-            await node.tier._copier.take_over(led)
-            assert led.is_taken_over
-            assert led.replica.log.tiered_up_to == 100
-
-    asyncio.run(run())
+    tiered = AHEAD[:1]
+    async with leading(tmp_path, monkeypatch, segments=tiered, hidden_base=-1) as (
+        node,
+        led,
+        swaps,
+    ):
+        swaps.count, swaps.on_swap = 1, led.note_swap
+        await node.tier._copier.take_over(led)
+        assert not led.is_taken_over
+        await node.tier._copier.take_over(led)
+        assert led.is_taken_over
+        assert led.replica.log.tiered_up_to == 100
 
 
-def test_a_log_behind_its_tier_is_not_led_because_swaps_hid_the_tiers_end(
+async def test_a_log_behind_its_tier_is_not_led_because_swaps_hid_the_tiers_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def run() -> None:
-        async with leading(tmp_path, monkeypatch, segments=AHEAD, hidden_base=100) as (
-            node,
-            led,
-            swaps,
-        ):
-            swaps.count = READS_MAX
-            with pytest.raises(TierRewritten):
-                await node.tier._copier.take_over(led)
-            assert swaps.count == 0
-            assert not led.is_taken_over
-            assert not led.replica.log.is_offline
-            with pytest.raises(StorageError, match="lost records"):
-                await node.tier._copier.take_over(led)
-            assert led.replica.log.is_offline
-
-    asyncio.run(run())
+    async with leading(tmp_path, monkeypatch, segments=AHEAD, hidden_base=100) as (
+        node,
+        led,
+        swaps,
+    ):
+        swaps.count = READS_MAX
+        with pytest.raises(TierRewritten):
+            await node.tier._copier.take_over(led)
+        assert swaps.count == 0
+        assert not led.is_taken_over
+        assert not led.replica.log.is_offline
+        with pytest.raises(StorageError, match="lost records"):
+            await node.tier._copier.take_over(led)
+        assert led.replica.log.is_offline
 
 
 MIXED = [(0, 50, OLD_MS), (50, 100, YOUNG_MS), (100, 150, OLD_MS)]
 
 
 @pytest.mark.parametrize("was_read_before", [False, True])
-def test_retention_does_not_pass_over_a_segment_that_swaps_hide(
+async def test_retention_does_not_pass_over_a_segment_that_swaps_hide(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, was_read_before: bool
 ) -> None:
     """A leader that has read its tier before does not even wait for the swaps to end."""
-
-    async def run() -> None:
-        async with leading(tmp_path, monkeypatch, segments=MIXED, hidden_base=50) as (
-            node,
-            led,
-            swaps,
-        ):
-            if was_read_before:
-                await node.tier._copier.take_over(led)
-                led.note_swap()
-                led.remote.invalidate()
-            swaps.count = 2 * READS_MAX
-            await node.tier.apply_retention()
-            assert swaps.count == READS_MAX
-            assert await log_start_of(node, led) == (50 if was_read_before else 0)
-            swaps.count, led.not_before = 0, 0.0
-            await node.tier.apply_retention()
-            assert await log_start_of(node, led) == 50
-
-    asyncio.run(run())
+    async with leading(tmp_path, monkeypatch, segments=MIXED, hidden_base=50) as (
+        node,
+        led,
+        swaps,
+    ):
+        if was_read_before:
+            await node.tier._copier.take_over(led)
+            led.note_swap()
+            led.remote.invalidate()
+        swaps.count = 2 * READS_MAX
+        await node.tier.apply_retention()
+        assert swaps.count == READS_MAX
+        assert await log_start_of(node, led) == (50 if was_read_before else 0)
+        swaps.count, led.not_before = 0, 0.0
+        await node.tier.apply_retention()
+        assert await log_start_of(node, led) == 50
 
 
-def test_a_reader_at_the_end_of_what_compaction_left_does_not_pass_over_a_segment_that_swaps_hide(
+async def test_a_reader_at_the_end_of_what_compaction_left_does_not_pass_over_a_segment_that_swaps_hide(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def run() -> None:
-        async with running_node(tmp_path) as node:
-            evicting = {"local.retention.bytes": "0", "retention.ms": "-1"}
-            replica = await node.create_topic(configs=evicting)
-            node.produce_segments(replica, 2)
+    async with running_node(tmp_path) as node:
+        evicting = {"local.retention.bytes": "0", "retention.ms": "-1"}
+        replica = await node.create_topic(configs=evicting)
+        node.produce_segments(replica, 2)
 
-            async def is_evicted() -> bool:
-                return replica.log.local_log_start_offset == 100
+        async def is_evicted() -> bool:
+            return replica.log.local_log_start_offset == 100
 
-            await eventually(is_evicted)
-            await empty_end_of_first_segment(node, replica)
-            swaps = Swaps(node, replica, hidden_base=50)
-            swaps.count = READS_MAX
-            monkeypatch.setattr(node.store, "list", swaps.list)
-            remote = node.tier._partitions.new_remote_log(replica)
-            assert (await remote.segments()).end_offset == 50
-            found = await remote.read(45, ReadLimits(1))
-            assert found is not None
-            assert found.start_offset == 50
-
-    asyncio.run(run())
+        await eventually(is_evicted)
+        await empty_end_of_first_segment(node, replica)
+        swaps = Swaps(node, replica, hidden_base=50)
+        swaps.count = READS_MAX
+        monkeypatch.setattr(node.store, "list", swaps.list)
+        remote = node.tier._partitions.new_remote_log(replica)
+        assert (await remote.segments()).end_offset == 50
+        found = await remote.read(45, ReadLimits(1))
+        assert found is not None
+        assert found.start_offset == 50
 
 
 async def empty_end_of_first_segment(node: TierNode, replica: Replica) -> None:

@@ -121,23 +121,20 @@ def test_the_last_in_sync_needs_all_that_the_leader_may_have_counted_on(
     ]
 
 
-def test_a_log_that_has_lost_records_follows_once_another_replica_leads_without_it(
+async def test_a_log_that_has_lost_records_follows_once_another_replica_leads_without_it(
     tmp_path: Path,
 ) -> None:
-    async def run() -> None:
-        async with reopening(tmp_path) as one:
-            await one.follow(isr=(1, 2))
-            one.fail()
-            await one.lead_alone()
-            for _ in range(3):
-                await one.reopener.look()
-            assert one.replica.log.is_offline
-            await one.follow(isr=(2,))
+    async with reopening(tmp_path) as one:
+        await one.follow(isr=(1, 2))
+        one.fail()
+        await one.lead_alone()
+        for _ in range(3):
             await one.reopener.look()
-            assert not one.replica.log.is_offline
-            assert one.replica.log.log_end_offset == 4
-
-    asyncio.run(run())
+        assert one.replica.log.is_offline
+        await one.follow(isr=(2,))
+        await one.reopener.look()
+        assert not one.replica.log.is_offline
+        assert one.replica.log.log_end_offset == 4
 
 
 def test_what_nobody_has_thought_of_does_not_keep_logs_offline(

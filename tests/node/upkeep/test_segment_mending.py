@@ -136,43 +136,36 @@ def test_a_follower_puts_the_leaders_batches_in_the_place_of_damaged_ones(
     assert len(said(caplog, logging.WARNING)) == 4
 
 
-def test_a_batch_of_another_leader_epoch_is_replaced_and_never_taken_from_the_leader(
+async def test_a_batch_of_another_leader_epoch_is_replaced_and_never_taken_from_the_leader(
     tmp_path: Path,
 ) -> None:
     """No CRC covers the epoch; the log's own checkpoint tells which it was."""
-
-    async def run() -> None:
-        async with mending(tmp_path) as one:
-            damaged = bytearray(one.whole[1])
-            damaged[LEADER_EPOCH_POSITION] ^= 1
-            one.paths[1].write_bytes(damaged)
-            one.leader.answers = [(0, bytes(damaged)), (0, one.whole[1])]
-            await one.follow()
-            await one.look(1)
-            assert one.paths[1].read_bytes() == damaged
-            await one.look(1)
-            assert one.paths[1].read_bytes() == one.whole[1]
-            assert one.health.is_well
-
-    asyncio.run(run())
+    async with mending(tmp_path) as one:
+        damaged = bytearray(one.whole[1])
+        damaged[LEADER_EPOCH_POSITION] ^= 1
+        one.paths[1].write_bytes(damaged)
+        one.leader.answers = [(0, bytes(damaged)), (0, one.whole[1])]
+        await one.follow()
+        await one.look(1)
+        assert one.paths[1].read_bytes() == damaged
+        await one.look(1)
+        assert one.paths[1].read_bytes() == one.whole[1]
+        assert one.health.is_well
 
 
-def test_an_answer_of_a_later_version_is_waited_out(
+async def test_an_answer_of_a_later_version_is_waited_out(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
 
-    async def run() -> None:
-        async with mending(tmp_path) as one:
-            one.leader.answers = [(OF_A_LATER_KAFKA, b""), (0, one.whole[1])]
-            await one.follow()
-            one.damage(1)
-            await one.look(1)
-            assert any(str(OF_A_LATER_KAFKA) in line for line in said(caplog, logging.INFO))
-            await one.look(1)
-            assert one.paths[1].read_bytes() == one.whole[1]
-
-    asyncio.run(run())
+    async with mending(tmp_path) as one:
+        one.leader.answers = [(OF_A_LATER_KAFKA, b""), (0, one.whole[1])]
+        await one.follow()
+        one.damage(1)
+        await one.look(1)
+        assert any(str(OF_A_LATER_KAFKA) in line for line in said(caplog, logging.INFO))
+        await one.look(1)
+        assert one.paths[1].read_bytes() == one.whole[1]
 
 
 def test_what_nobody_has_thought_of_does_not_end_the_mending(
@@ -192,66 +185,56 @@ def test_what_nobody_has_thought_of_does_not_end_the_mending(
     assert [line for line in said(caplog, logging.ERROR) if "broke" in line]
 
 
-def test_a_segment_that_is_damaged_on_the_leader_too_is_not_handed_back_and_forth(
+async def test_a_segment_that_is_damaged_on_the_leader_too_is_not_handed_back_and_forth(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def run() -> None:
-        async with mending(tmp_path) as one:
-            one.leader.answers = [(CORRUPT_MESSAGE, b"")]
-            one.damage(1)
-            await one.look(1)
-            assert one.offered == [(2, 3)]
-            await one.follow()
-            await one.look(1)
-            assert not any("nowhere else" in line for line in said(caplog, logging.ERROR))
-            await one.lead()
-            await one.look(1)
-            assert one.offered == [(2, 3), (3,)]
-            await one.lead(isr=(1, 2))
-            await one.look(1, times=3)
-            assert one.offered[2:] == [()] * 3
-            assert len([x for x in said(caplog, logging.ERROR) if "nowhere else" in x]) == 1
-
-    asyncio.run(run())
+    async with mending(tmp_path) as one:
+        one.leader.answers = [(CORRUPT_MESSAGE, b"")]
+        one.damage(1)
+        await one.look(1)
+        assert one.offered == [(2, 3)]
+        await one.follow()
+        await one.look(1)
+        assert not any("nowhere else" in line for line in said(caplog, logging.ERROR))
+        await one.lead()
+        await one.look(1)
+        assert one.offered == [(2, 3), (3,)]
+        await one.lead(isr=(1, 2))
+        await one.look(1, times=3)
+        assert one.offered[2:] == [()] * 3
+        assert len([x for x in said(caplog, logging.ERROR) if "nowhere else" in x]) == 1
 
 
-def test_a_follower_says_that_the_only_other_copy_is_damaged_too(
+async def test_a_follower_says_that_the_only_other_copy_is_damaged_too(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def run() -> None:
-        async with mending(tmp_path) as one:
-            one.leader.answers = [(CORRUPT_MESSAGE, b"")]
-            await one.follow(isr=(1, 2))
-            one.damage(1)
-            await one.look(1, times=3)
-            assert len([x for x in said(caplog, logging.ERROR) if "nowhere else" in x]) == 1
-            # It is mended where another copy comes up.
-            one.leader.answers = [(0, one.whole[1])]
-            await one.look(1)
-            assert one.paths[1].read_bytes() == one.whole[1]
-
-    asyncio.run(run())
+    async with mending(tmp_path) as one:
+        one.leader.answers = [(CORRUPT_MESSAGE, b"")]
+        await one.follow(isr=(1, 2))
+        one.damage(1)
+        await one.look(1, times=3)
+        assert len([x for x in said(caplog, logging.ERROR) if "nowhere else" in x]) == 1
+        # It is mended where another copy comes up.
+        one.leader.answers = [(0, one.whole[1])]
+        await one.look(1)
+        assert one.paths[1].read_bytes() == one.whole[1]
 
 
 @pytest.mark.parametrize("answer", ["gap", "no such offset"])
-def test_a_log_whose_segment_the_leader_cannot_give_is_fetched_again_as_a_whole(
+async def test_a_log_whose_segment_the_leader_cannot_give_is_fetched_again_as_a_whole(
     answer: str, tmp_path: Path
 ) -> None:
     """As where the leader was compacted once, or its log begins inside the segment."""
-
-    async def run() -> None:
-        async with mending(tmp_path) as one:
-            second = len(one.whole[1]) // 2  # It has two batches of one size.
-            gap, refusal = (0, one.whole[1][second:]), (OFFSET_OUT_OF_RANGE, b"")
-            one.leader.answers = [gap if answer == "gap" else refusal]
-            await one.follow()
-            one.damage(1)
-            await one.look(1, times=segment_mending.UNLIKE_ATTEMPTS_MAX - 1)
-            assert one.replica.damage is None
-            await one.look(1)
-            assert str(one.paths[1]) in str(one.replica.damage)
-
-    asyncio.run(run())
+    async with mending(tmp_path) as one:
+        second = len(one.whole[1]) // 2  # It has two batches of one size.
+        gap, refusal = (0, one.whole[1][second:]), (OFFSET_OUT_OF_RANGE, b"")
+        one.leader.answers = [gap if answer == "gap" else refusal]
+        await one.follow()
+        one.damage(1)
+        await one.look(1, times=segment_mending.UNLIKE_ATTEMPTS_MAX - 1)
+        assert one.replica.damage is None
+        await one.look(1)
+        assert str(one.paths[1]) in str(one.replica.damage)
 
 
 def test_a_segment_that_cannot_be_copied_though_it_is_whole_is_an_error(

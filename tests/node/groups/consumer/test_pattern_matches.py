@@ -123,47 +123,37 @@ class TestTheLoopIsNotHeld:
 
     names = hostile_names(300)
 
-    def test_by_a_heartbeat_with_a_pattern_that_is_new(self) -> None:
-        async def main() -> None:
-            async with node(await a_cluster(*self.names)) as broker:
-                async with loop_watched():
-                    answer = await enter(broker, "m", (), subscribed_pattern=HOSTILE)
-                assert answer.error is ErrorCode.none
+    async def test_by_a_heartbeat_with_a_pattern_that_is_new(self) -> None:
+        async with node(await a_cluster(*self.names)) as broker:
+            async with loop_watched():
+                answer = await enter(broker, "m", (), subscribed_pattern=HOSTILE)
+            assert answer.error is ErrorCode.none
 
-        asyncio.run(main())
-
-    def test_by_a_new_coordinator_of_the_group(self) -> None:
+    async def test_by_a_new_coordinator_of_the_group(self) -> None:
         """Whichever request is the first to ask what the group subscribes to."""
+        store = await a_cluster(*self.names)
+        async with node(store) as broker:
+            epoch = (await enter(broker, "m", (), subscribed_pattern=HOSTILE)).member_epoch
+        async with node(store) as broker, loop_watched():
+            assert (await beat(broker, "m", epoch)).member_epoch == epoch
+        async with node(store) as broker, loop_watched():
+            await broker.coordinator.delete_offsets("g", {"t": [0]})
+        async with node(store) as broker, loop_watched():
+            await broker.join(join(new="classic", protocols=(("range", subscription("t")),)))
 
-        async def main() -> None:
-            store = await a_cluster(*self.names)
-            async with node(store) as broker:
-                epoch = (await enter(broker, "m", (), subscribed_pattern=HOSTILE)).member_epoch
-            async with node(store) as broker, loop_watched():
-                assert (await beat(broker, "m", epoch)).member_epoch == epoch
-            async with node(store) as broker, loop_watched():
-                await broker.coordinator.delete_offsets("g", {"t": [0]})
-            async with node(store) as broker, loop_watched():
-                await broker.join(join(new="classic", protocols=(("range", subscription("t")),)))
-
-        asyncio.run(main())
-
-    def test_by_one_new_topic_and_many_patterns(self) -> None:
-        async def main() -> None:
-            store = await a_cluster()
-            async with node(store) as broker:
-                epoch = 0
-                for number in range(100):
-                    pattern = f"{HOSTILE}{number}"
-                    epoch = (
-                        await enter(broker, f"m{number}", (), subscribed_pattern=pattern)
-                    ).member_epoch
-                await create_topics(store, self.names[:3])
-                await broker.view.refresh()
-                async with loop_watched():
-                    await beat(broker, "m99", epoch)
-
-        asyncio.run(main())
+    async def test_by_one_new_topic_and_many_patterns(self) -> None:
+        store = await a_cluster()
+        async with node(store) as broker:
+            epoch = 0
+            for number in range(100):
+                pattern = f"{HOSTILE}{number}"
+                epoch = (
+                    await enter(broker, f"m{number}", (), subscribed_pattern=pattern)
+                ).member_epoch
+            await create_topics(store, self.names[:3])
+            await broker.view.refresh()
+            async with loop_watched():
+                await beat(broker, "m99", epoch)
 
 
 class TestWhileAHeartbeatWaits:
@@ -285,67 +275,56 @@ class TestPatternMatcher:
     """What a node knows of patterns and of topics."""
 
     @pytest.mark.parametrize("seed", range(5))
-    def test_it_finds_what_each_image_has_for_patterns_of_any_age(self, seed: int) -> None:
+    async def test_it_finds_what_each_image_has_for_patterns_of_any_age(self, seed: int) -> None:
         print(f"seed {seed}")
         random = Random(seed)
         names = [f"{letter}{number}" for letter in "abc" for number in range(CHANGES_KEPT_MIN)]
 
-        async def main() -> None:
-            matcher = PatternMatcher({})
-            kept = {}
-            for _ in range(12):
-                for _ in range(random.choice((0, 1, 4))):
-                    some = random.sample(names, random.choice((0, 3, 2_000)))
-                    topics = topics_of(some)
-                    matcher.take_topics(topics, matcher.topics.keys() | topics.keys())
-                patterns = random.sample(["a.*", "b.*", "c1.*", "("], random.randint(1, 4))
-                matches = await matcher.match(patterns)
-                kept.update(matches)
-                for pattern, one in matches.items():
-                    assert one.is_current
-                    first = pattern.removesuffix(".*")
-                    expected = {name for name in matcher.topics if name.startswith(first)}
-                    assert one.names & matcher.topics.keys() == expected
-                    assert len(one.names) <= len(names)
+        matcher = PatternMatcher({})
+        kept = {}
+        for _ in range(12):
+            for _ in range(random.choice((0, 1, 4))):
+                some = random.sample(names, random.choice((0, 3, 2_000)))
+                topics = topics_of(some)
+                matcher.take_topics(topics, matcher.topics.keys() | topics.keys())
+            patterns = random.sample(["a.*", "b.*", "c1.*", "("], random.randint(1, 4))
+            matches = await matcher.match(patterns)
+            kept.update(matches)
+            for pattern, one in matches.items():
+                assert one.is_current
+                first = pattern.removesuffix(".*")
+                expected = {name for name in matcher.topics if name.startswith(first)}
+                assert one.names & matcher.topics.keys() == expected
+                assert len(one.names) <= len(names)
 
-        asyncio.run(main())
+    async def test_an_image_without_new_topics_costs_a_pattern_nothing(self) -> None:
+        topics = WatchedTopics(topics_of(PLAIN))
+        matcher = PatternMatcher(topics)
+        kept = await matcher.match([f"plain-{number}.*" for number in range(10)])
+        WatchedTopics.walked_count = 0
+        # A partition of this topic has another leader, and there is one topic more.
+        matcher.take_topics(WatchedTopics(topics), {"plain-3"})
+        await matcher.match(kept)
+        matcher.take_topics(WatchedTopics(topics | topics_of(["plain-9x"])), {"plain-9x"})
+        await matcher.match(kept)
+        assert WatchedTopics.walked_count == 0
+        assert "plain-9x" in kept["plain-9.*"].names
 
-    def test_an_image_without_new_topics_costs_a_pattern_nothing(self) -> None:
-        async def main() -> None:
-            topics = WatchedTopics(topics_of(PLAIN))
-            matcher = PatternMatcher(topics)
-            kept = await matcher.match([f"plain-{number}.*" for number in range(10)])
-            WatchedTopics.walked_count = 0
-            # A partition of this topic has another leader, and there is one topic more.
-            matcher.take_topics(WatchedTopics(topics), {"plain-3"})
-            await matcher.match(kept)
-            matcher.take_topics(WatchedTopics(topics | topics_of(["plain-9x"])), {"plain-9x"})
-            await matcher.match(kept)
-            assert WatchedTopics.walked_count == 0
-            assert "plain-9x" in kept["plain-9.*"].names
+    async def test_groups_share_what_a_pattern_matches_and_the_last_one_takes_it_along(
+        self,
+    ) -> None:
+        matcher = PatternMatcher(topics_of(PLAIN))
+        first, second = await matcher.match(["plain-1"]), await matcher.match(["plain-1"])
+        assert first["plain-1"] is second["plain-1"]
+        left = weakref.ref(first["plain-1"])
+        first, second = {}, {}
+        assert left() is None
 
-        asyncio.run(main())
-
-    def test_groups_share_what_a_pattern_matches_and_the_last_one_takes_it_along(self) -> None:
-        async def main() -> None:
-            matcher = PatternMatcher(topics_of(PLAIN))
-            first, second = await matcher.match(["plain-1"]), await matcher.match(["plain-1"])
-            assert first["plain-1"] is second["plain-1"]
-            left = weakref.ref(first["plain-1"])
-            first, second = {}, {}
-            assert left() is None
-
-        asyncio.run(main())
-
-    def test_a_stored_pattern_that_is_refused_by_now_matches_nothing(self) -> None:
+    async def test_a_stored_pattern_that_is_refused_by_now_matches_nothing(self) -> None:
         """Its group is served on; the pattern's member hears of it when it sends it again."""
-
-        async def main() -> None:
-            matcher = PatternMatcher(topics_of(["a", "b"]))
-            matches = await matcher.match(["(", "a"])
-            assert {pattern: one.names for pattern, one in matches.items()} == {
-                "(": set(),
-                "a": {"a"},
-            }
-
-        asyncio.run(main())
+        matcher = PatternMatcher(topics_of(["a", "b"]))
+        matches = await matcher.match(["(", "a"])
+        assert {pattern: one.names for pattern, one in matches.items()} == {
+            "(": set(),
+            "a": {"a"},
+        }
