@@ -52,7 +52,7 @@ from tidelog_core.records.batch import iter_headers
 from bench import s3_shape
 from bench.process import Node, running_node
 from bench.s3_shape import Shape, ShapedServer
-from tests.node.wire_client import WireClient, a_batch, frame
+from tests.support.wire_client import WireClient, a_batch, frame
 from tools import ministack
 
 RECORD_SIZE_BYTES = 1024

@@ -31,7 +31,7 @@ from tidelog_core.metadata.store import ItemKey
 
 from bench.day import units
 from bench.process import Node, running_node
-from tests.node.wire_client import WireClient, a_batch, frame, produce_body
+from tests.support.wire_client import WireClient, a_batch, frame, produce_body
 
 GROUP, TOPIC, OTHER_TOPIC = "many", "assigned", "other"
 SHARD_COUNT = 50  # offsets.topic.num.partitions

@@ -31,7 +31,7 @@ from tidelog_core.wire_messages import build
 
 from bench.process import Node, running_node
 from bench.stores import MeasuredStore, store_named
-from tests.node.wire_client import WireClient, encode, frame
+from tests.support.wire_client import WireClient, encode, frame
 
 TOPIC = "committed"
 PARTITION_COUNT = 100

@@ -29,8 +29,8 @@ from kio.schema.metadata.v9 import request as metadata
 from kio.schema.produce.v8 import request as produce
 from tidelog_core.wire_messages import build
 
-from tests.node.node_process import NodeProcess
-from tests.node.wire_client import (
+from tests.support.node_process import NodeProcess
+from tests.support.wire_client import (
     WireClient,
     a_batch,
     api_versions_request,

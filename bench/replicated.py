@@ -31,7 +31,7 @@ from confluent_kafka.admin import AdminClient
 
 from bench import limits
 from bench.raw_producers import RawProducers, build_records
-from tests.node.replication.replicated_cluster import ReplicatedCluster, replicated_cluster
+from tests.support.replicated_cluster import ReplicatedCluster, replicated_cluster
 from tools.compiled import write_overlay
 
 PASSES = 3  # of each

@@ -26,12 +26,12 @@ from kio.schema.produce.v8 import request as produce
 from tidelog_core.wire_messages import build
 
 from bench.stores import MeasuredStore, store_named
-from tests.node.replication.replicated_cluster import (
+from tests.support.replicated_cluster import (
     ReplicatedCluster,
     eventually,
     replicated_cluster,
 )
-from tests.node.wire_client import WireClient, a_batch, milliseconds
+from tests.support.wire_client import WireClient, a_batch, milliseconds
 
 RETRY_SECONDS = 0.02
 SECONDS_MAX = 60.0

@@ -9,7 +9,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from tests.longest_files import LONGEST_FILES
+from tests.support.longest_files import LONGEST_FILES
 
 CHILD_PATH = Path(__file__).parent / "child_path"
 

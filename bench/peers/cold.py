@@ -17,7 +17,7 @@ from bench.peers.clients import Load
 from bench.peers.figures import Case
 from bench.peers.peer import Peer
 from bench.peers.throughput import measured
-from tests.node.cold_files import forget_pages
+from tests.support.cold_files import forget_pages
 
 WORKLOAD = "cold reads"
 NAME = "1 KB, from disk"

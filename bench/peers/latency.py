@@ -22,7 +22,7 @@ from bench.peers.cores import pinned_to
 from bench.peers.figures import Case
 from bench.peers.frames import Frames
 from bench.peers.peer import Peer
-from tests.node.wire_client import a_batch, fetch_body, frame, produce_body
+from tests.support.wire_client import a_batch, fetch_body, frame, produce_body
 from tools.ports import free_port
 from tools.server_process import running
 

@@ -15,7 +15,7 @@ from tidelog_core.wire_messages import build
 
 from bench.peers.peer import Peer
 from bench.process import Node
-from tests.node.wire_client import WireClient, a_batch, encode, frame, milliseconds, produce_body
+from tests.support.wire_client import WireClient, a_batch, encode, frame, milliseconds, produce_body
 
 _SECONDS_MAX = 150.0  # for one request: some create thousands of partitions at a leisurely pace
 _RETRY_SECONDS = 0.005

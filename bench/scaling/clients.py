@@ -23,7 +23,7 @@ from bench.scaling.workload import (
     commit_frame,
     is_coordinator_late,
 )
-from tests.node.wire_client import (
+from tests.support.wire_client import (
     WireClient,
     a_batch,
     api_versions_request,

@@ -15,7 +15,7 @@ from bench.peers.cores import pinned_to
 from bench.process import Node
 from bench.scaling.brokers import Server, Units, store_url
 from bench.usage import process_tree, rss_megabytes
-from tests.node.wire_client import WireClient, a_batch, milliseconds
+from tests.support.wire_client import WireClient, a_batch, milliseconds
 
 HOT = "hot"
 CALL_SECONDS_MAX = 120.0

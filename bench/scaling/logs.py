@@ -11,7 +11,7 @@ from tidelog_core.wire_messages import build
 from bench.peers.topics import PRODUCE
 from bench.scaling.cluster import CALL_SECONDS_MAX, HOT, Cluster
 from bench.scaling.workload import produce_error, produced
-from tests.node.wire_client import WireClient, a_batch, frame, produce_body
+from tests.support.wire_client import WireClient, a_batch, frame, produce_body
 
 SEGMENT_SIZE_BYTES = 16_384
 TOPIC_PARTITIONS_MAX = 1_000

@@ -10,7 +10,7 @@ import struct
 from bench.peers.topics import PRODUCE, await_partitions
 from bench.scaling.cluster import Cluster
 from bench.scaling.workload import FETCH, RECORD, Latencies, produced, repeat
-from tests.node.wire_client import a_batch, frame, produce_body
+from tests.support.wire_client import a_batch, frame, produce_body
 
 POLL_MS = 30_000
 _SIZE_BYTES_MAX = 50 << 20

@@ -10,7 +10,7 @@ from tidelog_core.wire_messages import build
 from bench.peers.topics import PRODUCE, check_produced
 from bench.scaling.cluster import HOT, Cluster
 from bench.scaling.workload import RECORD
-from tests.node.wire_client import WireClient, a_batch, frame, milliseconds, produce_body
+from tests.support.wire_client import WireClient, a_batch, frame, milliseconds, produce_body
 
 PRODUCER_ID_FIRST = 1_000_000
 TRANSACTION_MS = 900_000  # transaction.max.timeout.ms: none ends while it is measured

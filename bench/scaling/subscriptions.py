@@ -16,7 +16,7 @@ from bench.scaling.workload import (
     repeat,
     require_committed,
 )
-from tests.node.wire_client import WireClient, milliseconds
+from tests.support.wire_client import WireClient, milliseconds
 
 SUBSCRIBER, MEMBER = "subscriber", "member-of-subscriber"
 _REBALANCE_MS = 300_000

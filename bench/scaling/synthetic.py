@@ -33,7 +33,7 @@ from tidelog_core.tier.planning import finished_segments, tiered_end_offset
 from bench.peers.topics import PRODUCE
 from bench.scaling.cluster import HOT, Cluster
 from bench.scaling.workload import Latencies, produced, repeat
-from tests.node.wire_client import a_batch, frame, produce_body
+from tests.support.wire_client import a_batch, frame, produce_body
 
 SEGMENT_SIZE_BYTES = 65_536
 TIERED_SETTINGS = {

@@ -12,7 +12,7 @@ from tidelog_core.wire_messages import build
 
 from bench.peers.topics import PRODUCE
 from bench.scaling.cluster import HOT, Cluster
-from tests.node.wire_client import (
+from tests.support.wire_client import (
     WireClient,
     a_batch,
     encode,

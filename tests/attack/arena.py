@@ -23,8 +23,8 @@ from tidelog import Consumer
 
 from tests.chaos.cluster import CLOCK_DIR
 from tests.faults.disk_faults import DiskFaults
-from tests.node.node_process import NodeProcess
-from tests.node.replication.replicated_cluster import ReplicatedCluster, running
+from tests.support.node_process import NodeProcess
+from tests.support.replicated_cluster import ReplicatedCluster, running
 
 TOPIC = "witnessed"
 LAPSED = "lease lapsed, the node is fenced"

@@ -15,8 +15,8 @@ from bench.group_joins import TOPIC as GROUP_TOPIC
 from tests.attack import frames
 from tests.attack.arena import Arena
 from tests.attack.scene import ANSWER_SECONDS_MAX, AttackSucceeded, all_live
-from tests.node.replication.replicated_cluster import eventually
-from tests.node.wire_client import WireClient, frame, produce_body
+from tests.support.replicated_cluster import eventually
+from tests.support.wire_client import WireClient, frame, produce_body
 
 SILENCE_SECONDS = 3.0
 FRAME_BYTES = 50_000_000

@@ -9,7 +9,7 @@ import zstandard
 from tidelog_core.records.batch import build_batch
 from tidelog_core.records.record import Record
 
-from tests.node.wire_client import frame
+from tests.support.wire_client import frame
 
 # Metadata v9 with a compact array that is said to have 2^32 elements, and none of them.
 HUGE_ARRAY = (

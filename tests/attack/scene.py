@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from tests.attack.arena import Arena
-from tests.node.wire_client import WireClient, api_versions_request
+from tests.support.wire_client import WireClient, api_versions_request
 
 ANSWER_SECONDS_MAX = 180.0
 

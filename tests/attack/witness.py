@@ -22,7 +22,7 @@ from pathlib import Path
 
 from tidelog import Producer, TidelogError
 
-from tests.node.wire_client import frame
+from tests.support.wire_client import frame
 
 PING_SECONDS = 0.01
 WRITE_SECONDS = 0.05

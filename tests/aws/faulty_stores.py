@@ -29,8 +29,8 @@ from tidelog_core.tier.integrity import verify_chain, verify_segment
 from tidelog_core.tier.keys import segment_keys
 
 from tests.aws.buckets import REGION, make_bucket
-from tests.chaos.store_proxy import DYNAMODB, S3, STORE_PASSES, StoreBehaviour, StoreProxy
-from tests.node.node_process import NodeProcess
+from tests.support.node_process import NodeProcess
+from tests.support.store_proxy import DYNAMODB, S3, STORE_PASSES, StoreBehaviour, StoreProxy
 
 BUCKET = "tidelog-faults"
 SEGMENT_BYTES = 50_000

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from types import TracebackType
 from urllib.parse import urlsplit
 
-from tests.chaos.store_proxy import reset
+from tests.support.store_proxy import reset
 
 
 class LossyProxy:

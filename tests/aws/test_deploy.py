@@ -21,7 +21,7 @@ from botocore.exceptions import ClientError
 from tidelog import Admin, Producer
 
 from tests.aws.http_api import HttpApi
-from tests.node.node_process import NodeProcess
+from tests.support.node_process import NodeProcess
 from tools import lambda_python, ministack, sam
 from tools.places import ToolAbsent
 

@@ -10,9 +10,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kio.schema.errors import ErrorCode
 
 from tests.aws.test_dynamodb_store import new_table
-from tests.node.membership.stalling_node import STALL_SECONDS, StallingNode
-from tests.node.replication.replicated_cluster import replicated_cluster
-from tests.node.wire_client import WireClient, a_batch
+from tests.support.replicated_cluster import replicated_cluster
+from tests.support.stalling_node import STALL_SECONDS, StallingNode
+from tests.support.wire_client import WireClient, a_batch
 
 PARTITIONS = 6
 

@@ -15,7 +15,6 @@ from confluent_kafka.admin import AdminClient
 from tidelog_core.metadata.dynamodb import DynamoDbMetadataStore
 
 from tests.aws.buckets import make_bucket
-from tests.cli.command import called
 from tests.cli.test_restore import (
     CONFIG,
     TOPIC_CONFIG,
@@ -25,8 +24,9 @@ from tests.cli.test_restore import (
     values,
     wait_tiered,
 )
-from tests.docs.reader import only, read_all
-from tests.node.node_process import NodeProcess
+from tests.support.command import called
+from tests.support.docs_reader import only, read_all
+from tests.support.node_process import NodeProcess
 
 COUNT = 60
 START = 7  # by DeleteRecords

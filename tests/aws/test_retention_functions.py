@@ -19,8 +19,8 @@ from tidelog_functions.scrub.handler import handle as scrub
 
 from tests.aws.buckets import make_bucket
 from tests.functions.retention.test_interleavings import DELAY_MS, Drama, prepare
-from tests.functions.watched_stores import Fault, Process
-from tests.functions.world import DAY_MS, Steps, World
+from tests.support.function_world import DAY_MS, Steps, World
+from tests.support.watched_stores import Fault, Process
 
 BUCKET = "tidelog-functions"
 

@@ -10,8 +10,8 @@ from tidelog_core.metadata import records
 
 from tests.aws.lambda_runtime import BuiltFunction
 from tests.aws.test_template import JOB_ENVIRONMENT, SCHEDULED, handler_of, read_template
-from tests.functions.jobs.emr_server import served
-from tests.functions.world import folder_world
+from tests.support.emr_server import served
+from tests.support.function_world import folder_world
 from tools import job_bundle, sam
 
 

@@ -15,8 +15,8 @@ from kio.schema.errors import ErrorCode
 from tests.aws.credentials import STATIC, CredentialsEndpoint, credentials_endpoint
 from tests.aws.faulty_stores import FaultyNode, faulty_node
 from tests.aws.machines import eventually
-from tests.chaos.store_proxy import StoreBehaviour
-from tests.node.wire_client import WireClient
+from tests.support.store_proxy import StoreBehaviour
+from tests.support.wire_client import WireClient
 
 HOLD_S = 0.3  # before a lost answer's connection ends: S3's callers would wait for long
 WRITES = frozenset({"PUT", "POST", "DELETE"})

@@ -15,7 +15,7 @@ from tidelog_core.objects.s3 import S3ObjectStore
 
 from tests.aws.buckets import make_bucket
 from tests.aws.credentials import STATIC, CredentialsEndpoint, credentials_endpoint
-from tests.chaos.store_proxy import S3, STORE_PASSES, StoreBehaviour, StoreProxy
+from tests.support.store_proxy import S3, STORE_PASSES, StoreBehaviour, StoreProxy
 
 BUCKET = "tidelog-store-faults"
 STALLS = StoreBehaviour(delay_s=60.0)  # longer than any test waits

@@ -13,9 +13,9 @@ from tidelog_core.rewriting.compact import CompactionOutcome, compact_partition
 from tidelog_core.rewriting.swap import OLD_SEGMENTS_MAX
 
 from tests.aws.buckets import make_bucket
-from tests.core.compaction.random_logs import RandomLog, committed_records, oracle
 from tests.core.rewriting.test_compact import plain
-from tests.core.rewriting.tiered import TieredPartition
+from tests.support.random_logs import RandomLog, committed_records, oracle
+from tests.support.tiered_partition import TieredPartition
 
 BUCKET = "tidelog-compaction"
 

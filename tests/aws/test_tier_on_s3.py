@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.aws.buckets import make_bucket
-from tests.node.tier.tier_node import eventually, running_node
+from tests.support.tier_node import eventually, running_node
 
 BUCKET = "tidelog-tier"
 

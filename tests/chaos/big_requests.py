@@ -11,7 +11,7 @@ import socket
 from collections.abc import Callable
 
 from tests.attack import frames
-from tests.node.wire_client import frame, produce_body
+from tests.support.wire_client import frame, produce_body
 
 COMPACTED = "compacted"  # a topic that takes batches to be decoded
 ANSWER_SECONDS_MAX = 10.0

@@ -31,9 +31,9 @@ from tidelog_core.metadata.location import open_metadata_store
 from tidelog_core.metadata.store import MetadataStore
 
 from tests.chaos.proxy import ByteProxy
-from tests.chaos.store_proxy import StoreProxy
 from tests.faults.disk_faults import DiskFaults
-from tests.node.node_process import NodeProcess
+from tests.support.node_process import NodeProcess
+from tests.support.store_proxy import StoreProxy
 
 CLOCK_DIR = Path(__file__).parent / "clock"
 START_ATTEMPTS_MAX = 5

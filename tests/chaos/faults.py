@@ -20,9 +20,9 @@ from tests.chaos.big_requests import NAMES, BigRequest
 from tests.chaos.cluster import ChaosCluster, ChaosNode, NodeState, node_name
 from tests.chaos.plan import FaultKind, PlannedFault
 from tests.chaos.proxy import CLIENT, Behaviour
-from tests.chaos.store_proxy import STORE_PASSES, StoreBehaviour
 from tests.chaos.torn import forget_boot, tear
 from tests.faults.disk_faults import ALL_CALLS
+from tests.support.store_proxy import STORE_PASSES, StoreBehaviour
 
 Undo = Callable[[], Awaitable[str]]  # returns what the report should say
 FILE_LIMIT_ROOM_BYTES = 4096

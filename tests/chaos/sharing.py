@@ -27,7 +27,7 @@ from tests.node.groups.share.member import (
     partition_of,
     values,
 )
-from tests.node.wire_client import WireClient
+from tests.support.wire_client import WireClient
 
 SHARE_GROUP = "share-group"
 SESSION_SECONDS = 3.0, 12.0

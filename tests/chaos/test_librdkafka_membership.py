@@ -28,7 +28,7 @@ from tests.chaos.librdkafka import membership
 from tests.chaos.librdkafka.link import Link, Order
 from tests.chaos.librdkafka.membership import PipelineMember
 from tests.chaos.scene import Scene
-from tests.node.node_process import NodeProcess
+from tests.support.node_process import NodeProcess
 from tools import kafka_broker
 from tools.places import ToolAbsent
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.chaos.history import History, Outcome, PartitionKey
 from tests.chaos.librdkafka.processes import SessionProcesses
 from tests.chaos.scene import Progress, Scene
-from tests.node.node_process import NodeProcess
+from tests.support.node_process import NodeProcess
 
 NAME = PartitionKey("t", 0)
 # Speaks as a session does. The first asks for a record and a transaction, and then holds the

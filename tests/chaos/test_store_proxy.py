@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 
-from tests.chaos.store_proxy import STORE_PASSES, StoreBehaviour, StoreProxy
+from tests.support.store_proxy import STORE_PASSES, StoreBehaviour, StoreProxy
 
 ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\ndone"
 REQUEST = b"POST / HTTP/1.1\r\nContent-Length: 2\r\n\r\nhi"

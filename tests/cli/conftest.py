@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.node.node_process import NodeProcess
+from tests.support.node_process import NodeProcess
 
 CONFIG = {
     "remote.task.interval.ms": "50",

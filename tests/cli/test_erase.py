@@ -14,8 +14,8 @@ from tidelog_core.metadata.local_erasures import LOCAL_ERASURE_COLLECTION
 from tidelog_core.metadata.sqlite import SqliteMetadataStore
 from tidelog_core.metadata.store import Item
 
-from tests.cli.command import called, tidelog
-from tests.node.node_process import NodeProcess
+from tests.support.command import called, tidelog
+from tests.support.node_process import NodeProcess
 
 RECORDS = 60
 KEYS = 5

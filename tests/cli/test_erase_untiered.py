@@ -20,11 +20,11 @@ from tidelog_core.metadata.location import open_metadata_store
 from tidelog_core.metadata.records import Topic, put
 from tidelog_core.metadata.store import Item
 
-from tests.cli.command import COMMAND, environment, tidelog
 from tests.cli.test_erase import files_with
-from tests.node.compaction.compacted import Value, consume, create, records_on_disk
-from tests.node.node_process import NodeProcess
-from tests.node.replication.replicated_cluster import eventually, replicated_cluster
+from tests.support.command import COMMAND, environment, tidelog
+from tests.support.compacted_topics import Value, consume, create, records_on_disk
+from tests.support.node_process import NodeProcess
+from tests.support.replicated_cluster import eventually, replicated_cluster
 
 KEYS = 5
 SECRET = b"k3"

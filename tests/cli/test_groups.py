@@ -13,8 +13,8 @@ from tidelog_cli.failures import UsageError
 from tidelog_cli.group_offsets import parse_topic
 from tidelog_cli.offset_targets import Target, new_offset, parse_time
 
-from tests.cli.command import COMMAND, called, environment, tidelog
-from tests.kafka.peer import Peer
+from tests.support.command import COMMAND, called, environment, tidelog
+from tests.support.peer import Peer
 
 
 def offsets(document: Any, field: str) -> list[int]:

@@ -12,7 +12,7 @@ from tidelog_core.errors import StorageError, TidelogError
 from tidelog_core.rewriting.swap import PartitionClaimed
 from tidelog_node.registration import BrokerIdTaken
 
-from tests.cli.command import called
+from tests.support.command import called
 from tools.places import ROOT
 
 

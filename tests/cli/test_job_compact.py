@@ -14,8 +14,8 @@ from tidelog_core.metadata import records
 from tidelog_core.metadata.records import SegmentMeta, SegmentState, Topic
 from tidelog_core.metadata.sqlite import SqliteMetadataStore
 
-from tests.cli.command import called, tidelog
-from tests.node.node_process import NodeProcess
+from tests.support.command import called, tidelog
+from tests.support.node_process import NodeProcess
 
 KEYS = 7
 RECORDS = 200

@@ -7,7 +7,7 @@ import signal
 import subprocess
 from pathlib import Path
 
-from tests.cli.command import COMMAND, called, environment, tidelog
+from tests.support.command import COMMAND, called, environment, tidelog
 
 
 def produce(topic: str, lines: bytes, bootstrap: str, *options: str) -> None:

@@ -7,10 +7,10 @@ from pathlib import Path
 from confluent_kafka.admin import AdminClient, NewTopic
 from kio.schema.errors import ErrorCode
 
-from tests.cli.command import called
-from tests.node.node_process import NodeProcess
-from tests.node.replication.replicated_cluster import eventually
-from tests.node.wire_client import WireClient, a_batch
+from tests.support.command import called
+from tests.support.node_process import NodeProcess
+from tests.support.replicated_cluster import eventually
+from tests.support.wire_client import WireClient, a_batch
 
 
 def files_of(folder: Path) -> dict[str, bytes]:

@@ -23,10 +23,10 @@ from tidelog_core.metadata.sqlite import SqliteMetadataStore
 from tidelog_core.metadata.store import ANY_VERSION, Write
 from tidelog_core.records.batch import patch
 
-from tests.cli.command import called, tidelog
-from tests.docs.reader import reader
-from tests.node.node_process import NodeProcess
-from tests.node.wire_client import WireClient
+from tests.support.command import called, tidelog
+from tests.support.docs_reader import reader
+from tests.support.node_process import NodeProcess
+from tests.support.wire_client import WireClient
 
 CONFIG = {"remote.task.interval.ms": "50", "log.retention.check.interval.ms": "200"}
 SEGMENT_BYTES = 4000

@@ -18,8 +18,8 @@ from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.records import SegmentMeta, put, segment_collection
 from tidelog_core.metadata.sqlite import SqliteMetadataStore
 
-from tests.cli.command import Outcome, called, tidelog
-from tests.node.node_process import NodeProcess
+from tests.support.command import Outcome, called, tidelog
+from tests.support.node_process import NodeProcess
 
 TOPICS = ("orders", "other")
 SMALL_SEGMENTS = {"remote.task.interval.ms": "50", "log.segment.bytes": "4096"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tidelog_core.errors import UnknownTopicOrPartition
 
-from tests.cli.command import called, tidelog
+from tests.support.command import called, tidelog
 
 
 def test_topic_is_created_altered_described_and_deleted(bootstrap: str) -> None:

@@ -6,7 +6,7 @@ import time
 
 from tidelog import Admin, Consumer, Producer
 
-from tests.cli.command import called
+from tests.support.command import called
 
 
 def test_open_transaction_is_listed_described_and_aborted(bootstrap: str) -> None:

@@ -13,7 +13,7 @@ from tempfile import mkdtemp
 
 import pytest
 
-from tests.cli.command import COMMAND, environment_without, tidelog
+from tests.support.command import COMMAND, environment_without, tidelog
 from tools.ports import free_ports
 
 READY_SECONDS_MAX = 60

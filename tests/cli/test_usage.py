@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.command import called, tidelog
+from tests.support.command import called, tidelog
 from tools.ports import free_port
 
 STORES = ("--metadata", "dynamodb://t", "--objects", "s3://b/c")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.node.node_process import NodeProcess
+from tests.support.node_process import NodeProcess
 
 # Short, so that no test waits long for a member to be missed or to get its partitions.
 CONFIG = {

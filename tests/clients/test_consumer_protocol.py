@@ -13,7 +13,7 @@ from tests.clients import test_clients
 from tests.clients.conftest import CONFIG
 from tests.clients.drivers.process import Driver, wait_until
 from tests.contracts.client import new_group, share
-from tests.node.replication.replicated_cluster import replicated_cluster
+from tests.support.replicated_cluster import replicated_cluster
 
 UNIFORM = "uniform"  # an assignor that only the server has
 CONFLUENT, JAVA = test_clients.TestConfluentKafka.driver, test_clients.TestJavaClient.driver

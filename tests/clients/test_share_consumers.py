@@ -15,7 +15,7 @@ from tests.clients import test_clients
 from tests.clients.conftest import CONFIG
 from tests.clients.drivers.process import Driver, Member, wait_until
 from tests.contracts.client import new_group
-from tests.node.replication.replicated_cluster import replicated_cluster
+from tests.support.replicated_cluster import replicated_cluster
 
 CONFLUENT, JAVA = test_clients.TestConfluentKafka.driver, test_clients.TestJavaClient.driver
 NewTopic = Callable[..., str]

@@ -19,7 +19,7 @@ from tidelog_core.errors import MalformedMessage, TooManyElements
 from tidelog_core.message_reader import ElementBudget, read_from, read_message
 from tidelog_core.wire_messages import build, defaults_of, write_message
 
-from tests.core.message_bytes import (
+from tests.support.message_bytes import (
     HOSTILE_LENGTHS,
     all_schemas,
     broken,

@@ -30,10 +30,10 @@ from tidelog_core.tier.keys import segment_keys, topic_manifest_key
 from tidelog_core.tier.manifest import TopicManifest
 from tidelog_node.replica import Replica
 
-from tests.core.tier.segments import TOPIC_ID, batch, write_source
-from tests.docs.reader import SCRIPT, only, read_all, reader, run
-from tests.node.node_process import NodeProcess
-from tests.node.tier.tier_node import running_node
+from tests.support.docs_reader import SCRIPT, only, read_all, reader, run
+from tests.support.node_process import NodeProcess
+from tests.support.tier_node import running_node
+from tests.support.tier_segments import TOPIC_ID, batch, write_source
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 RECORDS_PER_CODEC = 60

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from tests.kafka.allowed import ALLOWED, Allowed
-from tests.kafka.peer import Peer
+from tests.support.peer import Peer
 
 Case = Callable[[Peer], Iterator[tuple[str, Any]]]
 

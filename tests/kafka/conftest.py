@@ -8,8 +8,8 @@ from contextlib import ExitStack
 import pytest
 
 from tests.kafka.compare import Pair
-from tests.kafka.peer import Peer
-from tests.node.node_process import NodeProcess
+from tests.support.node_process import NodeProcess
+from tests.support.peer import Peer
 from tools import kafka_broker
 from tools.places import ToolAbsent
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tests.kafka.compare import compared
-from tests.kafka.peer import Peer
+from tests.support.peer import Peer
 
 Observations = Iterator[tuple[str, Any]]
 TOPIC, BROKER, BROKER_LOGGER, CLIENT_METRICS, GROUP = 2, 4, 8, 16, 32

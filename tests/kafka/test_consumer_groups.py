@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from tests.kafka.compare import compared
-from tests.kafka.peer import Peer
 from tests.kafka.test_groups import commit, described, heartbeat, join, stable, sync
+from tests.support.peer import Peer
 
 Observations = Iterator[tuple[str, Any]]
 # Of topic "pair"; like test_groups.SUBSCRIPTION, but it names a topic.

@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.kafka.batches import batch, edited
 from tests.kafka.compare import LONG_WAIT_MS, SHORT_WAIT_MS, compared, timed
-from tests.kafka.peer import NO_TOPIC, Peer
+from tests.support.peer import NO_TOPIC, Peer
 
 Observations = Iterator[tuple[str, Any]]
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tests.kafka.compare import compared
-from tests.kafka.peer import Peer
+from tests.support.peer import Peer
 
 Observations = Iterator[tuple[str, Any]]
 SUBSCRIPTION = b"\x00\x00\x00\x00\x00\x00\xff\xff\xff\xff"

@@ -9,7 +9,7 @@ from tidelog_core.records.batch import CompressionType
 
 from tests.kafka.batches import NOW_MS, batch
 from tests.kafka.compare import compared
-from tests.kafka.peer import Peer
+from tests.support.peer import Peer
 
 Observations = Iterator[tuple[str, Any]]
 VERSIONS = range(1, 11)

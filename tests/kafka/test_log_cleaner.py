@@ -20,8 +20,8 @@ from confluent_kafka.admin import (
 from tidelog_core.log.local_log import LocalLog
 from tidelog_core.records.batch import decode_records, iter_headers
 
-from tests.core.compaction.local_logs import clean
-from tests.core.log.building import open_log
+from tests.support.local_logs import clean
+from tests.support.log_building import open_log
 from tools import kafka_broker
 from tools.places import ToolAbsent
 

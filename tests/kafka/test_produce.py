@@ -11,8 +11,8 @@ from tidelog_core.wire_messages import write_message
 from tests.kafka import batches
 from tests.kafka.batches import NOW_MS, batch, edited
 from tests.kafka.compare import compared
-from tests.kafka.messages import request
-from tests.kafka.peer import CLOSED, TIMEOUT_SECONDS, Peer
+from tests.support.kafka_messages import request
+from tests.support.peer import CLOSED, TIMEOUT_SECONDS, Peer
 
 Observations = Iterator[tuple[str, Any]]
 HOUR_MS = 3_600_000

@@ -11,10 +11,10 @@ from typing import Any
 from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader
 
-from tests.core.message_bytes import joined, random_message
 from tests.kafka.compare import compared
-from tests.kafka.messages import API_KEYS, plain
-from tests.kafka.peer import CLOSED, Peer
+from tests.support.kafka_messages import API_KEYS, plain
+from tests.support.message_bytes import joined, random_message
+from tests.support.peer import CLOSED, Peer
 
 Observations = Iterator[tuple[str, Any]]
 API_VERSIONS = 18

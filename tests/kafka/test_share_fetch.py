@@ -9,11 +9,11 @@ from typing import Any
 
 from tests.kafka.batches import batch
 from tests.kafka.compare import compared
-from tests.kafka.peer import Peer
 from tests.kafka.test_configs import SET, group_resource
 from tests.kafka.test_share_groups import settled
 from tests.kafka.test_transactions import add, end, producer, write
 from tests.kafka.test_transactions import settled as transaction_settled
+from tests.support.peer import Peer
 
 Observations = Iterator[tuple[str, Any]]
 Said = tuple[int, int, list[int]]  # first offset, last offset, types

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from tests.kafka.compare import compared
-from tests.kafka.peer import Peer
 from tests.kafka.test_consumer_groups import STARTING, beat, delete_offsets, enter, make_pair
 from tests.kafka.test_consumer_groups import seen as seen_consumers
 from tests.kafka.test_groups import commit, described, heartbeat, join, stable, sync
 from tests.kafka.test_transactions import end, producer
+from tests.support.peer import Peer
 
 Observations = Iterator[tuple[str, Any]]
 

@@ -7,9 +7,9 @@ import re
 import pytest
 
 from tests.kafka.compare import Pair
-from tests.kafka.peer import Peer
 from tests.kafka.test_share_groups import alter, settled, share_beat
 from tests.kafka.test_tools import run
+from tests.support.peer import Peer
 
 TOOL = "consumer.group.ShareGroupCommand"
 

@@ -8,8 +8,8 @@ import pytest
 
 from tests.kafka.batches import batch
 from tests.kafka.compare import Pair
-from tests.kafka.peer import Peer
 from tests.kafka.test_groups import commit, stable
+from tests.support.peer import Peer
 from tools import kafka_broker
 
 PACKAGE = "org.apache.kafka.tools"

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tests.kafka.compare import compared
-from tests.kafka.peer import Peer
+from tests.support.peer import Peer
 
 Observations = Iterator[tuple[str, Any]]
 NO_ID = uuid.UUID(int=0)

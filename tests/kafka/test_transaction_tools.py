@@ -7,9 +7,9 @@ import re
 import pytest
 
 from tests.kafka.compare import Pair
-from tests.kafka.peer import Peer
 from tests.kafka.test_tools import run
 from tests.kafka.test_transactions import add, producer, read, write
+from tests.support.peer import Peer
 
 TOOL = "TransactionsCommand"
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.kafka.batches import batch
 from tests.kafka.compare import compared
-from tests.kafka.peer import Peer
+from tests.support.peer import Peer
 
 Observations = Iterator[tuple[str, Any]]
 TIMEOUT_MS = 60_000

@@ -11,8 +11,8 @@ import threading
 import time
 from types import TracebackType
 
-from tests.node.wire_client import WireClient, encode, frame
-from tests.node.wire_client import api_versions_request as request
+from tests.support.wire_client import WireClient, encode, frame
+from tests.support.wire_client import api_versions_request as request
 
 PAUSE_SECONDS = 0.002
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tests.chaos.cluster import CLOCK_DIR
-from tests.node.node_process import NodeProcess
+from tests.support.node_process import NodeProcess
 
 DAY_NS = 86_400 * 10**9
 

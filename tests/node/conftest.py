@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.node.node_process import NodeProcess
+from tests.support.node_process import NodeProcess
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from kio.schema.errors import ErrorCode
 
-from tests.node.node_process import NodeProcess
-from tests.node.wire_client import WireClient, a_batch
+from tests.support.node_process import NodeProcess
+from tests.support.wire_client import WireClient, a_batch
 
 
 def values(count: int, *, start: int = 0) -> list[bytes]:

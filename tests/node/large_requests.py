@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 
-from tests.node.wire_client import frame
+from tests.support.wire_client import frame
 
 
 def string(text: str) -> bytes:

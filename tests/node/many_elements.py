@@ -11,7 +11,7 @@ from typing import Any
 from kio.index import load_request_schema
 from tidelog_core.wire_messages import build, write_message
 
-from tests.node.wire_client import frame
+from tests.support.wire_client import frame
 
 _INDEX_FIELDS = frozenset({"partition", "partition_id", "partition_index"})
 _TOPIC_FIELDS = ("name", "topic", "topic_name")

@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.node.node_process import NodeProcess
+from tests.support.node_process import NodeProcess
 
 RECORD_COUNT = 200
 CRASH_EVERY = 20_000

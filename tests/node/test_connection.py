@@ -12,8 +12,8 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.node.node_process import NodeProcess
-from tests.node.wire_client import (
+from tests.support.node_process import NodeProcess
+from tests.support.wire_client import (
     WireClient,
     a_batch,
     api_versions_request,

@@ -13,8 +13,8 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 from kio.index import load_request_schema
 
-from tests.node.node_process import NodeProcess
-from tests.node.wire_client import WireClient, api_versions_request, frame
+from tests.support.node_process import NodeProcess
+from tests.support.wire_client import WireClient, api_versions_request, frame
 
 REQUEST_BYTES_MAX = 20_000_000
 WIDE_TOPIC_PARTITIONS = 2000

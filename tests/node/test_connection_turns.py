@@ -14,8 +14,8 @@ from tidelog_node.answers import CloseConnection, OwedReply, Reply
 from tidelog_node.connection import Connection
 from tidelog_node.session import Session
 
-from tests.node.cold_files import write_cold
 from tests.node.served_connections import REQUEST, connect, unread_bytes
+from tests.support.cold_files import write_cold
 
 SLICE_BYTES = 300_000
 TURN_BYTES = 65_536

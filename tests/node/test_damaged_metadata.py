@@ -20,8 +20,8 @@ from tidelog_core.metadata.sqlite import SqliteMetadataStore
 from tidelog_core.metadata.store import ANY_VERSION, Body, Item, ItemKey, Write
 from tidelog_core.records.batch import iter_headers
 
-from tests.node.node_process import NodeProcess
-from tests.node.wire_client import WireClient, a_batch
+from tests.support.node_process import NodeProcess
+from tests.support.wire_client import WireClient, a_batch
 
 T = TypeVar("T")
 

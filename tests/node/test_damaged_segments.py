@@ -18,13 +18,13 @@ from tidelog_core.log.batch_scan import scan_file
 from tidelog_core.log.segment_check import check_segment
 
 from tests.node.disk_trouble import values
-from tests.node.node_process import NodeProcess
-from tests.node.replication.replicated_cluster import (
+from tests.support.node_process import NodeProcess
+from tests.support.replicated_cluster import (
     ReplicatedCluster,
     eventually,
     replicated_cluster,
 )
-from tests.node.wire_client import WireClient, a_batch
+from tests.support.wire_client import WireClient, a_batch
 
 TIGHT = {"log.scrub.bytes.per.second": "100000000"}
 

@@ -22,8 +22,8 @@ from kio.schema.offset_for_leader_epoch.v4 import request as epoch_request
 from kio.schema.update_features.v2 import request as features_request
 from tidelog_core.records.batch import CompressionType
 
-from tests.node.node_process import NodeProcess
-from tests.node.wire_client import (
+from tests.support.node_process import NodeProcess
+from tests.support.wire_client import (
     WireClient,
     a_batch,
     fetch_body,

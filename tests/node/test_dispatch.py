@@ -12,8 +12,8 @@ from kio.index import load_response_schema
 from kio.schema.errors import ErrorCode
 
 from tests.node.many_elements import requests_with
-from tests.node.node_process import NodeProcess
-from tests.node.wire_client import WireClient, api_versions_request
+from tests.support.node_process import NodeProcess
+from tests.support.wire_client import WireClient, api_versions_request
 
 ELEMENTS_MAX = 1_000
 HOT_API_KEYS = (0, 1, 78)

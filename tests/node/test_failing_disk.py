@@ -16,9 +16,9 @@ from kio.schema.errors import ErrorCode
 
 from tests.faults.disk_faults import DiskFaults
 from tests.node.disk_trouble import lines, produced, values
-from tests.node.node_process import NodeProcess
-from tests.node.replication.replicated_cluster import eventually, replicated_cluster
-from tests.node.wire_client import WireClient
+from tests.support.node_process import NodeProcess
+from tests.support.replicated_cluster import eventually, replicated_cluster
+from tests.support.wire_client import WireClient
 
 ROUNDS = 8
 

@@ -12,7 +12,7 @@ from tidelog_node.wire.produce import ProduceRequest
 
 from tests.node.contexts import context_of
 from tests.node.replication.led_node import PRODUCE_VERSION, led_node
-from tests.node.wire_client import a_batch
+from tests.support.wire_client import a_batch
 
 OBJECTS_MAX = 50_000  # about 10 ms
 

@@ -26,8 +26,8 @@ from tidelog_core.records.batch import (
     parse_header,
 )
 
-from tests.node.node_process import NodeProcess
-from tests.node.wire_client import WireClient, a_batch, encode, frame, produce_body
+from tests.support.node_process import NodeProcess
+from tests.support.wire_client import WireClient, a_batch, encode, frame, produce_body
 
 HEAVY_RECORDS = 20_000  # ten times what is looked at on the spot
 VERY_HEAVY_RECORDS = 100_000

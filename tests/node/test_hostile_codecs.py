@@ -14,7 +14,7 @@ from tidelog_node.follower import wire as follower
 from tidelog_node.wire import fetch, produce, share_fetch
 from tidelog_node.wire.primitives import PARSE_ERRORS
 
-from tests.core.message_bytes import broken, joined, random_message
+from tests.support.message_bytes import broken, joined, random_message
 
 MEMORY_OF_A_BYTE = 100
 MEMORY_OF_A_MESSAGE = 32_768

@@ -20,9 +20,9 @@ from kio.schema.metadata.v9 import request as metadata
 from tidelog_core.wire_messages import build
 from tidelog_node.wire.primitives import ERROR_TEXT_LENGTH_MAX, TAGGED_FIELDS_MAX
 
-from tests.core.message_bytes import broken, joined, random_message, varint
-from tests.node.node_process import NodeProcess
-from tests.node.wire_client import (
+from tests.support.message_bytes import broken, joined, random_message, varint
+from tests.support.node_process import NodeProcess
+from tests.support.wire_client import (
     WireClient,
     a_batch,
     api_versions_request,

@@ -24,8 +24,8 @@ from tests.node.large_requests import (
     string,
 )
 from tests.node.many_elements import requests_with
-from tests.node.node_process import NodeProcess
-from tests.node.wire_client import WireClient, api_versions_request, frame
+from tests.support.node_process import NodeProcess
+from tests.support.wire_client import WireClient, api_versions_request, frame
 
 ELEMENTS_MAX = 12_000
 SECONDS_MAX = 120.0

@@ -15,8 +15,8 @@ from kio.schema.errors import ErrorCode
 from kio.schema.offset_for_leader_epoch.v3 import request as epochs
 from tidelog_core.wire_messages import build
 
-from tests.node.node_process import NodeProcess
-from tests.node.wire_client import WireClient, api_versions_request
+from tests.support.node_process import NodeProcess
+from tests.support.wire_client import WireClient, api_versions_request
 
 PARTITION_COUNT = 1500
 

@@ -19,8 +19,8 @@ from tidelog_core.metadata.dynamodb import DynamoDbMetadataStore
 
 from tests.node.answer_times import AnswerTimes
 from tests.node.handlers.control_plane import make
-from tests.node.node_process import NodeProcess
-from tests.node.wire_client import WireClient, encode, frame
+from tests.support.node_process import NodeProcess
+from tests.support.wire_client import WireClient, encode, frame
 from tools import dynamodb_local
 from tools.places import ToolAbsent
 

@@ -18,9 +18,9 @@ from tidelog_node.wire.produce import parse_produce
 
 from tests.node.answer_times import AnswerTimes
 from tests.node.large_requests import array, fetch, produce, string
-from tests.node.node_process import NodeProcess
 from tests.node.test_large_requests import prepare
-from tests.node.wire_client import WireClient, a_batch, frame, produce_body
+from tests.support.node_process import NodeProcess
+from tests.support.wire_client import WireClient, a_batch, frame, produce_body
 
 BODY_AT = 4 + 10 + 4  # behind size, header and client id
 MANY = 10_000

@@ -16,8 +16,8 @@ from kio.schema.errors import ErrorCode
 from kio.schema.offset_for_leader_epoch.v4 import request as epoch_request
 from tidelog_core.records.batch import iter_headers
 
-from tests.node.node_process import NodeProcess
-from tests.node.wire_client import WireClient, a_batch
+from tests.support.node_process import NodeProcess
+from tests.support.wire_client import WireClient, a_batch
 
 BATCH_COUNT = 10
 

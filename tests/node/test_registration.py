@@ -13,7 +13,7 @@ from tidelog_core.metadata.records import Broker, Cluster, broker_key, cluster_k
 from tidelog_core.metadata.store import Write
 from tidelog_node.registration import ensure_cluster, register_broker
 
-from tests.node.coordinator.memory_store import MemoryMetadataStore
+from tests.support.memory_store import MemoryMetadataStore
 
 
 def unsure_once() -> MemoryMetadataStore:

@@ -13,7 +13,7 @@ from tidelog_core.log.values import CorruptLog
 from tidelog_node.replica import Replica
 
 from tests.node.replication.led_node import led_node
-from tests.node.wire_client import a_batch
+from tests.support.wire_client import a_batch
 
 
 def fail_append(replica: Replica) -> None:

@@ -18,8 +18,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tidelog_node.request_memory import RequestMemory
 
 from tests.node.coordinator.virtual_time import VirtualTimeLoop, run
-from tests.node.node_process import NodeProcess
-from tests.node.wire_client import (
+from tests.support.node_process import NodeProcess
+from tests.support.wire_client import (
     WireClient,
     a_batch,
     api_versions_request,

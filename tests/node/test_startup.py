@@ -19,7 +19,7 @@ from tidelog_core.metadata.store import Item
 from tidelog_node.registration import register_broker
 from tidelog_node.settings import parse_settings
 
-from tests.node.node_process import READY_SECONDS_MAX, NodeProcess
+from tests.support.node_process import READY_SECONDS_MAX, NodeProcess
 from tools.ports import free_port
 
 

@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tidelog_core.errors import InvalidConfig
 from tidelog_node.supervisor import ClusterSettings
 
-from tests.node.cluster_process import (
+from tests.support.cluster_process import (
     CLUSTER_PROGRAM,
     NODE_COUNT,
     SECONDS_MAX,

@@ -12,8 +12,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from tidelog_core.records.batch import iter_headers
 
-from tests.node.node_process import NodeProcess
-from tests.node.wire_client import TIMEOUT_SECONDS, WireClient
+from tests.support.node_process import NodeProcess
+from tests.support.wire_client import TIMEOUT_SECONDS, WireClient
 
 SEGMENT_BYTES = 100_000
 RECORD_COUNT = 2_000

@@ -7,7 +7,7 @@ from typing import Any
 
 from tidelog import Admin, Consumer, ConsumerRecord
 
-from tests.sdk.transactional import ProxiedBroker, TransactionalBroker
+from tests.support.transactional import ProxiedBroker, TransactionalBroker
 
 Broker = TransactionalBroker | ProxiedBroker
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from tidelog import Admin
 
-from tests.node.node_process import NodeProcess
-from tests.sdk import transactional
-from tests.sdk.transactional import ProxiedBroker, TransactionalBroker
+from tests.support import transactional
+from tests.support.node_process import NodeProcess
+from tests.support.transactional import ProxiedBroker, TransactionalBroker
 from tools.places import ToolAbsent
 
 _numbers = itertools.count(1)

@@ -35,7 +35,7 @@ from tidelog.errors import (
     UnknownTopicOrPartition,
 )
 
-from tests.node.node_process import NodeProcess
+from tests.support.node_process import NodeProcess
 
 
 async def test_topics_are_created_described_listed_grown_and_deleted(

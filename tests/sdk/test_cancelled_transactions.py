@@ -14,9 +14,9 @@ from tidelog.wire.requests import PRODUCE
 
 from tests.sdk.cancelling import Cancelled, Place, places
 from tests.sdk.committed_records import make_topic, make_topics, read_all, values
-from tests.sdk.flaky_proxy import FlakyProxy
 from tests.sdk.group_readers import until
-from tests.sdk.transactional import QUICK, ProxiedBroker, TransactionalBroker, on_every_broker
+from tests.support.flaky_proxy import FlakyProxy
+from tests.support.transactional import QUICK, ProxiedBroker, TransactionalBroker, on_every_broker
 
 SECONDS_MAX = 30.0
 PAIRS = 40

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tidelog import Consumer, TopicPartition
 
-from tests.node.replication.replicated_cluster import (
+from tests.support.replicated_cluster import (
     SETTLE_SECONDS_MAX,
     replicated_cluster,
     stopped,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tidelog import Admin, Consumer, Producer
 
-from tests.node.node_process import NodeProcess
+from tests.support.node_process import NodeProcess
 
 
 def test_three_nodes_share_the_work_and_one_may_go_away(tmp_path: Path) -> None:

@@ -17,8 +17,8 @@ from tidelog.errors import (
     OffsetOutOfRange,
 )
 
-from tests.node.node_process import NodeProcess
 from tests.sdk.conftest import make_topic
+from tests.support.node_process import NodeProcess
 
 
 async def fill(address: str, topic: str, count: int, *, partition: int = 0, start: int = 0) -> None:

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from tidelog import RebalanceListener, SubscriptionPattern, TopicPartition
 
-from tests.node.node_process import NodeProcess
 from tests.sdk.conftest import make_topic
-from tests.sdk.flaky_proxy import FlakyProxy
 from tests.sdk.group_readers import CONSUMER, Log, Reader, create, is_divided, until, writing
-from tests.sdk.transactional import QUICK_CONSUMER_GROUPS, TransactionalBroker
+from tests.support.flaky_proxy import FlakyProxy
+from tests.support.node_process import NodeProcess
+from tests.support.transactional import QUICK_CONSUMER_GROUPS, TransactionalBroker
 
 
 async def test_answers_that_are_lost_cost_no_member_its_place(

@@ -27,8 +27,8 @@ from tidelog.options import GroupProtocol
 from tidelog.wire.requests import CONSUMER_GROUP_HEARTBEAT
 from tidelog_core.wire_messages import build
 
-from tests.node.node_process import NodeProcess
 from tests.sdk.group_readers import CONSUMER, Log, Reader, create, is_divided, until, writing
+from tests.support.node_process import NodeProcess
 
 
 @pytest.fixture(params=["tidelog", pytest.param("kafka", marks=pytest.mark.slow)])

@@ -14,8 +14,8 @@ from kio.index import load_request_schema
 from tidelog import Admin, Consumer, Producer, TopicPartition
 from tidelog_core.message_reader import read_message
 
-from tests.sdk.flaky_proxy import FlakyProxy, Rule
-from tests.sdk.transactional import QUICK, ProxiedBroker
+from tests.support.flaky_proxy import FlakyProxy, Rule
+from tests.support.transactional import QUICK, ProxiedBroker
 
 FETCH = 1
 PARTITION_COUNT = 40

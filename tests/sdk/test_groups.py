@@ -10,8 +10,8 @@ from tidelog import Admin, Consumer, Producer, RebalanceListener, TopicPartition
 from tidelog.errors import CommitFailed, FencedInstanceId
 from tidelog.options import ASSIGNORS, AssignorName
 
-from tests.node.node_process import NodeProcess
 from tests.sdk.group_readers import Log, Reader, is_divided, until, writing
+from tests.support.node_process import NodeProcess
 
 
 @pytest.mark.parametrize("assignor", ASSIGNORS)

@@ -16,7 +16,7 @@ with warnings.catch_warnings():  # It reads its schemas in an old way.
     warnings.simplefilter("ignore", DeprecationWarning)
     import kafka
 
-from tests.node.node_process import NodeProcess
+from tests.support.node_process import NodeProcess
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 SENT = [

@@ -16,8 +16,8 @@ from tidelog import Consumer, OffsetAndMetadata, Producer, TopicPartition
 from tidelog.consuming.positions import PartitionState
 from tidelog.errors import LogTruncation
 
-from tests.node.node_process import NodeProcess
-from tests.node.replication.replicated_cluster import (
+from tests.support.node_process import NodeProcess
+from tests.support.replicated_cluster import (
     SETTLE_SECONDS_MAX,
     ReplicatedCluster,
     replicated_cluster,

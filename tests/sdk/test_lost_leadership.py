@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient
 from tidelog import Producer
 from tidelog.errors import DeliveryTimedOut
 
-from tests.node.replication.replicated_cluster import replicated_cluster, stopped
+from tests.support.replicated_cluster import replicated_cluster, stopped
 
 TOPIC = "t"
 

@@ -16,7 +16,7 @@ from tidelog.producing.prepared import PreparedTransaction
 from tidelog_core.records.batch import HEADER_SIZE, CompressionType, Record, build_batch
 
 from tests.sdk.committed_records import read_all
-from tests.sdk.transactional import TransactionalBroker, on_every_broker
+from tests.support.transactional import TransactionalBroker, on_every_broker
 
 
 def in_a_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:

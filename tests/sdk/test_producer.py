@@ -24,9 +24,9 @@ from tidelog.errors import (
     UnknownTopicOrPartition,
 )
 
-from tests.node.node_process import NodeProcess
 from tests.sdk.conftest import make_topic
-from tests.sdk.flaky_proxy import FlakyProxy
+from tests.support.flaky_proxy import FlakyProxy
+from tests.support.node_process import NodeProcess
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 

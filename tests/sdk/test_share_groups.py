@@ -14,8 +14,8 @@ from tidelog.errors import (
     UnknownTopicOrPartition,
 )
 
-from tests.kafka.peer import Peer
-from tests.node.node_process import NodeProcess
+from tests.support.node_process import NodeProcess
+from tests.support.peer import Peer
 
 
 @pytest.fixture

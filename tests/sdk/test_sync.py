@@ -17,7 +17,7 @@ from tidelog.errors import (
     TopicAlreadyExists,
 )
 
-from tests.node.node_process import NodeProcess
+from tests.support.node_process import NodeProcess
 
 
 def test_records_go_there_and_come_back(node: NodeProcess, topic: str, name: str) -> None:

@@ -14,7 +14,7 @@ from tidelog.errors import (
     UnknownTopicOrPartition,
 )
 
-from tests.sdk.transactional import TransactionalBroker, on_every_broker
+from tests.support.transactional import TransactionalBroker, on_every_broker
 
 
 @pytest.fixture

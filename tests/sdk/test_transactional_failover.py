@@ -12,7 +12,7 @@ import pytest
 from tidelog import Consumer, Producer
 from tidelog.errors import CommitFailed, TransactionAborted, TransactionOutcomeUnknown
 
-from tests.node.replication.replicated_cluster import ReplicatedCluster, replicated_cluster
+from tests.support.replicated_cluster import ReplicatedCluster, replicated_cluster
 
 COUNT = 900
 PARTITIONS = 3

@@ -38,8 +38,8 @@ from tests.sdk.committed_records import (
     read_to_end,
     values,
 )
-from tests.sdk.flaky_proxy import FlakyProxy
-from tests.sdk.transactional import QUICK, ProxiedBroker, TransactionalBroker, on_every_broker
+from tests.support.flaky_proxy import FlakyProxy
+from tests.support.transactional import QUICK, ProxiedBroker, TransactionalBroker, on_every_broker
 
 
 @pytest.fixture

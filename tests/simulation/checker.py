@@ -25,7 +25,7 @@ from collections.abc import Callable
 from tidelog_core.metadata.records import Partition
 from tidelog_core.replication.tier_start import StartAnew
 
-from tests.simulation.sim_log import NOT_IDEMPOTENT, Entry, Payload, SimLog
+from tests.support.sim_log import NOT_IDEMPOTENT, Entry, Payload, SimLog
 
 
 class Violation(AssertionError):

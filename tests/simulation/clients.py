@@ -9,8 +9,8 @@ from typing import Any
 from tidelog_core.errors import ErrorCode
 
 from tests.simulation.node import SimNode
-from tests.simulation.sim_log import NOT_IDEMPOTENT, Entry
 from tests.simulation.world import CLIENT, Handler, Network, World
+from tests.support.sim_log import NOT_IDEMPOTENT, Entry
 
 REQUEST_TIMEOUT_MS = 200.0
 RETRY_BACKOFF_MS = 25.0

@@ -33,8 +33,8 @@ from tidelog_node.wire.fetch import FetchRequest
 from tidelog_node.wire.fetch_answer import FetchResult
 
 from tests.node.contexts import context_of
-from tests.simulation.sim_log import Entry
 from tests.simulation.world import World
+from tests.support.sim_log import Entry
 
 if TYPE_CHECKING:
     from tests.simulation.node import SimNode

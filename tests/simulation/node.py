@@ -62,9 +62,9 @@ from tidelog_node.wire.fetch import FetchRequest
 from tests.simulation.checker import Checker
 from tests.simulation.following import FETCH_RETRY_MS, FETCH_TIMEOUT_MS, SimFetcher
 from tests.simulation.leading import FetchedAnswer, FetchSide
-from tests.simulation.sim_log import Entry, OutOfOrder, Payload, SimLog, Tier
 from tests.simulation.store import Outcome, Record, SimStore
 from tests.simulation.world import Handler, Network, World
+from tests.support.sim_log import Entry, OutOfOrder, Payload, SimLog, Tier
 
 TIMES = LeaseTimes(lease_ms=900, renew_ms=300)
 STEP_IN_DELAY_MS = 150

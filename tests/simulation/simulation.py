@@ -28,9 +28,9 @@ from tests.simulation.node import (
     Setup,
     SimNode,
 )
-from tests.simulation.sim_log import SimLog, Tier
 from tests.simulation.store import SimStore
 from tests.simulation.world import CLIENT, Network, World
+from tests.support.sim_log import SimLog, Tier
 
 HEAL_MS = FAULTY_MS + 600.0
 # A lease (900), the restart, the readings and every step-in delay, twice over: a fault may

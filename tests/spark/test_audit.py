@@ -28,8 +28,8 @@ from tidelog_spark.jobs.auditing import (
     planned_audit,
 )
 
-from tests.core.rewriting.tiered import tiered_partition
 from tests.spark.tiered import CLUSTER_ID, TieredCluster
+from tests.support.tiered_partition import tiered_partition
 
 
 def batch(

@@ -14,8 +14,8 @@ from tidelog import Admin
 from tidelog.errors import InvalidConfig
 from tidelog_spark.jobs.backfilling import BackfillRequest, PlanChanged, backfill
 
-from tests.node.node_process import NodeProcess
 from tests.spark.sinks import committed, make_topic, values
+from tests.support.node_process import NodeProcess
 
 
 @pytest.fixture(scope="module")

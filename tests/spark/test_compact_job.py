@@ -19,8 +19,8 @@ from tidelog_core.rewriting.compact import CompactionOutcome
 from tidelog_core.rewriting.targets import RewriteTarget
 from tidelog_spark.jobs.compacting import compact_all, compact_in_task
 
-from tests.core.compaction.random_logs import RandomLog, committed_records, oracle
-from tests.core.rewriting.tiered import CLUSTER_ID, TOPIC, TieredPartition, tiered_partition
+from tests.support.random_logs import RandomLog, committed_records, oracle
+from tests.support.tiered_partition import CLUSTER_ID, TOPIC, TieredPartition, tiered_partition
 
 
 def filled(folder: Path) -> tuple[TieredPartition, RandomLog]:

@@ -27,7 +27,10 @@ from tidelog_spark.replanning import look_again
 from tidelog_spark.session import plan_read, read_rows
 from tidelog_spark.streaming import TidelogStreamReader
 
-from tests.core.compaction.random_logs import (
+from tests.core.erasure.test_tier import pass_time
+from tests.core.rewriting.test_compact import CUTS, compacted, plain
+from tests.spark.tiered import TieredCluster
+from tests.support.random_logs import (
     KEYS,
     NOW_MS,
     OPERATIONS,
@@ -36,10 +39,7 @@ from tests.core.compaction.random_logs import (
     committed_records,
     oracle,
 )
-from tests.core.erasure.test_tier import pass_time
-from tests.core.rewriting.test_compact import CUTS, compacted, plain
-from tests.core.rewriting.tiered import TOPIC, TieredPartition, tiered_partition
-from tests.spark.tiered import TieredCluster
+from tests.support.tiered_partition import TOPIC, TieredPartition, tiered_partition
 
 Row = tuple[int, int, bytes | None, bytes | None]
 Rewrite = Callable[[TieredPartition], Awaitable[object]]

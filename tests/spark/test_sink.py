@@ -12,8 +12,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from tidelog_core.records.murmur2 import partition_for_key
 
-from tests.node.node_process import NodeProcess
 from tests.spark.sinks import committed, make_topic, open_transactions, values
+from tests.support.node_process import NodeProcess
 
 
 @pytest.fixture(scope="module")

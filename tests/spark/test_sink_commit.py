@@ -28,9 +28,9 @@ from tidelog_spark.sink.errors import (
 from tidelog_spark.sink.options import SinkOptions, parse_sink_options
 from tidelog_spark.sink.task import RowWriter, write_stream_task, write_whole_task
 
-from tests.node.node_process import NodeProcess
-from tests.sdk.transactional import kafka
 from tests.spark.sinks import make_topic, open_transactions, values
+from tests.support.node_process import NodeProcess
+from tests.support.transactional import kafka
 from tools.places import ToolAbsent
 
 CONFIG = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "100"}

@@ -16,9 +16,9 @@ from tidelog import Admin
 from tidelog_spark.sink.clients import SinkNames
 from tidelog_spark.sink.decision import MARKED
 
-from tests.node.node_process import NodeProcess
 from tests.spark.sink_driver import ROW_COUNT
 from tests.spark.sinks import make_topic, open_transactions, values
+from tests.support.node_process import NodeProcess
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

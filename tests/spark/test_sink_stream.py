@@ -9,8 +9,8 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
-from tests.node.node_process import NodeProcess
 from tests.spark.sinks import make_topic, open_transactions, values
+from tests.support.node_process import NodeProcess
 
 
 @pytest.fixture(scope="module")

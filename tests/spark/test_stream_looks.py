@@ -24,7 +24,7 @@ from tidelog_spark.positions import Positions
 from tidelog_spark.stream_planner import listing_starts
 
 from tests.core.tier.test_keys import meta
-from tests.node.coordinator.memory_store import MemoryMetadataStore
+from tests.support.memory_store import MemoryMetadataStore
 
 T0 = TopicPartition("t", 0)
 

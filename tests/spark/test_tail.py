@@ -20,8 +20,8 @@ from tidelog_spark.planning import DataLost, Split
 from tidelog_spark.schema import arrow_schema
 from tidelog_spark.session import bookmark, plan_read, read_rows
 
-from tests.node.node_process import NodeProcess
 from tests.spark.micro_batches import MicroBatches
+from tests.support.node_process import NodeProcess
 
 DEADLINE_SECONDS = 60.0
 SEGMENT_BYTES = 20_000

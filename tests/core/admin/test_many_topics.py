@@ -34,7 +34,7 @@ from tidelog_core.metadata.records import Broker
 from tidelog_core.metadata.sqlite import SqliteMetadataStore
 from tidelog_core.metadata.store import COMMIT_WRITES_MAX, Changes, Check, ClusterVersion, Write
 
-from tests.loop_turns import loop_turns
+from tests.support.loop_turns import loop_turns
 
 TURN_SECONDS_MAX = 0.03  # on a busy machine; 10 ms are meant
 LARGE = {"retention.ms": " " * 200_000 + "1"}

@@ -15,7 +15,7 @@ from tidelog_core.errors import CorruptRecordBatch, StorageError
 from tidelog_core.log.cleaned import SegmentsChanged
 from tidelog_core.records.batch import CompressionType, parse_header
 
-from tests.core.compaction.local_logs import (
+from tests.support.local_logs import (
     AMPLE_BYTES,
     SETTINGS,
     append_batches,
@@ -26,7 +26,8 @@ from tests.core.compaction.local_logs import (
     sealed_log,
     watched,
 )
-from tests.core.compaction.random_logs import (
+from tests.support.log_building import copy_of, open_log
+from tests.support.random_logs import (
     IDEMPOTENT_PRODUCER,
     NOW_MS,
     OPERATIONS,
@@ -37,7 +38,6 @@ from tests.core.compaction.random_logs import (
     oracle,
     producers_of,
 )
-from tests.core.log.building import copy_of, open_log
 
 
 @settings(max_examples=15, deadline=None)

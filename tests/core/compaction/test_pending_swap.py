@@ -14,7 +14,7 @@ from tidelog_core.log.cleaned import PendingSwap
 from tidelog_core.log.cleaning import CleaningSource
 from tidelog_core.log.local_log import LocalLog
 
-from tests.core.compaction.local_logs import (
+from tests.support.local_logs import (
     AMPLE_BYTES,
     SETTINGS,
     append_batches,
@@ -24,8 +24,8 @@ from tests.core.compaction.local_logs import (
     offsets_of,
     sealed_log,
 )
-from tests.core.compaction.random_logs import keyed
-from tests.core.log.building import copy_of, open_log
+from tests.support.log_building import copy_of, open_log
+from tests.support.random_logs import keyed
 
 KEYS = [b"z", *[b"a"] * 19, b"b"]
 LEFT = [0, 19, 20]  # of their offsets

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.core.compaction.local_logs import SETTINGS, clean, committed_records_of, sealed_log
-from tests.core.compaction.random_logs import committed_records, keyed, oracle
-from tests.core.log.building import open_log
 from tests.core.log.test_power_loss import Disk, watched
+from tests.support.local_logs import SETTINGS, clean, committed_records_of, sealed_log
+from tests.support.log_building import open_log
+from tests.support.random_logs import committed_records, keyed, oracle
 
 
 class TreeDisk(Disk):

@@ -20,7 +20,7 @@ from tidelog_core.records.batch import (
 )
 from tidelog_core.records.control import ControlType
 
-from tests.core.compaction.random_logs import (
+from tests.support.random_logs import (
     IDEMPOTENT_PRODUCER,
     NOW_MS,
     OPERATIONS,

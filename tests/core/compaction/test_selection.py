@@ -17,7 +17,7 @@ from tidelog_core.compaction.selection import (
 from tidelog_core.config import TopicConfig
 from tidelog_core.log.cleaned import SegmentToClean
 
-from tests.core.log.building import NOW_MS, Clock, append, batch, open_log
+from tests.support.log_building import NOW_MS, Clock, append, batch, open_log
 
 HOUR_MS = 3_600_000
 

@@ -12,7 +12,7 @@ from tidelog_core.compaction.transactions import CleanedTransactions
 from tidelog_core.records.batch import CompressionType, Record, decode_records, parse_header
 from tidelog_core.records.control import ControlType
 
-from tests.core.compaction.random_logs import (
+from tests.support.random_logs import (
     KEYS,
     NOW_MS,
     TRANSACTIONAL_PRODUCERS,

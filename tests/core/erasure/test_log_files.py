@@ -17,7 +17,7 @@ from tidelog_core.log.values import AbortedTransaction
 from tidelog_core.records.batch import BatchHeader, CompressionType, Record, parse_header
 from tidelog_core.records.control import ControlType
 
-from tests.core.compaction.local_logs import (
+from tests.support.local_logs import (
     SETTINGS,
     append_batches,
     batches_of,
@@ -26,7 +26,8 @@ from tests.core.compaction.local_logs import (
     sealed_log,
     watched,
 )
-from tests.core.compaction.random_logs import (
+from tests.support.log_building import copy_of, open_log
+from tests.support.random_logs import (
     KEYS,
     OPERATIONS,
     RandomLog,
@@ -35,7 +36,6 @@ from tests.core.compaction.random_logs import (
     oracle,
     producers_of,
 )
-from tests.core.log.building import copy_of, open_log
 
 KEY = KEYS[3]
 RETAINED = {**SETTINGS, "cleanup_policy": ("delete",)}

@@ -32,7 +32,7 @@ from tidelog_core.metadata.store import Item
 from tidelog_core.retention.deleted_topics import clean_deleted_topic
 from tidelog_core.rewriting.partition_tier import PartitionTier
 
-from tests.core.rewriting.tiered import CLUSTER_ID, TieredPartition, tiered_partition
+from tests.support.tiered_partition import CLUSTER_ID, TieredPartition, tiered_partition
 
 KEY = b"a"
 DIGEST = hashlib.sha256(KEY).hexdigest()

@@ -17,15 +17,15 @@ from tidelog_core.erasure.topic import erase_key
 from tidelog_core.metadata import records
 from tidelog_core.metadata.local_erasures import LocalErasure, local_erasure_key
 
-from tests.core.compaction.random_logs import (
+from tests.core.rewriting.test_compact import CUTS, compacted, plain, read, rows
+from tests.support.random_logs import (
     KEYS,
     OPERATIONS,
     RandomLog,
     apply,
     committed_records,
 )
-from tests.core.rewriting.test_compact import CUTS, compacted, plain, read, rows
-from tests.core.rewriting.tiered import TieredPartition, tiered_partition
+from tests.support.tiered_partition import TieredPartition, tiered_partition
 
 
 async def pass_time(partition: TieredPartition) -> None:

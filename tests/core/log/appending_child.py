@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tidelog_core.records.batch import Record, build_batch
 
-from tests.core.log.building import NOW_MS, open_log
+from tests.support.log_building import NOW_MS, open_log
 
 SEGMENT_BYTES = 20_000
 PRODUCER_ID = 7

@@ -29,7 +29,7 @@ from tidelog_core.records.batch import (
     parse_header,
 )
 
-from tests.core.log.building import (
+from tests.support.log_building import (
     NOW_MS,
     Clock,
     append,

@@ -9,7 +9,7 @@ import pytest
 from tidelog_core.log.local_log import LocalLog
 from tidelog_core.log.values import CorruptLog
 
-from tests.core.log.building import (
+from tests.support.log_building import (
     NOW_MS,
     append,
     batch,

@@ -12,7 +12,7 @@ from tidelog_core.log.flush import PendingFlush
 from tidelog_core.log.local_log import LocalLog
 from tidelog_core.log.segment import LogSegment
 
-from tests.core.log.building import append, batch, copy_of, open_log
+from tests.support.log_building import append, batch, copy_of, open_log
 
 EPOCH = 7
 

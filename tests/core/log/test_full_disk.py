@@ -12,7 +12,7 @@ CHILD = """
 import subprocess, sys
 from pathlib import Path
 from tidelog_core.errors import StorageError
-from tests.core.log.building import append, batch, content_of, headers_of, open_log
+from tests.support.log_building import append, batch, content_of, headers_of, open_log
 
 disk = Path(sys.argv[1])
 subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1000000", "tmpfs", disk], check=True)

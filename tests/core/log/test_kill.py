@@ -14,7 +14,7 @@ import pytest
 from tidelog_core.records.batch import decode_records, iter_headers
 
 from tests.core.log.appending_child import PRODUCER_ID, SEGMENT_BYTES, value_at
-from tests.core.log.building import content_of, headers_of, open_log
+from tests.support.log_building import content_of, headers_of, open_log
 
 REPOSITORY = Path(__file__).resolve().parents[3]
 

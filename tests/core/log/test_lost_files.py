@@ -10,7 +10,7 @@ import pytest
 from tidelog_core.errors import OffsetOutOfRange
 from tidelog_core.log.local_log import LocalLog
 
-from tests.core.log.building import (
+from tests.support.log_building import (
     NOW_MS,
     Clock,
     append,

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.core.log.building import NOW_MS, append, batch, content_of, headers_of, open_log
+from tests.support.log_building import NOW_MS, append, batch, content_of, headers_of, open_log
 
 Names = dict[str, int]  # file name → inode
 

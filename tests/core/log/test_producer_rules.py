@@ -10,7 +10,7 @@ from tidelog_core.errors import InvalidProducerEpoch, InvalidRecord, OutOfOrderS
 from tidelog_core.log.local_log import LocalLog
 from tidelog_core.log.values import AppendOrigin, TransactionCoordinatorFenced
 
-from tests.core.log.building import (
+from tests.support.log_building import (
     NOW_MS,
     Clock,
     append,

@@ -18,7 +18,7 @@ from tidelog_core.log.producer_snapshot import (
 )
 from tidelog_core.log.producer_state import ProducerEntry, ProducerState, RetainedBatch
 
-from tests.core.log.building import (
+from tests.support.log_building import (
     NOW_MS,
     Clock,
     append,

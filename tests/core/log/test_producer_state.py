@@ -13,7 +13,7 @@ from tidelog_core.errors import InvalidProducerEpoch, InvalidTxnState, OutOfOrde
 from tidelog_core.log.local_log import LocalLog
 from tidelog_core.log.values import TransactionCoordinatorFenced
 
-from tests.core.log.building import (
+from tests.support.log_building import (
     NOW_MS,
     Clock,
     append,
@@ -222,7 +222,7 @@ def test_completed_transaction_is_stable_only_below_the_high_watermark(log: Loca
     assert log.last_stable_offset == 0
     from tidelog_core.log.values import AppendOrigin
 
-    from tests.core.log.building import marker
+    from tests.support.log_building import marker
 
     content = marker(is_commit=True, producer_id=10, epoch=0)
     log.append_as_leader(content, leader_epoch=0, origin=AppendOrigin.COORDINATOR)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tidelog_core.errors import OffsetOutOfRange, StorageError
 from tidelog_core.log.local_log import LocalLog
 
-from tests.core.log.building import (
+from tests.support.log_building import (
     NOW_MS,
     append,
     batch,

@@ -11,7 +11,7 @@ from tidelog_core.errors import OffsetOutOfRange, StorageError, UnknownTopicOrPa
 from tidelog_core.log.deletion import remove_deleted_logs
 from tidelog_core.log.local_log import LocalLog
 
-from tests.core.log.building import (
+from tests.support.log_building import (
     NOW_MS,
     Clock,
     append,

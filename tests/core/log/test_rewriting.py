@@ -12,8 +12,8 @@ import pytest
 from tidelog_core.log.rewriting import rewrite_unflushed
 from tidelog_core.log.values import CorruptLog
 
-from tests.core.log.building import append, batch, content_of, headers_of, open_log
 from tests.faults.disk_faults import DiskFaults
+from tests.support.log_building import append, batch, content_of, headers_of, open_log
 
 REWRITE = """
 import sys

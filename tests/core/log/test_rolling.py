@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from tests.core.log.building import NOW_MS, Clock, append, batch, open_log
+from tests.support.log_building import NOW_MS, Clock, append, batch, open_log
 
 DAY_MS = 86_400_000
 

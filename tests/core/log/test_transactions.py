@@ -17,7 +17,7 @@ from tidelog_core.tier.index_build import SegmentSource, build_index_file
 from tidelog_core.tier.index_file import IndexFile
 from tidelog_core.tier.integrity import NO_HASH
 
-from tests.core.log.building import (
+from tests.support.log_building import (
     aborted_in,
     append,
     batch,
@@ -31,7 +31,7 @@ from tests.core.log.building import (
     send,
     transact,
 )
-from tests.core.tier.segments import SEGMENT_ID, TOPIC_ID
+from tests.support.tier_segments import SEGMENT_ID, TOPIC_ID
 
 
 @pytest.fixture

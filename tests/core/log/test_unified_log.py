@@ -30,7 +30,7 @@ from tidelog_core.records.batch import (
     parse_header,
 )
 
-from tests.core.log.building import NOW_MS, append, batch, open_log
+from tests.support.log_building import NOW_MS, append, batch, open_log
 
 STEPS = 120
 STEPS_SLOW = 1_500

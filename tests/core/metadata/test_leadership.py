@@ -14,7 +14,7 @@ from tidelog_core.metadata.leadership import advance_log_start, leadership_of, r
 from tidelog_core.metadata.records import Partition
 from tidelog_core.metadata.store import Check, Write
 
-from tests.node.coordinator.memory_store import MemoryMetadataStore
+from tests.support.memory_store import MemoryMetadataStore
 
 
 def partition(**fields: object) -> Partition:

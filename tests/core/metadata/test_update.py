@@ -9,7 +9,7 @@ import pytest
 from tidelog_core.metadata.store import MetadataStore
 
 from tests.contracts.metadata_update import MetadataUpdateContract, Open
-from tests.node.coordinator.memory_store import MemoryMetadataStore
+from tests.support.memory_store import MemoryMetadataStore
 
 
 class TestUpdateInMemory(MetadataUpdateContract):

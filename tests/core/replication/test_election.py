@@ -10,7 +10,7 @@ from tidelog_core.replication.change import ChangeReason, PartitionChange
 from tidelog_core.replication.election import LeaderElector, hand_over, leave_isr
 from tidelog_core.replication.leases import PeerLeases
 
-from tests.core.replication.cluster import make_partition, make_peers
+from tests.support.replication_cluster import make_partition, make_peers
 
 
 def takeover(

@@ -18,7 +18,7 @@ from tidelog_core.replication.election_coordinators import (
 from tidelog_core.replication.lease_watch import is_watcher
 from tidelog_core.replication.leases import PeerLeases
 
-from tests.core.replication.cluster import (
+from tests.support.replication_cluster import (
     TIMES,
     make_brokers,
     make_lease,

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tidelog_core.replication.follower_progress import FollowerContact, FollowerProgress
 
-from tests.core.replication.cluster import LAG_MS, make_brokers, make_leader, make_peers
+from tests.support.replication_cluster import LAG_MS, make_brokers, make_leader, make_peers
 
 HOUR_MS = 3_600_000
 

@@ -26,8 +26,8 @@ from tidelog_core.replication.tier_start import (
     start_before_leading,
 )
 
-from tests.core.replication.cluster import make_partition
-from tests.simulation.sim_log import SimLog, Tier
+from tests.support.replication_cluster import make_partition
+from tests.support.sim_log import SimLog, Tier
 
 
 def make_log(*epochs: int, start: int = 0, tier: Tier | None = None) -> SimLog:

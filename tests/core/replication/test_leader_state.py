@@ -17,7 +17,7 @@ from tidelog_core.replication.leader_state import LeaderState
 from tidelog_core.replication.leases import RELEASED, PeerLeases
 from tidelog_core.replication.reassignment import cancel_reassignment, start_reassignment
 
-from tests.core.replication.cluster import (
+from tests.support.replication_cluster import (
     LAG_MS,
     TIMES,
     fetch,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from tidelog_core.replication.change import PartitionChange
 
-from tests.core.replication.cluster import (
+from tests.support.replication_cluster import (
     LAG_MS,
     fetch,
     make_brokers,

@@ -19,7 +19,7 @@ from tidelog_core.replication.lease_watch import (
     unhurried_interval_ms,
 )
 
-from tests.core.replication.cluster import TIMES, make_brokers
+from tests.support.replication_cluster import TIMES, make_brokers
 
 KEY_READ_UNITS = 3000  # a second. Source: DynamoDB developer guide, partition keys
 HURRIED_MS = 500

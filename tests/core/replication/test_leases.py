@@ -16,7 +16,7 @@ from tidelog_core.replication.leases import (
     read_leases,
 )
 
-from tests.core.replication.cluster import TIMES, make_lease, make_peers
+from tests.support.replication_cluster import TIMES, make_lease, make_peers
 
 ME = UUID(int=1)
 

@@ -6,8 +6,8 @@ from tidelog_core.metadata.stand_in import stand_in
 from tidelog_core.replication.leader_state import ReplicationRules
 from tidelog_core.replication.partition_state import PartitionState, RoleChange
 
-from tests.core.replication.cluster import make_partition
-from tests.simulation.sim_log import SimLog, Tier
+from tests.support.replication_cluster import make_partition
+from tests.support.sim_log import SimLog, Tier
 
 
 def take(state: PartitionState[str], partition: Partition, *, leads: bool = False) -> RoleChange:

@@ -9,8 +9,8 @@ from tidelog_core.metadata.store import ABSENT
 from tidelog_core.replication.change import ChangeReason, PartitionChange
 from tidelog_core.replication.partition_writer import write_changes
 
-from tests.core.replication.cluster import make_lease, make_partition
-from tests.node.coordinator.memory_store import MemoryMetadataStore
+from tests.support.memory_store import MemoryMetadataStore
+from tests.support.replication_cluster import make_lease, make_partition
 
 DEAD, LEASE_VERSIONS = 1, 2
 

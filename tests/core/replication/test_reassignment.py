@@ -11,7 +11,7 @@ from tidelog_core.replication.reassignment import (
     target_replicas,
 )
 
-from tests.core.replication.cluster import make_partition, make_peers
+from tests.support.replication_cluster import make_partition, make_peers
 
 BROKERS = {1, 2, 3, 4, 5}
 ALIVE = make_peers(live=(1, 2, 3, 4, 5))

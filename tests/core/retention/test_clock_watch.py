@@ -10,7 +10,7 @@ from tidelog_core.metadata.store import HeardTime
 from tidelog_core.retention.clock_rule import Witness
 from tidelog_core.retention.clock_watch import ClockWatch, store_witness
 
-from tests.node.coordinator.memory_store import MemoryMetadataStore
+from tests.support.memory_store import MemoryMetadataStore
 
 DAY_MS = 86_400_000
 T0_MS = 1_700_000_000_000

@@ -18,7 +18,7 @@ from tidelog_core.tier.keys import topic_prefix
 from tidelog_core.tier.persisting import persist_deletion
 
 from tests.core.tier.test_keys import meta
-from tests.node.coordinator.memory_store import MemoryMetadataStore
+from tests.support.memory_store import MemoryMetadataStore
 
 TOMBSTONE = DeletedTopic(topic_id=UUID(int=7), name="t", partition_count=1, deleted_ms=5)
 

@@ -13,14 +13,14 @@ from tidelog_core.metadata.records import SegmentState
 from tidelog_core.records.batch import CompressionType, Record
 from tidelog_core.rewriting.compact import CompactionOutcome, CompactionReport, compact_partition
 
-from tests.core.compaction.random_logs import (
+from tests.support.random_logs import (
     OPERATIONS,
     RandomLog,
     apply,
     committed_records,
     oracle,
 )
-from tests.core.rewriting.tiered import TieredPartition, tiered_partition
+from tests.support.tiered_partition import TieredPartition, tiered_partition
 
 CUTS = st.lists(st.integers(1, 5), max_size=6)
 DELAY_MS = 60_000

@@ -26,15 +26,15 @@ from tidelog_core.rewriting.spread import (
 )
 from tidelog_core.rewriting.swap import CLAIM_MS, PartitionClaimed
 
-from tests.core.compaction.random_logs import (
+from tests.core.rewriting.test_compact import CUTS, DELAY_MS, compacted, plain, read, rows
+from tests.support.random_logs import (
     OPERATIONS,
     RandomLog,
     apply,
     committed_records,
     oracle,
 )
-from tests.core.rewriting.test_compact import CUTS, DELAY_MS, compacted, plain, read, rows
-from tests.core.rewriting.tiered import TieredPartition, tiered_partition
+from tests.support.tiered_partition import TieredPartition, tiered_partition
 
 
 class TasksOfOneLoop:

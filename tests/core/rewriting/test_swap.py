@@ -22,10 +22,10 @@ from tidelog_core.tier.lifecycle import read_segments, start_deletions
 from tidelog_core.tier.planning import select_leftovers
 from tidelog_core.verification.plan import LEFTOVER, ORPHAN
 
-from tests.core.compaction.random_logs import RandomLog, committed_records, oracle
 from tests.core.rewriting.test_compact import compacted, delete_replaced, plain, read, rows
-from tests.core.rewriting.tiered import CLUSTER_ID, TieredPartition, tiered_partition
-from tests.functions.watched_stores import (
+from tests.support.random_logs import RandomLog, committed_records, oracle
+from tests.support.tiered_partition import CLUSTER_ID, TieredPartition, tiered_partition
+from tests.support.watched_stores import (
     Crash,
     Fault,
     Process,

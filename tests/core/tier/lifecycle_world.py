@@ -35,12 +35,12 @@ from tidelog_core.tier.keys import parse_log_start_key, parse_segment_key, segme
 from tidelog_core.tier.lifecycle import is_valid_transition, read_segments
 from tidelog_core.tier.planning import finished_segments
 
-from tests.core.compaction.random_logs import RandomLog
 from tests.core.rewriting.test_compact import plain
-from tests.core.rewriting.tiered import CLUSTER_ID, TOPIC, TieredPartition
-from tests.docs.reader import reader
-from tests.functions.watched_stores import Process
-from tests.node.coordinator.memory_store import MemoryMetadataStore
+from tests.support.docs_reader import reader
+from tests.support.memory_store import MemoryMetadataStore
+from tests.support.random_logs import RandomLog
+from tests.support.tiered_partition import CLUSTER_ID, TOPIC, TieredPartition
+from tests.support.watched_stores import Process
 
 DELAY_MS = 60_000
 CONFIGS = {

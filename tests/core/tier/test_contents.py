@@ -28,7 +28,7 @@ from tidelog_core.tier.contents import PAGE_ITEMS_MAX, READS_MAX, read_changing_
 from tidelog_core.tier.planning import finished_segments
 
 from tests.core.tier.test_keys import meta
-from tests.node.coordinator.memory_store import MemoryMetadataStore
+from tests.support.memory_store import MemoryMetadataStore
 
 TOPIC_ID, PARTITION = meta().topic_id, meta().partition
 SEGMENT_SIZE_BYTES_MAX = 320  # what a leader keeps of a segment, lists and allocator included

@@ -16,7 +16,7 @@ from tidelog_core.records.batch import CompressionType, build_batch, iter_header
 from tidelog_core.tier.index_build import build_index_file
 from tidelog_core.tier.index_file import HEADER, SECTION, IndexFile, crc32c_of
 
-from tests.core.tier.segments import (
+from tests.support.tier_segments import (
     BASE_TIMESTAMP_MS,
     RECORDS_PER_BATCH,
     SEGMENT_ID,

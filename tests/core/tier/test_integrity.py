@@ -26,7 +26,7 @@ from tidelog_core.tier.integrity import (
     verify_segment,
 )
 
-from tests.core.tier.segments import batch, write_source
+from tests.support.tier_segments import batch, write_source
 
 
 def chain(folder: Path, count: int) -> list[tuple[str, IndexFile, bytes]]:

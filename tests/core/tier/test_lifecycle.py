@@ -35,7 +35,7 @@ from tidelog_core.tier.lifecycle import (
 
 from tests.core.metadata.test_leadership import partition
 from tests.core.tier.test_keys import meta
-from tests.node.coordinator.memory_store import MemoryMetadataStore
+from tests.support.memory_store import MemoryMetadataStore
 
 STARTED, FINISHED, MARKED = SegmentState
 

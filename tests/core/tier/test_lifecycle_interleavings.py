@@ -51,10 +51,10 @@ from tidelog_core.tier.tiered_segments import TieredSegments
 from tidelog_functions.invocation import TimeLimit
 from tidelog_functions.retention.partition import PartitionRetention
 
-from tests.core.rewriting.tiered import CLUSTER_ID, TOPIC, described
 from tests.core.tier.lifecycle_world import CONFIGS, DELAY_MS, FIRST_EPOCH, World
-from tests.functions.watched_stores import Crash, Fault, Process
-from tests.functions.world import Steps
+from tests.support.function_world import Steps
+from tests.support.tiered_partition import CLUSTER_ID, TOPIC, described
+from tests.support.watched_stores import Crash, Fault, Process
 
 CONFIG = topic_config(CONFIGS, NodeConfig())
 ROUNDS = 3  # of each that comes again

@@ -14,7 +14,7 @@ from tidelog_core.tier.contents import OVERLAPPING_COUNT_MAX, read_tiered_end
 from tidelog_core.tier.planning import tiered_end_offset
 
 from tests.core.tier.test_keys import meta
-from tests.node.coordinator.memory_store import MemoryMetadataStore
+from tests.support.memory_store import MemoryMetadataStore
 
 TOPIC_ID: UUID = meta().topic_id
 PARTITION: int = meta().partition

@@ -8,8 +8,8 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from tests.functions.admin.calling import Api, new_cluster
-from tests.node.replication.replicated_cluster import MEMORY_DIR
+from tests.support.admin_calls import Api, new_cluster
+from tests.support.replicated_cluster import MEMORY_DIR
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, To
 from confluent_kafka.admin import AdminClient, ConfigResource
 
 from tests.functions.admin.local_server import LocalAdmin, local_admin
-from tests.node.replication.replicated_cluster import (
+from tests.support.replicated_cluster import (
     MEMORY_DIR,
     ReplicatedCluster,
     replicated_cluster,

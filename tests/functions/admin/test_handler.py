@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from tests.functions.admin.calling import an_event, new_cluster
+from tests.support.admin_calls import an_event, new_cluster
 
 INVOKE = """
 import json, sys

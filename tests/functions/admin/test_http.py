@@ -10,7 +10,7 @@ from tidelog_core.errors import InvalidConfig
 from tidelog_functions.admin.cluster import parse_admin_settings
 from tidelog_functions.admin.http import BODY_SIZE_BYTES_MAX
 
-from tests.functions.admin.calling import Api, an_event
+from tests.support.admin_calls import Api, an_event
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ from tidelog_core.metadata.share_partitions import RecordState, SharePartitionRe
 from tidelog_core.metadata.store import ANY_VERSION, ItemKey, Write
 from tidelog_core.model import TopicPartition
 
-from tests.functions.admin.calling import Api, new_cluster
+from tests.support.admin_calls import Api, new_cluster
 
 SHARDS = 4
 

@@ -30,8 +30,8 @@ from tidelog_functions.jobs.starting import (
 )
 from tidelog_functions.local.events import object_created, scheduled
 
-from tests.functions.jobs.emr_server import EmrServer, served
-from tests.functions.world import Steps, World, folder_world
+from tests.support.emr_server import EmrServer, served
+from tests.support.function_world import Steps, World, folder_world
 
 SCHEDULE = scheduled("compaction", now_ms=0)
 COMPACTED = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.5"}

@@ -17,7 +17,7 @@ from tidelog_functions.local.watch import IndexWatch
 from tidelog_functions.retention import handler as retention
 from tidelog_functions.scrub import handler as scrub
 
-from tests.functions.world import DAY_MS, World, folder_world
+from tests.support.function_world import DAY_MS, World, folder_world
 
 SECONDS_MAX = 30.0
 AT_ONCE = {"file.delete.delay.ms": "0", "retention.ms": "3600000"}

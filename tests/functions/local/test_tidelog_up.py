@@ -16,7 +16,7 @@ from tidelog_core.metadata import records
 from tidelog_core.metadata.records import Partition, Topic
 from tidelog_core.metadata.sqlite import SqliteMetadataStore
 
-from tests.node.cluster_process import Cluster, running_cluster
+from tests.support.cluster_process import Cluster, running_cluster
 from tools.server_process import is_running
 
 SECONDS_MAX = 60.0

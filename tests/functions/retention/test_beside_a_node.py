@@ -16,8 +16,8 @@ from tidelog_functions.cluster_reader import ClusterReader
 from tidelog_functions.invocation import TimeLimit
 from tidelog_functions.retention.handler import apply_retention
 
-from tests.functions.world import Steps
-from tests.node.tier.tier_node import TierNode, eventually, running_node
+from tests.support.function_world import Steps
+from tests.support.tier_node import TierNode, eventually, running_node
 
 DELAY_MS = 1000
 

@@ -28,7 +28,7 @@ from tidelog_functions.retention.due_segments import (
 from bench.day.meter import MeteredStore
 from tests.core.tier.test_contents import SwappingStore, put
 from tests.core.tier.test_keys import meta
-from tests.node.coordinator.memory_store import MemoryMetadataStore
+from tests.support.memory_store import MemoryMetadataStore
 
 NOW_MS = 1_000_000
 YOUNG_MS = NOW_MS - 10

@@ -20,7 +20,7 @@ from tidelog_functions.invocation import PartitionsFailed
 from tidelog_functions.local.events import object_created, scheduled
 from tidelog_functions.retention.handler import handle
 
-from tests.functions.world import (
+from tests.support.function_world import (
     DAY_MS,
     HOUR_MS,
     RECORDS_PER_SEGMENT,

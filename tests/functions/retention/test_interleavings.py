@@ -23,20 +23,20 @@ from tidelog_core.metadata.records import SegmentMeta, SegmentState, Topic
 from tidelog_core.retention.orphans import AgeLimits
 from tidelog_core.tier.keys import SegmentKey
 
-from tests.functions.watched_stores import (
+from tests.support.function_world import (
+    HOUR_MS,
+    RECORDS_PER_SEGMENT,
+    World,
+    folder_world,
+    run_retention,
+)
+from tests.support.watched_stores import (
     Crash,
     Fault,
     Process,
     WatchedMetadata,
     WatchedObjects,
     Witness,
-)
-from tests.functions.world import (
-    HOUR_MS,
-    RECORDS_PER_SEGMENT,
-    World,
-    folder_world,
-    run_retention,
 )
 
 DELAY_MS = 60_000

@@ -21,7 +21,7 @@ from tidelog_functions.invocation import PartitionsFailed
 from tidelog_functions.local.events import object_created, scheduled
 from tidelog_functions.scrub.handler import handle
 
-from tests.functions.world import (
+from tests.support.function_world import (
     CLUSTER_ID,
     DAY_MS,
     HOUR_MS,

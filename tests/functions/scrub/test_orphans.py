@@ -33,14 +33,14 @@ from tidelog_functions.scrub.sweep import ORPHANS_MAX
 
 from tests.docs.test_read_segments import put_segment
 from tests.functions.retention.test_interleavings import processes, quick_folder
-from tests.functions.watched_stores import (
+from tests.support.function_world import CLUSTER_ID, DAY_MS, HOUR_MS, World, folder_world
+from tests.support.watched_stores import (
     Crash,
     Process,
     WatchedMetadata,
     WatchedObjects,
     Witness,
 )
-from tests.functions.world import CLUSTER_ID, DAY_MS, HOUR_MS, World, folder_world
 
 WEEK_MS = 7 * DAY_MS
 

@@ -15,7 +15,7 @@ from tidelog_core.model import TopicPartition
 
 from tests.clients.drivers.process import Driver, wait_until
 from tests.clients.test_clients import TestJavaClient as JavaClient
-from tests.node.compaction.compacted import (
+from tests.support.compacted_topics import (
     active_base_offset,
     assert_compacted,
     cleaned_up_to,
@@ -27,7 +27,7 @@ from tests.node.compaction.compacted import (
     records_on_disk,
     wait_compacted,
 )
-from tests.node.node_process import NodeProcess
+from tests.support.node_process import NodeProcess
 from tools.server_process import children_running, is_running
 
 CONFIG = {

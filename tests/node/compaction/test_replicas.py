@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.node.compaction.compacted import (
+from tests.support.compacted_topics import (
     active_base_offset,
     assert_compacted,
     consume,
@@ -12,7 +12,7 @@ from tests.node.compaction.compacted import (
     produce,
     wait_compacted,
 )
-from tests.node.replication.replicated_cluster import replicated_cluster
+from tests.support.replicated_cluster import replicated_cluster
 
 CONFIG = {"log.cleaner.backoff.ms": "100"}
 

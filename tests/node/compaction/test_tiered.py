@@ -14,8 +14,8 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from tests.cli.command import tidelog
-from tests.node.compaction.compacted import (
+from tests.support.command import tidelog
+from tests.support.compacted_topics import (
     active_base_offset,
     assert_compacted,
     cleaned_up_to,
@@ -27,7 +27,7 @@ from tests.node.compaction.compacted import (
     records_on_disk,
     wait_compacted,
 )
-from tests.node.node_process import NodeProcess
+from tests.support.node_process import NodeProcess
 
 CONFIG = {
     "log.cleaner.backoff.ms": "100",

@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import Producer
 
 from tests.node.clocked_node import DAY_NS, ClockedNode
-from tests.node.compaction.compacted import (
+from tests.support.compacted_topics import (
     create,
     directory_of,
     eventually,

@@ -32,7 +32,7 @@ from tests.node.coordinator.cluster import (
     new_cluster,
     node,
 )
-from tests.node.coordinator.memory_store import MemoryMetadataStore
+from tests.support.memory_store import MemoryMetadataStore
 
 T = TypeVar("T")
 

@@ -27,9 +27,9 @@ from tidelog_node.groups.classic.classic_group import Phase
 from tidelog_node.groups.classic_messages import MemberIdentity
 
 from tests.node.coordinator.cluster import Node, create_topic, lead_offsets, new_cluster, node
-from tests.node.coordinator.memory_store import MemoryMetadataStore
 from tests.node.coordinator.requests import join
 from tests.node.coordinator.virtual_time import run
+from tests.support.memory_store import MemoryMetadataStore
 
 T0 = TopicPartition("t", 0)
 

@@ -14,8 +14,8 @@ from confluent_kafka import ConsumerGroupState, ConsumerGroupType
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from tests.node.coordinator.group_process import PARTITIONS, Member, wait_for_shares
-from tests.node.node_process import NodeProcess
-from tests.node.replication.replicated_cluster import replicated_cluster
+from tests.support.node_process import NodeProcess
+from tests.support.replicated_cluster import replicated_cluster
 
 NEW = "group.protocol=consumer"
 CONFIG = {

@@ -25,9 +25,9 @@ from tidelog_node.groups.heartbeat_answer import HeartbeatAnswer
 from tidelog_node.groups.migration.consumer_protocol import decode_assignment, encode_assignment
 
 from tests.node.coordinator.cluster import Node, lead_offsets, new_cluster, node, topic_id
-from tests.node.coordinator.memory_store import MemoryMetadataStore
 from tests.node.coordinator.requests import join, subscription
 from tests.node.coordinator.virtual_time import run
+from tests.support.memory_store import MemoryMetadataStore
 
 Scenario = Callable[[MemoryMetadataStore], Awaitable[None]]
 

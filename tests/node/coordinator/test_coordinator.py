@@ -33,9 +33,9 @@ from tests.node.coordinator.cluster import (
     node,
     topic_id,
 )
-from tests.node.coordinator.memory_store import MemoryMetadataStore
 from tests.node.coordinator.requests import join
 from tests.node.coordinator.virtual_time import VirtualTimeLoop, run
+from tests.support.memory_store import MemoryMetadataStore
 
 Scenario = Callable[[MemoryMetadataStore], Awaitable[None]]
 

@@ -24,7 +24,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.node.coordinator.group_process import PARTITIONS, Member, wait_for_shares
-from tests.node.node_process import NodeProcess
+from tests.support.node_process import NodeProcess
 
 KAFKA_PYTHON = """
 import sys

@@ -36,7 +36,7 @@ from tidelog_core.metadata.store import ABSENT, Body, Item, ItemKey, Write
 from tidelog_node.coordinator.group_items import DEFAULT_PAGE_LIMITS, PageLimits
 from tidelog_node.coordinator.storage import GroupStorage, OffsetPages
 
-from tests.node.coordinator.memory_store import MemoryMetadataStore
+from tests.support.memory_store import MemoryMetadataStore
 
 SHARD = 3
 TINY = PageLimits(members_per_page=2, pages_per_commit=2)

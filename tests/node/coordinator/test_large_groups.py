@@ -21,10 +21,10 @@ from tidelog_node.wire.messages import build
 from bench.group_joins import measure
 from tests.node.contexts import context_of
 from tests.node.coordinator.cluster import Node, new_cluster, node
-from tests.node.coordinator.memory_store import MemoryMetadataStore
 from tests.node.coordinator.requests import join, subscription, sync
 from tests.node.coordinator.test_consumer_coordinator import beat, enter, found
 from tests.node.coordinator.virtual_time import run
+from tests.support.memory_store import MemoryMetadataStore
 
 
 def size_of(commits: Sequence[Sequence[Write]]) -> int:

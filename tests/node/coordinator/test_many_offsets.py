@@ -11,8 +11,8 @@ from tidelog_core.metadata.groups import CommittedOffset
 from tidelog_node.coordinator.group_items import DEFAULT_PAGE_LIMITS
 from tidelog_node.coordinator.storage import GroupStorage, OffsetPages
 
-from tests.loop_turns import loop_turns
-from tests.node.coordinator.memory_store import MemoryMetadataStore
+from tests.support.loop_turns import loop_turns
+from tests.support.memory_store import MemoryMetadataStore
 
 PARTITION_COUNT = 6_400
 TOPIC, TOPIC_ID = "t", UUID(int=5)

@@ -18,12 +18,12 @@ from tidelog_core.metadata.transactions import PendingOffsets
 
 from bench.day.meter import MeteredStore, Usage
 from tests.node.coordinator.cluster import Node, lead_offsets, new_cluster, node, topic_id
-from tests.node.coordinator.memory_store import MemoryMetadataStore
 from tests.node.coordinator.requests import subscription
 from tests.node.coordinator.share_members import heartbeat
 from tests.node.coordinator.test_consumer_coordinator import beat, enter, found
 from tests.node.coordinator.test_large_groups import groups_of
 from tests.node.coordinator.virtual_time import run
+from tests.support.memory_store import MemoryMetadataStore
 
 STEPS = (1, 100, 1000)
 TOPICS_PER_COMMIT = 40

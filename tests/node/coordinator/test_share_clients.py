@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import ShareConsumer
 from tidelog import Admin, GroupDescription
 
-from tests.node.replication.replicated_cluster import replicated_cluster
+from tests.support.replicated_cluster import replicated_cluster
 
 CONFIG = {
     "group.share.heartbeat.interval.ms": "300",

@@ -16,11 +16,11 @@ from tidelog_node.groups.heartbeat_answer import HeartbeatAnswer
 from tidelog_node.groups.share.share_group import ShareGroup, SharePhase
 
 from tests.node.coordinator.cluster import Node, lead_offsets, new_cluster, node
-from tests.node.coordinator.memory_store import MemoryMetadataStore
 from tests.node.coordinator.requests import join
 from tests.node.coordinator.share_members import heartbeat, partitions
 from tests.node.coordinator.test_consumer_coordinator import enter as enter_consumer
 from tests.node.coordinator.virtual_time import run
+from tests.support.memory_store import MemoryMetadataStore
 
 Scenario = Callable[[MemoryMetadataStore], Awaitable[None]]
 

@@ -49,10 +49,10 @@ from tests.node.coordinator.cluster import (
     node,
     topic_id,
 )
-from tests.node.coordinator.memory_store import MemoryMetadataStore
 from tests.node.coordinator.test_consumer_coordinator import enter as enter_consumer
 from tests.node.coordinator.test_share_coordinator import beat, enter
 from tests.node.coordinator.virtual_time import run
+from tests.support.memory_store import MemoryMetadataStore
 
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
 READ = StateBatch(5, 6, RecordState.ACKNOWLEDGED, 1)

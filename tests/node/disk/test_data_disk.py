@@ -19,7 +19,7 @@ from tidelog_node.disk.data_disk import FAILED, FULL, DataDisk, DiskWatch
 from tidelog_node.node_health import NodeHealth
 
 from tests.node.replication.led_node import led_node
-from tests.node.wire_client import a_batch
+from tests.support.wire_client import a_batch
 
 NO_ROOM = StorageError("no room", errno=errno.ENOSPC)
 BROKEN = StorageError("broken", errno=errno.EIO)

@@ -9,7 +9,7 @@ import pytest
 from tidelog_core.model import ReadableFile
 from tidelog_node.disk.page_cache import is_in_memory, read_in
 
-from tests.node.cold_files import write_cold
+from tests.support.cold_files import write_cold
 
 SIZE_BYTES = 2_097_152
 

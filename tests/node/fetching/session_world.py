@@ -43,8 +43,8 @@ from tidelog_node.wire.fetch import FetchPartition, FetchRequest
 from tidelog_node.wire.fetch_answer import FetchResult
 
 from tests.node.contexts import context_of
-from tests.node.coordinator.memory_store import MemoryMetadataStore
-from tests.node.wire_client import a_batch
+from tests.support.memory_store import MemoryMetadataStore
+from tests.support.wire_client import a_batch
 
 NAME_VERSION, ID_VERSION = 12, 17
 LIMIT_BYTES = 1 << 24

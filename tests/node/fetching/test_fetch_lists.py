@@ -16,7 +16,7 @@ from tidelog_node.wire.primitives import PARSE_ERRORS
 
 from tests.node.fetching.ring_client import RingClient, answer_bytes
 from tests.node.fetching.session_world import FetchWorld, fetch_world
-from tests.node.wire_client import a_batch
+from tests.support.wire_client import a_batch
 
 COUNT = 40
 VERSIONS = (4, 5, 7, 9, 11, 12, 13, 16)

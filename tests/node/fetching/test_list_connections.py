@@ -8,7 +8,7 @@ import time
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.node.node_process import NodeProcess
+from tests.support.node_process import NodeProcess
 
 PARTITION_COUNT = 64
 ROUND_COUNT = 6

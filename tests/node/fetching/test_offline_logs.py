@@ -13,7 +13,7 @@ from tidelog_core.log.local_log import LocalLog
 from tests.node.contexts import context_of
 from tests.node.fetching.session_world import SessionClient, fetch_world, is_waiting
 from tests.node.fetching.test_session_fetches import settled_client
-from tests.node.wire_client import a_batch
+from tests.support.wire_client import a_batch
 
 SECONDS_MAX = 20.0
 WAIT_MS = 60_000

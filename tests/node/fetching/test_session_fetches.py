@@ -18,7 +18,7 @@ from tidelog_node.wire.fetch import FetchPartition
 
 from tests.node.contexts import context_of
 from tests.node.fetching.session_world import FetchWorld, Key, SessionClient, fetch_world
-from tests.node.wire_client import a_batch
+from tests.support.wire_client import a_batch
 
 NOT_FOUND = ErrorCode.fetch_session_id_not_found
 WAIT_MS = 60_000

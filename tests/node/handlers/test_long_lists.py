@@ -12,9 +12,9 @@ from tidelog_core import turns as core_turns
 from tidelog_core.config import NodeConfig
 from tidelog_node import request_turns
 
-from tests.loop_turns import loop_turns
 from tests.node.handlers.control_plane import cluster, make
 from tests.node.many_elements import messages_with
+from tests.support.loop_turns import loop_turns
 
 COUNT = 4_000
 LONGEST_SHARE_MAX = 0.03  # of the time that all turns take

@@ -26,7 +26,7 @@ from tidelog_node.replicas import ReplicaManager
 from tidelog_node.wire.fetch import FetchPartition, FetchRequest
 
 from tests.node.contexts import context_of
-from tests.node.wire_client import a_batch
+from tests.support.wire_client import a_batch
 
 TOPIC = "t"
 PARTITION_COUNT = 60

@@ -20,9 +20,9 @@ from tidelog_node.membership import election_loop
 from tidelog_node.membership.election_loop import ElectionLoop
 from tidelog_node.membership.membership import Membership
 
-from tests.core.replication.cluster import make_brokers, make_lease
-from tests.loop_turns import loop_turns
-from tests.node.coordinator.memory_store import MemoryMetadataStore
+from tests.support.loop_turns import loop_turns
+from tests.support.memory_store import MemoryMetadataStore
+from tests.support.replication_cluster import make_brokers, make_lease
 
 TIMES = LeaseTimes()
 DEAD, SELF, OTHER = 1, 2, 3

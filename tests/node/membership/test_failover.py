@@ -19,15 +19,15 @@ from kio.schema.alter_partition_reassignments.v1 import request as alter_request
 from kio.schema.errors import ErrorCode
 from kio.schema.list_partition_reassignments.v0 import request as list_request
 
-from tests.node.node_process import NodeProcess
-from tests.node.replication.replicated_cluster import (
+from tests.support.node_process import NodeProcess
+from tests.support.replicated_cluster import (
     LEASE_MS,
     ReplicatedCluster,
     eventually,
     replicated_cluster,
     stopped,
 )
-from tests.node.wire_client import WireClient, a_batch, frame, produce_body
+from tests.support.wire_client import WireClient, a_batch, frame, produce_body
 from tools.ports import free_port
 
 

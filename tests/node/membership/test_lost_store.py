@@ -22,8 +22,8 @@ from tidelog_node.membership.membership import Membership
 from tidelog_node.membership.node_loop import STORE_LOST, NodeLoop
 from tidelog_node.node_health import NodeHealth
 
-from tests.node.node_process import NodeProcess
-from tests.node.wire_client import WireClient, a_batch
+from tests.support.node_process import NodeProcess
+from tests.support.wire_client import WireClient, a_batch
 
 FILES = ("metadata.db", "metadata.db-wal", "metadata.db-shm")
 NOTICED_SECONDS = 1.0

@@ -12,9 +12,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kio.schema.errors import ErrorCode
 from tidelog_node.membership.lease_thread import LeaseThread
 
-from tests.node.membership.stalling_node import STALL_SECONDS, StallingNode
-from tests.node.replication.replicated_cluster import eventually
-from tests.node.wire_client import WireClient, a_batch
+from tests.support.replicated_cluster import eventually
+from tests.support.stalling_node import STALL_SECONDS, StallingNode
+from tests.support.wire_client import WireClient, a_batch
 
 # With a lease of L a loop may stand still for 2/3 L before renewals stop, so the lease holds
 # for 11/9 L at least (the last renewal is up to L/3 older), and for 14/9 L at most.

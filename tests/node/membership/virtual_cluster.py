@@ -43,7 +43,7 @@ from tidelog_node.dialing.dialer import Dialer
 from tidelog_node.membership.member import ClusterMember
 from tidelog_node.registration import register_broker
 
-from tests.node.coordinator.memory_store import MemoryMetadataStore
+from tests.support.memory_store import MemoryMetadataStore
 
 LEASE_S = 9.0
 

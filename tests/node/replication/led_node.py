@@ -36,7 +36,7 @@ from tidelog_node.wire.fetch import FetchPartition, FetchRequest
 from tidelog_node.wire.produce import ProduceRequest
 
 from tests.node.contexts import context_of
-from tests.node.wire_client import a_batch
+from tests.support.wire_client import a_batch
 
 TOPIC = "t"
 FETCH_VERSION, PRODUCE_VERSION = 12, 9

@@ -22,7 +22,7 @@ from tidelog_node.wire.primitives import write_uvarint
 
 from tests.node.replication.led_node import LedNode
 from tests.node.replication.scripted_leader import listening_as_broker_2
-from tests.node.wire_client import a_batch
+from tests.support.wire_client import a_batch
 
 BODY_AT = 8 + 2 + len(CLIENT_ID) + 1
 NO_ID = (0).to_bytes(16)

@@ -12,13 +12,13 @@ from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.location import open_metadata_store
 from tidelog_core.metadata.store import ANY_VERSION, Body, Write
 
-from tests.node.node_process import NodeProcess
-from tests.node.replication.replicated_cluster import (
+from tests.support.node_process import NodeProcess
+from tests.support.replicated_cluster import (
     ReplicatedCluster,
     eventually,
     replicated_cluster,
 )
-from tests.node.wire_client import WireClient, a_batch
+from tests.support.wire_client import WireClient, a_batch
 
 
 def values(count: int, *, start: int = 0) -> list[bytes]:

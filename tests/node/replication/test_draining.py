@@ -15,13 +15,13 @@ from kio.schema.errors import ErrorCode
 from tidelog_core.metadata.location import open_metadata_store
 from tidelog_core.metadata.records import BrokerLease, StepDownReason, broker_lease_key
 
-from tests.node.replication.replicated_cluster import (
+from tests.support.replicated_cluster import (
     MEMORY_DIR,
     eventually,
     replicated_cluster,
     stopped,
 )
-from tests.node.wire_client import WireClient, a_batch
+from tests.support.wire_client import WireClient, a_batch
 
 DRAINING, STAYING, SILENT = 1, 2, 3
 REPLICAS = [[DRAINING, STAYING], [STAYING, DRAINING], [DRAINING, SILENT]]

@@ -19,7 +19,7 @@ from tidelog_node.tier.index_cache import IndexCache
 
 from tests.node.replication.led_node import LedNode, led_node
 from tests.node.replication.scripted_leader import OF_A_LATER_KAFKA, scripted_leader
-from tests.node.wire_client import a_batch
+from tests.support.wire_client import a_batch
 
 SECONDS_MAX = 20.0
 

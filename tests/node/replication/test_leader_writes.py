@@ -16,9 +16,9 @@ from tidelog_core.replication.leases import LeaseTimes, PeerLeases
 from tidelog_node.replication.leader_writes import LeaderWrites
 from tidelog_node.upkeep.log_changes import LogChanges
 
-from tests.core.replication.cluster import make_lease
-from tests.loop_turns import loop_turns
 from tests.node.replication.led_node import LedNode, led_node
+from tests.support.loop_turns import loop_turns
+from tests.support.replication_cluster import make_lease
 
 LAG_MS = 30_000  # as the setting has it by default
 LEASE_MS = 9_000

@@ -30,7 +30,7 @@ from tests.node.replication.test_following_exchanged_logs import (
 )
 from tests.node.replication.test_following_sessions import eventually, run
 from tests.node.replication.test_leader_answers import fetchers_of
-from tests.node.wire_client import a_batch
+from tests.support.wire_client import a_batch
 
 FOLLOWER_ID, LEADER_ID = 1, 2
 

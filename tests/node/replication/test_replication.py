@@ -14,8 +14,8 @@ from kio.schema.fetch.v11 import request as fetch_request
 from tidelog_core.log.checkpoint import read_checkpoint
 from tidelog_core.wire_messages import build
 
-from tests.node.replication.replicated_cluster import eventually, replicated_cluster, stopped
-from tests.node.wire_client import WireClient, a_batch
+from tests.support.replicated_cluster import eventually, replicated_cluster, stopped
+from tests.support.wire_client import WireClient, a_batch
 
 
 def values(count: int, start: int = 0) -> list[bytes]:

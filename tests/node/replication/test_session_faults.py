@@ -12,13 +12,13 @@ from random import Random
 
 import pytest
 
-from tests.node.replication.replicated_cluster import (
+from tests.node.replication.test_replication import values
+from tests.support.flaky_proxy import FlakyProxy
+from tests.support.replicated_cluster import (
     ReplicatedCluster,
     replicated_cluster,
     running,
 )
-from tests.node.replication.test_replication import values
-from tests.sdk.flaky_proxy import FlakyProxy
 from tools.ports import free_port
 
 SLOTS = "max.incremental.fetch.session.cache.slots"

@@ -19,8 +19,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from kio.schema.errors import ErrorCode
 
-from tests.node.node_process import NodeProcess
-from tests.node.wire_client import WireClient
+from tests.support.node_process import NodeProcess
+from tests.support.wire_client import WireClient
 
 SETTLE_SECONDS_MAX = 30.0
 SEGMENT_RECORDS = 25

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from tidelog_node.tier.bandwidth import Bandwidth
 
-from tests.node.tier.tier_node import CONFIG, running_node
+from tests.support.tier_node import CONFIG, running_node
 
 
 def test_a_segment_waits_until_those_before_it_are_paid_for() -> None:

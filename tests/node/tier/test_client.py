@@ -23,7 +23,7 @@ from tidelog_core.objects.store import ObjectStore
 from tidelog_node.tier.client import INLINE_BYTES_MAX, TierClient, WorkerCommand
 from tidelog_node.tier.protocol import ByteRange
 
-from tests.node.tier.tier_node import CONFIG, READY_TIMEOUT_S
+from tests.support.tier_node import CONFIG, READY_TIMEOUT_S
 
 
 def command(folder: Path, objects: str | None = None) -> WorkerCommand:

@@ -25,7 +25,7 @@ from tidelog_core.tier.index_file import IndexFile
 from tidelog_core.tier.keys import segment_keys
 from tidelog_core.tier.manifest import ClusterManifest, TopicManifest
 
-from tests.node.tier.tier_node import START_MS, TOPIC, TierNode, eventually, running_node
+from tests.support.tier_node import START_MS, TOPIC, TierNode, eventually, running_node
 
 
 async def test_sealed_segments_are_copied_whole_with_two_objects_each(tmp_path: Path) -> None:
@@ -368,7 +368,7 @@ async def test_a_leader_reads_the_item_of_each_segment_once_when_it_starts(
         replica = await node.create_topic(configs={"local.retention.bytes": "0"})
         node.produce_segments(replica, 5)
         known = {meta.item_id.key for meta in await node.wait_copied(replica, 5)}
-    monkeypatch.setattr("tests.node.tier.tier_node.SqliteMetadataStore", CountingStore)
+    monkeypatch.setattr("tests.support.tier_node.SqliteMetadataStore", CountingStore)
     async with running_node(tmp_path) as node:
         replica = node.replica()
         await node.tier.apply_retention()

@@ -20,7 +20,7 @@ from tidelog_core.restoration.plan import plan_restoration
 from tidelog_core.restoration.survey import list_clusters, survey
 from tidelog_core.tier.lifecycle import read_segments
 
-from tests.node.tier.tier_node import TOPIC, TierNode, running_node
+from tests.support.tier_node import TOPIC, TierNode, running_node
 
 SEED = 20_240_607
 ROUNDS = 4
@@ -28,7 +28,7 @@ ROUNDS = 4
 WRITER = """
 import asyncio, sys
 from pathlib import Path
-from tests.node.tier.tier_node import TOPIC, running_node
+from tests.support.tier_node import TOPIC, running_node
 
 async def main():
     async with running_node(Path(sys.argv[1])) as node:

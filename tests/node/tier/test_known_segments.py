@@ -20,7 +20,7 @@ from tidelog_node.tier.known_segments import KnownSegments
 
 from tests.core.tier.test_contents import PARTITION, TOPIC_ID, neighbours, put
 from tests.core.tier.test_keys import meta
-from tests.node.coordinator.memory_store import MemoryMetadataStore
+from tests.support.memory_store import MemoryMetadataStore
 
 SWAP_COUNT = 20
 

@@ -42,7 +42,7 @@ from tidelog_node.tier.protocol import (
     upload_result_to_fields,
 )
 
-from tests.core.tier.segments import batch, write_source
+from tests.support.tier_segments import batch, write_source
 
 
 def through_json(fields: dict[str, object]) -> dict[str, object]:

@@ -11,7 +11,7 @@ from tidelog_core.tier.index_build import build_index_file
 from tidelog_node.tier.protocol import ByteRange
 from tidelog_node.tier.range_check import check_range_bytes
 
-from tests.core.tier.segments import batch, write_source
+from tests.support.tier_segments import batch, write_source
 
 BATCHES = [bytes(batch(10 * n)) for n in range(3)]
 LOG = b"".join(BATCHES)

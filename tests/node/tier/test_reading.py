@@ -27,8 +27,7 @@ from tidelog_node.inspection.inspector import BatchInspector
 from tidelog_node.replica import Replica
 from tidelog_node.tier.remote_log import OPEN_CHUNKS_MAX
 
-from tests.core.tier.segments import BASE_TIMESTAMP_MS
-from tests.node.tier.tier_node import (
+from tests.support.tier_node import (
     CONFIG,
     READY_TIMEOUT_S,
     TierNode,
@@ -36,6 +35,7 @@ from tests.node.tier.tier_node import (
     running_node,
     slice_bytes,
 )
+from tests.support.tier_segments import BASE_TIMESTAMP_MS
 
 EVICTING = {"local.retention.bytes": "0", "retention.ms": "-1"}
 

@@ -37,9 +37,8 @@ from tidelog_node.upkeep.flushing import Flusher
 from tidelog_node.upkeep.log_changes import LogChanges
 from tidelog_node.upkeep.log_upkeep import LogUpkeep
 
-from tests.core.tier.segments import BASE_TIMESTAMP_MS
-from tests.node.tier import tier_node
-from tests.node.tier.tier_node import (
+from tests.support import tier_node
+from tests.support.tier_node import (
     BROKER_ID,
     CONFIG,
     READY_TIMEOUT_S,
@@ -50,6 +49,7 @@ from tests.node.tier.tier_node import (
     eventually,
     running_node,
 )
+from tests.support.tier_segments import BASE_TIMESTAMP_MS
 
 AT_ONCE = {"file.delete.delay.ms": "0"}
 

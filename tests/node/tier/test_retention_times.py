@@ -17,7 +17,7 @@ from tidelog_node.tier.led_partition import TieredReplica
 from tidelog_node.tier.retention_times import RetentionTimes
 from tidelog_node.upkeep.log_changes import LogChanges
 
-from tests.node.tier.tier_node import CONFIG, TierNode, eventually, running_node
+from tests.support.tier_node import CONFIG, TierNode, eventually, running_node
 
 INTERVAL_S = 0.1
 HOUR_MS = 3_600_000

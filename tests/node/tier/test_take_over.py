@@ -26,9 +26,9 @@ from tidelog_core.tier.contents import READS_MAX
 from tidelog_node.replica import Replica
 from tidelog_node.tier.led_partition import LedPartition
 
-from tests.core.tier.segments import BASE_TIMESTAMP_MS
 from tests.core.tier.test_keys import meta
-from tests.node.tier.tier_node import TierNode, eventually, running_node
+from tests.support.tier_node import TierNode, eventually, running_node
+from tests.support.tier_segments import BASE_TIMESTAMP_MS
 
 OLD_MS, YOUNG_MS = BASE_TIMESTAMP_MS, BASE_TIMESTAMP_MS + 10_000
 RETENTION_MS = 5_000

@@ -14,8 +14,8 @@ from tidelog_core.records.batch import HEADER_SIZE, iter_headers, parse_header
 from tidelog_node.inspection.inspector import BatchInspector
 from tidelog_node.replica import Replica
 
-from tests.core.tier.segments import BASE_TIMESTAMP_MS
-from tests.node.tier.tier_node import CONFIG, SETTLE_TIMEOUT_S, TierNode, running_node, slice_bytes
+from tests.support.tier_node import CONFIG, SETTLE_TIMEOUT_S, TierNode, running_node, slice_bytes
+from tests.support.tier_segments import BASE_TIMESTAMP_MS
 
 LOCAL_BYTES = "3000"  # a little more than one segment
 

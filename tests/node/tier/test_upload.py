@@ -23,7 +23,7 @@ from tidelog_node.tier import upload
 from tidelog_node.tier.protocol import UploadRequest, UploadResult
 from tidelog_node.tier.upload import upload_segment
 
-from tests.core.tier.segments import batch, write_source
+from tests.support.tier_segments import batch, write_source
 
 KEYS = SegmentKeys(log="c/t/0/s.log", index="c/t/0/s.index")
 

@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.node.node_process import NodeProcess
+from tests.support.node_process import NodeProcess
 from tools import kafka_java
 
 CONFIG = {

@@ -15,7 +15,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from tidelog_core.metadata.transactions import shard_of_transaction
 from tidelog_core.model import TRANSACTION_STATE_TOPIC
 
-from tests.node.replication.replicated_cluster import (
+from tests.support.replicated_cluster import (
     ReplicatedCluster,
     eventually,
     replicated_cluster,

@@ -23,7 +23,7 @@ from tidelog_node.transactions.produce_gate import ProduceGate
 from tidelog_node.wire.produce import ProduceRequest
 
 from tests.node.replication.led_node import TOPIC, LedNode, led_node
-from tests.node.wire_client import a_batch
+from tests.support.wire_client import a_batch
 
 PRODUCER, EPOCH = 5, 3
 ADDS, VERIFIES = 12, 11

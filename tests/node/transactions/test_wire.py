@@ -13,8 +13,8 @@ from tidelog import Admin
 from tidelog_core.model import TRANSACTION_STATE_TOPIC
 
 from tests.node.handlers.control_plane import make
-from tests.node.node_process import NodeProcess
-from tests.node.wire_client import WireClient, a_batch, milliseconds
+from tests.support.node_process import NodeProcess
+from tests.support.wire_client import WireClient, a_batch, milliseconds
 
 FIND, INIT, ADD, ADD_OFFSETS, END, MARKERS, COMMIT = 10, 22, 24, 25, 26, 27, 28
 PRODUCERS, DESCRIBE, LIST, VERSIONS, METADATA, PRODUCE = 61, 65, 66, 18, 3, 0

@@ -19,7 +19,7 @@ from tidelog_node.upkeep import log_reopening
 from tidelog_node.upkeep.log_reopening import LogReopener
 
 from tests.node.replication.led_node import LedNode, led_node
-from tests.node.wire_client import a_batch
+from tests.support.wire_client import a_batch
 
 BROKEN = StorageError("broken", errno=errno.EIO)
 

@@ -21,7 +21,7 @@ from tidelog_node.upkeep.log_changes import RETRY_SECONDS, TOLD_IN_TURN_COUNT, L
 from tidelog_node.upkeep.log_upkeep import RETRY_MS, LogUpkeep
 
 from tests.node.replication.led_node import LedNode, led_node
-from tests.node.wire_client import a_batch
+from tests.support.wire_client import a_batch
 
 HOUR_MS = 3_600_000
 PRODUCER = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}

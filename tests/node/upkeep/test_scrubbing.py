@@ -14,7 +14,7 @@ from tidelog_node.upkeep import scrubbing
 from tidelog_node.upkeep.scrubbing import SEGMENT_BYTES_MIN, Scrubber
 
 from tests.node.replication.led_node import led_node
-from tests.node.wire_client import a_batch
+from tests.support.wire_client import a_batch
 
 SEGMENT_COUNT = 4
 

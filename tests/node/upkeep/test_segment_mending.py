@@ -19,7 +19,7 @@ from tidelog_node.upkeep.segment_mending import SegmentMender
 
 from tests.node.replication.led_node import LedNode, led_node
 from tests.node.replication.scripted_leader import OF_A_LATER_KAFKA, ScriptedLeader, scripted_leader
-from tests.node.wire_client import a_batch
+from tests.support.wire_client import a_batch
 
 CORRUPT_MESSAGE, OFFSET_OUT_OF_RANGE = 2, 1
 BATCH_COUNT = 4

@@ -28,11 +28,11 @@ from tests.node.coordinator.cluster import (
     node,
     topic_id,
 )
-from tests.node.coordinator.memory_store import MemoryMetadataStore
 from tests.node.coordinator.requests import join, subscription, sync
 from tests.node.coordinator.test_consumer_coordinator import beat, enter, found
 from tests.node.coordinator.test_many_topics import create_topics
 from tests.node.coordinator.virtual_time import VirtualTimeLoop
+from tests.support.memory_store import MemoryMetadataStore
 
 # RE2 gives up its cache of states for it: a random name takes up to a millisecond.
 HOSTILE = "(?:.*a.{100}){3}|" * 2 + "z"

@@ -23,7 +23,7 @@ from kio.schema.share_group_heartbeat.v1.request import ShareGroupHeartbeatReque
 from tidelog_core.records.batch import decode_records, iter_headers
 from tidelog_core.wire_messages import build
 
-from tests.node.wire_client import WireClient
+from tests.support.wire_client import WireClient
 
 SHARE_FETCH, SHARE_ACKNOWLEDGE = 78, 79
 SETTLE_SECONDS_MAX = 30.0

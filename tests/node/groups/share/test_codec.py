@@ -29,8 +29,8 @@ from tidelog_node.wire.share_fetch import (
     parse_share_fetch,
 )
 
-from tests.kafka.messages import entity
-from tests.node.wire_client import encode
+from tests.support.kafka_messages import entity
+from tests.support.wire_client import encode
 
 VERSIONS = range(VERSION_MIN, VERSION_MAX + 1)
 INT32 = st.integers(-(2**31), 2**31 - 1)

@@ -21,7 +21,7 @@ from tests.node.groups.share.member import (
     partition_of,
     values,
 )
-from tests.node.replication.replicated_cluster import (
+from tests.support.replicated_cluster import (
     ReplicatedCluster,
     eventually,
     replicated_cluster,

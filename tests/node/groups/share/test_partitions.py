@@ -41,8 +41,8 @@ from tidelog_node.groups.share.state import (
     LogBatch,
 )
 
-from tests.node.coordinator.memory_store import MemoryMetadataStore
 from tests.node.replication.led_node import LedNode, led_node
+from tests.support.memory_store import MemoryMetadataStore
 
 GROUP = "g"
 SHARDS = 2

@@ -18,7 +18,7 @@ from confluent_kafka.admin import (
 from kio.schema.errors import ErrorCode
 
 from tests.node.groups.share.member import ACCEPT, ShareMember, acquired, make_group, values
-from tests.node.node_process import NodeProcess
+from tests.support.node_process import NodeProcess
 
 GROUP, TOPIC = "g", "t"
 RECORD_COUNT = 600

@@ -19,7 +19,6 @@ from confluent_kafka.admin import (
 from kio.index import load_request_schema
 from kio.schema.errors import ErrorCode
 
-from tests.kafka.messages import entity
 from tests.node.groups.share.member import (
     ACCEPT,
     GAP,
@@ -32,8 +31,9 @@ from tests.node.groups.share.member import (
     partition_of,
     values,
 )
-from tests.node.node_process import NodeProcess
-from tests.node.wire_client import WireClient, a_batch
+from tests.support.kafka_messages import entity
+from tests.support.node_process import NodeProcess
+from tests.support.wire_client import WireClient, a_batch
 
 LOCK_MS = 1000
 

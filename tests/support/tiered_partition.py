@@ -40,8 +40,8 @@ from tidelog_core.tier.planning import finished_segments
 from tidelog_core.verification.plan import BucketPlan, MetadataPlan
 from tidelog_core.verification.verification import Verification
 
-from tests.core.compaction.random_logs import NOW_MS, producers_of
-from tests.docs.reader import read_all
+from tests.support.docs_reader import read_all
+from tests.support.random_logs import NOW_MS, producers_of
 
 CLUSTER_ID = "cluster-1"
 TOPIC = "events"

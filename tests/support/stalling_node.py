@@ -1,4 +1,4 @@
-"""A node whose event loop a test can hold up: ``python -m tests.node.membership.stalling_node``.
+"""A node whose event loop a test can hold up: ``python -m tests.support.stalling_node``.
 
 SIGUSR1 keeps the main thread, which is the loop's, busy for ``TEST_STALL_SECONDS``, with the
 interpreter's lock as any long callback has it. Nothing in the node knows of it.
@@ -13,7 +13,7 @@ import time
 
 from tidelog_node.__main__ import main
 
-from tests.node.node_process import NodeProcess
+from tests.support.node_process import NodeProcess
 
 STALL_SECONDS = "TEST_STALL_SECONDS"
 

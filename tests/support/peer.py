@@ -13,7 +13,7 @@ from kio.index import load_response_schema
 from kio.serial import entity_reader
 from tidelog_core.wire_messages import write_message
 
-from tests.kafka.messages import API_KEYS, plain, request
+from tests.support.kafka_messages import API_KEYS, plain, request
 
 TIMEOUT_SECONDS = 5.0
 CLOSED = "connection closed"

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.node.node_process import NodeProcess
+from tests.support.node_process import NodeProcess
 from tools import kafka_broker
 from tools.ports import free_port
 

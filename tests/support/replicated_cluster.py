@@ -20,7 +20,7 @@ from confluent_kafka.admin import (
     NewTopic,
 )
 
-from tests.node.node_process import NodeProcess
+from tests.support.node_process import NodeProcess
 
 SETTLE_SECONDS_MAX = 40.0
 LEASE_MS = 2_000

@@ -41,7 +41,7 @@ from tidelog_node.replicas import ReplicaManager
 from tidelog_node.tier.service import TierService
 from tidelog_node.upkeep.log_changes import LogChanges
 
-from tests.core.tier.segments import BASE_TIMESTAMP_MS, batch
+from tests.support.tier_segments import BASE_TIMESTAMP_MS, batch
 
 BROKER_ID = 1
 TOPIC = "events"

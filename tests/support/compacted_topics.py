@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tidelog_core.log.checkpoint import read_checkpoint
 from tidelog_core.records.batch import Record, decode_records, iter_headers
 
-from tests.node.node_process import NodeProcess
+from tests.support.node_process import NodeProcess
 
 SECONDS_MAX = 60.0
 SEGMENT_BYTES = 20_000
