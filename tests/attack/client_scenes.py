@@ -15,7 +15,7 @@ from bench.group_joins import TOPIC as GROUP_TOPIC
 from tests.attack import frames
 from tests.attack.arena import Arena
 from tests.attack.scene import ANSWER_SECONDS_MAX, AttackSucceeded, all_live
-from tests.support.replicated_cluster import eventually
+from tests.support.waiting import eventually
 from tests.support.wire_client import WireClient, frame, produce_body
 
 SILENCE_SECONDS = 3.0

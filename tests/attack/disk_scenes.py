@@ -17,7 +17,7 @@ from confluent_kafka import Consumer, TopicPartition
 from tests.attack.arena import TOPIC, Arena
 from tests.attack.scene import AttackSucceeded
 from tests.support.node_process import NodeProcess
-from tests.support.replicated_cluster import eventually
+from tests.support.waiting import eventually
 from tests.support.wire_client import WireClient, a_batch
 
 ALL = {1, 2, 3}

@@ -9,12 +9,12 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.support.waiting import eventually
 from tools.places import ROOT
 from tools.ports import free_port
 
@@ -22,13 +22,6 @@ NODE_PROGRAMS = ROOT / "infra" / "node"
 LAUNCHER = NODE_PROGRAMS / "tidelog_launch.py"
 WAIT_SECONDS_MAX = 60.0
 CLAIM_SECONDS = 4
-
-
-def eventually(what: str, is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + WAIT_SECONDS_MAX
-    while not is_so():
-        assert time.monotonic() < deadline, f"not in {WAIT_SECONDS_MAX} s: {what}"
-        time.sleep(0.05)
 
 
 class Instance:
@@ -103,7 +96,7 @@ class Instance:
             assert self.process.poll() is None, self.log
             return len(re.findall(rf"tidelog node {self.broker_id} ready", self.log)) >= count
 
-        eventually("a node is ready", is_ready)
+        eventually(is_ready, "a node is ready")
 
     def wait_in_sync(
         self,

@@ -7,9 +7,8 @@ template gives them, the nodes under a user with the policy of their role.
 from __future__ import annotations
 
 import json
-import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from tidelog import Admin, Producer
 
 from tests.aws.http_api import HttpApi
 from tests.support.node_process import NodeProcess
+from tests.support.waiting import eventually
 from tools import lambda_python, ministack, sam
 from tools.places import ToolAbsent
 
@@ -191,14 +191,6 @@ def deployment(built_template: Path, endpoint: str) -> Deployment:
     return Deployment(endpoint, outputs)
 
 
-def eventually(what: str, is_so: Callable[[], bool]) -> None:
-    """Return when it is so; fails after ``WAIT_SECONDS_MAX``."""
-    deadline = time.monotonic() + WAIT_SECONDS_MAX
-    while not is_so():
-        assert time.monotonic() < deadline, f"not in {WAIT_SECONDS_MAX} s: {what}"
-        time.sleep(1.0)
-
-
 def produce(address: str, topic: str, count: int) -> None:
     """Write records of 1 KB to partition 0, acknowledged by all replicas."""
     with Producer(address, acks="all", linger_ms=0).sync() as producer:
@@ -209,7 +201,7 @@ def produce(address: str, topic: str, count: int) -> None:
 def produce_segments(deployment: Deployment, address: str, topic: str) -> set[str]:
     """Write until a few segments are in the bucket, and return them."""
     produce(address, topic, 80)
-    eventually("segments in the bucket", lambda: len(deployment.segments(topic)) >= 3)
+    eventually(lambda: len(deployment.segments(topic)) >= 3, "segments in the bucket")
     return deployment.segments(topic)
 
 
@@ -286,7 +278,7 @@ def test_the_deployed_cluster_tiers_its_segments_and_expires_them_by_events(
             produce(address, topic, 20)
             return not before & deployment.segments(topic)
 
-        eventually("old segments deleted", are_gone)
+        eventually(are_gone, "old segments deleted")
         assert deployment.segments(topic)
         start = next(iter(admin.list_offsets({(topic, 0): "earliest"}).values()))
         assert start.offset > 0
@@ -326,6 +318,6 @@ def test_the_clock_expires_what_no_event_does(
         before = produce_segments(deployment, address, topic)
         with deployment.retention_by_clock("rate(1 minute)"):  # no rule can be faster
             admin.alter_configs("topic", topic, set={"retention.bytes": str(SEGMENT_BYTES)})
-            eventually("old segments deleted", lambda: before > deployment.segments(topic))
+            eventually(lambda: before > deployment.segments(topic), "old segments deleted")
         assert deployment.segments(topic)
     assert deployment.dead_letter_count() == 0

@@ -18,8 +18,9 @@ from typing import Any
 import pytest
 from tidelog_node.settings import parse_settings
 
-from tests.aws.machines import LAUNCHER, NODE_PROGRAMS, WAIT_SECONDS_MAX, eventually, machines
+from tests.aws.machines import LAUNCHER, NODE_PROGRAMS, WAIT_SECONDS_MAX, machines
 from tests.aws.test_template import read_template, resources
+from tests.support.waiting import eventually
 from tools import lambda_python, node_bundle, sam
 from tools.places import ROOT
 
@@ -92,7 +93,7 @@ def test_a_machine_that_replaces_a_lost_one_becomes_its_broker(
         first.start()
         first.await_node()
         second.start()
-        eventually("it waits", lambda: "waiting for one" in second.log)
+        eventually(lambda: "waiting for one" in second.log, "it waits")
         assert owners(dynamodb, broker_id_table) == {201: "i-1/0"}
         first.vanish()
         second.await_node()

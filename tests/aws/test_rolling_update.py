@@ -19,7 +19,8 @@ from tidelog import Admin, Producer
 from tidelog_core.metadata.image import ClusterImage, ClusterView
 from tidelog_core.metadata.location import open_metadata_store
 
-from tests.aws.machines import WAIT_SECONDS_MAX, Instance, eventually, machines
+from tests.aws.machines import WAIT_SECONDS_MAX, Instance, machines
+from tests.support.waiting import eventually
 from tools import sam
 
 SETTINGS = ("replica.lag.time.max.ms=2000", "default.replication.factor=3")
@@ -92,7 +93,7 @@ def test_an_update_waits_until_the_replicas_of_a_new_machine_are_in_sync(
         assert (status, "0 of 1 nodes are alive" in log) == (1, True)
 
         new = machine("i-3", zone_number=2, settings=SETTINGS)
-        eventually("it has left the ISRs", lambda: isrs(first) == [{101}, {101}])
+        eventually(lambda: isrs(first) == [{101}, {101}], "it has left the ISRs")
         with first.suspended():
             # It is there and takes connections, and there is nobody to fetch from.
             new.start()
@@ -139,14 +140,14 @@ def test_cloudformation_learns_how_it_ended(
         assert status_of(good) == "CREATE_IN_PROGRESS"
         status, log = ended(instance.wait_in_sync(WAIT_SECONDS_MAX, stack=good))
         assert (status, "SUCCESS told" in log) == (0, True), log
-        eventually("it goes on", lambda: status_of(good) == "CREATE_COMPLETE")
+        eventually(lambda: status_of(good) == "CREATE_COMPLETE", "it goes on")
         # A machine that takes the place of a lost one tells a stack that waits for nothing.
         status, log = ended(instance.wait_in_sync(WAIT_SECONDS_MAX, stack=good))
         assert (status, "no update is waiting" in log) == (0, True), log
         # The second process of the machine does not come.
         status, log = ended(instance.wait_in_sync(1.0, stack=bad, processes=2))
         assert (status, "1 of 2 nodes are alive" in log) == (1, True), log
-        eventually("it is cancelled", lambda: status_of(bad) == "CREATE_FAILED")
+        eventually(lambda: status_of(bad) == "CREATE_FAILED", "it is cancelled")
 
 
 @contextmanager

@@ -14,8 +14,8 @@ from kio.schema.errors import ErrorCode
 
 from tests.aws.credentials import STATIC, CredentialsEndpoint, credentials_endpoint
 from tests.aws.faulty_stores import FaultyNode, faulty_node
-from tests.aws.machines import eventually
 from tests.support.store_proxy import StoreBehaviour
+from tests.support.waiting import eventually
 from tests.support.wire_client import WireClient
 
 HOLD_S = 0.3  # before a lost answer's connection ends: S3's callers would wait for long
@@ -199,11 +199,11 @@ def test_credentials_that_end_before_their_time_are_looked_for_anew(
     node.consume(topic)
     assert fetch_cold(node, cold) is ErrorCode.kafka_storage_error
     # An alarm looks for lines like this one.
-    eventually("the refusal is told", lambda: "object store refuses:" in node.process.log)
+    eventually(lambda: "object store refuses:" in node.process.log, "the refusal is told")
     refusals = [line for line in node.process.log.splitlines() if "object store refuses:" in line]
     assert all(" ERROR " in line and "ExpiredToken" in line for line in refusals)
     node.behave(s3=second, dynamodb=second)
-    eventually("DynamoDB refuses too", lambda: node.dynamodb.counts["expired"] > 0)
+    eventually(lambda: node.dynamodb.counts["expired"] > 0, "DynamoDB refuses too")
     credentials.token = "second"
     node.consume(cold)
     node.wait_drained(topic)

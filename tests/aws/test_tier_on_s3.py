@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.aws.buckets import make_bucket
-from tests.support.tier_node import eventually, running_node
+from tests.support.tier_node import running_node
+from tests.support.waiting import eventually_async
 
 BUCKET = "tidelog-tier"
 
@@ -36,7 +37,7 @@ async def test_a_segments_life_in_s3(
         async def is_evicted() -> bool:
             return replica.log.local_log_start_offset == 600
 
-        await eventually(is_evicted)
+        await eventually_async(is_evicted)
         assert await node.verify(replica) == segments
         assert len(await node.objects()) == 6
         data = await node.read_all(replica, 0, 600, max_bytes=3000)

@@ -29,6 +29,7 @@ from tests.chaos.librdkafka.link import Link, Order
 from tests.chaos.librdkafka.membership import PipelineMember
 from tests.chaos.scene import Scene
 from tests.support.node_process import NodeProcess
+from tests.support.waiting import eventually
 from tools import kafka_broker
 from tools.places import ToolAbsent
 
@@ -140,13 +141,6 @@ class Reading:
             self.problem = error
 
 
-def until(is_so: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + SECONDS_MAX
-    while not is_so():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.01)
-
-
 @contextmanager
 def pending_offsets(source: Source, group: Any) -> Iterator[None]:
     """Have ``COMMITTED`` committed for both partitions and ``PENDING`` until the end."""
@@ -175,7 +169,7 @@ def someone_comes_and_goes(source: Source) -> None:
     """Have two rebalances, so that the others have the same partitions again."""
     other = a_consumer(source, **{"auto.offset.reset": "error"})
     other.subscribe([source.topic])
-    until(lambda: not other.consume(1, 0.02) and bool(other.assignment()))
+    eventually(lambda: not other.consume(1, 0.02) and bool(other.assignment()))
     time.sleep(0.3)  # Whoever has the other partition asks for its committed offset.
     other.close()
 
@@ -208,13 +202,13 @@ def a_member(source: Source) -> Iterator[tuple[Reading, Collection[PipelineStep]
 
 def test_a_member_goes_on_behind_what_was_pending_while_the_group_changed(source: Source) -> None:
     with a_member(source) as (reading, steps):
-        until(lambda: len(reading.got) == 2 * PENDING)
+        eventually(lambda: len(reading.got) == 2 * PENDING)
         with pending_offsets(source, reading.group):
             someone_comes_and_goes(source)
         # A rebalance behind the write would have the new records read once more.
-        until(lambda: is_settled(source))
+        eventually(lambda: is_settled(source))
         write(source, 1)
-        until(lambda: len(reading.got) >= 2 * PENDING + 2)
+        eventually(lambda: len(reading.got) >= 2 * PENDING + 2)
         assert sorted(reading.got[2 * PENDING :]) == [(0, PENDING), (1, PENDING)]
         assert reading.problem is None
         assigned = [step.places for step in steps if step.step is Step.ASSIGNED]
@@ -229,7 +223,7 @@ def test_a_position_that_the_log_does_not_have_is_told_and_ends_the_session(
     beyond.commit(offsets=[source.partition(0, PENDING + 7)], asynchronous=False)
     beyond.close()
     with a_member(source) as (reading, steps):
-        until(lambda: reading.problem is not None)
+        eventually(lambda: reading.problem is not None)
     (reset,) = [step for step in steps if step.step is Step.RESET]
     assert reset.places == ((source.topic, 0, PENDING + 7),)
 
@@ -242,7 +236,7 @@ def test_a_session_ends_in_order_where_its_committed_offsets_cannot_be_had(
     nobody = a_consumer(source)
     with pending_offsets(source, nobody.consumer_group_metadata()):
         with a_member(source) as (reading, steps):
-            until(lambda: reading.problem is not None)
+            eventually(lambda: reading.problem is not None)
         assert isinstance(reading.problem, membership.CannotGoOn)
         assert Step.ASSIGNED not in {step.step for step in steps}
     nobody.close()
@@ -271,8 +265,8 @@ def test_librdkafka_itself_begins_again_there_with_any_broker(
         consumer.subscribe([source.topic])
         group = consumer.consumer_group_metadata
         with Reading(consumer, without_errors, group) as reading:
-            until(lambda: len(reading.got) == 2 * PENDING)
+            eventually(lambda: len(reading.got) == 2 * PENDING)
             with pending_offsets(source, reading.group):
                 someone_comes_and_goes(source)
-                until(lambda: len(reading.got) > 2 * PENDING)
+                eventually(lambda: len(reading.got) > 2 * PENDING)
                 assert reading.got[2 * PENDING][1] == 0

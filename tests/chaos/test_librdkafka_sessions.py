@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 from tests.chaos.history import History, Outcome, PartitionKey
 from tests.chaos.librdkafka.processes import SessionProcesses
 from tests.chaos.scene import Progress, Scene
 from tests.support.node_process import NodeProcess
+from tests.support.waiting import eventually_async
 
 NAME = PartitionKey("t", 0)
 # Speaks as a session does. The first asks for a record and a transaction, and then holds the
@@ -52,11 +52,6 @@ def scene_of(bootstrap: str = "localhost:1") -> Scene:
     return scene
 
 
-async def until(is_so: Callable[[], bool]) -> None:
-    while not is_so():  # noqa: ASYNC110 - processes tell nobody else
-        await asyncio.sleep(0.02)
-
-
 def test_a_session_that_hangs_is_killed_and_the_next_one_begins(tmp_path: Path) -> None:
     scene, progress = scene_of(), Progress()
     sessions = SessionProcesses(
@@ -74,7 +69,7 @@ def test_a_session_that_hangs_is_killed_and_the_next_one_begins(tmp_path: Path) 
     async def run() -> None:
         async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
             tasks.create_task(sessions.run())
-            await until(lambda: not progress.missing({PartitionKey("other", 1): 9}))
+            await eventually_async(lambda: not progress.missing({PartitionKey("other", 1): 9}))
             scene.is_reading = False
 
     asyncio.run(run())
@@ -119,7 +114,7 @@ def test_sessions_of_librdkafka_write_read_and_transact(tmp_path: Path) -> None:
                 tasks.create_task(client("kt", "write_transactions", rate_per_s=200))
                 tasks.create_task(client("kx", "process", piped, source="t"))
                 tasks.create_task(client("km", "consume", group, group="g"))
-                await until(
+                await eventually_async(
                     lambda: (
                         not group.missing({NAME: 10})
                         and not piped.missing({NAME: 10})

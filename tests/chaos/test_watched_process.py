@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,6 +13,7 @@ from tests.chaos.options import ChaosOptions
 from tests.chaos.supervised import run_supervised
 from tests.chaos.watchdog import Watchdog
 from tests.chaos.watched_process import StandsStill, WatchedProcess
+from tests.support.waiting import eventually
 
 # Waits in C with the interpreter's lock in its hands, as confluent-kafka's close does.
 HOLDS_THE_LOCK = """
@@ -42,13 +41,6 @@ def is_gone(pid: int) -> bool:
     return fields[0] == "Z"
 
 
-def await_true(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def test_a_process_that_holds_the_interpreters_lock_is_asked_where_and_killed(
     tmp_path: Path,
 ) -> None:
@@ -68,7 +60,7 @@ def test_a_process_that_holds_the_interpreters_lock_is_asked_where_and_killed(
     with pytest.raises(StandsStill, match="in hold_the_lock"):
         asyncio.run(listen())
     child = int(said[0].split()[1])
-    await_true(lambda: is_gone(child))
+    eventually(lambda: is_gone(child))
 
 
 def test_a_process_that_speaks_is_left_alone(tmp_path: Path) -> None:

@@ -24,7 +24,8 @@ from tests.cli.test_erase import files_with
 from tests.support.command import COMMAND, environment, tidelog
 from tests.support.compacted_topics import Value, consume, create, records_on_disk
 from tests.support.node_process import NodeProcess
-from tests.support.replicated_cluster import eventually, replicated_cluster
+from tests.support.replicated_cluster import replicated_cluster
+from tests.support.waiting import eventually
 
 KEYS = 5
 SECRET = b"k3"

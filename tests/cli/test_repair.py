@@ -9,7 +9,7 @@ from kio.schema.errors import ErrorCode
 
 from tests.support.command import called
 from tests.support.node_process import NodeProcess
-from tests.support.replicated_cluster import eventually
+from tests.support.waiting import eventually
 from tests.support.wire_client import WireClient, a_batch
 
 

@@ -16,6 +16,7 @@ from tests.node.served_connections import (
     connect,
     loop_buffers,
 )
+from tests.support.waiting import eventually_async
 
 MIB = 1 << 20
 SECONDS_MAX = 30.0
@@ -40,13 +41,6 @@ class Handler:
         return [self._answer]
 
 
-async def until(is_so: Callable[[], bool]) -> None:
-    """Return once it is so."""
-    async with asyncio.timeout(SECONDS_MAX):
-        while not is_so():  # noqa: ASYNC110
-            await asyncio.sleep(0)
-
-
 @pytest.mark.parametrize(
     "problem", [RuntimeError("a bug"), CloseConnection("malformed", is_expected=True)]
 )
@@ -59,7 +53,7 @@ async def test_a_control_request_that_fails_gives_its_memory_back_and_ends_the_c
     owner, buffers = Owner(), loop_buffers()
     client, _ = connect(lambda _, __: ControlReply(fail), owner=owner, buffers=buffers)
     client.sendall(REQUEST * 3)
-    await until(lambda: bool(owner.tasks) and all(task.done() for task in owner.tasks))
+    await eventually_async(lambda: bool(owner.tasks) and all(task.done() for task in owner.tasks))
     assert client.recv(1) == b""
     assert buffers.memory.held_bytes == 0
     assert [task.exception() for task in owner.tasks] == [None]
@@ -74,10 +68,10 @@ async def test_a_control_request_that_is_cancelled_gives_its_memory_back() -> No
     owner, buffers = Owner(), loop_buffers()
     client, _ = connect(lambda _, __: ControlReply(wait), owner=owner, buffers=buffers)
     client.sendall(REQUEST * 3)
-    await until(lambda: bool(owner.tasks))
+    await eventually_async(lambda: bool(owner.tasks))
     await asyncio.sleep(0)
     owner.tasks[0].cancel()
-    await until(owner.tasks[0].done)
+    await eventually_async(owner.tasks[0].done)
     assert client.recv(1) == b""
     assert buffers.memory.held_bytes == 0
     client.close()
@@ -99,14 +93,14 @@ async def test_a_control_request_runs_when_the_answers_before_it_are_out() -> No
     handler = Handler(owe)
     client, served = connect(handler)
     client.sendall(REQUEST * 4)
-    await until(lambda: len(owed) == 2)
+    await eventually_async(lambda: len(owed) == 2)
     await turns()
     assert handler.ran_count == 0
     owed[1].settle([b"B"])
     await turns()
     assert handler.ran_count == 0
     owed[0].settle([b"A"])
-    await until(lambda: served.is_answered)
+    await eventually_async(lambda: served.is_answered)
     assert handler.ran_count == 2
     assert client.recv(100) == b"AcBc"
     served.close()
@@ -117,11 +111,11 @@ async def test_control_requests_behind_an_answer_that_is_owed_run_when_the_clien
     handler = Handler(OwedReply)
     client, served = connect(handler)
     client.sendall(REQUEST * 6)
-    await until(lambda: handler._seen_count == 6)
+    await eventually_async(lambda: handler._seen_count == 6)
     await turns()
     assert handler.ran_count == 0
     client.close()
-    await until(lambda: handler.ran_count == 3)
+    await eventually_async(lambda: handler.ran_count == 3)
     assert served._buffers.memory.held_bytes == 0
 
 
@@ -129,7 +123,7 @@ async def test_a_control_request_runs_when_the_client_takes_the_answer_before() 
     handler = Handler(lambda: [bytes(16 * MIB)])
     client, served = connect(handler)
     client.sendall(REQUEST * 2)
-    await until(lambda: handler._seen_count == 2)
+    await eventually_async(lambda: handler._seen_count == 2)
     await turns()
     assert handler.ran_count == 0
     await take(client, 16 * MIB + 1)
@@ -153,12 +147,12 @@ async def test_answers_behind_one_that_is_owed_count_until_they_are_out() -> Non
     client, served = connect(lambda _, __: answers.pop(0))
     memory = served._buffers.memory
     client.sendall(REQUEST * 6)
-    await until(lambda: not answers)
+    await eventually_async(lambda: not answers)
     assert memory.held_bytes >= 400_000
     assert served.unsent_bytes == 500_000
     owed.settle([b"first"])
     await take(client, 500_005)
-    await until(lambda: served.is_answered)
+    await eventually_async(lambda: served.is_answered)
     assert memory.held_bytes == 0
     served.close()
     client.close()
@@ -170,7 +164,7 @@ async def test_replies_settled_behind_one_that_is_owed_count_until_they_are_out(
     client, served = connect(lambda _, __: unseen.pop(0))
     memory = served._buffers.memory
     client.sendall(REQUEST * 4)
-    await until(lambda: not unseen)
+    await eventually_async(lambda: not unseen)
     owed[2].settle([bytes(300_000)])
     await turns()
     assert memory.held_bytes >= 300_000
@@ -193,10 +187,10 @@ async def test_a_client_that_takes_no_answers_is_not_read_beyond_some_bytes_of_t
     client.sendall(REQUEST * 90)
     await turns()
     assert served.unsent_bytes < 20 * MIB
-    await until(lambda: served._buffers.memory.held_bytes > MIB)
+    await eventually_async(lambda: served._buffers.memory.held_bytes > MIB)
     await take(client, 100 * MIB)
     assert seen_count == 100
-    await until(lambda: served._buffers.memory.held_bytes == 0)
+    await eventually_async(lambda: served._buffers.memory.held_bytes == 0)
     served.close()
     client.close()
 
@@ -226,12 +220,12 @@ async def test_control_requests_wait_for_memory_and_small_ones_pass() -> None:
         asyncio.create_task(loop.sock_sendall(client, a_request(400_000)))
         for client in clients[:10]
     ]
-    await until(lambda: memory.waiting_count > 5)
+    await eventually_async(lambda: memory.waiting_count > 5)
     await turns()
     assert memory.held_bytes < 3 * MIB
     for client in clients[10:]:
         client.sendall(a_request(1000))
-    await until(lambda: all(bool(each._control_bytes) for each in served[10:]))
+    await eventually_async(lambda: all(bool(each._control_bytes) for each in served[10:]))
     may_end.set()
     for client in clients:
         await take(client, 1)
@@ -252,11 +246,11 @@ async def test_bytes_that_come_into_an_idle_buffer_make_it_an_unfinished_frame()
     assert memory.held_bytes == 140_004  # kept for the next frame
     assert served in memory._usual.idle
     client.sendall(b"\0")
-    await until(lambda: served.arrived_bytes == 1)
+    await eventually_async(lambda: served.arrived_bytes == 1)
     assert served not in memory._usual.idle
     assert served in memory._usual.under_way
     client.sendall(a_request(140_000, api_key=0)[1:100])
-    await until(lambda: served.arrived_bytes == 100)
+    await eventually_async(lambda: served.arrived_bytes == 100)
     await loop.sock_sendall(client, a_request(140_000, api_key=0)[100:])
     await take(client, 1)
     served.close()
@@ -271,7 +265,7 @@ async def test_a_small_request_into_an_idle_buffer_is_answered_at_any_boundary()
         await loop.sock_sendall(client, a_request(140_000, api_key=0))
         await take(client, 1)
         client.sendall(REQUEST[:boundary])
-        await until(lambda boundary=boundary: served.arrived_bytes == boundary)
+        await eventually_async(lambda boundary=boundary: served.arrived_bytes == boundary)
         client.sendall(REQUEST[boundary:])
         await take(client, 1)
     served.close()

@@ -6,7 +6,7 @@ import contextlib
 import socket
 import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,6 +14,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kio.index import load_request_schema
 
 from tests.support.node_process import NodeProcess
+from tests.support.waiting import eventually
 from tests.support.wire_client import WireClient, api_versions_request, frame
 
 REQUEST_BYTES_MAX = 20_000_000
@@ -32,13 +33,6 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
         admin = AdminClient({"bootstrap.servers": process.address})
         admin.create_topics([NewTopic("wide", WIDE_TOPIC_PARTITIONS, 1)])["wide"].result(30)
         yield process
-
-
-def eventually(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + SECONDS_MAX
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
 
 
 def join_body(group: str, member_id: str = "") -> bytes:

@@ -19,11 +19,8 @@ from tidelog_core.log.segment_check import check_segment
 
 from tests.node.disk_trouble import values
 from tests.support.node_process import NodeProcess
-from tests.support.replicated_cluster import (
-    ReplicatedCluster,
-    eventually,
-    replicated_cluster,
-)
+from tests.support.replicated_cluster import ReplicatedCluster, replicated_cluster
+from tests.support.waiting import eventually
 from tests.support.wire_client import WireClient, a_batch
 
 TIGHT = {"log.scrub.bytes.per.second": "100000000"}

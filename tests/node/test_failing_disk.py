@@ -17,7 +17,8 @@ from kio.schema.errors import ErrorCode
 from tests.faults.disk_faults import DiskFaults
 from tests.node.disk_trouble import lines, produced, values
 from tests.support.node_process import NodeProcess
-from tests.support.replicated_cluster import eventually, replicated_cluster
+from tests.support.replicated_cluster import replicated_cluster
+from tests.support.waiting import eventually
 from tests.support.wire_client import WireClient
 
 ROUNDS = 8

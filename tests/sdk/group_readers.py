@@ -57,15 +57,6 @@ class Reader:
         return {partition.partition for partition in self.consumer.assignment()}
 
 
-async def until(is_so: Callable[[], bool], what: str, seconds: float = 20) -> None:
-    try:
-        async with asyncio.timeout(seconds):
-            while not is_so():  # noqa: ASYNC110 - nothing tells when it is
-                await asyncio.sleep(0.02)
-    except TimeoutError:
-        raise AssertionError(what) from None
-
-
 def is_divided(count: int, *readers: Reader) -> Callable[[], bool]:
     """Whether the readers have all partitions, none twice, none without any."""
 

@@ -14,9 +14,9 @@ from tidelog.wire.requests import PRODUCE
 
 from tests.sdk.cancelling import Cancelled, Place, places
 from tests.sdk.committed_records import make_topic, make_topics, read_all, values
-from tests.sdk.group_readers import until
 from tests.support.flaky_proxy import FlakyProxy
 from tests.support.transactional import QUICK, ProxiedBroker, TransactionalBroker, on_every_broker
+from tests.support.waiting import eventually_async
 
 SECONDS_MAX = 30.0
 PAIRS = 40
@@ -152,7 +152,7 @@ async def test_record_under_way_when_an_abort_is_cancelled_is_not_sent_in_the_ne
                 await producer.send(topic, b"next", partition=1)
 
         left = asyncio.create_task(leave_under_way())
-        await until(lambda: proxy.kept_back_count > 0, "the record is under way")
+        await eventually_async(lambda: proxy.kept_back_count > 0, "the record is under way")
         left.cancel()
         await asyncio.sleep(0.05)  # It waits for the answer, to abort then.
         left.cancel()

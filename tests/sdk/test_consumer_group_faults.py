@@ -11,10 +11,11 @@ import pytest
 from tidelog import RebalanceListener, SubscriptionPattern, TopicPartition
 
 from tests.sdk.conftest import make_topic
-from tests.sdk.group_readers import CONSUMER, Log, Reader, create, is_divided, until, writing
+from tests.sdk.group_readers import CONSUMER, Log, Reader, create, is_divided, writing
 from tests.support.flaky_proxy import FlakyProxy
 from tests.support.node_process import NodeProcess
 from tests.support.transactional import QUICK_CONSUMER_GROUPS, TransactionalBroker
+from tests.support.waiting import eventually_async
 
 
 async def test_answers_that_are_lost_cost_no_member_its_place(
@@ -28,19 +29,19 @@ async def test_answers_that_are_lost_cost_no_member_its_place(
         first = Reader(broker.address, topic, name, **CONSUMER)
         first.consumer.subscribe([topic], listener=log)
         async with first, writing(broker.address, topic, 4) as written:
-            await until(is_divided(4, first), "alone")
+            await eventually_async(is_divided(4, first), "alone")
             proxy.loses_answer = lambda count, _: count % 11 == 0
             for _ in range(2):
                 async with Reader(broker.address, topic, name, **CONSUMER) as second:
-                    await until(is_divided(4, first, second), "two share")
-                await until(is_divided(4, first), "alone again")
+                    await eventually_async(is_divided(4, first, second), "two share")
+                await eventually_async(is_divided(4, first), "alone again")
             proxy.loses_answer = lambda *_: False
             await asyncio.sleep(0.2)
         assert proxy.lost_count > 5
         assert "lost" not in {event for event, _ in log.told}
         await_all = Reader(broker.address, topic, f"{name}-all", **CONSUMER)
         async with await_all:
-            await until(lambda: len(await_all.got) >= len(written), "all was written")
+            await eventually_async(lambda: len(await_all.got) >= len(written), "all was written")
 
 
 class Owners:
@@ -122,7 +123,9 @@ async def test_no_partition_has_two_owners_whatever_members_do(
             await leave()
         (last,) = readers
         last.consumer.subscribe(subscriptions[2], listener=readers[last])
-        await until(lambda: len(last.consumer.assignment()) == 10, "the last one has all")
+        await eventually_async(
+            lambda: len(last.consumer.assignment()) == 10, "the last one has all"
+        )
         assert set(owners.of) == last.consumer.assignment()
         await leave()
         assert owners.of == {}
@@ -139,13 +142,13 @@ def test_a_coordinator_that_was_killed_keeps_the_group(tmp_path: Path) -> None:
             first.consumer.subscribe([topic], listener=log)
             async with first, Reader(own.address, topic, "g", **CONSUMER) as second:
                 async with writing(own.address, topic, 4) as written:
-                    await until(is_divided(4, first, second), "two share")
+                    await eventually_async(is_divided(4, first, second), "two share")
                     told = len(log.told)
                     await asyncio.sleep(0.3)
                     await asyncio.to_thread(own.kill)
                     await asyncio.to_thread(own.start)
                     await asyncio.sleep(0.5)
-                await until(
+                await eventually_async(
                     lambda: len(set(first.got + second.got)) == len(written), "everything is read"
                 )
                 assert is_divided(4, first, second)()

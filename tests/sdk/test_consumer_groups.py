@@ -27,8 +27,9 @@ from tidelog.options import GroupProtocol
 from tidelog.wire.requests import CONSUMER_GROUP_HEARTBEAT
 from tidelog_core.wire_messages import build
 
-from tests.sdk.group_readers import CONSUMER, Log, Reader, create, is_divided, until, writing
+from tests.sdk.group_readers import CONSUMER, Log, Reader, create, is_divided, writing
 from tests.support.node_process import NodeProcess
+from tests.support.waiting import eventually_async
 
 
 @pytest.fixture(params=["tidelog", pytest.param("kafka", marks=pytest.mark.slow)])
@@ -50,21 +51,21 @@ async def test_members_come_and_go_and_every_record_is_read_exactly_once(
     topic = await create(address, name, 6)
     async with Reader(address, topic, name, **CONSUMER) as first:
         async with writing(address, topic, 6) as written:
-            await until(is_divided(6, first), "the first reads alone")
+            await eventually_async(is_divided(6, first), "the first reads alone")
             async with Reader(address, topic, name, **CONSUMER) as second:
-                await until(is_divided(6, first, second), "two share")
+                await eventually_async(is_divided(6, first, second), "two share")
                 assert len(first.partitions) == 3
                 async with Reader(address, topic, name, **CONSUMER) as third:
-                    await until(is_divided(6, first, second, third), "three share")
+                    await eventually_async(is_divided(6, first, second, third), "three share")
                     await asyncio.sleep(0.2)
-                await until(is_divided(6, first, second), "two share again")
-            await until(is_divided(6, first), "the first reads alone again")
+                await eventually_async(is_divided(6, first, second), "two share again")
+            await eventually_async(is_divided(6, first), "the first reads alone again")
             await asyncio.sleep(0.2)
 
         def read() -> list[tuple[int, int]]:
             return first.got + second.got + third.got
 
-        await until(lambda: len(set(read())) == len(written), "everything is read")
+        await eventually_async(lambda: len(set(read())) == len(written), "everything is read")
     assert len(read()) == len(written)
     assert second.got
     assert third.got
@@ -75,11 +76,11 @@ async def test_a_member_that_dies_is_replaced(address: str, name: str) -> None:
     first = Reader(address, topic, name, **CONSUMER)
     await first.__aenter__()
     async with Reader(address, topic, name, **CONSUMER) as second:
-        await until(is_divided(4, first, second), "two share")
+        await eventually_async(is_divided(4, first, second), "two share")
         assert first.task is not None
         first.task.cancel()
         await first.consumer._cluster.close()  # No heartbeats, no goodbye.
-        await until(is_divided(4, second), "the second has all")
+        await eventually_async(is_divided(4, second), "the second has all")
     await first.consumer.close()
 
 
@@ -89,10 +90,10 @@ async def test_listeners_are_told_of_what_changes_hands_only(address: str, name:
     reader = Reader(address, topic, name, **CONSUMER)
     reader.consumer.subscribe([topic], listener=log)
     async with reader:
-        await until(is_divided(4, reader), "alone")
+        await eventually_async(is_divided(4, reader), "alone")
         async with Reader(address, topic, name, **CONSUMER) as second:
-            await until(is_divided(4, reader, second), "two share")
-        await until(is_divided(4, reader), "alone again")
+            await eventually_async(is_divided(4, reader, second), "two share")
+        await eventually_async(is_divided(4, reader), "alone again")
         told = [(event, partitions) for event, partitions in log.told if partitions]
     everything = {0, 1, 2, 3}
     assert told[0] == ("assigned", everything)
@@ -111,7 +112,7 @@ async def test_a_member_that_is_fenced_gives_up_its_partitions_and_joins_once_mo
     reader = Reader(address, topic, name, **CONSUMER)
     reader.consumer.subscribe([topic], listener=log)
     async with reader, Admin(address) as admin:
-        await until(is_divided(2, reader), "it reads")
+        await eventually_async(is_divided(2, reader), "it reads")
         member_id = reader.consumer.group_metadata().member_id
         coordinator = await admin._cluster.find_coordinator(name)
         goodbye = build(
@@ -122,8 +123,8 @@ async def test_a_member_that_is_fenced_gives_up_its_partitions_and_joins_once_mo
             topic_partitions=None,
         )
         await admin._cluster.request(CONSUMER_GROUP_HEARTBEAT, goodbye, node_id=coordinator)
-        await until(lambda: ("lost", {0, 1}) in log.told, "it hears of it")
-        await until(is_divided(2, reader), "it reads again")
+        await eventually_async(lambda: ("lost", {0, 1}) in log.told, "it hears of it")
+        await eventually_async(is_divided(2, reader), "it reads again")
         assert reader.consumer.group_metadata().member_id == member_id
 
 
@@ -137,11 +138,11 @@ async def test_a_static_member_comes_back_to_its_partitions_without_a_rebalance(
     async with other:
         first = Reader(address, topic, name, **CONSUMER, group_instance_id="a")
         async with first:
-            await until(is_divided(4, first, other), "two share")
+            await eventually_async(is_divided(4, first, other), "two share")
             had = first.partitions
         told = len(log.told)
         async with Reader(address, topic, name, **CONSUMER, group_instance_id="a") as again:
-            await until(lambda: again.partitions == had, "the same partitions again")
+            await eventually_async(lambda: again.partitions == had, "the same partitions again")
             assert len(log.told) == told
             group = await describe(address, name)
             assert {member.group_instance_id for member in group.members} == {"a", "b"}
@@ -152,7 +153,7 @@ async def test_the_second_of_one_name_waits_for_the_first_to_leave(address: str,
     options = {**CONSUMER, "group_id": name, "group_instance_id": "same"}
     async with Consumer(address, topics=topic, **options) as second:
         async with Reader(address, topic, name, **CONSUMER, group_instance_id="same") as first:
-            await until(is_divided(1, first), "the first reads")
+            await eventually_async(is_divided(1, first), "the first reads")
             with pytest.raises(UnreleasedInstanceId):
                 await second.poll(timeout_ms=10_000)
         async with asyncio.timeout(10):
@@ -178,7 +179,7 @@ async def test_a_user_that_does_not_come_back_loses_its_partitions(
     async with slow:
         assert len(await slow.poll(max_records=4, timeout_ms=10_000)) == 4
         async with Reader(node.address, topic, name, **CONSUMER) as quick:
-            await until(lambda: len(quick.got) == 10, "the quick one reads all", 10)
+            await eventually_async(lambda: len(quick.got) == 10, "the quick one reads all", 10)
             with pytest.raises(CommitFailed):
                 await slow.commit()
             await slow.poll(timeout_ms=200)
@@ -242,7 +243,7 @@ async def test_the_coordinators_assignor_may_be_asked_for(address: str, name: st
     topic = await create(address, name, 3)
     options = {**CONSUMER, "group_remote_assignor": "range"}
     async with Reader(address, topic, name, **options) as reader:
-        await until(is_divided(3, reader), "it reads")
+        await eventually_async(is_divided(3, reader), "it reads")
         assert (await describe(address, name)).assignor == "range"
     options["group_remote_assignor"] = "none-such"
     async with Consumer(address, topics=topic, group_id=name, **options) as consumer:
@@ -265,8 +266,8 @@ async def test_commits_hold_while_the_group_moves_from_epoch_to_epoch(
         async def shake() -> None:
             for _ in range(3):
                 async with Reader(address, topic, name, **CONSUMER):
-                    await until(lambda: len(consumer.assignment()) == 4, "two share")
-                await until(lambda: len(consumer.assignment()) == 8, "alone again")
+                    await eventually_async(lambda: len(consumer.assignment()) == 4, "two share")
+                await eventually_async(lambda: len(consumer.assignment()) == 8, "alone again")
 
         shaking = asyncio.create_task(shake())
         while not shaking.done():
@@ -331,7 +332,7 @@ async def test_what_a_listener_raises_comes_out_of_poll_and_the_next_poll_goes_o
             await one.poll(timeout_ms=10_000)
         await producer.send_and_wait(topic, b"v")
         assert [record.value for record in await one.poll(timeout_ms=10_000)] == [b"v"]
-        await until(lambda: listener.count > 1, "it has joined once more")
+        await eventually_async(lambda: listener.count > 1, "it has joined once more")
         await one.commit()
 
 
@@ -425,18 +426,18 @@ async def test_members_are_replaced_one_by_one_by_those_of_the_other_protocol(
         new = [reader(after), reader(after)]
         for one in old:
             await one.__aenter__()
-        await until(is_divided(4, *old), "the old ones share")
+        await eventually_async(is_divided(4, *old), "the old ones share")
         await new[0].__aenter__()
-        await until(is_divided(4, *old, new[0]), "three share")
+        await eventually_async(is_divided(4, *old, new[0]), "three share")
         await old[0].__aexit__()
-        await until(is_divided(4, old[1], new[0]), "one of each shares")
+        await eventually_async(is_divided(4, old[1], new[0]), "one of each shares")
         await new[1].__aenter__()
         await old[1].__aexit__()
-        await until(is_divided(4, *new), "the new ones share")
+        await eventually_async(is_divided(4, *new), "the new ones share")
         assert len((await describe(address, name)).members) == 2
         await asyncio.sleep(0.2)
     got = [record for one in (*old, *new) for record in one.got]
-    await until(
+    await eventually_async(
         lambda: len({r for one in (*old, *new) for r in one.got}) == len(written),
         "everything is read",
     )

@@ -10,8 +10,9 @@ from tidelog import Admin, Consumer, Producer, RebalanceListener, TopicPartition
 from tidelog.errors import CommitFailed, FencedInstanceId
 from tidelog.options import ASSIGNORS, AssignorName
 
-from tests.sdk.group_readers import Log, Reader, is_divided, until, writing
+from tests.sdk.group_readers import Log, Reader, is_divided, writing
 from tests.support.node_process import NodeProcess
+from tests.support.waiting import eventually_async
 
 
 @pytest.mark.parametrize("assignor", ASSIGNORS)
@@ -22,21 +23,21 @@ async def test_members_come_and_go_and_every_record_is_read_exactly_once(
     topic = new_topic(6)
     async with Reader(node.address, topic, name, assignors=assignor) as first:
         async with writing(node.address, topic, 6) as written:
-            await until(is_divided(6, first), "the first reads alone")
+            await eventually_async(is_divided(6, first), "the first reads alone")
             async with Reader(node.address, topic, name, assignors=assignor) as second:
-                await until(is_divided(6, first, second), "two share")
+                await eventually_async(is_divided(6, first, second), "two share")
                 assert len(first.partitions) == 3
                 async with Reader(node.address, topic, name, assignors=assignor) as third:
-                    await until(is_divided(6, first, second, third), "three share")
+                    await eventually_async(is_divided(6, first, second, third), "three share")
                     await asyncio.sleep(0.2)
-                await until(is_divided(6, first, second), "two share again")
-            await until(is_divided(6, first), "the first reads alone again")
+                await eventually_async(is_divided(6, first, second), "two share again")
+            await eventually_async(is_divided(6, first), "the first reads alone again")
             await asyncio.sleep(0.2)
 
         def read() -> list[tuple[int, int]]:
             return first.got + second.got + third.got
 
-        await until(lambda: len(set(read())) == len(written), "everything is read")
+        await eventually_async(lambda: len(set(read())) == len(written), "everything is read")
     assert len(read()) == len(written)
     assert second.got
     assert third.got
@@ -49,11 +50,11 @@ async def test_a_member_that_dies_is_replaced(
     first = Reader(node.address, topic, name, session_timeout_ms=1_000)
     await first.__aenter__()
     async with Reader(node.address, topic, name, session_timeout_ms=1_000) as second:
-        await until(is_divided(4, first, second), "two share")
+        await eventually_async(is_divided(4, first, second), "two share")
         assert first.task is not None
         first.task.cancel()
         await first.consumer._cluster.close()  # No heartbeats, no goodbye.
-        await until(is_divided(4, second), "the second has all")
+        await eventually_async(is_divided(4, second), "the second has all")
     await first.consumer.close()
 
 
@@ -66,10 +67,10 @@ async def test_listeners_are_told_what_comes_and_goes(
     reader = Reader(node.address, topic, name, assignors=assignor)
     reader.consumer.subscribe([topic], listener=log)
     async with reader:
-        await until(is_divided(4, reader), "alone")
+        await eventually_async(is_divided(4, reader), "alone")
         async with Reader(node.address, topic, name, assignors=assignor) as second:
-            await until(is_divided(4, reader, second), "two share")
-        await until(is_divided(4, reader), "alone again")
+            await eventually_async(is_divided(4, reader, second), "two share")
+        await eventually_async(is_divided(4, reader), "alone again")
         told = list(log.told)
     everything = {0, 1, 2, 3}
     assert told[0] == ("assigned", everything)
@@ -124,11 +125,11 @@ async def test_a_static_member_comes_back_to_its_partitions_without_a_rebalance(
     other.consumer.subscribe([topic], listener=log)
     async with other:
         async with Reader(node.address, topic, name, **options, group_instance_id="a") as first:
-            await until(is_divided(4, first, other), "two share")
+            await eventually_async(is_divided(4, first, other), "two share")
             had = first.partitions
         told = len(log.told)
         async with Reader(node.address, topic, name, **options, group_instance_id="a") as again:
-            await until(lambda: again.partitions == had, "the same partitions again")
+            await eventually_async(lambda: again.partitions == had, "the same partitions again")
             assert len(log.told) == told
             async with Admin(node.address) as admin:
                 group = (await admin.describe_groups([name]))[name]
@@ -174,7 +175,7 @@ async def test_a_user_that_does_not_come_back_loses_its_partitions(
     async with slow:
         assert len(await slow.poll(max_records=4, timeout_ms=10_000)) == 4
         async with Reader(node.address, topic, name) as quick:
-            await until(lambda: len(quick.got) == 10, "the quick one reads all", 10)
+            await eventually_async(lambda: len(quick.got) == 10, "the quick one reads all", 10)
             with pytest.raises(CommitFailed):
                 await slow.commit()
             await slow.poll(timeout_ms=200)
@@ -262,10 +263,12 @@ async def test_a_coordinator_that_was_killed_keeps_the_group(own_node: NodeProce
         Reader(own_node.address, topic, "g") as second,
     ):
         async with writing(own_node.address, topic, 4) as written:
-            await until(is_divided(4, first, second), "two share")
+            await eventually_async(is_divided(4, first, second), "two share")
             await asyncio.sleep(0.3)
             await asyncio.to_thread(own_node.kill)
             await asyncio.to_thread(own_node.start)
-            await until(is_divided(4, first, second), "two share still")
+            await eventually_async(is_divided(4, first, second), "two share still")
             await asyncio.sleep(0.5)
-        await until(lambda: len(set(first.got + second.got)) == len(written), "everything is read")
+        await eventually_async(
+            lambda: len(set(first.got + second.got)) == len(written), "everything is read"
+        )

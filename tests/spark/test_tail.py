@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -22,6 +21,7 @@ from tidelog_spark.session import bookmark, plan_read, read_rows
 
 from tests.spark.micro_batches import MicroBatches
 from tests.support.node_process import NodeProcess
+from tests.support.waiting import eventually
 
 DEADLINE_SECONDS = 60.0
 SEGMENT_BYTES = 20_000
@@ -117,17 +117,10 @@ def tiered_end(given: dict[str, str]) -> int:
     return max(ends, default=0)
 
 
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not condition():
-        assert time.monotonic() < deadline, f"{what} within {DEADLINE_SECONDS:g} s"
-        time.sleep(0.05)
-
-
 def test_tier_and_tail_make_one_log(node, topic, producer):
     given = options(node, topic)
     send(producer, topic, 0, 400)
-    wait_until(lambda: tiered_end(given) > 100, "nothing is tiered")
+    eventually(lambda: tiered_end(given) > 100, "nothing is tiered")
     splits = plan_read(parse_options(given)).splits
     assert [bool(split.slices) for split in splits] == [True, False]
     found = rows(given)
@@ -151,7 +144,7 @@ def test_segments_tiered_and_evicted_after_planning_are_read_once(node, topic, p
     assert before < 100
     send(producer, topic, 100, 400)
     local = node.data_dir / f"{topic}-0"
-    wait_until(
+    eventually(
         lambda: tiered_end(given) > 100 and min(int(p.stem) for p in local.glob("*.log")) > 100,
         "what was the tail is not evicted",
     )
@@ -257,7 +250,7 @@ def test_times_are_found_in_tier_and_tail(node, topic, producer):
     for number in range(300):
         producer.send(topic, value_of(number), partition=0, timestamp_ms=1000 + number)
     producer.flush()
-    wait_until(lambda: tiered_end(given) > 50, "nothing is tiered")
+    eventually(lambda: tiered_end(given) > 50, "nothing is tiered")
     for start, end in ((1010, 1020), (1290, 1295), (1020, 1299), (1295, 9000)):
         limits = {"startingTimestamp": str(start), "endingTimestamp": str(end)}
         assert offsets({**given, **limits}) == list(range(start - 1000, min(end - 1000, 300)))
@@ -269,7 +262,7 @@ def test_a_bookmark_reads_the_same_rows_again(node, topic, producer):
     saved = bookmark(given)
     before = rows(given)
     send(producer, topic, 150, 400)
-    wait_until(lambda: tiered_end(given) > 150, "nothing is tiered")
+    eventually(lambda: tiered_end(given) > 150, "nothing is tiered")
     assert rows(options(node, topic, asOf=saved)).equals(before)
     # By now the tier has it all, and no node is needed.
     assert rows(tier_only(options(node, topic, asOf=saved))).equals(before)
@@ -323,7 +316,7 @@ def test_spark_reads_tier_and_tail_as_a_table_and_as_a_stream(
 ):
     given = options(node, topic, startingOffsets="earliest")
     send(producer, topic, 0, 200)
-    wait_until(lambda: tiered_end(given) > 50, "nothing is tiered")
+    eventually(lambda: tiered_end(given) > 50, "nothing is tiered")
     table = spark.read.format("tidelog").options(**given).load()
     assert sorted(row.offset for row in table.select("offset").collect()) == list(range(200))
     query = (

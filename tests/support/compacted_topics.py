@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from tidelog_core.log.checkpoint import read_checkpoint
 from tidelog_core.records.batch import Record, decode_records, iter_headers
 
 from tests.support.node_process import NodeProcess
+from tests.support.waiting import eventually
 
 SECONDS_MAX = 60.0
 SEGMENT_BYTES = 20_000
@@ -75,14 +75,6 @@ def wait_compacted(node: NodeProcess, topic: str) -> int:
         lambda: f"{topic} is not compacted:\n{node.log[-3000:]}",
     )
     return active_base_offset(directory)
-
-
-def eventually(holds: Callable[[], bool], problem: Callable[[], str]) -> None:
-    """Wait until it holds."""
-    deadline = time.monotonic() + SECONDS_MAX
-    while not holds():
-        assert time.monotonic() < deadline, problem()
-        time.sleep(0.05)
 
 
 def records_on_disk(directory: Path) -> list[Record]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,6 +21,7 @@ from confluent_kafka.admin import (
 )
 
 from tests.support.node_process import NodeProcess
+from tests.support.waiting import eventually
 
 SETTLE_SECONDS_MAX = 40.0
 LEASE_MS = 2_000
@@ -248,11 +249,3 @@ def stopped(node: NodeProcess) -> Iterator[None]:
         yield
     finally:
         os.kill(node.pid, signal.SIGCONT)
-
-
-def eventually(holds: Callable[[], bool], what: str, seconds: float = SETTLE_SECONDS_MAX) -> None:
-    """Wait until it holds."""
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, f"it never came to be that {what}"
-        time.sleep(0.05)

@@ -8,7 +8,7 @@ import dataclasses
 import os
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -285,10 +285,3 @@ async def running_node(
         yield node
     finally:
         await node.stop()
-
-
-async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:
-    """Wait until the condition holds."""
-    async with asyncio.timeout(SETTLE_TIMEOUT_S):
-        while not await condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)

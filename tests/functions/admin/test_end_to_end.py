@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -17,6 +17,7 @@ from tests.support.replicated_cluster import (
     ReplicatedCluster,
     replicated_cluster,
 )
+from tests.support.waiting import eventually
 
 DEADLINE_SECONDS = 40.0
 POLL_SECONDS = 1.0  # five times metadata.poll.interval.ms: the machine may be busy
@@ -45,13 +46,6 @@ def cluster(running: tuple[ReplicatedCluster, LocalAdmin]) -> ReplicatedCluster:
 def admin(running: tuple[ReplicatedCluster, LocalAdmin]) -> LocalAdmin:
     """The API."""
     return running[1]
-
-
-def eventually(holds: Callable[[], bool], what: str, seconds: float = DEADLINE_SECONDS) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, f"it never came to be that {what}"
-        time.sleep(0.05)
 
 
 def create(admin: LocalAdmin, name: str, *assignments: list[int], **configs: str) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,7 @@ from tidelog_core.metadata.records import Partition, Topic
 from tidelog_core.metadata.sqlite import SqliteMetadataStore
 
 from tests.support.cluster_process import Cluster, running_cluster
+from tests.support.waiting import eventually
 from tools.server_process import is_running
 
 SECONDS_MAX = 60.0
@@ -28,13 +29,6 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
     """Three nodes, whose own retention is due every five minutes, as they come."""
     with running_cluster(tmp_path / "cluster") as running:
         yield running
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + SECONDS_MAX
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
 
 
 def produce(address: str, count: int) -> None:

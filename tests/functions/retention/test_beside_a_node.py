@@ -17,7 +17,8 @@ from tidelog_functions.invocation import TimeLimit
 from tidelog_functions.retention.handler import apply_retention
 
 from tests.support.function_world import Steps
-from tests.support.tier_node import TierNode, eventually, running_node
+from tests.support.tier_node import TierNode, running_node
+from tests.support.waiting import eventually_async
 
 DELAY_MS = 1000
 
@@ -76,7 +77,7 @@ async def test_who_is_first_makes_no_difference(tmp_path: Path, seed: int) -> No
                 and await node.metas(replica) == await node.finished(replica)
             )
 
-        await eventually(is_at_rest)
+        await eventually_async(is_at_rest)
         metas = await node.metas(replica)
         assert set(await node.objects()) == keys_of(node, metas)
         start, end = replica.log.log_start_offset, metas[-1].end_offset

@@ -22,12 +22,12 @@ from tests.support.compacted_topics import (
     consume,
     create,
     directory_of,
-    eventually,
     produce,
     records_on_disk,
     wait_compacted,
 )
 from tests.support.node_process import NodeProcess
+from tests.support.waiting import eventually
 from tools.server_process import children_running, is_running
 
 CONFIG = {

@@ -11,11 +11,11 @@ from tests.node.clocked_node import DAY_NS, ClockedNode
 from tests.support.compacted_topics import (
     create,
     directory_of,
-    eventually,
     produce,
     records_on_disk,
     wait_compacted,
 )
+from tests.support.waiting import eventually
 
 CONFIG = {"log.cleaner.backoff.ms": "100", "log.retention.check.interval.ms": "100"}
 

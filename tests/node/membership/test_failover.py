@@ -23,10 +23,10 @@ from tests.support.node_process import NodeProcess
 from tests.support.replicated_cluster import (
     LEASE_MS,
     ReplicatedCluster,
-    eventually,
     replicated_cluster,
     stopped,
 )
+from tests.support.waiting import eventually
 from tests.support.wire_client import WireClient, a_batch, frame, produce_body
 from tools.ports import free_port
 

@@ -12,8 +12,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kio.schema.errors import ErrorCode
 from tidelog_node.membership.lease_thread import LeaseThread
 
-from tests.support.replicated_cluster import eventually
 from tests.support.stalling_node import STALL_SECONDS, StallingNode
+from tests.support.waiting import eventually
 from tests.support.wire_client import WireClient, a_batch
 
 # With a lease of L a loop may stand still for 2/3 L before renewals stop, so the lease holds

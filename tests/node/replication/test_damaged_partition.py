@@ -13,11 +13,8 @@ from tidelog_core.metadata.location import open_metadata_store
 from tidelog_core.metadata.store import ANY_VERSION, Body, Write
 
 from tests.support.node_process import NodeProcess
-from tests.support.replicated_cluster import (
-    ReplicatedCluster,
-    eventually,
-    replicated_cluster,
-)
+from tests.support.replicated_cluster import ReplicatedCluster, replicated_cluster
+from tests.support.waiting import eventually
 from tests.support.wire_client import WireClient, a_batch
 
 

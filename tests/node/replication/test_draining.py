@@ -15,12 +15,8 @@ from kio.schema.errors import ErrorCode
 from tidelog_core.metadata.location import open_metadata_store
 from tidelog_core.metadata.records import BrokerLease, StepDownReason, broker_lease_key
 
-from tests.support.replicated_cluster import (
-    MEMORY_DIR,
-    eventually,
-    replicated_cluster,
-    stopped,
-)
+from tests.support.replicated_cluster import MEMORY_DIR, replicated_cluster, stopped
+from tests.support.waiting import eventually
 from tests.support.wire_client import WireClient, a_batch
 
 DRAINING, STAYING, SILENT = 1, 2, 3

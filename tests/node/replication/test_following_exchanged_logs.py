@@ -12,7 +12,8 @@ from tidelog_node.replica import Replica
 
 from tests.node.replication.led_node import LedNode
 from tests.node.replication.session_leader import SessionLeader
-from tests.node.replication.test_following_sessions import eventually, following, held, run
+from tests.node.replication.test_following_sessions import following, held, run
+from tests.support.waiting import eventually_async
 
 RECORDS = 3
 
@@ -22,7 +23,7 @@ async def fill(node: LedNode, leader: SessionLeader) -> Replica:
     for number in range(RECORDS):
         leader.append(0, b"%d" % number)
     replica = node.replica(0)
-    await eventually(lambda: replica.log.high_watermark == RECORDS, "it is committed")
+    await eventually_async(lambda: replica.log.high_watermark == RECORDS, "it is committed")
     await held(leader)
     return replica
 
@@ -58,7 +59,7 @@ def test_a_log_that_goes_offline_by_itself_is_left_out_at_once(tmp_path: Path) -
             replica = await fill(node, leader)
             loop = asyncio.get_running_loop()
             await loop.run_in_executor(node.executor, replica.log._segments.go_offline)
-            await eventually(
+            await eventually_async(
                 lambda: any(seen.forgotten == [0] for seen in leader.seen), "it is forgotten"
             )
             assert leader.connection_count == 1
@@ -77,7 +78,9 @@ def test_a_log_that_comes_back_while_a_fetch_is_held_is_told_of_everything_again
             before.close()
             replica.take(replica.reopen(None))  # In the same turn of the loop.
             assert replica.log.high_watermark == 0
-            await eventually(lambda: replica.log.high_watermark == RECORDS, "it is told again")
+            await eventually_async(
+                lambda: replica.log.high_watermark == RECORDS, "it is told again"
+            )
             assert leader.connection_count == 1
 
     run(test())
@@ -94,7 +97,9 @@ def test_a_shorter_log_is_what_a_new_registration_begins_with(tmp_path: Path) ->
             lose_two(replica)
             assert replica.log.log_end_offset == 1
             leader.append(1, b"another")  # The held fetch is answered.
-            await eventually(lambda: replica.log.log_end_offset == RECORDS, "it is fetched again")
+            await eventually_async(
+                lambda: replica.log.log_end_offset == RECORDS, "it is fetched again"
+            )
             since = [seen for seen in leader.seen if seen.replica_epoch == epoch]
             assert since[0].session_epoch == 0
             named = [seen.named[0] for seen in since if 0 in seen.named]
@@ -112,7 +117,7 @@ def test_every_log_is_looked_at_again_for_a_new_registration(tmp_path: Path) -> 
             replica.log.truncate_to(1)
             epoch = await register_again(node)
             leader.append(1, b"another")
-            await eventually(lambda: leader.seen[-1].replica_epoch == epoch, "it is told")
+            await eventually_async(lambda: leader.seen[-1].replica_epoch == epoch, "it is told")
             first = next(seen for seen in leader.seen if seen.replica_epoch == epoch)
             assert first.session_epoch == 0
             assert first.named == {0: 1, 1: 1, 2: 0, 3: 0, 4: 0}
@@ -126,10 +131,14 @@ def test_what_is_new_waits_for_no_fetch_of_an_older_registration(tmp_path: Path)
             await fill(node, leader)
             epoch = await register_again(node)
             await node.change_partition(1, leader_epoch=1)
-            await eventually(lambda: leader.seen[-1].replica_epoch == epoch, "it is asked for")
+            await eventually_async(
+                lambda: leader.seen[-1].replica_epoch == epoch, "it is asked for"
+            )
             begun = next(seen for seen in leader.seen if seen.replica_epoch == epoch)
             assert begun.session_epoch == 0
             leader.append(1, b"record")
-            await eventually(lambda: node.replica(1).log.log_end_offset == 1, "it is followed")
+            await eventually_async(
+                lambda: node.replica(1).log.log_end_offset == 1, "it is followed"
+            )
 
     run(test())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from tidelog_node.follower import fetcher
 from tests.node.replication.led_node import LedNode, led_node
 from tests.node.replication.session_leader import LedLog, SessionLeader, session_leader
 from tests.node.replication.test_leader_answers import fetchers_of
+from tests.support.waiting import eventually_async
 
 SECONDS_MAX = 20.0
 LONG_MS = 30_000  # a held fetch that nothing ends would fail the test
@@ -34,7 +35,9 @@ async def following(
         leader.topic_id = replica.topic_id.bytes
         leader.logs = {index: LedLog() for index in range(partition_count)}
         replicas = [node.replica(index) for index in range(partition_count)]
-        await eventually(lambda: all(one.is_follower for one in replicas), "the logs are open")
+        await eventually_async(
+            lambda: all(one.is_follower for one in replicas), "the logs are open"
+        )
         fetchers = fetchers_of(node)
         fetchers.start()
         try:
@@ -43,16 +46,9 @@ async def following(
             await fetchers.close()
 
 
-async def eventually(holds: Callable[[], bool], what: str) -> None:
-    begun = time.monotonic()
-    while not holds():
-        assert time.monotonic() < begun + SECONDS_MAX, f"it never came to be that {what}"
-        await asyncio.sleep(0.002)
-
-
 async def held(leader: SessionLeader) -> None:
     """Wait until the leader holds a fetch of a session."""
-    await eventually(
+    await eventually_async(
         lambda: len(leader.seen) > len(leader.answered) and leader.seen[-1].max_wait_ms > 0,
         "a fetch is held",
     )
@@ -65,7 +61,7 @@ def run(test: Coroutine[Any, Any, None]) -> None:
 def test_one_full_fetch_is_followed_by_empty_ones(tmp_path: Path) -> None:
     async def test() -> None:
         async with following(tmp_path, wait_ms=QUICK_MS) as (_, leader):
-            await eventually(lambda: len(leader.answered) > 4, "it goes on")
+            await eventually_async(lambda: len(leader.answered) > 4, "it goes on")
             first, *others = leader.seen
             assert (first.session_epoch, first.max_wait_ms) == (0, 0)
             assert first.named == dict.fromkeys(range(5), 0)
@@ -88,7 +84,7 @@ def test_a_record_makes_the_next_fetch_name_its_partition_alone(tmp_path: Path) 
             for _ in range(3):
                 before = len(leader.seen)
                 leader.append(3, b"record")
-                await eventually(lambda: len(leader.seen) > before, "it goes on")  # noqa: B023
+                await eventually_async(lambda: len(leader.seen) > before, "it goes on")  # noqa: B023
                 await held(leader)
             assert [seen.named for seen in leader.seen[-3:]] == [{3: 1}, {3: 2}, {3: 3}]
             assert node.replica(3).log.log_end_offset == 3
@@ -103,14 +99,14 @@ def test_marks_that_move_without_records_are_taken(tmp_path: Path) -> None:
         async with following(tmp_path, wait_ms=QUICK_MS) as (node, leader):
             leader.append(2, b"record", is_committed=False)
             log = node.replica(2).log
-            await eventually(lambda: log.log_end_offset == 1, "the record is there")
+            await eventually_async(lambda: log.log_end_offset == 1, "the record is there")
             assert log.high_watermark == 0
             leader.logs[2].high_watermark = 1
-            await eventually(lambda: log.high_watermark == 1, "the high watermark has moved")
+            await eventually_async(lambda: log.high_watermark == 1, "the high watermark has moved")
             leader.logs[2].log_start_offset = 1
-            await eventually(lambda: log.log_start_offset == 1, "the log start has moved")
+            await eventually_async(lambda: log.log_start_offset == 1, "the log start has moved")
             # It tells the leader where its log starts.
-            await eventually(lambda: leader.seen[-1].named == {2: 1}, "it is told")
+            await eventually_async(lambda: leader.seen[-1].named == {2: 1}, "it is told")
 
     run(test())
 
@@ -121,7 +117,7 @@ def test_a_new_partition_does_not_wait_for_the_held_fetch(tmp_path: Path) -> Non
             await held(leader)
             begun = time.monotonic()
             await node.change_partition(1, leader_epoch=1)
-            await eventually(lambda: leader.seen[-1].named == {1: 0}, "it is asked for")
+            await eventually_async(lambda: leader.seen[-1].named == {1: 0}, "it is asked for")
             await held(leader)
             assert time.monotonic() - begun < LONG_MS / 2000
             assert leader.connection_count == 1
@@ -129,7 +125,9 @@ def test_a_new_partition_does_not_wait_for_the_held_fetch(tmp_path: Path) -> Non
             # Forgotten first: in the new epoch the leader begins with it as with a new one.
             assert leader.seen[-2].forgotten == [1]
             leader.append(1, b"record")
-            await eventually(lambda: node.replica(1).log.log_end_offset == 1, "it is followed")
+            await eventually_async(
+                lambda: node.replica(1).log.log_end_offset == 1, "it is followed"
+            )
 
     run(test())
 
@@ -137,13 +135,13 @@ def test_a_new_partition_does_not_wait_for_the_held_fetch(tmp_path: Path) -> Non
 def test_what_another_node_leads_is_forgotten(tmp_path: Path) -> None:
     async def test() -> None:
         async with following(tmp_path, wait_ms=QUICK_MS) as (node, leader):
-            await eventually(lambda: bool(leader.sessions), "there is a session")
+            await eventually_async(lambda: bool(leader.sessions), "there is a session")
             await node.change_partition(4, leader=3, leader_epoch=1)
-            await eventually(
+            await eventually_async(
                 lambda: any(seen.forgotten == [4] for seen in leader.seen), "it is forgotten"
             )
             await node.change_partition(2, leader=1, leader_epoch=1)
-            await eventually(
+            await eventually_async(
                 lambda: any(seen.forgotten == [2] for seen in leader.seen), "it is forgotten"
             )
             (kept,) = leader.sessions.values()
@@ -155,16 +153,16 @@ def test_what_another_node_leads_is_forgotten(tmp_path: Path) -> None:
 def test_a_partition_with_an_error_is_left_out_for_a_while(tmp_path: Path) -> None:
     async def test() -> None:
         async with following(tmp_path, wait_ms=QUICK_MS) as (node, leader):
-            await eventually(lambda: bool(leader.sessions), "there is a session")
+            await eventually_async(lambda: bool(leader.sessions), "there is a session")
             leader.logs[1].error = ErrorCode.not_leader_or_follower
             leader.stir()
-            await eventually(
+            await eventually_async(
                 lambda: any(seen.forgotten == [1] for seen in leader.seen), "it is forgotten"
             )
-            await eventually(lambda: leader.seen[-1].named == {1: 0}, "it is tried again")
+            await eventually_async(lambda: leader.seen[-1].named == {1: 0}, "it is tried again")
             leader.logs[1].error = ErrorCode.none
             leader.append(1, b"record")
-            await eventually(lambda: node.replica(1).log.log_end_offset == 1, "it goes on")
+            await eventually_async(lambda: node.replica(1).log.log_end_offset == 1, "it goes on")
             assert leader.connection_count == 1
 
     run(test())
@@ -180,10 +178,10 @@ def test_a_log_in_trouble_is_left_out_and_told_of_everything_again(
         async with following(tmp_path, wait_ms=QUICK_MS) as (node, leader):
             leader.append(0, b"record")
             replica = node.replica(0)
-            await eventually(lambda: replica.log.high_watermark == 1, "it is committed")
+            await eventually_async(lambda: replica.log.high_watermark == 1, "it is committed")
             replica.log.take_offline()
             replica.note_failure(StorageError("the disk has failed"))
-            await eventually(
+            await eventually_async(
                 lambda: any(seen.forgotten == [0] for seen in leader.seen), "it is forgotten"
             )
             before = replica.log
@@ -191,7 +189,7 @@ def test_a_log_in_trouble_is_left_out_and_told_of_everything_again(
             after = replica.reopen(None)
             replica.take(after)
             assert after.high_watermark == 0
-            await eventually(lambda: after.high_watermark == 1, "it is told again")
+            await eventually_async(lambda: after.high_watermark == 1, "it is told again")
             assert leader.connection_count == 1
 
     run(test())
@@ -211,17 +209,17 @@ def test_a_session_that_the_leader_does_not_know_is_begun_again(
     async def test() -> None:
         async with following(tmp_path, wait_ms=QUICK_MS) as (node, leader):
             leader.append(3, b"record")
-            await eventually(lambda: len(leader.seen) > 5, "it goes on")
+            await eventually_async(lambda: len(leader.seen) > 5, "it goes on")
             before = len(leader.seen)
             leader.slots, leader.next_error = 2, error
-            await eventually(lambda: len(leader.seen) > before + 3, "it goes on")
+            await eventually_async(lambda: len(leader.seen) > before + 3, "it goes on")
             full = [seen for seen in leader.seen if seen.session_epoch == 0]
             assert len(full) == 2
             assert full[1].named == {0: 0, 1: 0, 2: 0, 3: 1, 4: 0}
             assert leader.connection_count == 1
             assert full[1].session_id == (0 if error is ErrorCode.fetch_session_id_not_found else 1)
             leader.append(3, b"another")
-            await eventually(lambda: node.replica(3).log.log_end_offset == 2, "it goes on")
+            await eventually_async(lambda: node.replica(3).log.log_end_offset == 2, "it goes on")
 
     run(test())
 
@@ -252,7 +250,7 @@ def test_after_a_lost_answer_everything_is_asked_for_again(tmp_path: Path) -> No
             leader.answers_to_lose = 1
             leader.append(2, b"record")
             log = node.replica(2).log
-            await eventually(lambda: log.high_watermark == 1, "nothing is lost")
+            await eventually_async(lambda: log.high_watermark == 1, "nothing is lost")
             assert leader.connection_count == 2
             assert list(leader.sessions) == [2]
 
@@ -264,11 +262,11 @@ def test_two_fetchers_that_use_one_session_both_go_on(tmp_path: Path) -> None:
         async with following(tmp_path, wait_ms=QUICK_MS) as (node, leader):
             log = node.replica(0).log
             for _ in range(3):
-                await eventually(lambda: bool(leader.sessions), "there is a session")
+                await eventually_async(lambda: bool(leader.sessions), "there is a session")
                 for kept in leader.sessions.values():
                     kept.epoch += 1  # someone else has fetched in it
                 leader.append(0, b"record")
-                await eventually(
+                await eventually_async(
                     lambda: log.high_watermark == leader.logs[0].high_watermark, "it goes on"
                 )
 
@@ -278,12 +276,12 @@ def test_two_fetchers_that_use_one_session_both_go_on(tmp_path: Path) -> None:
 def test_a_leader_that_restarts_is_followed_in_a_new_session(tmp_path: Path) -> None:
     async def test() -> None:
         async with following(tmp_path, wait_ms=QUICK_MS) as (node, leader):
-            await eventually(lambda: bool(leader.sessions), "there is a session")
+            await eventually_async(lambda: bool(leader.sessions), "there is a session")
             leader.sessions.clear()
             leader.answers_to_lose = 1
             leader.append(0, b"record")
             log = node.replica(0).log
-            await eventually(lambda: log.high_watermark == 1, "it goes on")
+            await eventually_async(lambda: log.high_watermark == 1, "it goes on")
 
     run(test())
 
@@ -296,15 +294,17 @@ def test_a_leader_without_sessions_is_asked_for_everything_each_time(tmp_path: P
             leader.stir()
             await held(leader)
             leader.append(1, b"record")
-            await eventually(lambda: node.replica(1).log.high_watermark == 1, "it goes on")
+            await eventually_async(lambda: node.replica(1).log.high_watermark == 1, "it goes on")
             await held(leader)
             assert leader.seen[-1].named == {0: 0, 1: 1, 2: 0, 3: 0, 4: 0}
             assert leader.seen[-1].session_epoch == 0
             # What is new does not wait for the held fetch, which is given up.
             await node.change_partition(2, leader_epoch=1)
-            await eventually(lambda: leader.connection_count > 1, "another fetch is sent")
+            await eventually_async(lambda: leader.connection_count > 1, "another fetch is sent")
             leader.append(2, b"record")
-            await eventually(lambda: node.replica(2).log.high_watermark == 1, "it is followed")
+            await eventually_async(
+                lambda: node.replica(2).log.high_watermark == 1, "it is followed"
+            )
 
     run(test())
 
@@ -322,7 +322,9 @@ def test_many_partitions_come_into_the_session_in_parts(
             assert [seen.session_epoch for seen in leader.seen] == [0, 1, 2, 3, 4, 5]
             assert [seen.max_wait_ms for seen in leader.seen] == [0] * 5 + [LONG_MS]
             leader.append(39, b"record")
-            await eventually(lambda: node.replica(39).log.high_watermark == 1, "it is followed")
+            await eventually_async(
+                lambda: node.replica(39).log.high_watermark == 1, "it is followed"
+            )
 
     run(test())
 
@@ -340,7 +342,7 @@ def test_records_of_many_hot_partitions_are_sent_once(
                 for index in range(count):
                     leader.append(index, b"record")
                 logs = [node.replica(index).log for index in range(count)]
-                await eventually(
+                await eventually_async(
                     lambda: all(log.log_end_offset == end for log in logs),  # noqa: B023
                     "all are there",
                 )
@@ -352,8 +354,8 @@ def test_records_of_many_hot_partitions_are_sent_once(
 def test_a_fetch_of_more_bytes_is_told_of_every_partition(tmp_path: Path) -> None:
     async def test() -> None:
         async with following(tmp_path, wait_ms=QUICK_MS) as (node, leader):
-            await eventually(lambda: len(leader.answered) > 2, "there is a session")
+            await eventually_async(lambda: len(leader.answered) > 2, "there is a session")
             node.config = NodeConfig(replica_fetch_wait_max_ms=QUICK_MS, replica_fetch_max_bytes=9)
-            await eventually(lambda: list(leader.sessions) == [2], "there is another session")
+            await eventually_async(lambda: list(leader.sessions) == [2], "there is another session")
 
     run(test())

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,6 +15,7 @@ from tidelog_node.replica import Replica
 from tidelog_node.replicas import NEW_AT_ONCE
 
 from tests.node.replication.led_node import LedNode, led_node
+from tests.support.waiting import eventually_async
 
 SECONDS_MAX = 30.0
 
@@ -27,13 +26,6 @@ def admin_of(node: LedNode) -> ClusterAdmin:
 
 def replicas_of(node: LedNode, topic: str) -> list[Replica]:
     return [replica for replica in node.replicas.replicas() if replica.partition.topic == topic]
-
-
-async def until(holds: Callable[[], bool]) -> None:
-    begun = time.monotonic()
-    while not holds():
-        assert time.monotonic() < begun + SECONDS_MAX
-        await asyncio.sleep(0.005)
 
 
 def takes_part(replica: Replica) -> bool:
@@ -49,7 +41,7 @@ async def test_partitions_are_led_and_followed_once_their_logs_are_open(tmp_path
         # A few are there when the topic is; of the others nobody leads what cannot be led.
         assert sum(map(takes_part, held)) == OPEN_HERE_MAX
         assert sum(replica.opened_log is not None for replica in held) == OPEN_HERE_MAX
-        await until(lambda: all(map(takes_part, held)))
+        await eventually_async(lambda: all(map(takes_part, held)))
         led = node.replicas.led_by_name[b"wide"]
         assert led is node.replicas.led_by_id[held[0].topic_id.bytes]
         followed = node.replicas.followed_by_name[b"wide"]
@@ -67,7 +59,7 @@ async def test_a_topic_of_more_partitions_than_one_turn_takes_up_is_held_as_a_wh
         new = NewTopic(name="wide", assignments=assignments)
         await admin_of(node).create_topic(new)
         assert len(node.replicas.led_by_name[b"wide"]) == NEW_AT_ONCE
-        await until(lambda: len(node.replicas.led_by_name[b"wide"]) == count)
+        await eventually_async(lambda: len(node.replicas.led_by_name[b"wide"]) == count)
         assert len(replicas_of(node, "wide")) == count
 
 
@@ -84,9 +76,9 @@ async def test_a_topic_deleted_while_its_logs_wait_leaves_nothing_behind(tmp_pat
         again = NewTopic(name="wide", partition_count=30, replication_factor=3)
         await admin.create_topic(again)
         held = replicas_of(node, "wide")
-        await until(lambda: all(map(takes_part, held)))
+        await eventually_async(lambda: all(map(takes_part, held)))
         assert len(held) == 30
-        await until(lambda: len(list((tmp_path / "data").glob("wide-*"))) == 30)
+        await eventually_async(lambda: len(list((tmp_path / "data").glob("wide-*"))) == 30)
 
 
 def test_a_log_that_cannot_be_opened_keeps_no_other_from_it_and_is_tried_again(
@@ -101,13 +93,13 @@ def test_a_log_that_cannot_be_opened_keeps_no_other_from_it_and_is_tried_again(
             new = NewTopic(name="wide", partition_count=30, replication_factor=3)
             await admin_of(node).create_topic(new)
             held = replicas_of(node, "wide")
-            await until(lambda: sum(map(takes_part, held)) == 29)
+            await eventually_async(lambda: sum(map(takes_part, held)) == 29)
             broken = node.replicas.get(TopicPartition("wide", 20))
             assert broken is not None
             assert not takes_part(broken)
             assert "its partition is offline" in caplog.text
             in_the_way.unlink()
-            await until(lambda: takes_part(broken))
+            await eventually_async(lambda: takes_part(broken))
 
     asyncio.run(main())
 
@@ -120,22 +112,22 @@ async def test_logs_of_a_wide_deleted_topic_go_in_turns_and_before_their_success
         count = 60
         new = NewTopic(name="wide", partition_count=count, replication_factor=3)
         old = (await admin.create_topic(new)).topic.topic_id
-        await until(lambda: all(map(takes_part, replicas_of(node, "wide"))))
+        await eventually_async(lambda: all(map(takes_part, replicas_of(node, "wide"))))
         logs = [replica.log for replica in replicas_of(node, "wide")]
         await admin.delete_topic(old)
         assert sum(log.is_offline for log in logs) < count  # The loop has other work, too.
         plan = await admin.create_topic(new)
         held = replicas_of(node, "wide")
-        await until(lambda: all(map(takes_part, held)))
+        await eventually_async(lambda: all(map(takes_part, held)))
         assert all(log.is_offline for log in logs)
         # Not of those that are being removed at this moment.
         kept = [one for one in (tmp_path / "data").glob("wide-*") if not one.suffix]
         labels = {path.name for folder in kept for path in folder.glob("topic-*")}
         assert f"topic-{plan.topic.topic_id}" in labels
         assert not list((tmp_path / "data").glob("*-stray"))
-        await until(lambda: not list((tmp_path / "data").glob("*-delete")))
+        await eventually_async(lambda: not list((tmp_path / "data").glob("*-delete")))
         await admin.delete_topic(plan.topic.topic_id)
-        await until(lambda: not list((tmp_path / "data").glob("wide*")))
+        await eventually_async(lambda: not list((tmp_path / "data").glob("wide*")))
 
 
 def test_nothing_of_deleted_partitions_is_left_to_collections_of_garbage(tmp_path: Path) -> None:
@@ -150,10 +142,10 @@ def test_nothing_of_deleted_partitions_is_left_to_collections_of_garbage(tmp_pat
             count = 30
             new = NewTopic(name="wide", partition_count=count, replication_factor=3)
             plan = await admin.create_topic(new)
-            await until(lambda: all(map(takes_part, replicas_of(node, "wide"))))
+            await eventually_async(lambda: all(map(takes_part, replicas_of(node, "wide"))))
             before = replicas_alive()
             await admin.delete_topic(plan.topic.topic_id)
-            await until(lambda: not list((tmp_path / "data").glob("wide*")))
+            await eventually_async(lambda: not list((tmp_path / "data").glob("wide*")))
             # As those do that a node has, and this one has not: they look every second.
             node.replicas.take_changed()
             assert not node.replicas.in_trouble()
@@ -172,6 +164,6 @@ async def test_a_node_that_stops_takes_all_deleted_logs_away(tmp_path: Path) -> 
         admin = admin_of(node)
         new = NewTopic(name="wide", partition_count=60, replication_factor=3)
         plan = await admin.create_topic(new)
-        await until(lambda: all(map(takes_part, replicas_of(node, "wide"))))
+        await eventually_async(lambda: all(map(takes_part, replicas_of(node, "wide"))))
         await admin.delete_topic(plan.topic.topic_id)
     assert not list((tmp_path / "data").glob("wide-*/topic-*"))

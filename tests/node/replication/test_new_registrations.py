@@ -28,8 +28,9 @@ from tests.node.replication.test_following_exchanged_logs import (
     lose_two,
     register_again,
 )
-from tests.node.replication.test_following_sessions import eventually, run
+from tests.node.replication.test_following_sessions import run
 from tests.node.replication.test_leader_answers import fetchers_of
+from tests.support.waiting import eventually_async
 from tests.support.wire_client import a_batch
 
 FOLLOWER_ID, LEADER_ID = 1, 2
@@ -117,8 +118,8 @@ def test_a_leader_counts_on_nothing_that_a_follower_has_lost_since(
             for _ in range(RECORDS):
                 leading.append()
             replica, led = node.replica(), leading.replica
-            await eventually(lambda: led.log.high_watermark == RECORDS, "all is acknowledged")
-            await eventually(lambda: replica.log.high_watermark == RECORDS, "all know that")
+            await eventually_async(lambda: led.log.high_watermark == RECORDS, "all is acknowledged")
+            await eventually_async(lambda: replica.log.high_watermark == RECORDS, "all know that")
             replica.log._segments.go_offline()
             await node.change_partition(isr=(LEADER_ID,))
             epoch = await register_again(node)
@@ -127,13 +128,13 @@ def test_a_leader_counts_on_nothing_that_a_follower_has_lost_since(
             leader = led.leader
             assert leader is not None
             told = leader.followers[FOLLOWER_ID]
-            await eventually(lambda: told.replica_epoch == epoch, "the follower is heard")
+            await eventually_async(lambda: told.replica_epoch == epoch, "the follower is heard")
             assert (told.log_end_offset, told.wants_in) == (1, False)
             await asyncio.sleep(0.2)
             assert (told.log_end_offset, told.wants_in) == (1, False)
             assert replica.log.log_end_offset == 1
             node.replicas.disk.is_full = False
-            await eventually(lambda: told.wants_in, "it wants to be in sync again")
+            await eventually_async(lambda: told.wants_in, "it wants to be in sync again")
             assert told.log_end_offset == replica.log.log_end_offset == RECORDS
             await node.change_partition(
                 isr=(LEADER_ID, FOLLOWER_ID), leader=FOLLOWER_ID, leader_epoch=1

@@ -14,7 +14,8 @@ from kio.schema.fetch.v11 import request as fetch_request
 from tidelog_core.log.checkpoint import read_checkpoint
 from tidelog_core.wire_messages import build
 
-from tests.support.replicated_cluster import eventually, replicated_cluster, stopped
+from tests.support.replicated_cluster import replicated_cluster, stopped
+from tests.support.waiting import eventually
 from tests.support.wire_client import WireClient, a_batch
 
 

@@ -25,7 +25,8 @@ from tidelog_core.tier.index_file import IndexFile
 from tidelog_core.tier.keys import segment_keys
 from tidelog_core.tier.manifest import ClusterManifest, TopicManifest
 
-from tests.support.tier_node import START_MS, TOPIC, TierNode, eventually, running_node
+from tests.support.tier_node import START_MS, TOPIC, TierNode, running_node
+from tests.support.waiting import eventually_async
 
 
 async def test_sealed_segments_are_copied_whole_with_two_objects_each(tmp_path: Path) -> None:
@@ -107,7 +108,7 @@ async def test_local_retention_drops_only_what_is_tiered(tmp_path: Path) -> None
         async def is_evicted() -> bool:
             return replica.log.local_log_start_offset == 150
 
-        await eventually(is_evicted)
+        await eventually_async(is_evicted)
         assert len(await node.finished(replica)) == 3
         assert replica.log.log_start_offset == 0
         assert len(list(replica.log.directory.glob("*.log"))) == 1
@@ -185,7 +186,7 @@ async def test_a_worker_killed_in_the_middle_of_an_upload_is_replaced_and_the_co
             if killed < 2:  # the manifests come first the first time
                 await asyncio.sleep(0.1)
             else:
-                await eventually(is_started)
+                await eventually_async(is_started)
             os.kill(pid, signal.SIGKILL)
             metas = await node.wait_copied(replica, killed + 1)
             assert (await node.verify(replica))[-1:] == segments
@@ -246,7 +247,7 @@ async def test_a_leader_that_was_replaced_finishes_nothing(tmp_path: Path) -> No
         async def is_started() -> bool:
             return len(await node.metas(replica)) == 2
 
-        await eventually(is_started)
+        await eventually_async(is_started)
         await node.change_partition(replica, leader=2, leader_epoch=1)
         os.kill(pid, signal.SIGCONT)
         await asyncio.sleep(0.3)
@@ -276,7 +277,7 @@ async def test_a_replaced_leader_takes_away_what_its_worker_stores_too_late(tmp_
         async def is_started() -> bool:
             return len(await node.metas(replica)) == 2
 
-        await eventually(is_started)
+        await eventually_async(is_started)
         await node.change_partition(replica, leader=2, leader_epoch=1)
         started = (await node.metas(replica))[1]
         await node.store.commit([Write(started.item_id, None, ANY_VERSION)])
@@ -290,8 +291,8 @@ async def test_a_replaced_leader_takes_away_what_its_worker_stores_too_late(tmp_
             keys = segment_keys(cluster_id, replica.partition.topic, kept)
             return (await node.objects()).keys() == {keys.log, keys.index}
 
-        await eventually(is_stored)
-        await eventually(is_clean)
+        await eventually_async(is_stored)
+        await eventually_async(is_clean)
         assert len(await node.verify(replica)) == 1
 
 
@@ -336,7 +337,7 @@ async def test_damage_on_disk_does_not_reach_the_tier(tmp_path: Path) -> None:
         async def is_failing() -> bool:
             return node.tier.status["failing_partition_count"] == 1
 
-        await eventually(is_failing)
+        await eventually_async(is_failing)
         assert await node.finished(replica) == []
         assert await node.objects() == {}
 
@@ -378,5 +379,5 @@ async def test_a_leader_reads_the_item_of_each_segment_once_when_it_starts(
         async def is_copied() -> bool:
             return replica.log.tiered_up_to == replica.log.log_end_offset
 
-        await eventually(is_copied)
+        await eventually_async(is_copied)
         assert sorted(read) == sorted(known)

@@ -27,15 +27,9 @@ from tidelog_node.inspection.inspector import BatchInspector
 from tidelog_node.replica import Replica
 from tidelog_node.tier.remote_log import OPEN_CHUNKS_MAX
 
-from tests.support.tier_node import (
-    CONFIG,
-    READY_TIMEOUT_S,
-    TierNode,
-    eventually,
-    running_node,
-    slice_bytes,
-)
+from tests.support.tier_node import CONFIG, READY_TIMEOUT_S, TierNode, running_node, slice_bytes
 from tests.support.tier_segments import BASE_TIMESTAMP_MS
+from tests.support.waiting import eventually_async
 
 EVICTING = {"local.retention.bytes": "0", "retention.ms": "-1"}
 
@@ -65,7 +59,7 @@ async def evicted(
     async def is_evicted() -> bool:
         return replica.log.local_log_start_offset == replica.log.log_end_offset
 
-    await eventually(is_evicted)
+    await eventually_async(is_evicted)
     return replica, b"".join(segments)
 
 
@@ -122,7 +116,7 @@ async def test_a_sequential_reader_is_read_ahead_for_across_segments(tmp_path: P
         async def is_ahead() -> bool:
             return (await status())["get_count"] >= 10
 
-        await eventually(is_ahead)
+        await eventually_async(is_ahead)
         before = (await status())["get_count"]
         await node.read(replica, offset, max_bytes=1)
         assert (await status())["cache_hit_count"] > 0
@@ -144,7 +138,7 @@ async def test_who_begins_where_a_segment_begins_is_read_ahead_for_at_once(tmp_p
         async def is_ahead() -> bool:
             return (await node.tier.client.status())["get_count"] >= 8
 
-        await eventually(is_ahead)
+        await eventually_async(is_ahead)
 
 
 async def test_within_a_chunk_a_reader_needs_neither_the_worker_nor_its_cache(
@@ -340,7 +334,7 @@ async def test_a_segment_is_read_that_was_finished_while_others_looked_for_their
         async def is_evicted() -> bool:
             return replica.log.local_log_start_offset == replica.log.log_end_offset
 
-        await eventually(is_evicted)
+        await eventually_async(is_evicted)
         second = asyncio.create_task(read(200))
         await asyncio.sleep(0)
         may_go_on.set()
@@ -389,5 +383,5 @@ async def test_cold_reads_go_on_while_segments_are_swapped(
         async def has_caught_up() -> bool:
             return not remote.is_behind
 
-        await eventually(has_caught_up)
+        await eventually_async(has_caught_up)
         assert 1 <= reading_count <= 3

@@ -46,10 +46,10 @@ from tests.support.tier_node import (
     START_MS,
     TOPIC,
     TierNode,
-    eventually,
     running_node,
 )
 from tests.support.tier_segments import BASE_TIMESTAMP_MS
+from tests.support.waiting import eventually_async
 
 AT_ONCE = {"file.delete.delay.ms": "0"}
 
@@ -258,7 +258,7 @@ async def test_an_active_segment_that_expires_is_flushed_without_another_append(
         node.clock.now_ms = START_MS + 200_000
         await node.tier.apply_retention()
         assert replica.log.active_segment_base_offset == replica.log.log_end_offset == 10
-        await eventually(is_durable)
+        await eventually_async(is_durable)
         running.cancel()
         await flusher.close()
 
@@ -317,7 +317,7 @@ async def test_a_deletion_cut_short_is_ended_later(tmp_path: Path) -> None:
             await node.tier.apply_retention()
             return await node.metas(node.replica()) == []
 
-        await eventually(is_gone)
+        await eventually_async(is_gone)
         assert await node.objects() == {}
 
 
@@ -378,7 +378,7 @@ async def test_nothing_is_deleted_before_the_bucket_is_told(tmp_path: Path) -> N
             await node.tier.apply_retention()
             return await node.metas(replica) == []
 
-        await eventually(is_gone)
+        await eventually_async(is_gone)
         assert list(told(node, replica)) == [100]
 
 
@@ -497,10 +497,10 @@ async def test_a_deleted_topic_that_cannot_go_keeps_no_other_from_it(tmp_path: P
             await node.tier.apply_retention()
             return await node.store.get(deleted.item_id) is None
 
-        await eventually(partial(is_gone, whole))
+        await eventually_async(partial(is_gone, whole))
         assert await node.store.get(damaged.item_id) is not None
         await node.store.commit([Write(item.id, item.body, item.version + 1, False)])
-        await eventually(partial(is_gone, damaged))
+        await eventually_async(partial(is_gone, damaged))
 
 
 async def test_a_deleted_topic_that_breaks_its_cleaning_keeps_no_other_from_it(
@@ -536,7 +536,7 @@ async def test_a_deleted_topic_that_breaks_its_cleaning_keeps_no_other_from_it(
             left = await node.store.list(records.DELETED_TOPIC_COLLECTION)
             return [DeletedTopic.from_item(item).topic_id for item in left] == [broken_id]
 
-        await eventually(are_whole_gone)
+        await eventually_async(are_whole_gone)
 
 
 async def test_deleted_topics_are_cleaned_up_several_at_once(
@@ -651,7 +651,7 @@ async def test_a_partition_waits_for_its_first_retention_as_for_every_other(tmp_
         node.produce_segments(replica, 2)
         await look_otherwise(node)
         assert replica.log.log_start_offset == 0 or time.monotonic() > begun + interval_s
-        await eventually(partial(has_begun_later, replica))
+        await eventually_async(partial(has_begun_later, replica))
         assert time.monotonic() > begun + interval_s
 
 

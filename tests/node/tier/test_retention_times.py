@@ -17,7 +17,8 @@ from tidelog_node.tier.led_partition import TieredReplica
 from tidelog_node.tier.retention_times import RetentionTimes
 from tidelog_node.upkeep.log_changes import LogChanges
 
-from tests.support.tier_node import CONFIG, TierNode, eventually, running_node
+from tests.support.tier_node import CONFIG, TierNode, running_node
+from tests.support.waiting import eventually_async
 
 INTERVAL_S = 0.1
 HOUR_MS = 3_600_000
@@ -49,7 +50,7 @@ async def settled_topic(node: TierNode) -> Replica:
         times = node.tier._retaining.times
         return replica in times._expiring and replica not in times._due
 
-    await eventually(is_settled)
+    await eventually_async(is_settled)
     return replica
 
 
@@ -57,7 +58,7 @@ async def cut(replica: Replica) -> None:
     async def is_cut() -> bool:
         return replica.log.log_start_offset == 100
 
-    await eventually(is_cut)
+    await eventually_async(is_cut)
 
 
 async def test_a_partition_in_which_nothing_changes_is_not_looked_at(tmp_path: Path) -> None:
@@ -71,7 +72,7 @@ async def test_a_partition_in_which_nothing_changes_is_not_looked_at(tmp_path: P
         async def is_looked_at() -> bool:
             return looked_at(node, replica) > last
 
-        await eventually(is_looked_at)
+        await eventually_async(is_looked_at)
 
 
 async def jump(node: TierNode) -> None:
@@ -136,7 +137,7 @@ async def test_an_empty_partition_that_was_led_before_is_looked_at_once(tmp_path
             led = node.tier._partitions.known_led(replica)
             return led is not None and led.was_looked_at
 
-        await eventually(is_looked_at)
+        await eventually_async(is_looked_at)
         assert replica.opened_log is None
         node.tier._retaining.times.forget(replica)
         node.tier.on_changed([replica])
@@ -158,7 +159,7 @@ async def test_a_deleted_partition_is_forgotten(tmp_path: Path) -> None:
             )
             return not any(replica in queue for queue in queues) and not node.tier._partitions._led
 
-        await eventually(is_forgotten)
+        await eventually_async(is_forgotten)
 
 
 async def test_a_partition_that_is_deleted_while_it_is_looked_at_is_forgotten(

@@ -27,8 +27,9 @@ from tidelog_node.replica import Replica
 from tidelog_node.tier.led_partition import LedPartition
 
 from tests.core.tier.test_keys import meta
-from tests.support.tier_node import TierNode, eventually, running_node
+from tests.support.tier_node import TierNode, running_node
 from tests.support.tier_segments import BASE_TIMESTAMP_MS
+from tests.support.waiting import eventually_async
 
 OLD_MS, YOUNG_MS = BASE_TIMESTAMP_MS, BASE_TIMESTAMP_MS + 10_000
 RETENTION_MS = 5_000
@@ -166,7 +167,7 @@ async def test_a_reader_at_the_end_of_what_compaction_left_does_not_pass_over_a_
         async def is_evicted() -> bool:
             return replica.log.local_log_start_offset == 100
 
-        await eventually(is_evicted)
+        await eventually_async(is_evicted)
         await empty_end_of_first_segment(node, replica)
         swaps = Swaps(node, replica, hidden_base=50)
         swaps.count = READS_MAX

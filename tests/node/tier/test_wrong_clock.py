@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.node.clocked_node import DAY_NS, ClockedNode
+from tests.support.waiting import eventually
 
 CONFIG = {
     "log.retention.check.interval.ms": "50",
@@ -33,13 +34,6 @@ def clocked_nodes(folder: Path, count: int) -> Iterator[list[ClockedNode]]:
         for node in nodes:
             stack.enter_context(node.process)
         yield nodes
-
-
-def eventually(is_so: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 30
-    while not is_so():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
 
 
 def fill(address: str) -> None:

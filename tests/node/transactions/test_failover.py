@@ -15,11 +15,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from tidelog_core.metadata.transactions import shard_of_transaction
 from tidelog_core.model import TRANSACTION_STATE_TOPIC
 
-from tests.support.replicated_cluster import (
-    ReplicatedCluster,
-    eventually,
-    replicated_cluster,
-)
+from tests.support.replicated_cluster import ReplicatedCluster, replicated_cluster
+from tests.support.waiting import eventually
 
 SHARD_COUNT = 4
 CONFIG = {

@@ -21,12 +21,8 @@ from tests.node.groups.share.member import (
     partition_of,
     values,
 )
-from tests.support.replicated_cluster import (
-    ReplicatedCluster,
-    eventually,
-    replicated_cluster,
-    stopped,
-)
+from tests.support.replicated_cluster import ReplicatedCluster, replicated_cluster, stopped
+from tests.support.waiting import eventually
 
 TOPIC, GROUP = "t", "g"
 MEMBERS = 3
