@@ -8,12 +8,15 @@ from tests.aws.test_dynamodb_store import START_TIMEOUT_S, new_table, opened
 from tests.node.coordinator.test_many_topics import consumer_by_names, cost
 
 
+@pytest.fixture
+def table(dynamodb_local_endpoint: str) -> str:
+    return new_table(dynamodb_local_endpoint)
+
+
 @pytest.mark.usefixtures("aws_credentials")
 async def test_a_commit_in_a_group_of_many_topics_checks_an_item_of_one_unit(
-    dynamodb_local_endpoint: str,
+    dynamodb_local_endpoint: str, table: str
 ) -> None:
-    table = new_table(dynamodb_local_endpoint)
-
     async with opened(table, dynamodb_local_endpoint, read_timeout=START_TIMEOUT_S) as store:
         used = await cost(store, 40, consumer_by_names)
     # A check in a transaction takes each unit twice.

@@ -139,7 +139,7 @@ def test_cloudformation_learns_how_it_ended(
         instance.await_node()
         assert status_of(good) == "CREATE_IN_PROGRESS"
         status, log = ended(instance.wait_in_sync(WAIT_SECONDS_MAX, stack=good))
-        assert (status, "SUCCESS told" in log) == (0, True), log
+        assert (status, "signalled SUCCESS" in log) == (0, True), log
         eventually(lambda: status_of(good) == "CREATE_COMPLETE", "it goes on")
         # A machine that takes the place of a lost one tells a stack that waits for nothing.
         status, log = ended(instance.wait_in_sync(WAIT_SECONDS_MAX, stack=good))

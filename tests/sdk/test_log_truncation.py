@@ -177,7 +177,7 @@ async def test_a_commit_of_an_epoch_that_the_leader_does_not_know_is_a_lost_posi
     ) as consumer:
         consumer.assign([tp])
         await consumer.commit({tp: OffsetAndMetadata(50, 1_000)})
-        with pytest.raises(LogTruncation, match=r"not known on.* 50") as caught:
+        with pytest.raises(LogTruncation, match=r"unknown offset on.* 50") as caught:
             await read(consumer, 1)
         assert caught.value.divergent_offset is None
     async with Consumer(
