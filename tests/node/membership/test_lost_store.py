@@ -23,6 +23,7 @@ from tidelog_node.membership.node_loop import STORE_LOST, NodeLoop
 from tidelog_node.node_health import NodeHealth
 
 from tests.support.node_process import NodeProcess
+from tests.support.waiting import eventually
 from tests.support.wire_client import WireClient, a_batch
 
 FILES = ("metadata.db", "metadata.db-wal", "metadata.db-shm")
@@ -137,7 +138,8 @@ def test_a_node_whose_store_comes_back_serves_again(tmp_path: Path) -> None:
             instead.unlink()
             take_away(aside, lambda path: path.rename(node.data_dir / path.name))
             wait_until(client, ErrorCode.none, NOTICED_SECONDS + SLACK_SECONDS)
-        assert "the node serves again" in node.log
+        # Its lease's thread logs that after the requests' one serves.
+        eventually(lambda: "the node serves again" in node.log, "the node says so")
         assert len(errors(node)) == 1
     finally:
         node.stop()
