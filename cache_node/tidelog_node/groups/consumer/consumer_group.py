@@ -89,8 +89,12 @@ class ConsumerGroup(EpochGroup):
         return () if is_looked_up else tuple(self.roster.patterns)
 
     def take_matches(self, matches: Mapping[str, PatternMatches]) -> None:
-        """Take in what patterns match: those above, and that of the heartbeat that follows."""
-        self._matches.update(matches)
+        """Take in what patterns match: those above, and that of the heartbeat that follows.
+
+        The pattern of a heartbeat that was refused is kept until the next one at most.
+        """
+        kept = {p: self._matches[p] for p in self.roster.patterns if p in self._matches}
+        self._matches = {**kept, **matches}
 
     # Events.
 

@@ -29,7 +29,7 @@ from tests.node.coordinator.cluster import (
     topic_id,
 )
 from tests.node.coordinator.requests import join, subscription, sync
-from tests.node.coordinator.test_consumer_coordinator import beat, enter, found
+from tests.node.coordinator.test_consumer_coordinator import beat, enter, found, play
 from tests.node.coordinator.test_many_topics import create_topics
 from tests.node.coordinator.virtual_time import VirtualTimeLoop
 from tests.support.memory_store import MemoryMetadataStore
@@ -328,3 +328,16 @@ class TestPatternMatcher:
             "(": set(),
             "a": {"a"},
         }
+
+
+def test_patterns_of_refused_heartbeats_are_not_kept() -> None:
+    async def scenario(store: MemoryMetadataStore) -> None:
+        async with node(store) as broker:
+            await enter(broker, "m")
+            for number in range(20):
+                answer = await beat(broker, "stranger", 5, subscribed_pattern=f"{number}(x)")
+                assert answer.error is ErrorCode.unknown_member_id
+            group = await found(broker)
+            assert len(group._matches) <= 1
+
+    play(scenario)
