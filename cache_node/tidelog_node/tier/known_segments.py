@@ -8,9 +8,12 @@ asks for the next reading, waits for it and tries again.
 A reading that swaps have met may have gaps (``read_changing_tier``). Readers are served from it
 all the same, since a partition that is compacted for hours has no other. Nobody decides by it:
 
-- ``whole`` is the last reading that no swap met, with what was added and removed since. A swap
-  leaves a segment in the place of others, so this has every offset that the tier has, however
-  old it is. The leader copies, retains and looks up times by it.
+- ``whole`` is the last reading without gaps, with what was added and removed since. A swap leaves
+  a segment in the place of others, so this has every offset that the tier has, however old it
+  is. A reading is without gaps if no swap met it, or if it has all offsets of the whole reading
+  before it: a swap hides offsets, if anything. So the whole reading keeps up with a compaction
+  of hours, whose replaced objects are deleted after a while. The leader copies, retains and
+  looks up times by it.
 - ``search`` does not say that an offset is nowhere unless a reading without gaps says so.
 
 Where there is no such reading, both raise ``TierRewritten``.
@@ -234,8 +237,16 @@ class KnownSegments:
             change(contents.finished)
         known = self._segments or TieredSegments()
         self._segments, self._loaded_number = contents.finished, number
-        if contents.is_whole and number >= self._trusted_number:
+        is_whole = contents.is_whole or self._lacks_nothing(contents.finished)
+        if is_whole and number >= self._trusted_number:
             self._whole = contents.finished
         self._unfinished = None if self._changes else contents.unfinished
         self._changes.clear()
         self._on_replaced((*contents.unfinished, *known.without(contents.finished)))
+
+    def _lacks_nothing(self, read: TieredSegments) -> bool:
+        """Return whether these have every offset from the whole reading's first to its end."""
+        whole = self._whole
+        if whole is None or whole.first is None:
+            return False
+        return read.tiered_end(whole.first.base_offset) >= whole.end_offset

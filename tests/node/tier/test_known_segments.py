@@ -47,8 +47,10 @@ class HeldStore(MemoryMetadataStore):
 class HidingStore(MemoryMetadataStore):
     """Has readings meet a swap of the segments of [10, 30), and see neither form of those."""
 
-    def __init__(self) -> None:
+    def __init__(self, hidden: Collection[int] = (10, 20)) -> None:
+        """``hidden`` are the base offsets that such readings do not see."""
         super().__init__(latency=0)
+        self.hidden = hidden
         self.swap_count = 0  # of readings that are still to meet one
         self.claim = RewriteClaim(
             topic_id=TOPIC_ID, partition=PARTITION, rewrite_epoch=1, holder=TOPIC_ID, expires_ms=0
@@ -64,7 +66,7 @@ class HidingStore(MemoryMetadataStore):
             self.swap_count -= 1
             await self.commit([records.put(self.claim)])
             self.claim = dataclasses.replace(self.claim, version=self.claim.version + 1)
-        return [one for one in found if SegmentMeta.from_item(one).base_offset not in (10, 20)]
+        return [one for one in found if SegmentMeta.from_item(one).base_offset not in self.hidden]
 
 
 class Swaps:
@@ -276,6 +278,32 @@ async def test_decisions_go_on_by_the_last_whole_reading_while_swaps_meet_all_la
     with pytest.raises(TierRewritten):
         await known.whole()
     assert (await known.whole()).tiered_end(0) == 90
+
+
+@pytest.mark.parametrize("hidden", [(), (0,), (10, 20), (80,)])
+async def test_a_reading_that_swaps_have_met_is_whole_if_it_lacks_nothing_that_was_known(
+    hidden: tuple[int, ...],
+) -> None:
+    metas = neighbours(9)
+    store = HidingStore(hidden)
+    await put(store, metas)
+    known, _ = known_in(store)
+    before = await known.whole()
+    store.swap_count = READS_MAX
+    known.invalidate()
+    latest = await known.caught_up()
+    assert store.swap_count == 0
+    assert latest is not before
+    assert (await known.whole() is latest) == known.is_settled == (not hidden)
+
+
+async def test_a_reading_that_swaps_have_met_is_not_whole_where_nothing_was_known() -> None:
+    store = HidingStore(hidden=())
+    await put(store, neighbours(9))
+    store.swap_count = 2 * READS_MAX
+    known, _ = known_in(store)
+    with pytest.raises(TierRewritten):
+        await known.whole()
 
 
 async def test_a_reading_that_began_before_it_was_distrusted_is_not_decided_by() -> None:

@@ -33,6 +33,7 @@ from tests.support.waiting import eventually_async
 
 OLD_MS, YOUNG_MS = BASE_TIMESTAMP_MS, BASE_TIMESTAMP_MS + 10_000
 RETENTION_MS = 5_000
+DAY_MS = 86_400_000  # longer than file.delete.delay.ms
 
 
 class Swaps:
@@ -211,3 +212,33 @@ async def log_start_of(node: TierNode, led: LedPartition) -> int:
     item = await node.store.get(records.partition_key(led.replica.topic_id, 0))
     assert item is not None
     return Partition.from_item(item).log_start_offset
+
+
+async def test_times_are_looked_up_while_swaps_meet_every_reading(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The objects that compaction has replaced are deleted before it ends."""
+    async with running_node(tmp_path) as node:
+        configs = {"local.retention.bytes": "0", "retention.ms": "-1"}
+        replica = await node.create_topic(configs=configs)
+        node.produce_segments(replica, 2)
+        await eventually_async(lambda: replica.log.local_log_start_offset == 100)
+        remote = node.tier.remote_log(replica)
+        wanted = await remote.offset_for_timestamp(BASE_TIMESTAMP_MS + 5, start_offset=0)
+        assert wanted is not None
+        objects = len(await node.objects())
+        await empty_end_of_first_segment(node, replica)
+        await node.view.refresh()
+        swaps = Swaps(node, replica, hidden_base=-1)
+        swaps.count = 1_000_000
+        monkeypatch.setattr(node.store, "list", swaps.list)
+        node.clock.now_ms += DAY_MS
+
+        async def is_replaced_deleted() -> bool:
+            await node.tier.apply_retention()
+            return len(await node.objects()) == objects
+
+        await eventually_async(is_replaced_deleted)
+        assert (await node.read(replica, 0, max_bytes=100_000)).slice is not None
+        found = await remote.offset_for_timestamp(BASE_TIMESTAMP_MS + 5, start_offset=0)
+        assert found == wanted
