@@ -80,7 +80,7 @@ class ConsumerMember:
     assignor: str | None = None  # the server's assignor that it prefers
     state: MemberState = MemberState.STABLE
     epoch: int = 0  # of the target that it was last told of; -2: left for now
-    previous_epoch: int = 0  # the last one that it was seen in; it may not know the newer one
+    previous_epoch: int = 0  # that it was seen in when it moved; it may not know the newer one
     assigned: Partitions = NO_PARTITIONS
     revoking: Partitions = NO_PARTITIONS  # taken from it, and perhaps still used by it
     target: Partitions = NO_PARTITIONS  # what it is to have in the end

@@ -91,8 +91,10 @@ class ConsumerGroup(EpochGroup):
     def take_matches(self, matches: Mapping[str, PatternMatches]) -> None:
         """Take in what patterns match: those above, and that of the heartbeat that follows.
 
-        The pattern of a heartbeat that was refused is kept until the next one at most.
+        The pattern of a heartbeat that was refused is kept until the next matches at most.
         """
+        if not matches:
+            return
         kept = {p: self._matches[p] for p in self.roster.patterns if p in self._matches}
         self._matches = {**kept, **matches}
 

@@ -39,7 +39,7 @@ def reconcile(
     A target may lose partitions within its epoch: those that the member does not want any more.
 
     ``seen_epoch`` is the epoch that the member says to be in: its own, or the one before where
-    it has not heard of that. It is remembered until the member is seen in a later one.
+    it has not heard of that. It is remembered until the member moves again.
     ``owned`` is what the member says that it has, ``None`` where it does not say.
     """
     moved = _step(member, target_epoch, owned, is_free)
