@@ -19,6 +19,7 @@ import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
+from functools import partial
 from uuid import UUID
 
 from tidelog_core.config import NodeConfig, TopicConfig, topic_config
@@ -35,6 +36,7 @@ from tidelog_core.model import TopicPartition
 from tidelog_core.replication.leader_state import ReplicationRules
 from tidelog_core.replication.lease_clock import Clock, lease_clock_ms
 from tidelog_core.replication.partition_state import RoleChange
+from tidelog_core.subscribers import Subscribers
 
 from tidelog_node.disk.data_disk import DataDisk
 from tidelog_node.leaders import Leaders
@@ -49,10 +51,6 @@ logger = logging.getLogger(__name__)
 
 OPEN_RETRY_SECONDS = 2.0  # before a log that could not be opened is tried again
 NEW_AT_ONCE = 500  # partitions of one topic that are taken up before others have their turn
-
-
-def _ignore(_: Replica) -> None:
-    pass
 
 
 class ReplicaManager:
@@ -89,18 +87,16 @@ class ReplicaManager:
         self._leads = leads or (lambda partition: partition.leader == broker_id)
         self._may_serve = may_serve
         self.clock_ms = clock_ms  # by which followers are late
-        # Called with a replica that now follows someone (else), and with one of which the
-        # leader may want to write the partition's item.
-        self.on_following: Callable[[Replica], None] = _ignore
-        self.on_wants_write: Callable[[Replica], None] = _ignore
-        # Called with one that leads by its record, but whose log may lack what the tier has:
-        # it leads once ``confirm_lead`` is called. None: nobody asks the tier.
-        self.on_uncertain_lead: Callable[[Replica], None] | None = None
+        # Each is notified with the replica.
+        self.following = Subscribers[Replica]()  # it follows a leader, or another than before
+        self.wants_write = Subscribers[Replica]()  # its leader may have to write the item
+        # It leads by its record, but its log may lack what the tier has: it leads once
+        # ``confirm_lead`` is called. Where nobody has subscribed it leads at once.
+        self.uncertain_lead = Subscribers[Replica]()
+        self.trouble = Subscribers[Replica]()
+        self.exchanged = Subscribers[Replica]()  # it goes on with another log, maybe a shorter one
         self._view = view
         self._broker_id = broker_id
-        self.on_trouble: list[Callable[[Replica], None]] = []  # called with one in trouble
-        # Called with one that goes on with another log, which may be shorter.
-        self.on_exchanged: list[Callable[[Replica], None]] = []
         self._loop: asyncio.AbstractEventLoop | None = None  # once started
         self._directories = directories
         self._node_config = node_config
@@ -222,7 +218,7 @@ class ReplicaManager:
         if replica is None or leader is None:
             return False
         leader.begin_hand_over(successor, is_leaving=is_leaving, now_ms=self.clock_ms())
-        self.on_wants_write(replica)
+        self.wants_write.notify(replica)
         return True
 
     async def open_logs(self, replicas: Sequence[Replica]) -> None:
@@ -313,9 +309,9 @@ class ReplicaManager:
             changed=self._changed,
             troubled=self._troubled,
             disk=self.disk,
-            on_trouble=self._tell_trouble,
+            on_trouble=self.trouble.notify,
             on_offline=self._tell_trouble_soon,
-            on_exchanged=self._tell_exchanged,
+            on_exchanged=self.exchanged.notify,
             remote_of=self._remote_of,
         )
         refusal = self._refusal(topic, partition)
@@ -422,11 +418,11 @@ class ReplicaManager:
             lag_time_max_ms=self._node_config().replica_lag_time_max_ms,
         )
         leads = self._leads(partition)
-        if leads and self.on_uncertain_lead is not None and self._is_uncertain(replica, partition):
+        if leads and self.uncertain_lead and self._is_uncertain(replica, partition):
             role.end()
             replica.is_leader, replica.leader_epoch = False, partition.leader_epoch
             replica.wake()
-            self.on_uncertain_lead(replica)
+            self.uncertain_lead.notify(replica)
             return
         if leads and (role.leader is None or role.leader.leader_epoch != partition.leader_epoch):
             replica.keep_back_deleted()
@@ -440,7 +436,7 @@ class ReplicaManager:
         else:
             replica.wake()
         if change is RoleChange.BECAME_FOLLOWER:
-            self.on_following(replica)
+            self.following.notify(replica)
 
     def _is_uncertain(self, replica: Replica, partition: Partition) -> bool:
         """Whether the election may have been unclean, or the log may have lost its end."""
@@ -464,19 +460,11 @@ class ReplicaManager:
         """Follow what the image says of a topic once more: a log has come or gone."""
         self._follow_topic(self._view.image, topic)
 
-    def _tell_trouble(self, replica: Replica) -> None:
-        for callback in tuple(self.on_trouble):
-            callback(replica)
-
     def _tell_trouble_soon(self, replica: Replica) -> None:
         """Tell of a log that went offline, in a turn of the loop. For any thread."""
         if self._loop is not None:
             with suppress(RuntimeError):  # The loop is closed: nobody is left to be told.
                 self._loop.call_soon_threadsafe(replica.tell_trouble)
-
-    def _tell_exchanged(self, replica: Replica) -> None:
-        for callback in tuple(self.on_exchanged):
-            callback(replica)
 
     def _make_role(self, replica: Replica) -> ReplicaRole:
         return ReplicaRole(
@@ -485,7 +473,7 @@ class ReplicaManager:
             may_serve=self._may_serve,
             wake_readers=replica.wake_readers,
             tell_waiters=replica.tell_waiters,
-            wants_write=lambda: self.on_wants_write(replica),
+            wants_write=partial(self.wants_write.notify, replica),
         )
 
     def _drop(self, replicas: Sequence[Replica]) -> None:

@@ -271,7 +271,7 @@ async def _open_logs(
     stack.callback(executor.shutdown)
     membership = cluster.member.membership
     disk, health = DataDisk(), cluster.health
-    disk.subscribe(lambda: membership.tell_disk(is_fit=disk.is_fit))
+    disk.changed.subscribe(lambda: membership.tell_disk(is_fit=disk.is_fit))
     disk_watch = DiskWatch(
         disk,
         path=settings.data_dir,
@@ -373,7 +373,7 @@ async def _start_rewriting(
         health=cluster.health,
         executor=data.executor,
     )
-    data.tier.on_suspected(mender.suspect)
+    data.tier.suspected.subscribe(mender.suspect)
     tasks.add(mender.run())
     scrubber = Scrubber(replicas=data.replicas, node_config=cluster.node_config, mender=mender)
     tasks.add(scrubber.run())

@@ -36,6 +36,7 @@ from tidelog_core.back_off import back_off_seconds
 from tidelog_core.config import NodeConfig
 from tidelog_core.errors import StorageError
 from tidelog_core.log.checkpoint import DISK_FULL, OUT_OF_ROOM, write_fully
+from tidelog_core.subscribers import Subscribers
 
 from tidelog_node.node_health import NodeHealth
 
@@ -56,29 +57,25 @@ FULL, FAILED = "disk-full", "disk-failed"
 class DataDisk:
     """The state of the disk. Only ``DiskWatch`` finds out that trouble is over."""
 
-    __slots__ = ("_on_change", "has_failed", "is_full", "left_bytes", "on_low", "on_trouble")
+    __slots__ = ("changed", "has_failed", "is_full", "left_bytes", "low", "trouble")
 
     def __init__(self) -> None:
         self.is_full = False  # read on every append
         self.left_bytes = UNKNOWN_BYTES  # that may be appended before somebody has to look again
         self.has_failed = False
-        self.on_low: Callable[[], None] = lambda: None
-        self.on_trouble: Callable[[str], None] = lambda _: None  # with what was said
-        self._on_change: list[Callable[[], None]] = []
+        self.low = Subscribers[[]]()  # what was left at the last look has been appended
+        self.trouble = Subscribers[str]()  # with what was said
+        self.changed = Subscribers[[]]()  # ``is_fit`` may have changed
 
     @property
     def is_fit(self) -> bool:
         """Whether partitions may be led on this disk as well as on any other."""
         return not (self.is_full or self.has_failed)
 
-    def subscribe(self, callback: Callable[[], None]) -> None:
-        """Call back when ``is_fit`` may have changed."""
-        self._on_change.append(callback)
-
     def note_low(self) -> None:
         """Have somebody look: what was left at the last look has been appended."""
         self.left_bytes = LOW_STEP_BYTES
-        self.on_low()
+        self.low.notify()
 
     def note(self, error: OSError | StorageError) -> bool:
         """Take an error of a file operation. Return whether it says that the disk is full.
@@ -88,10 +85,10 @@ class DataDisk:
         if error.errno in DISK_FULL:
             if not self.is_full:
                 self.change(is_full=True, has_failed=self.has_failed)
-                self.on_trouble(str(error))
+                self.trouble.notify(str(error))
             return True
         if error.errno is not None and error.errno not in OUT_OF_ROOM:
-            self.on_trouble(str(error))
+            self.trouble.notify(str(error))
         return False
 
     def refusal(self) -> StorageError:
@@ -103,8 +100,7 @@ class DataDisk:
         before = (self.is_full, self.has_failed)
         self.is_full, self.has_failed = is_full, has_failed
         if before != (is_full, has_failed):
-            for callback in tuple(self._on_change):
-                callback()
+            self.changed.notify()
 
 
 class _Look(NamedTuple):
@@ -135,9 +131,9 @@ class DiskWatch:
         self._fit_since: float | None = -math.inf  # the loop's time; None: it is not fit
         self._not_before = 0.0  # the loop's time of the next look at a disk in trouble
         self._stir = asyncio.Event()
-        disk.on_trouble = self._on_trouble
-        disk.on_low = self._look_now
-        disk.subscribe(self._on_change)
+        disk.trouble.subscribe(self._on_trouble)
+        disk.low.subscribe(self._look_now)
+        disk.changed.subscribe(self._on_change)
 
     async def run(self) -> None:
         """Look until cancelled."""

@@ -41,21 +41,23 @@ class FollowerFetchers:
         self.node_config = node_config
         self.catch_up = catch_up
         self._fetchers: dict[int, LeaderFetcher] = {}
+        self._unsubscribe: tuple[Callable[[], None], ...] = ()
         self._limits: tuple[Broker, NodeConfig, FollowerLimits] | None = None  # made of the two
 
     def start(self) -> None:
         """Begin to follow what the image says. This node is registered."""
-        self._replicas.on_following = self._assign
-        self._replicas.on_trouble.append(self._on_trouble)
-        self._replicas.on_exchanged.append(self._on_exchanged)
+        self._unsubscribe = (
+            self._replicas.following.subscribe(self._assign),
+            self._replicas.trouble.subscribe(self._on_trouble),
+            self._replicas.exchanged.subscribe(self._on_exchanged),
+        )
         for replica in self._replicas.replicas():
             self._assign(replica)
 
     async def close(self) -> None:
         """Follow nobody any more."""
-        self._replicas.on_following = lambda _: None
-        self._replicas.on_trouble.remove(self._on_trouble)
-        self._replicas.on_exchanged.remove(self._on_exchanged)
+        for unsubscribe in self._unsubscribe:
+            unsubscribe()
         await asyncio.gather(*(fetcher.close() for fetcher in self._fetchers.values()))
 
     def endpoint(self, leader_id: int) -> BrokerEndpoint | None:

@@ -18,6 +18,7 @@ from tidelog_core.metadata.store import Check
 from tidelog_core.replication.election import LeaderElector
 from tidelog_core.replication.lease_clock import Clock, lease_clock_ms
 from tidelog_core.replication.leases import LeaseTimes, OwnLease, PeerLeases
+from tidelog_core.subscribers import Subscribers
 
 from tidelog_node.membership.peer_clocks import PeerClocks
 
@@ -46,7 +47,7 @@ class Membership:
         self._is_disk_fit = True
         self._is_leaving = False
         self._is_started = False
-        self._subscribers: list[Callable[[], None]] = []
+        self._subscribers = Subscribers[[]]()
         self._known: set[int] = set()
         self._dead: frozenset[int] = frozenset()
         self._reading = 0  # grows whenever who is known or dead changes
@@ -89,9 +90,12 @@ class Membership:
         """The other brokers that have been seen at some time and are dead now."""
         return self._dead
 
-    def subscribe(self, callback: Callable[[], None]) -> None:
-        """Call back when a peer dies or comes back, this node serves again, or its disk changes."""
-        self._subscribers.append(callback)
+    def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
+        """Call back when a peer dies or comes back, this node serves again, or its disk changes.
+
+        Returns what unsubscribes.
+        """
+        return self._subscribers.subscribe(callback)
 
     @property
     def is_disk_fit(self) -> bool:
@@ -103,7 +107,7 @@ class Membership:
         self._is_disk_fit = is_fit
         self.elector.is_stepping_down = not is_fit
         self._tell_others()
-        self._tell()
+        self._subscribers.notify()
 
     def tell_leaving(self) -> None:
         """Have the next renewal of the lease tell that others had better lead and write.
@@ -153,7 +157,7 @@ class Membership:
         if dead != self._dead or has_grown:
             self._dead = dead
             self._reading += 1
-            self._tell()
+            self._subscribers.notify()
 
     def on_cluster_read(self, started_ms: float) -> None:
         """Note that the cluster was read by a reading begun at ``started_ms``.
@@ -165,7 +169,7 @@ class Membership:
         could_serve = self.can_serve()
         own.on_cluster_read(started_ms)
         if self.can_serve() and not could_serve:
-            self._tell()
+            self._subscribers.notify()
 
     def _tell_others(self) -> None:
         if self._own is None:
@@ -174,7 +178,3 @@ class Membership:
             self._own.step_down_reason = StepDownReason.DISK
         else:
             self._own.step_down_reason = StepDownReason.DRAINING if self._is_leaving else None
-
-    def _tell(self) -> None:
-        for subscriber in tuple(self._subscribers):
-            subscriber()

@@ -53,7 +53,7 @@ class Standing(Protocol):
     def now_ms(self) -> float:
         """The clock of the leases, which the leader states use too."""
 
-    def subscribe(self, callback: Callable[[], None]) -> None:
+    def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call back when a peer has died or come back, or this node may serve again."""
 
 
@@ -82,8 +82,8 @@ class LeaderWrites:
         self._stir = asyncio.Event()
         self._could_serve = True
         self._has_broken = False  # something must be left now
-        replicas.on_wants_write = self._note
-        replicas.on_trouble.append(self._note_broken)
+        replicas.wants_write.subscribe(self._note)
+        replicas.trouble.subscribe(self._note_broken)
         standing.subscribe(self._note_peers)
 
     def on_changed(self, replicas: Collection[Replica]) -> None:

@@ -16,6 +16,7 @@ from tidelog_core.errors import (
     UnknownTopicOrPartition,
 )
 from tidelog_core.model import TopicPartition
+from tidelog_core.subscribers import Subscribers
 
 from tidelog_node.tier.copier import SegmentSuspected
 from tidelog_node.tier.led_partition import LedPartition
@@ -25,15 +26,14 @@ logger = logging.getLogger(__name__)
 RETRY_DELAY_S_MIN = 1.0
 RETRY_DELAY_S_MAX = 60.0
 
-# Called with a segment's partition, its base offset, and why it could not be copied.
-SuspectedSegment = Callable[[TopicPartition, int, TidelogError], None]
-
 
 class Attempts:
     """For the tasks of one event loop."""
 
     def __init__(self) -> None:
-        self.on_suspected: SuspectedSegment = lambda _, __, ___: None
+        # A segment could not be copied, since its file may be damaged: its partition, its base
+        # offset, and the reason.
+        self.suspected = Subscribers[TopicPartition, int, TidelogError]()
 
     async def run(
         self, led: LedPartition, action: str, work: Callable[[], Awaitable[None]]
@@ -53,7 +53,7 @@ class Attempts:
             self.wait(led)
             led.reset()
             logger.info("tier work waits", extra=trouble_of(led, action, error))
-            self.on_suspected(led.replica.partition, error.base_offset, error)
+            self.suspected.notify(led.replica.partition, error.base_offset, error)
         except TidelogError as error:
             self.wait(led)
             led.reset()

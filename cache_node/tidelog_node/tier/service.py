@@ -29,7 +29,7 @@ from tidelog_core.rewriting.choice import compacted_end
 from tidelog_core.tier.contents import read_tier
 
 from tidelog_node.inspection.inspector import BatchInspector
-from tidelog_node.tier.attempts import Attempts, SuspectedSegment
+from tidelog_node.tier.attempts import Attempts
 from tidelog_node.tier.client import TierClient, WorkerCommand
 from tidelog_node.tier.copier import Copier
 from tidelog_node.tier.copy_loop import CopyLoop
@@ -98,6 +98,7 @@ class TierService:
         )
         self._partitions = TieredPartitions(replicas=replicas, view=view, reader=self._reader)
         self._attempts = Attempts()
+        self.suspected = self._attempts.suspected
         self._copier = Copier(
             store=store,
             client=self.client,
@@ -168,10 +169,6 @@ class TierService:
         await self._swaps.close()
         await self._indexes.close()
         await self.client.close()
-
-    def on_suspected(self, callback: SuspectedSegment) -> None:
-        """Call back with a segment that could not be copied, since its file may be damaged."""
-        self._attempts.on_suspected = callback
 
     def nudge(self) -> None:
         """Look for segments to copy now instead of at the next interval."""

@@ -104,7 +104,7 @@ class LogReopener:
         self._said: set[Replica] = set()  # in trouble, and reported
         self._given_up: set[Replica] = set()  # only a person helps
         self._stir = asyncio.Event()
-        replicas.on_trouble.append(self._note)
+        replicas.trouble.subscribe(self._note)
 
     async def run(self) -> None:
         """Work until cancelled."""

@@ -50,6 +50,7 @@ from tidelog_core.metadata.records import (
 from tidelog_core.metadata.stand_in import is_readable, stand_in
 from tidelog_core.metadata.store import ClusterVersion, Item, ItemKey, MetadataStore
 from tidelog_core.model import TopicPartition
+from tidelog_core.subscribers import Subscribers
 from tidelog_core.turns import Turn
 
 logger = logging.getLogger(__name__)
@@ -150,7 +151,7 @@ class ClusterView:
         self._looked_at = time.monotonic()  # at all that cannot be read
         self._image = ClusterImage()
         self._is_loaded = False
-        self._subscribers: list[Subscriber] = []
+        self._subscribers = Subscribers[ClusterImage, frozenset[str]]()
         self._watchers: list[tuple[str, Watcher]] = []
         self._refreshing = asyncio.Lock()
         self._asked = 0  # refreshes asked for
@@ -165,8 +166,7 @@ class ClusterView:
 
     def subscribe(self, callback: Subscriber) -> Callable[[], None]:
         """Call back after every change, in the refresh that saw it. Returns what unsubscribes."""
-        self._subscribers.append(callback)
-        return lambda: self._subscribers.remove(callback)
+        return self._subscribers.subscribe(callback)
 
     def watch(self, collection_prefix: str, callback: Watcher) -> Callable[[], None]:
         """Call back with changed items of collections that no image shows. Returns the end of it.
@@ -260,9 +260,7 @@ class ClusterView:
         self._is_loaded = True
         self._changed.set()
         self._changed = asyncio.Event()
-        names = _changed_topics(before, after)
-        for subscriber in tuple(self._subscribers):
-            subscriber(after, names)
+        self._subscribers.notify(after, _changed_topics(before, after))
 
     def _to_look_at_again(self, image: ClusterImage) -> frozenset[ItemKey]:
         now = time.monotonic()

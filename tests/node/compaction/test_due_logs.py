@@ -134,7 +134,7 @@ async def test_a_log_that_is_offline_is_looked_at_once_it_is_open_again(tmp_path
 async def test_an_error_of_the_disk_is_reported_as_one_of_the_log(tmp_path: Path) -> None:
     async with cleaning(tmp_path) as one:
         heard: list[str] = []
-        one.node.replicas.disk.on_trouble = heard.append
+        one.node.replicas.disk.trouble.subscribe(heard.append)
         replica = await one.create(**{**COMPACTED, "min.cleanable.dirty.ratio": "0.5"})
         found = one.cleaner._dirtiest()
         assert found is not None

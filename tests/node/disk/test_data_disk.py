@@ -48,7 +48,7 @@ def test_a_disk_without_room_is_full_once_and_until_a_probe_succeeds(
     async def run() -> None:
         async with a_watch(tmp_path) as (disk, watch):
             fitness: list[bool] = []
-            disk.subscribe(lambda: fitness.append(disk.is_fit))
+            disk.changed.subscribe(lambda: fitness.append(disk.is_fit))
             await watch.look()
             assert disk.is_fit
             for _ in range(100):
@@ -162,7 +162,7 @@ async def test_every_append_counts_and_none_is_taken_on_a_full_disk(tmp_path: Pa
     async with led_node(tmp_path) as node:
         replica, disk = await node.create_topic(), node.replicas.disk
         lows: list[int] = []
-        disk.on_low = lambda: lows.append(disk.left_bytes)
+        disk.low.subscribe(lambda: lows.append(disk.left_bytes))
         disk.left_bytes = 10
         replica.append(bytearray(a_batch(b"x" * 100)))
         assert lows == [data_disk.LOW_STEP_BYTES]

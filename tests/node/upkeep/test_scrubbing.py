@@ -74,7 +74,7 @@ def test_a_segment_that_the_disk_does_not_give_does_not_end_the_scrubbing(
         async with led_node(tmp_path) as node:
             await node.create_topic()
             replica, troubles = node.replica(), list[str]()
-            node.replicas.disk.on_trouble = troubles.append
+            node.replicas.disk.trouble.subscribe(troubles.append)
             replica.append(bytearray(a_batch(b"x")))
             replica.log.roll()
             segment = min(replica.log.directory.glob("*.log"))
