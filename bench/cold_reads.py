@@ -52,7 +52,8 @@ from tidelog_core.records.batch import iter_headers
 from bench import s3_shape
 from bench.process import Node, running_node
 from bench.s3_shape import Shape, ShapedServer
-from tests.support.wire_client import WireClient, a_batch, frame
+from tests.support.batches import batch_of
+from tests.support.wire_client import WireClient, frame
 from tools import ministack
 
 RECORD_SIZE_BYTES = 1024
@@ -393,7 +394,7 @@ def _load(arguments: list[str]) -> Iterator[None]:
 def _fetch_latencies_ms(node: Node) -> list[float]:
     """Write a record and fetch it, again and again; return how long each fetch took."""
     found = []
-    batch = a_batch(b"x" * RECORD_SIZE_BYTES)
+    batch = batch_of(b"x" * RECORD_SIZE_BYTES)
     with WireClient(node.port) as client:
         for _ in range(TAIL_ROUNDS):
             offset = client.produce(TAIL, batch).base_offset

@@ -31,7 +31,8 @@ from tidelog_core.metadata.store import ItemKey
 
 from bench.day import units
 from bench.process import Node, running_node
-from tests.support.wire_client import WireClient, a_batch, frame, produce_body
+from tests.support.batches import batch_of
+from tests.support.wire_client import WireClient, frame, produce_body
 
 GROUP, TOPIC, OTHER_TOPIC = "many", "assigned", "other"
 SHARD_COUNT = 50  # offsets.topic.num.partitions
@@ -180,7 +181,7 @@ def _percentile_ms(ordered: list[float], share: float) -> float:
 def _probe(port: int, pipe: Connection) -> None:
     """Send a record every interval until stopped; answer with the latencies, seconds."""
     latencies: list[float] = []
-    request = frame(0, 8, 1, produce_body(OTHER_TOPIC, a_batch(b"x"), acks=1), tags=b"")
+    request = frame(0, 8, 1, produce_body(OTHER_TOPIC, batch_of(b"x"), acks=1), tags=b"")
     with WireClient(port) as client:
         due = time.perf_counter()
         while not pipe.poll():

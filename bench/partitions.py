@@ -29,15 +29,9 @@ from kio.schema.metadata.v9 import request as metadata
 from kio.schema.produce.v8 import request as produce
 from tidelog_core.wire_messages import build
 
+from tests.support.batches import batch_of
 from tests.support.node_process import NodeProcess
-from tests.support.wire_client import (
-    WireClient,
-    a_batch,
-    api_versions_request,
-    encode,
-    frame,
-    milliseconds,
-)
+from tests.support.wire_client import WireClient, api_versions_request, encode, frame, milliseconds
 
 COUNTS = (1, 100, 1_000, 10_000)
 TOPIC_PARTITIONS_MAX = 1_000
@@ -77,7 +71,7 @@ def _measure(folder: Path, count: int) -> Figures:
         node.start()
         figures |= _created(node, topics)
         with _client(node) as client:
-            _produce_everywhere(client, topics, a_batch(b"x" * 100))
+            _produce_everywhere(client, topics, batch_of(b"x" * 100))
             _fill_busy(client, count)
         figures |= _footprint(node, "filled")
         figures |= _stopped(node)
@@ -89,7 +83,7 @@ def _measure(folder: Path, count: int) -> Figures:
         figures |= _footprint(node, "read")
         figures["idle_cpu_ms_per_s"] = _idle(node)
         with _client(node) as client:
-            _produce_everywhere(client, topics, a_batch(b"y" * 100))
+            _produce_everywhere(client, topics, batch_of(b"y" * 100))
         node.kill()
         figures |= _started(node, topics, "kill")
         figures |= _footprint(node, "recovered")
@@ -130,7 +124,7 @@ def _started(node: NodeProcess, topics: dict[str, int], after: str) -> Figures:
     node.spawn()
     last = list(topics)[-1]
     with _client(node) as client:
-        answer = client.produce(last, a_batch(b"first"), partition=topics[last] - 1)
+        answer = client.produce(last, batch_of(b"first"), partition=topics[last] - 1)
         if answer.error_code is not ErrorCode.none:
             raise RuntimeError(f"not acknowledged: {answer}")
         return {
@@ -239,7 +233,7 @@ def _produce_everywhere(client: WireClient, topics: dict[str, int], batch: bytes
 
 def _fill_busy(client: WireClient, count: int) -> None:
     """Bring the busy partitions, spread over all, to about a megabyte."""
-    batch = a_batch(*[random.randbytes(BUSY_RECORD_SIZE_BYTES)] * BUSY_RECORDS_A_BATCH)
+    batch = batch_of(*[random.randbytes(BUSY_RECORD_SIZE_BYTES)] * BUSY_RECORDS_A_BATCH)
     for index in range(0, count, max(1, count // BUSY_COUNT)):
         name, number = f"t{index // TOPIC_PARTITIONS_MAX}", index % TOPIC_PARTITIONS_MAX
         for _ in range(BUSY_RECORD_COUNT // BUSY_RECORDS_A_BATCH):

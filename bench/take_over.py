@@ -26,12 +26,13 @@ from kio.schema.produce.v8 import request as produce
 from tidelog_core.wire_messages import build
 
 from bench.stores import MeasuredStore, store_named
+from tests.support.batches import batch_of
 from tests.support.replicated_cluster import (
     ReplicatedCluster,
     eventually,
     replicated_cluster,
 )
-from tests.support.wire_client import WireClient, a_batch, milliseconds
+from tests.support.wire_client import WireClient, milliseconds
 
 RETRY_SECONDS = 0.02
 SECONDS_MAX = 60.0
@@ -166,7 +167,7 @@ def _kill_leader(cluster: ReplicatedCluster, preferred: int) -> dict[str, float]
 def _acknowledged(client: WireClient, partitions: Iterable[int]) -> set[int]:
     """Produce a record to each and return those that acknowledge it."""
     data = [
-        build(produce.PartitionProduceData, index=index, records=a_batch(b"x"))
+        build(produce.PartitionProduceData, index=index, records=batch_of(b"x"))
         for index in sorted(partitions)
     ]
     topic = build(produce.TopicProduceData, name="t", partition_data=tuple(data))

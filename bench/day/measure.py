@@ -27,7 +27,7 @@ from bench.day.measure_world import (
     NOW_MS,
     OFFSET_FIRST,
     RECORDS_PER_SEGMENT,
-    World,
+    MeasuredCluster,
     identity,
 )
 from bench.day.meter import MeteredObjects, MeteredStore
@@ -72,7 +72,7 @@ async def _measure(folder: Path) -> dict[str, Cost]:
     store = MeteredStore(SqliteMetadataStore(folder / "metadata.db"))
     objects = MeteredObjects(FolderObjectStore(folder / "objects"), store.usage)
     try:
-        world = World(store, objects, folder)
+        world = MeasuredCluster(store, objects, folder)
         await world.found()
         brokers, clients = Brokers(world), Clients(world)
         await brokers.leases()

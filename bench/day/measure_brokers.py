@@ -29,16 +29,16 @@ from bench.day.measure_world import (
     LEADER,
     PEERS,
     THIRD,
-    Clock,
-    World,
+    MeasuredCluster,
     identity,
 )
+from tests.support.clock import Clock
 
 
 class Brokers:
     """Measures leases, polls, ISRs and elections."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: MeasuredCluster) -> None:
         self._world = world
 
     async def leases(self) -> None:

@@ -21,7 +21,7 @@ from bench.day.measure_world import (
     NOW_MS,
     OFFSET_FIRST,
     TOPIC,
-    World,
+    MeasuredCluster,
     identity,
 )
 
@@ -29,7 +29,7 @@ from bench.day.measure_world import (
 class Clients:
     """Measures groups, transactions and producers."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: MeasuredCluster) -> None:
         self._world = world
 
     async def offsets(self) -> None:

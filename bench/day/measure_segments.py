@@ -42,7 +42,7 @@ from bench.day.measure_world import (
     RECORDS_PER_SEGMENT,
     SEGMENTS,
     TOPIC,
-    World,
+    MeasuredCluster,
     identity,
 )
 
@@ -50,7 +50,7 @@ from bench.day.measure_world import (
 class Segments:
     """Measures tiering, retention and scrubs."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: MeasuredCluster) -> None:
         self._world = world
 
     async def run(self) -> None:
@@ -191,7 +191,7 @@ class Segments:
             ClusterReader(self._world.store, NodeConfig()),
             keys=[key],
             is_scheduled=False,
-            clock_ms=lambda: int(self._world.wall.now_ms),
+            clock_ms=self._world.wall,
             may_expire=lambda: True,
             limit=TimeLimit(_Unlimited()),
         )
@@ -203,7 +203,7 @@ class Segments:
             self._world.objects,
             ClusterReader(self._world.store, NodeConfig()),
             settings=parse_scrub_settings({}),
-            clock_ms=lambda: int(self._world.wall.now_ms),
+            clock_ms=self._world.wall,
             limit=TimeLimit(_Unlimited()),
         )
 

@@ -15,6 +15,7 @@ from tidelog_core.metadata.records import Broker, Cluster, Partition, Topic
 
 from bench.day.meter import MeteredObjects, MeteredStore, Usage
 from bench.day.operations import Cost
+from tests.support.clock import Clock
 
 CLUSTER = "0123456789abcdefghij01"  # as long as Kafka's ids
 TOPIC = "orders-by-customer-v2"
@@ -31,17 +32,7 @@ GROUP_MEMBERS, MEMBER_PARTITIONS = 15, 4
 SEGMENTS = 20
 
 
-class Clock:
-    """Stands still until it is moved."""
-
-    def __init__(self, now_ms: float) -> None:
-        self.now_ms = now_ms
-
-    def __call__(self) -> float:
-        return self.now_ms
-
-
-class World:
+class MeasuredCluster:
     """One cluster, and what has been measured on it."""
 
     def __init__(self, store: MeteredStore, objects: MeteredObjects, folder: Path) -> None:

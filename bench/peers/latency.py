@@ -22,7 +22,8 @@ from bench.peers.cores import pinned_to
 from bench.peers.figures import Case
 from bench.peers.frames import Frames
 from bench.peers.peer import Peer
-from tests.support.wire_client import a_batch, fetch_body, frame, produce_body
+from tests.support.batches import batch_of
+from tests.support.wire_client import fetch_body, frame, produce_body
 from tools.ports import free_port
 from tools.server_process import running
 
@@ -99,7 +100,7 @@ def _paced(port: int, topic: str, batch_records: int, tick_count: int) -> Iterat
 
     Raises ``RuntimeError`` where the server refuses something or stays behind for too long.
     """
-    batch = a_batch(*[b"v" * RECORD_SIZE_BYTES] * batch_records)
+    batch = batch_of(*[b"v" * RECORD_SIZE_BYTES] * batch_records)
     body = produce_body(topic, batch)
     request = frame(*topics.PRODUCE, 1, body, tags=b"")
     with _connect(port) as producer, _connect(port) as consumer:

@@ -15,7 +15,8 @@ from tidelog_core.wire_messages import build
 
 from bench.peers.peer import Peer
 from bench.process import Node
-from tests.support.wire_client import WireClient, a_batch, encode, frame, milliseconds, produce_body
+from tests.support.batches import batch_of
+from tests.support.wire_client import WireClient, encode, frame, milliseconds, produce_body
 
 _SECONDS_MAX = 150.0  # for one request: some create thousands of partitions at a leisurely pace
 _RETRY_SECONDS = 0.005
@@ -76,7 +77,7 @@ def await_partitions(node: Node, name: str, partition_count: int) -> None:
 def produce_until_acknowledged(node: Node, topic: str, partition: int = 0) -> float:
     """Return the seconds from the start of the process to the first record it acknowledges."""
     deadline = time.perf_counter() + _SECONDS_MAX
-    batch = a_batch(b"first")
+    batch = batch_of(b"first")
     with _patient_client(node) as client:
         while client.produce(topic, batch, partition=partition).error_code:
             if time.perf_counter() > deadline:
@@ -87,7 +88,7 @@ def produce_until_acknowledged(node: Node, topic: str, partition: int = 0) -> fl
 
 def produce_to_each(node: Node, topic: str, partition_count: int) -> None:
     """Produce a record to every partition. Raises ``RuntimeError`` where one is refused."""
-    batch = a_batch(b"first")
+    batch = batch_of(b"first")
     with _patient_client(node) as client:
         for start in range(0, partition_count, _IN_FLIGHT):
             some = range(start, min(start + _IN_FLIGHT, partition_count))

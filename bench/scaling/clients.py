@@ -23,9 +23,9 @@ from bench.scaling.workload import (
     commit_frame,
     is_coordinator_late,
 )
+from tests.support.batches import batch_of
 from tests.support.wire_client import (
     WireClient,
-    a_batch,
     api_versions_request,
     fetch_body,
     frame,
@@ -108,7 +108,7 @@ class ClientIds:
 
     def grow(self, cluster: Cluster, count: int) -> None:
         """Send for those that are missing, over one connection."""
-        body = produce_body(HOT, a_batch(RECORD))
+        body = produce_body(HOT, batch_of(RECORD))
         with cluster.client(cluster.await_record()) as client:
             for start in range(self._count, count, _AT_ONCE):
                 numbers = range(start, min(start + _AT_ONCE, count))

@@ -15,7 +15,8 @@ from bench.peers.cores import pinned_to
 from bench.process import Node
 from bench.scaling.brokers import Server, Units, store_url
 from bench.usage import process_tree, rss_megabytes
-from tests.support.wire_client import WireClient, a_batch, milliseconds
+from tests.support.batches import batch_of
+from tests.support.wire_client import WireClient, milliseconds
 
 HOT = "hot"
 CALL_SECONDS_MAX = 120.0
@@ -124,7 +125,7 @@ class Cluster:
         """Return who leads the partition, by port, once it has acknowledged a record (acks=all)."""
 
         def leads(client: WireClient) -> bool:
-            answer = client.produce(topic, a_batch(b"first"), partition=partition, acks=-1)
+            answer = client.produce(topic, batch_of(b"first"), partition=partition, acks=-1)
             return not answer.error_code
 
         return self._until(leads, f"{topic} takes records")

@@ -11,7 +11,8 @@ from tidelog_core.wire_messages import build
 from bench.peers.topics import PRODUCE
 from bench.scaling.cluster import CALL_SECONDS_MAX, HOT, Cluster
 from bench.scaling.workload import produce_error, produced
-from tests.support.wire_client import WireClient, a_batch, frame, produce_body
+from tests.support.batches import batch_of
+from tests.support.wire_client import WireClient, frame, produce_body
 
 SEGMENT_SIZE_BYTES = 16_384
 TOPIC_PARTITIONS_MAX = 1_000
@@ -69,7 +70,7 @@ class LocalSegments:
 
     def grow(self, cluster: Cluster, count: int) -> None:
         """Append a batch for each, of which two do not fit into a segment."""
-        batch = a_batch(b"x" * (SEGMENT_SIZE_BYTES - 1_000))
+        batch = batch_of(b"x" * (SEGMENT_SIZE_BYTES - 1_000))
         request = frame(*PRODUCE, 1, produce_body(HOT, batch), tags=b"")
         with cluster.client(cluster.await_record()) as client:
             for _ in range(self._count, count):
@@ -94,7 +95,7 @@ def _fill(cluster: Cluster, sizes: Mapping[str, int]) -> None:
 
 def _refused(client: WireClient, partitions: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
     """Produce to each of them, some at a time; return those that this broker does not lead."""
-    batch = a_batch(b"first")
+    batch = batch_of(b"first")
     refused = []
     for start in range(0, len(partitions), _IN_FLIGHT):
         some = partitions[start : start + _IN_FLIGHT]

@@ -10,7 +10,8 @@ import struct
 from bench.peers.topics import PRODUCE, await_partitions
 from bench.scaling.cluster import Cluster
 from bench.scaling.workload import FETCH, RECORD, Latencies, produced, repeat
-from tests.support.wire_client import a_batch, frame, produce_body
+from tests.support.batches import batch_of
+from tests.support.wire_client import frame, produce_body
 
 POLL_MS = 30_000
 _SIZE_BYTES_MAX = 50 << 20
@@ -43,7 +44,7 @@ class PolledPartitions:
     def run(self, cluster: Cluster, count: int) -> Latencies:
         """Deliver records to the first partition of the newest topic, one after the other."""
         hot = list(self._sizes)[-1]
-        produce = frame(*PRODUCE, 1, produce_body(hot, a_batch(RECORD)), tags=b"")
+        produce = frame(*PRODUCE, 1, produce_body(hot, batch_of(RECORD)), tags=b"")
         with cluster.client() as producer, cluster.client() as consumer:
             self._ends[hot] = produced(producer, produce, hot) + 1
             partition_count = sum(self._sizes.values())

@@ -10,7 +10,8 @@ from tidelog_core.wire_messages import build
 from bench.peers.topics import PRODUCE, check_produced
 from bench.scaling.cluster import HOT, Cluster
 from bench.scaling.workload import RECORD
-from tests.support.wire_client import WireClient, a_batch, frame, milliseconds, produce_body
+from tests.support.batches import batch_of
+from tests.support.wire_client import WireClient, frame, milliseconds, produce_body
 
 PRODUCER_ID_FIRST = 1_000_000
 TRANSACTION_MS = 900_000  # transaction.max.timeout.ms: none ends while it is measured
@@ -58,7 +59,7 @@ class OpenTransactions:
 
 def _first_batch(producer_id: int) -> bytes:
     """Return the request with a producer's first batch."""
-    batch = a_batch(RECORD, producer_id=producer_id, producer_epoch=0, base_sequence=0)
+    batch = batch_of(RECORD, producer=(producer_id, 0, 0))
     return frame(*PRODUCE, 1, produce_body(HOT, batch, acks=-1), tags=b"")
 
 
@@ -86,11 +87,9 @@ def _begin(client: WireClient, transactional_id: str) -> None:
     )
     [result] = added.results_by_topic_v3_and_below[0].results_by_partition
     _require_none(result.partition_error_code, "a partition was not added")
-    batch = a_batch(
+    batch = batch_of(
         RECORD,
-        producer_id=producer.producer_id,
-        producer_epoch=producer.producer_epoch,
-        base_sequence=0,
+        producer=(producer.producer_id, producer.producer_epoch, 0),
         is_transactional=True,
     )
     body = _transactional_body(transactional_id, batch)

@@ -33,7 +33,8 @@ from tidelog_core.tier.planning import finished_segments, tiered_end_offset
 from bench.peers.topics import PRODUCE
 from bench.scaling.cluster import HOT, Cluster
 from bench.scaling.workload import Latencies, produced, repeat
-from tests.support.wire_client import a_batch, frame, produce_body
+from tests.support.batches import batch_of
+from tests.support.wire_client import frame, produce_body
 
 SEGMENT_SIZE_BYTES = 65_536
 TIERED_SETTINGS = {
@@ -77,7 +78,7 @@ class TieredSegments:
 
     def run(self, cluster: Cluster, count: int) -> Latencies:
         """Write segments and wait until they are copied; a two hundredth of ``count`` times."""
-        batch = a_batch(*[b"x" * 1_000] * 40)  # two do not fit into a segment
+        batch = batch_of(*[b"x" * 1_000] * 40)  # two do not fit into a segment
         request = frame(*PRODUCE, 1, produce_body(HOT, batch), tags=b"")
         with cluster.client(cluster.await_record()) as client:
 

@@ -12,14 +12,8 @@ from tidelog_core.wire_messages import build
 
 from bench.peers.topics import PRODUCE
 from bench.scaling.cluster import HOT, Cluster
-from tests.support.wire_client import (
-    WireClient,
-    a_batch,
-    encode,
-    fetch_body,
-    frame,
-    produce_body,
-)
+from tests.support.batches import batch_of
+from tests.support.wire_client import WireClient, encode, fetch_body, frame, produce_body
 
 RECORD = b"v" * 100
 COMMITTER = "committer"
@@ -61,7 +55,7 @@ class ProduceAndFetch:
 
     def run(self, cluster: Cluster, count: int) -> Latencies:
         """Carry them out on one connection."""
-        produce = frame(*PRODUCE, 1, produce_body(HOT, a_batch(RECORD), acks=-1), tags=b"")
+        produce = frame(*PRODUCE, 1, produce_body(HOT, batch_of(RECORD), acks=-1), tags=b"")
         with cluster.client(cluster.await_record()) as client:
 
             def some() -> None:

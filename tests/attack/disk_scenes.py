@@ -16,9 +16,10 @@ from confluent_kafka import Consumer, TopicPartition
 
 from tests.attack.arena import TOPIC, Arena
 from tests.attack.scene import AttackSucceeded
+from tests.support.batches import batch_of
 from tests.support.node_process import NodeProcess
 from tests.support.waiting import eventually
-from tests.support.wire_client import WireClient, a_batch
+from tests.support.wire_client import WireClient
 
 ALL = {1, 2, 3}
 BATCH_COUNT = 60
@@ -124,7 +125,7 @@ def _is_led_and_writable(arena: Arena, partition: int) -> bool:
 
 
 def _takes_records(client: WireClient, partition: int = 0) -> bool:
-    answer = client.produce(TOPIC, a_batch(b"attack"), partition=partition, acks=-1)
+    answer = client.produce(TOPIC, batch_of(b"attack"), partition=partition, acks=-1)
     return bool(answer.error_code.value == 0)
 
 
@@ -179,7 +180,7 @@ def _fill(arena: Arena, topic: str) -> NodeProcess:
     node = arena.cluster.node_leading(topic)
     with WireClient(node.port) as client:
         for _ in range(BATCH_COUNT):
-            answer = client.produce(topic, a_batch(os.urandom(BATCH_BYTES)), acks=-1)
+            answer = client.produce(topic, batch_of(os.urandom(BATCH_BYTES)), acks=-1)
             assert answer.error_code.value == 0, answer
     return node
 

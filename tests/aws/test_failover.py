@@ -10,9 +10,10 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kio.schema.errors import ErrorCode
 
 from tests.aws.test_dynamodb_store import new_table
+from tests.support.batches import batch_of
 from tests.support.replicated_cluster import replicated_cluster
 from tests.support.stalling_node import STALL_SECONDS, StallingNode
-from tests.support.wire_client import WireClient, a_batch
+from tests.support.wire_client import WireClient
 
 PARTITIONS = 6
 
@@ -36,7 +37,7 @@ def test_a_killed_leaders_partitions_take_writes_again_within_3_seconds(
                 assert time.monotonic() - killed < 10, missing
                 for partition in sorted(missing):
                     for client in (two, three):
-                        answer = client.produce("t", a_batch(b"x"), partition=partition)
+                        answer = client.produce("t", batch_of(b"x"), partition=partition)
                         if answer.error_code is ErrorCode.none:
                             missing.discard(partition)
                             break
@@ -67,8 +68,8 @@ def test_a_node_whose_loop_is_busy_for_a_lease_keeps_it(
     with busy as node, WireClient(node.port) as client:
         admin = AdminClient({"bootstrap.servers": node.address})
         admin.create_topics([NewTopic("t", 1, 1)])["t"].result(20)
-        assert client.produce("t", a_batch(b"before")).error_code is ErrorCode.none
+        assert client.produce("t", batch_of(b"before")).error_code is ErrorCode.none
         node.stall()
         time.sleep(0.1)
-        assert client.produce("t", a_batch(b"while")).error_code is ErrorCode.none
+        assert client.produce("t", batch_of(b"while")).error_code is ErrorCode.none
         assert "fenced" not in node.log

@@ -19,12 +19,12 @@ from tidelog_functions.scrub.handler import handle as scrub
 
 from tests.aws.buckets import make_bucket
 from tests.functions.retention.test_interleavings import DELAY_MS, Drama, prepare
-from tests.support.function_world import DAY_MS, Steps, World
+from tests.support.function_world import DAY_MS, FunctionWorld, Steps
 from tests.support.watched_stores import Fault, Process
 
 BUCKET = "tidelog-functions"
 
-Deployed = Callable[[], AbstractAsyncContextManager[World]]
+Deployed = Callable[[], AbstractAsyncContextManager[FunctionWorld]]
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def deployed(
     make_bucket(ministack_endpoint, BUCKET)
 
     @asynccontextmanager
-    async def opened() -> AsyncIterator[World]:
+    async def opened() -> AsyncIterator[FunctionWorld]:
         table, prefix = f"tidelog-{uuid.uuid4().hex}", f"{uuid.uuid4().hex}/nested"
         place = f"region=us-east-1&endpoint={dynamodb_local_endpoint}"
         monkeypatch.setenv("AWS_ENDPOINT_URL", ministack_endpoint)
@@ -48,7 +48,7 @@ def deployed(
         objects = S3ObjectStore(BUCKET, prefix=prefix, endpoint=ministack_endpoint)
         try:
             await store.create_table()
-            world = World(store, objects)
+            world = FunctionWorld(store, objects)
             await world.start()
             yield world
         finally:

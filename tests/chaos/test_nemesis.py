@@ -14,7 +14,7 @@ from tests.chaos.nemesis import Nemesis
 from tests.chaos.plan import FaultKind, PlannedFault
 
 
-class Clock:
+class SleepClock:
     """Time that passes when somebody sleeps."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,7 +32,7 @@ class Clock:
 class Recorder:
     """Takes faults as ``Faults`` does and notes when; ending one takes ``slowness_s`` more."""
 
-    def __init__(self, clock: Clock, slowness_s: float = 0.0) -> None:
+    def __init__(self, clock: SleepClock, slowness_s: float = 0.0) -> None:
         self.on: set[int] = set()
         self.begun_s: list[float] = []
         self._clock = clock
@@ -63,7 +63,7 @@ def lock(
 
 def run(
     recorder: Recorder,
-    clock: Clock,
+    clock: SleepClock,
     *lanes: Sequence[PlannedFault],
     leaves_nothing_out: bool = False,
 ) -> list[Fault]:
@@ -80,7 +80,7 @@ def run(
 
 
 def test_faults_come_as_planned(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = Clock(monkeypatch)
+    clock = SleepClock(monkeypatch)
     recorder = Recorder(clock)
     assert len(run(recorder, clock, [lock(1), lock(4), lock(9)])) == 3
     assert recorder.begun_s == [1, 4, 9]
@@ -89,7 +89,7 @@ def test_faults_come_as_planned(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_lane_that_falls_behind_keeps_its_pauses_and_its_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    clock = Clock(monkeypatch)
+    clock = SleepClock(monkeypatch)
     recorder = Recorder(clock, slowness_s=5)
     # Each takes six seconds instead of one; two seconds of pause are planned between them.
     assert len(run(recorder, clock, [lock(1 + 3 * n) for n in range(10)])) == 4
@@ -99,7 +99,7 @@ def test_a_lane_that_falls_behind_keeps_its_pauses_and_its_end(
 def test_a_lane_that_must_do_everything_falls_behind_and_does_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    clock = Clock(monkeypatch)
+    clock = SleepClock(monkeypatch)
     recorder = Recorder(clock, slowness_s=50)
     lane = [lock(1 + 3 * n) for n in range(10)]
     assert len(run(recorder, clock, lane, leaves_nothing_out=True)) == 10
@@ -107,7 +107,7 @@ def test_a_lane_that_must_do_everything_falls_behind_and_does_it(
 
 
 def test_what_is_on_is_ended_when_another_lane_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = Clock(monkeypatch)
+    clock = SleepClock(monkeypatch)
     recorder = Recorder(clock)
     with pytest.raises(ExceptionGroup):
         run(recorder, clock, [lock(1, 50)], [lock(2, kind=FaultKind.RESTART)])

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
-from tidelog_core.records.batch import Record, build_batch
 from tidelog_core.records.control import (
     ControlType,
     EndTransactionMarker,
@@ -14,19 +14,13 @@ from tidelog_core.records.control import (
 from tests.chaos.checker import Kind
 from tests.chaos.history import FinalLog, Resent
 from tests.chaos.stored import StoredLog, compare_stored, find_resent, parse_log, read_local_log
+from tests.support.batches import batch_of
 
 
-def batch(
-    base_offset: int, *values: str, epoch: int = 0, producer: tuple[int, int] = (-1, -1)
-) -> bytes:
-    records = [Record(base_offset + i, 1, None, v.encode(), ()) for i, v in enumerate(values)]
-    return build_batch(
-        records,
-        base_offset=base_offset,
-        leader_epoch=epoch,
-        producer_id=producer[0],
-        producer_epoch=producer[1],
-    )
+def stored(base_offset: int, *values: str, epoch: int = 0, **fields: Any) -> bytes:
+    """Return a batch as a node has it, the same bytes at each call."""
+    content = [value.encode() for value in values]
+    return batch_of(*content, timestamp_ms=1, base_offset=base_offset, leader_epoch=epoch, **fields)
 
 
 def final(*values: str) -> FinalLog:
@@ -41,7 +35,7 @@ def kinds(log: FinalLog, replicas: list[StoredLog], tier: list[StoredLog]) -> li
     return [anomaly.kind for anomaly in compare_stored(log, replicas, tier)]
 
 
-ONE, TWO = batch(0, "a", "b"), batch(2, "c")
+ONE, TWO = stored(0, "a", "b"), stored(2, "c")
 
 
 def test_replicas_with_the_same_bytes_agree() -> None:
@@ -49,18 +43,18 @@ def test_replicas_with_the_same_bytes_agree() -> None:
 
 
 def test_a_batch_with_other_bytes_is_a_divergence() -> None:
-    other = batch(2, "c", epoch=1)
+    other = stored(2, "c", epoch=1)
     found = kinds(final("a", "b", "c"), [node(1, ONE, TWO), node(2, ONE, other)], [])
     assert found == [Kind.DIVERGENCE]
 
 
 def test_records_batched_otherwise_are_a_divergence() -> None:
-    split = node(2, batch(0, "a"), batch(1, "b"))
+    split = node(2, stored(0, "a"), stored(1, "b"))
     assert kinds(final("a", "b"), [node(1, ONE), split], []) == [Kind.DIVERGENCE]
 
 
 def test_replicas_may_differ_past_the_high_watermark() -> None:
-    assert kinds(final("a", "b"), [node(1, ONE, TWO), node(2, ONE, batch(2, "x"))], []) == []
+    assert kinds(final("a", "b"), [node(1, ONE, TWO), node(2, ONE, stored(2, "x"))], []) == []
     assert kinds(final("a", "b"), [node(1, ONE, TWO), node(2, ONE)], []) == []
 
 
@@ -81,7 +75,7 @@ def test_a_replica_whose_start_is_in_the_tier_agrees() -> None:
 
 
 def test_a_tiered_segment_with_other_bytes_differs() -> None:
-    segment = parse_log("segment", batch(0, "a", "x"))
+    segment = parse_log("segment", stored(0, "a", "x"))
     found = kinds(final("a", "b", "c"), [node(1, ONE, TWO)], [segment])
     assert Kind.TIER_DIFFERS in found
 
@@ -99,13 +93,13 @@ def test_what_was_served_is_what_is_stored() -> None:
 
 
 def test_a_value_of_two_epochs_of_its_producer_was_sent_again() -> None:
-    first, again = batch(0, "a", producer=(7, 0)), batch(1, "a", producer=(7, 1))
+    first, again = stored(0, "a", producer=(7, 0, -1)), stored(1, "a", producer=(7, 1, -1))
     log = final("a", "a")
     assert find_resent(log, [node(1, first, again), node(2, first)]) == [Resent("t", 0, "a")]
     assert find_resent(log, [node(1, first), node(2, first)]) == []
-    within = batch(1, "a", producer=(7, 0))
+    within = stored(1, "a", producer=(7, 0, -1))
     assert find_resent(log, [node(1, first, within)]) == []
-    of_another = batch(1, "a", producer=(8, 1))
+    of_another = stored(1, "a", producer=(8, 1, -1))
     assert find_resent(log, [node(1, first, of_another)]) == []
 
 

@@ -7,10 +7,11 @@ from pathlib import Path
 from confluent_kafka.admin import AdminClient, NewTopic
 from kio.schema.errors import ErrorCode
 
+from tests.support.batches import batch_of
 from tests.support.command import called
 from tests.support.node_process import NodeProcess
 from tests.support.waiting import eventually
-from tests.support.wire_client import WireClient, a_batch
+from tests.support.wire_client import WireClient
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
@@ -26,7 +27,7 @@ def fetched(node: NodeProcess, offset: int) -> ErrorCode:
 def produced(node: NodeProcess) -> int:
     """Return the offset that a batch of ten records was given, -1 where it was refused."""
     with WireClient(node.port) as client:
-        answer = client.produce("t", a_batch(*[b"x" * 100] * 10))
+        answer = client.produce("t", batch_of(*[b"x" * 100] * 10))
         return int(answer.base_offset) if answer.error_code is ErrorCode.none else -1
 
 

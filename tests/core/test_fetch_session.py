@@ -13,26 +13,19 @@ from tidelog_core.fetch_session import (
     FetchPlan,
 )
 
+from tests.support.clock import Clock
+
 NONE = ErrorCode.none
 Fetch = FetchPlan[str, int]
 Answer = tuple[ErrorCode, int, list[str]]
 """Error, session id, the partitions answered."""
 
 
-class Clock:
-    """The time, as a test sets it."""
-
-    def __init__(self) -> None:
-        self.now_s = 0.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
 def a_session(
-    *, new_max: int = 100, named_max: int = 100, clock_s: Clock | None = None
+    *, new_max: int = 100, named_max: int = 100, clock: Clock | None = None
 ) -> FetcherSession[str, int]:
-    return FetcherSession(new_max=new_max, named_max=named_max, clock_s=clock_s or Clock())
+    time = clock or Clock()
+    return FetcherSession(new_max=new_max, named_max=named_max, clock_s=lambda: time.now_ms / 1000)
 
 
 class Kept:
@@ -282,7 +275,7 @@ def test_a_node_that_lets_no_session_grow_is_told_everything_at_once() -> None:
 def test_a_session_that_cannot_grow_to_all_is_not_asked_for_before_there_may_be_room() -> None:
     """Or the same part of it would be opened again and again, and none grows."""
     clock = Clock()
-    session = a_session(new_max=1, named_max=2, clock_s=clock)
+    session = a_session(new_max=1, named_max=2, clock=clock)
     node = ModelNode(Random(1))
     for key in "abc":
         session.want(key, 0)
@@ -296,7 +289,7 @@ def test_a_session_that_cannot_grow_to_all_is_not_asked_for_before_there_may_be_
         ["c", "a"],
         ["b", "c"],
     ]
-    clock.now_s += GROWTH_RETRY_SECONDS
+    clock.now_ms += int(GROWTH_RETRY_SECONDS * 1000)
     assert exchange(session, node).session_epoch == 0
     assert session.is_established
 

@@ -33,7 +33,7 @@ from tidelog_node.replica import Replica
 from tests.support.docs_reader import SCRIPT, only, read_all, reader, run
 from tests.support.node_process import NodeProcess
 from tests.support.tier_node import running_node
-from tests.support.tier_segments import TOPIC_ID, batch, write_source
+from tests.support.tier_segments import TOPIC_ID, numbered_batch, write_source
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 RECORDS_PER_CODEC = 60
@@ -234,7 +234,7 @@ def put_segment(
     end_offset = bases[-1] + 10 if end_offset is None else end_offset
     source = write_source(
         sources,
-        [batch(base, value_size=value_size) for base in bases],
+        [numbered_batch(base, value_size=value_size) for base in bases],
         base_offset=bases[0],
         end_offset=end_offset,
         previous_hash=previous,

@@ -5,10 +5,11 @@ from __future__ import annotations
 import struct
 import time
 import zlib
+from typing import Any
 
 from crc32c import crc32c
-from tidelog_core.records.batch import CompressionType, build_batch
-from tidelog_core.records.record import Record
+
+from tests.support.batches import batch_of
 
 NOW_MS = time.time_ns() // 1_000_000
 # Field -> (position, layout) in the header of a batch.
@@ -29,30 +30,9 @@ FIELDS = {
 CRC_FROM = 21
 
 
-def batch(
-    *values: bytes | None,
-    key: bytes | None = None,
-    timestamp_ms: int = NOW_MS,
-    compression: CompressionType = CompressionType.NONE,
-    producer: tuple[int, int, int] = (-1, -1, -1),
-    is_transactional: bool = False,
-) -> bytes:
-    """Return a good batch; ``producer`` is id, epoch and sequence."""
-    records = [
-        Record(index, timestamp_ms + index, key, value, ())
-        for index, value in enumerate(values or (b"value",))
-    ]
-    producer_id, producer_epoch, base_sequence = producer
-    return bytes(
-        build_batch(
-            records,
-            compression=compression,
-            producer_id=producer_id,
-            producer_epoch=producer_epoch,
-            base_sequence=base_sequence,
-            is_transactional=is_transactional,
-        )
-    )
+def good_batch(*values: bytes | None, timestamp_ms: int = NOW_MS, **fields: Any) -> bytes:
+    """Return a batch that is right, the same bytes at each call."""
+    return batch_of(*(values or (b"value",)), timestamp_ms=timestamp_ms, **fields)
 
 
 def edited(good: bytes, **fields: int) -> bytes:
@@ -81,7 +61,7 @@ def with_payload(good: bytes, payload: bytes, **fields: int) -> bytes:
 
 def without_records() -> bytes:
     """Return a batch of no records, as compaction leaves them."""
-    return with_payload(batch(), b"", record_count=0, last_offset_delta=-1)
+    return with_payload(good_batch(), b"", record_count=0, last_offset_delta=-1)
 
 
 def legacy_message(magic: int, value: bytes = b"value") -> bytes:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from tests.kafka.batches import batch, edited
+from tests.kafka.batches import edited, good_batch
 from tests.kafka.compare import LONG_WAIT_MS, SHORT_WAIT_MS, compared, timed
 from tests.support.peer import NO_TOPIC, Peer
 
@@ -18,7 +18,7 @@ def fill(peer: Peer, topic: str, *sizes: int) -> None:
     """Create a topic with one batch of each size."""
     peer.create_topic(topic)
     for size in sizes:
-        assert peer.produce(topic, batch(b"x" * size))["error_code"] == "none"
+        assert peer.produce(topic, good_batch(b"x" * size))["error_code"] == "none"
 
 
 @compared
@@ -35,8 +35,8 @@ def test_every_version_reads_the_same(peer: Peer) -> Observations:
 @compared
 def test_an_offset_inside_a_batch_gives_the_whole_batch(peer: Peer) -> Observations:
     peer.create_topic("inside")
-    peer.produce("inside", batch(b"a", b"b", b"c"))
-    peer.produce("inside", batch(b"d", b"e"))
+    peer.produce("inside", good_batch(b"a", b"b", b"c"))
+    peer.produce("inside", good_batch(b"d", b"e"))
     for offset in range(6):
         yield str(offset), peer.fetch("inside", offset)
 
@@ -163,7 +163,7 @@ def test_only_brokers_may_fetch_as_replicas(peer: Peer) -> Observations:
 @compared
 def test_what_was_stored_is_what_is_read(peer: Peer) -> Observations:
     peer.create_topic("round-trip", compression_type="zstd")
-    good = batch(b"one", b"two", key=b"key")
+    good = good_batch(b"one", b"two", key=b"key")
     peer.produce("round-trip", good)
     answer = peer.fetch("round-trip", 0)
     records = answer["responses"][0]["partitions"][0].pop("records")

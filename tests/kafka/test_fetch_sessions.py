@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from tests.kafka.batches import batch
+from tests.kafka.batches import good_batch
 from tests.kafka.compare import LONG_WAIT_MS, SHORT_WAIT_MS, compared, timed
 from tests.support.peer import NO_TOPIC, Peer
 
@@ -94,7 +94,7 @@ class Session:
 def fill(peer: Peer, topic: str, count: int, *, partition: int = 0) -> None:
     """Append so many batches of one record."""
     for _ in range(count):
-        assert peer.produce(topic, batch(b"x"), partition=partition)["error_code"] == "none"
+        assert peer.produce(topic, good_batch(b"x"), partition=partition)["error_code"] == "none"
 
 
 @compared

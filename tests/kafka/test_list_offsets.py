@@ -7,7 +7,7 @@ from typing import Any
 
 from tidelog_core.records.batch import CompressionType
 
-from tests.kafka.batches import NOW_MS, batch
+from tests.kafka.batches import NOW_MS, good_batch
 from tests.kafka.compare import compared
 from tests.support.peer import Peer
 
@@ -19,10 +19,10 @@ def fill(peer: Peer, topic: str) -> None:
     """Create a topic of five records with times 1000 apart, one of them out of order."""
     peer.create_topic(topic)
     for at in (0, 1000, 5000, 3000):
-        peer.produce(topic, batch(timestamp_ms=NOW_MS + at))
+        peer.produce(topic, good_batch(timestamp_ms=NOW_MS + at))
     peer.produce(
         topic,
-        batch(b"a", b"b", b"c", timestamp_ms=NOW_MS + 4000, compression=CompressionType.GZIP),
+        good_batch(b"a", b"b", b"c", timestamp_ms=NOW_MS + 4000, compression=CompressionType.GZIP),
     )
 
 

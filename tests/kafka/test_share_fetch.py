@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Iterator
 from typing import Any
 
-from tests.kafka.batches import batch
+from tests.kafka.batches import good_batch
 from tests.kafka.compare import compared
 from tests.kafka.test_configs import SET, group_resource
 from tests.kafka.test_share_groups import settled
@@ -125,7 +125,7 @@ def begin(peer: Peer, name: str, *sizes: int, partitions: int = 1, **settings: s
     peer.call("incremental_alter_configs", 1, resources=[group_resource(name, *changes)])
     settled(peer, name, ONE, name)
     for size in sizes:
-        produced = peer.produce(name, batch(*(b"value" for _ in range(size))))
+        produced = peer.produce(name, good_batch(*(b"value" for _ in range(size))))
         assert produced["error_code"] == "none", produced
     return Member(peer, name, name)
 
@@ -251,7 +251,7 @@ def test_a_record_is_delivered_five_times(peer: Peer) -> Observations:
         yield f"delivery {number}", member.until_acquired()
         yield f"release {number}", member.acknowledge((0, 0, [RELEASE]))
     yield "over", member.fetch()
-    peer.produce("five-times", batch(b"next"))
+    peer.produce("five-times", good_batch(b"next"))
     yield "next", member.fetch()
 
 
@@ -269,7 +269,7 @@ def test_aborted_records_are_delivered_by_isolation(peer: Peer) -> Observations:
         name = f"share-{level}"
         member = begin(peer, name, isolation_level=level)
         who = producer(peer, name)
-        peer.produce(name, batch(b"plain"))
+        peer.produce(name, good_batch(b"plain"))
         yield f"{level}: first", member.until_acquired()
         add(peer, name, who, (name, 0))
         write(peer, name, who, name, 0)

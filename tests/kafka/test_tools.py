@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.kafka.batches import batch
+from tests.kafka.batches import good_batch
 from tests.kafka.compare import Pair
 from tests.kafka.test_groups import commit, stable
 from tests.support.peer import Peer
@@ -52,7 +52,7 @@ def test_topics_settings_offsets_and_groups_by_the_tools(pair: Pair, name: str) 
     settings = kafka_broker.run_tool(config, *address, "--describe", *group[:2])
     assert re.search(rf"configs for group set-by-tool are:\s+{session}", settings)
 
-    assert peer.produce("by-tool", batch(b"a", b"b"), partition=1)["error_code"] == "none"
+    assert peer.produce("by-tool", good_batch(b"a", b"b"), partition=1)["error_code"] == "none"
     offsets = run(peer, "GetOffsetShell", *topic).split()
     assert offsets == ["by-tool:0:0", "by-tool:1:2", "by-tool:2:0"]
 

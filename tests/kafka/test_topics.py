@@ -239,14 +239,14 @@ def test_deletion(peer: Peer) -> Observations:
 
 @compared
 def test_a_topic_made_again_is_another(peer: Peer) -> Observations:
-    from tests.kafka.batches import batch
+    from tests.kafka.batches import good_batch
 
     peer.create_topic("again")
     old = peer.topic_ids["again"]
-    peer.produce("again", batch())
+    peer.produce("again", good_batch())
     peer.call("delete_topics", 6, timeout=5000, topics=[{"name": "again", "topic_id": None}])
     peer.await_gone("again")
-    yield "produce while gone", peer.produce("again", batch(), version=13)
+    yield "produce while gone", peer.produce("again", good_batch(), version=13)
     yield "fetch by the old id", peer.fetch(old, 0, version=16)
     peer.create_topic("again")
     yield "is another", peer.topic_ids["again"] != old
@@ -433,10 +433,10 @@ def test_description_of_the_cluster(peer: Peer) -> Observations:
 
 @compared
 def test_description_of_log_directories(peer: Peer) -> Observations:
-    from tests.kafka.batches import batch
+    from tests.kafka.batches import good_batch
 
     peer.create_topic("on-disk", partitions=2)
-    peer.produce("on-disk", batch(b"x" * 100))
+    peer.produce("on-disk", good_batch(b"x" * 100))
     for version in (1, 2, 3, 4):
         for label, topics in (
             ("topic", [{"topic": "on-disk", "partitions": [0, 1]}]),

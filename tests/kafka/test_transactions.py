@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from tests.kafka.batches import batch
+from tests.kafka.batches import good_batch
 from tests.kafka.compare import compared
 from tests.support.peer import Peer
 
@@ -103,7 +103,7 @@ def write(
     partition: int = 0,
 ) -> Any:
     """Produce one record in a transaction; wait while the one before is being ended."""
-    records = batch(producer=(*who, sequence), is_transactional=True)
+    records = good_batch(producer=(*who, sequence), is_transactional=True)
     return peer.until(
         lambda: peer.produce(
             topic, records, version=version, partition=partition, transactional_id=name

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from kio.schema.errors import ErrorCode
 
+from tests.support.batches import batch_of
 from tests.support.node_process import NodeProcess
-from tests.support.wire_client import WireClient, a_batch
+from tests.support.wire_client import WireClient
 
 
 def values(count: int, *, start: int = 0) -> list[bytes]:
@@ -22,5 +23,5 @@ def lines(node: NodeProcess, *levels: str) -> list[str]:
 def produced(node: NodeProcess, topic: str) -> ErrorCode:
     """Produce a batch to the topic's first partition; return the answer's code."""
     with WireClient(node.port) as client:
-        code: ErrorCode = client.produce(topic, a_batch(b"x")).error_code
+        code: ErrorCode = client.produce(topic, batch_of(b"x")).error_code
         return code

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from tests.support.batches import batch_of
 from tests.support.node_process import NodeProcess
 from tests.support.wire_client import (
     WireClient,
-    a_batch,
     api_versions_request,
     encode,
     fetch_body,
@@ -57,7 +57,7 @@ def test_pipelined_requests_are_answered_in_order(node: NodeProcess) -> None:
         start = end_offset(client)
         requests = b""
         for number in range(0, 300, 3):
-            requests += frame(0, 8, number, produce_body("t", a_batch(b"x")), tags=b"")
+            requests += frame(0, 8, number, produce_body("t", batch_of(b"x")), tags=b"")
             # A long poll, which must hold back what comes after it, and a control request.
             body = fetch_body("t", start, max_wait_ms=5)
             requests += frame(1, 11, number + 1, body, tags=b"")
@@ -75,7 +75,7 @@ def test_a_long_poll_is_answered_by_an_append_from_another_connection(node: Node
         reader.send(frame(1, 11, 99, fetch_body("t", start, max_wait_ms=8000), tags=b""))
         time.sleep(0.1)
         began = time.monotonic()
-        writer.produce("t", a_batch(b"news"))
+        writer.produce("t", batch_of(b"news"))
         assert b"news" in reader.receive()
         assert time.monotonic() - began < 2
 
@@ -91,15 +91,15 @@ def test_a_long_poll_ends_when_its_time_is_up(node: NodeProcess) -> None:
 def test_a_long_poll_waits_for_its_minimum_of_bytes(node: NodeProcess) -> None:
     with WireClient(node.port) as reader, WireClient(node.port) as writer:
         start = end_offset(reader)
-        size = len(a_batch(b"x" * 100))
+        size = len(batch_of(b"x" * 100))
         body = fetch_body("t", start, max_wait_ms=8000, min_bytes=2 * size)
         reader.send(frame(1, 11, 1, body, tags=b""))
-        writer.produce("t", a_batch(b"x" * 100))
+        writer.produce("t", batch_of(b"x" * 100))
         reader.socket.settimeout(0.3)
         with pytest.raises(TimeoutError):
             reader.socket.recv(1)
         reader.socket.settimeout(10)
-        writer.produce("t", a_batch(b"y" * 100))
+        writer.produce("t", batch_of(b"y" * 100))
         answer = reader.receive()
         assert b"x" * 100 in answer
         assert b"y" * 100 in answer
@@ -108,7 +108,7 @@ def test_a_long_poll_waits_for_its_minimum_of_bytes(node: NodeProcess) -> None:
 def test_a_request_may_come_byte_by_byte(node: NodeProcess) -> None:
     with WireClient(node.port) as client:
         start = end_offset(client)
-        request = frame(0, 8, 5, produce_body("t", a_batch(b"slow")), tags=b"")
+        request = frame(0, 8, 5, produce_body("t", batch_of(b"slow")), tags=b"")
         for index in range(len(request)):
             client.send(request[index : index + 1])
         assert struct.unpack_from(">i", client.receive()) == (5,)
@@ -119,8 +119,8 @@ def test_a_request_may_come_byte_by_byte(node: NodeProcess) -> None:
 def test_large_and_small_requests_mix_at_any_boundary(node: NodeProcess, size: int) -> None:
     with WireClient(node.port) as client:
         start = end_offset(client)
-        small = frame(0, 8, 1, produce_body("t", a_batch(b"small")), tags=b"")
-        large = frame(0, 8, 2, produce_body("t", a_batch(b"L" * size)), tags=b"")
+        small = frame(0, 8, 1, produce_body("t", batch_of(b"small")), tags=b"")
+        large = frame(0, 8, 2, produce_body("t", batch_of(b"L" * size)), tags=b"")
         stream = (small + large + large + small) * 2
         step = 70_001
         for index in range(0, len(stream), step):
@@ -213,7 +213,7 @@ def test_mutated_requests_never_harm_the_node(node: NodeProcess) -> None:
     with WireClient(node.port) as client:
         start = end_offset(client)
     requests = [
-        frame(0, 8, 1, produce_body("t", a_batch(b"value", b"other")), tags=b""),
+        frame(0, 8, 1, produce_body("t", batch_of(b"value", b"other")), tags=b""),
         frame(1, 11, 1, fetch_body("t", start), tags=b""),
     ]
     for round_index in range(200):
@@ -232,7 +232,7 @@ def test_mutated_requests_never_harm_the_node(node: NodeProcess) -> None:
 def test_a_reader_that_does_not_read_stops_being_served(node: NodeProcess) -> None:
     with WireClient(node.port) as client:
         for _ in range(8):
-            client.produce("t", a_batch(b"D" * 900_000))
+            client.produce("t", batch_of(b"D" * 900_000))
         start = end_offset(client) - 8
     with WireClient(node.port) as slow, WireClient(node.port) as other:
         before = node.rss_bytes()

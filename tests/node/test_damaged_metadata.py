@@ -20,8 +20,9 @@ from tidelog_core.metadata.sqlite import SqliteMetadataStore
 from tidelog_core.metadata.store import ANY_VERSION, Body, Item, ItemKey, Write
 from tidelog_core.records.batch import iter_headers
 
+from tests.support.batches import batch_of
 from tests.support.node_process import NodeProcess
-from tests.support.wire_client import WireClient, a_batch
+from tests.support.wire_client import WireClient
 
 T = TypeVar("T")
 
@@ -50,7 +51,7 @@ class Cluster:
     def produce(self, topic: str, partition: int, count: int = 1) -> list[ErrorCode]:
         with WireClient(self.node.port) as client:
             return [
-                client.produce(topic, a_batch(b"x" * 100), partition=partition).error_code
+                client.produce(topic, batch_of(b"x" * 100), partition=partition).error_code
                 for _ in range(count)
             ]
 

@@ -18,10 +18,11 @@ from tidelog_core.log.batch_scan import scan_file
 from tidelog_core.log.segment_check import check_segment
 
 from tests.node.disk_trouble import values
+from tests.support.batches import batch_of
 from tests.support.node_process import NodeProcess
 from tests.support.replicated_cluster import ReplicatedCluster, replicated_cluster
 from tests.support.waiting import eventually
-from tests.support.wire_client import WireClient, a_batch
+from tests.support.wire_client import WireClient
 
 TIGHT = {"log.scrub.bytes.per.second": "100000000"}
 
@@ -122,7 +123,7 @@ def test_the_last_copy_is_served_from_the_tier_or_named(tmp_path: Path) -> None:
 
 
 def is_produced(client: WireClient, topic: str, batch: list[bytes]) -> bool:
-    code: ErrorCode = client.produce(topic, a_batch(*batch)).error_code
+    code: ErrorCode = client.produce(topic, batch_of(*batch)).error_code
     return code is ErrorCode.none
 
 

@@ -22,15 +22,9 @@ from kio.schema.offset_for_leader_epoch.v4 import request as epoch_request
 from kio.schema.update_features.v2 import request as features_request
 from tidelog_core.records.batch import CompressionType
 
+from tests.support.batches import batch_of
 from tests.support.node_process import NodeProcess
-from tests.support.wire_client import (
-    WireClient,
-    a_batch,
-    fetch_body,
-    frame,
-    milliseconds,
-    produce_body,
-)
+from tests.support.wire_client import WireClient, fetch_body, frame, milliseconds, produce_body
 
 
 @pytest.fixture(scope="module")
@@ -60,8 +54,8 @@ def create(node: NodeProcess, name: str, **config: str) -> str:
 
 
 def test_offsets_follow_one_another(client: WireClient, topic: str) -> None:
-    first = client.produce(topic, a_batch(b"a", b"b"))
-    second = client.produce(topic, a_batch(b"c"))
+    first = client.produce(topic, batch_of(b"a", b"b"))
+    second = client.produce(topic, batch_of(b"c"))
     assert (first.error_code, first.base_offset, first.log_start_offset) == (ErrorCode.none, 0, 0)
     assert first.log_append_time is None
     assert second.base_offset == 2
@@ -80,7 +74,7 @@ def test_the_answer_tells_the_append_time_where_the_topic_stamps(
 ) -> None:
     topic = create(node, "stamped", **{"message.timestamp.type": "LogAppendTime"})
     before = time.time()
-    answer = client.produce(topic, a_batch(b"a"))
+    answer = client.produce(topic, batch_of(b"a"))
     assert before - 1 < answer.log_append_time.timestamp() < time.time() + 1
 
 
@@ -100,16 +94,16 @@ def test_the_answer_tells_the_append_time_where_the_topic_stamps(
 def test_a_bad_batch_is_refused_and_the_log_stays_as_it_was(
     client: WireClient, topic: str, change: Any, code: ErrorCode
 ) -> None:
-    client.produce(topic, a_batch(b"good"))
-    answer = client.produce(topic, change(a_batch(b"bad", b"worse")))
+    client.produce(topic, batch_of(b"good"))
+    answer = client.produce(topic, change(batch_of(b"bad", b"worse")))
     assert answer.error_code is code
     assert answer.base_offset == -1
     assert answer.error_message
-    assert client.produce(topic, a_batch(b"good")).base_offset == 1
+    assert client.produce(topic, batch_of(b"good")).base_offset == 1
 
 
 def test_zstd_needs_version_7(client: WireClient, topic: str) -> None:
-    batch = a_batch(b"a", compression=CompressionType.ZSTD)
+    batch = batch_of(b"a", compression=CompressionType.ZSTD)
     assert client.produce(topic, batch, version=6).error_code is (
         ErrorCode.unsupported_compression_type
     )
@@ -118,24 +112,24 @@ def test_zstd_needs_version_7(client: WireClient, topic: str) -> None:
 
 def test_a_batch_over_the_limit_is_refused(node: NodeProcess, client: WireClient) -> None:
     topic = create(node, "limited", **{"max.message.bytes": "200"})
-    assert client.produce(topic, a_batch(b"x" * 300)).error_code is ErrorCode.message_too_large
-    assert client.produce(topic, a_batch(b"x")).base_offset == 0
+    assert client.produce(topic, batch_of(b"x" * 300)).error_code is ErrorCode.message_too_large
+    assert client.produce(topic, batch_of(b"x")).base_offset == 0
 
 
 @pytest.mark.parametrize("acks", [2, -2, 100])
 def test_acks_must_be_0_1_or_all(client: WireClient, topic: str, acks: int) -> None:
-    answer = client.produce(topic, a_batch(b"a"), acks=acks)
+    answer = client.produce(topic, batch_of(b"a"), acks=acks)
     assert answer.error_code is ErrorCode.invalid_required_acks
-    assert client.produce(topic, a_batch(b"a")).base_offset == 0
+    assert client.produce(topic, batch_of(b"a")).base_offset == 0
 
 
 def test_acks_0_is_not_answered(client: WireClient, topic: str) -> None:
-    client.send(frame(0, 8, 1, produce_body(topic, a_batch(b"a"), acks=0), tags=b""))
-    assert client.produce(topic, a_batch(b"b")).base_offset == 1
+    client.send(frame(0, 8, 1, produce_body(topic, batch_of(b"a"), acks=0), tags=b""))
+    assert client.produce(topic, batch_of(b"b")).base_offset == 1
 
 
 def test_acks_0_with_an_error_closes_the_connection(client: WireClient, topic: str) -> None:
-    client.send(frame(0, 8, 1, produce_body("nowhere", a_batch(b"a"), acks=0), tags=b""))
+    client.send(frame(0, 8, 1, produce_body("nowhere", batch_of(b"a"), acks=0), tags=b""))
     assert client.is_closed_by_node()
 
 
@@ -143,13 +137,13 @@ def test_min_insync_replicas_counts_no_more_than_there_are(
     node: NodeProcess, client: WireClient
 ) -> None:
     topic = create(node, "needs-two", **{"min.insync.replicas": "2"})
-    assert client.produce(topic, a_batch(b"a"), acks=-1).base_offset == 0
+    assert client.produce(topic, batch_of(b"a"), acks=-1).base_offset == 0
 
 
 def test_an_unknown_topic_or_partition_is_said_so(client: WireClient, topic: str) -> None:
     unknown = ErrorCode.unknown_topic_or_partition
-    assert client.produce("nowhere", a_batch(b"a")).error_code is unknown
-    assert client.produce(topic, a_batch(b"a"), partition=2).error_code is unknown
+    assert client.produce("nowhere", batch_of(b"a")).error_code is unknown
+    assert client.produce(topic, batch_of(b"a"), partition=2).error_code is unknown
     assert client.fetch("nowhere", 0).error_code is unknown
     assert client.fetch(topic, 0, partition=-1).error_code is unknown
 
@@ -157,18 +151,18 @@ def test_an_unknown_topic_or_partition_is_said_so(client: WireClient, topic: str
 def test_a_duplicate_of_an_idempotent_producer_is_answered_with_its_first_offset(
     client: WireClient, topic: str
 ) -> None:
-    batch = a_batch(b"a", producer_id=7, producer_epoch=0, base_sequence=0)
+    batch = batch_of(b"a", producer=(7, 0, 0))
     assert client.produce(topic, batch).base_offset == 0
-    client.produce(topic, a_batch(b"other"))
+    client.produce(topic, batch_of(b"other"))
     again = client.produce(topic, batch)
     assert (again.error_code, again.base_offset) == (ErrorCode.none, 0)
-    gap = a_batch(b"b", producer_id=7, producer_epoch=0, base_sequence=5)
+    gap = batch_of(b"b", producer=(7, 0, 5))
     assert client.produce(topic, gap).error_code is ErrorCode.out_of_order_sequence_number
     assert client.fetch(topic, 0).high_watermark == 2
 
 
 def test_a_fetch_outside_the_log_is_refused_at_once(client: WireClient, topic: str) -> None:
-    client.produce(topic, a_batch(b"a"))
+    client.produce(topic, batch_of(b"a"))
     for offset in (2, -5):
         began = time.monotonic()
         answer = client.fetch(topic, offset, max_wait_ms=5000)
@@ -179,7 +173,7 @@ def test_a_fetch_outside_the_log_is_refused_at_once(client: WireClient, topic: s
 
 def test_the_first_batch_comes_whole_whatever_the_limits(client: WireClient, topic: str) -> None:
     """Source: KIP-74."""
-    batch = a_batch(b"x" * 1000)
+    batch = batch_of(b"x" * 1000)
     client.produce(topic, batch)
     client.produce(topic, batch)
     for limits in ({"partition_max_bytes": 10}, {"max_bytes": 0}, {"partition_max_bytes": 0}):
@@ -198,13 +192,13 @@ def test_a_made_up_session_is_refused(client: WireClient, topic: str) -> None:
 
 def test_leader_epochs_are_checked(client: WireClient, topic: str) -> None:
     """Source: KIP-320."""
-    client.produce(topic, a_batch(b"a"))
+    client.produce(topic, batch_of(b"a"))
     assert client.fetch(topic, 0, leader_epoch=0).error_code is ErrorCode.none
     assert client.fetch(topic, 0, leader_epoch=9).error_code is ErrorCode.unknown_leader_epoch
 
 
 def test_read_committed_gets_a_list_of_aborted_transactions(client: WireClient, topic: str) -> None:
-    client.produce(topic, a_batch(b"a"))
+    client.produce(topic, batch_of(b"a"))
     assert client.fetch(topic, 0, isolation_level=1).aborted_transactions == ()
     assert client.fetch(topic, 1, isolation_level=1).aborted_transactions == ()
 
@@ -212,7 +206,7 @@ def test_read_committed_gets_a_list_of_aborted_transactions(client: WireClient, 
 def test_a_topic_can_be_fetched_by_its_id_only(
     node: NodeProcess, client: WireClient, topic: str
 ) -> None:
-    client.produce(topic, a_batch(b"by id"))
+    client.produce(topic, batch_of(b"by id"))
     admin = AdminClient({"bootstrap.servers": node.address})
     uuid = admin.describe_topics(TopicCollection([topic]))[topic].result(10).topic_id
     most, least = uuid.get_most_significant_bits(), uuid.get_least_significant_bits()
@@ -266,10 +260,10 @@ def list_offset(client: WireClient, topic: str, timestamp: int, **fields: int) -
 def test_offsets_by_name_and_by_time(client: WireClient, topic: str) -> None:
     assert list_offset(client, topic, -3).offset == -1
     before_ms = time.time_ns() // 1_000_000
-    client.produce(topic, a_batch(b"a", b"b"))
+    client.produce(topic, batch_of(b"a", b"b"))
     time.sleep(0.01)
     between_ms = time.time_ns() // 1_000_000
-    client.produce(topic, a_batch(b"c"))
+    client.produce(topic, batch_of(b"c"))
     assert list_offset(client, topic, -1).offset == 3
     assert list_offset(client, topic, -2).offset == 0
     assert list_offset(client, topic, -3).offset == 2
@@ -303,7 +297,7 @@ def test_records_are_deleted_up_to_an_offset_and_stay_deleted(
     node: NodeProcess, client: WireClient, topic: str
 ) -> None:
     for _ in range(5):
-        client.produce(topic, a_batch(b"a"))
+        client.produce(topic, batch_of(b"a"))
     deleted = delete_records(client, topic, 3)
     assert (deleted.error_code, deleted.low_watermark) == (ErrorCode.none, 3)
     assert delete_records(client, topic, 1).low_watermark == 3
@@ -319,7 +313,7 @@ def test_records_are_deleted_up_to_an_offset_and_stay_deleted(
 
 
 def test_log_dirs_tell_sizes(node: NodeProcess, client: WireClient, topic: str) -> None:
-    client.produce(topic, a_batch(b"a" * 100))
+    client.produce(topic, batch_of(b"a" * 100))
     request = log_dirs_request.DescribeLogDirsRequest(
         topics=(log_dirs_request.DescribableLogDirTopic(topic=topic, partitions=(0,)),)
     )
@@ -327,7 +321,7 @@ def test_log_dirs_tell_sizes(node: NodeProcess, client: WireClient, topic: str) 
     assert result.log_dir == str(node.data_dir)
     assert result.total_bytes >= result.usable_bytes > 0
     (partition,) = result.topics[0].partitions
-    assert partition.partition_size == len(a_batch(b"a" * 100))
+    assert partition.partition_size == len(batch_of(b"a" * 100))
     everything = client.call(log_dirs_request.DescribeLogDirsRequest(topics=None))
     assert topic in {found.name for found in everything.results[0].topics}
 
@@ -338,7 +332,7 @@ def test_offsets_come_with_the_leader_epoch_that_wrote_them(tmp_path: Path) -> N
         admin.create_topics([NewTopic("t", 1, 1)])["t"].result(10)
         for _ in range(2):
             with WireClient(node.port) as client:
-                client.produce("t", a_batch(b"x"))
+                client.produce("t", batch_of(b"x"))
             node.stop()
             node.start()  # and leads in another epoch
         with WireClient(node.port) as client:
@@ -350,7 +344,7 @@ def test_offsets_come_with_the_leader_epoch_that_wrote_them(tmp_path: Path) -> N
 
 
 def test_a_leader_epoch_ends_at_the_log_end(client: WireClient, topic: str) -> None:
-    client.produce(topic, a_batch(b"a", b"b"))
+    client.produce(topic, batch_of(b"a", b"b"))
 
     def ask(epoch: int, index: int = 0) -> Any:
         request = epoch_request.OffsetForLeaderEpochRequest(
@@ -374,7 +368,7 @@ def test_flush_messages_1_acknowledges_what_is_on_the_disk(
 ) -> None:
     topic = create(node, "flushed", **{"flush.messages": "1"})
     for offset in range(5):
-        assert client.produce(topic, a_batch(b"a")).base_offset == offset
+        assert client.produce(topic, batch_of(b"a")).base_offset == offset
     checkpoint = (node.data_dir / f"{topic}-0" / "recovery-point").read_text()
     assert "\n5\n" in checkpoint
 
@@ -382,10 +376,10 @@ def test_flush_messages_1_acknowledges_what_is_on_the_disk(
 def test_a_deleted_topic_leaves_no_files_and_can_be_made_again(
     node: NodeProcess, client: WireClient, topic: str
 ) -> None:
-    client.produce(topic, a_batch(b"old"))
+    client.produce(topic, batch_of(b"old"))
     admin = AdminClient({"bootstrap.servers": node.address})
     admin.delete_topics([topic])[topic].result(10)
-    unknown = client.produce(topic, a_batch(b"lost"))
+    unknown = client.produce(topic, batch_of(b"lost"))
     assert unknown.error_code is ErrorCode.unknown_topic_or_partition
     assert not (node.data_dir / f"{topic}-0").exists()
     deadline = time.monotonic() + 10
@@ -393,7 +387,7 @@ def test_a_deleted_topic_leaves_no_files_and_can_be_made_again(
         assert time.monotonic() < deadline
         time.sleep(0.01)
     create(node, topic)
-    assert client.produce(topic, a_batch(b"new")).base_offset == 0
+    assert client.produce(topic, batch_of(b"new")).base_offset == 0
 
 
 def test_a_client_may_not_write_to_a_reserved_topic(node: NodeProcess, client: WireClient) -> None:
@@ -401,7 +395,7 @@ def test_a_client_may_not_write_to_a_reserved_topic(node: NodeProcess, client: W
     consumer.subscribe(["__consumer_offsets"])
     consumer.poll(3)
     consumer.close()
-    answer = client.produce("__consumer_offsets", a_batch(b"a"))
+    answer = client.produce("__consumer_offsets", batch_of(b"a"))
     assert answer.error_code is ErrorCode.invalid_topic_exception
 
 

@@ -12,10 +12,11 @@ from kio.schema.errors import ErrorCode
 
 from tests.faults.disk_faults import DiskFaults
 from tests.node.disk_trouble import lines, produced, values
+from tests.support.batches import batch_of
 from tests.support.node_process import NodeProcess
 from tests.support.replicated_cluster import replicated_cluster
 from tests.support.waiting import eventually
-from tests.support.wire_client import WireClient, a_batch
+from tests.support.wire_client import WireClient
 
 
 def test_a_leader_whose_disk_is_full_hands_over_and_says_so_once(tmp_path: Path) -> None:
@@ -49,7 +50,7 @@ def test_a_leader_whose_disk_was_full_comes_back_by_itself(tmp_path: Path) -> No
         # A write to a partition that node 1 leads finds the disk full, and it gives up all.
         with WireClient(full.port) as client:
             for n in led:
-                client.produce("t", a_batch(b"x"), partition=n)
+                client.produce("t", batch_of(b"x"), partition=n)
         eventually(
             lambda: all(cluster.leader("t", n) not in {-1, 1} for n in range(6)), "others lead"
         )

@@ -12,7 +12,7 @@ from tidelog_node.wire.produce import ProduceRequest
 
 from tests.node.contexts import context_of
 from tests.node.replication.led_node import PRODUCE_VERSION, led_node
-from tests.support.wire_client import a_batch
+from tests.support.batches import batch_of
 
 OBJECTS_MAX = 50_000  # about 10 ms
 
@@ -46,7 +46,7 @@ def test_no_collection_looks_at_much_of_what_a_growing_node_keeps() -> None:
 async def test_nothing_of_a_refused_produce_is_left_to_collections(tmp_path: Path) -> None:
     """They come seldom, and it would keep all records of the request that long."""
     async with led_node(tmp_path) as node:
-        records = memoryview(bytearray(a_batch(b"x")))
+        records = memoryview(bytearray(batch_of(b"x")))
         request = ProduceRequest(None, 1, 1000, [(b"nope", [(0, records)])])
         alive = weakref.ref(request.topics[0][1][0][1])
         del records

@@ -26,8 +26,9 @@ from tidelog_core.records.batch import (
     parse_header,
 )
 
+from tests.support.batches import batch_of
 from tests.support.node_process import NodeProcess
-from tests.support.wire_client import WireClient, a_batch, encode, frame, produce_body
+from tests.support.wire_client import WireClient, encode, frame, produce_body
 
 HEAVY_RECORDS = 20_000  # ten times what is looked at on the spot
 VERY_HEAVY_RECORDS = 100_000
@@ -105,7 +106,7 @@ def answered_before(sender: WireClient, other: WireClient) -> int:
         try:
             sender.socket.recv(1, socket.MSG_PEEK)
         except BlockingIOError:
-            assert other.produce("plain", a_batch(b"x")).error_code is ErrorCode.none
+            assert other.produce("plain", batch_of(b"x")).error_code is ErrorCode.none
             answered += 1
         else:
             sender.socket.settimeout(60)
@@ -223,7 +224,7 @@ def test_a_batch_that_grows_without_bound_takes_no_memory_of_the_node(
     )
     assert len(batch) < 1_000_000
     with client_of(node) as client:
-        assert client.produce("plain", a_batch(b"x")).error_code is ErrorCode.none
+        assert client.produce("plain", batch_of(b"x")).error_code is ErrorCode.none
         before = node.rss_bytes()
         assert client.produce("compacted", batch).error_code is ErrorCode.invalid_record
         assert node.rss_bytes() - before < 10_000_000
@@ -244,13 +245,13 @@ def test_nothing_is_carried_out_behind_a_heavy_batch_without_acks_that_failed(
     node: NodeProcess,
 ) -> None:
     with client_of(node) as sender, client_of(node) as other:
-        before = other.produce("plain", a_batch(b"x")).base_offset
+        before = other.produce("plain", batch_of(b"x")).base_offset
         keyless = build_batch(records_of(HEAVY_RECORDS, key=None), compression=CompressionType.ZSTD)
         wrong = frame(0, 8, 1, produce_body("compacted", bytes(keyless), acks=0), tags=b"")
-        behind = frame(0, 8, 2, produce_body("plain", a_batch(b"behind")), tags=b"")
+        behind = frame(0, 8, 2, produce_body("plain", batch_of(b"behind")), tags=b"")
         sender.send(wrong + behind)  # The node has both when it finds the first one wrong.
         assert sender.is_closed_by_node()
-        assert other.produce("plain", a_batch(b"x")).base_offset == before + 1
+        assert other.produce("plain", batch_of(b"x")).base_offset == before + 1
 
 
 def a_batch_with_key() -> bytes:
@@ -260,7 +261,7 @@ def a_batch_with_key() -> bytes:
 def test_a_large_batch_gets_the_topics_codec_elsewhere(node: NodeProcess) -> None:
     values = [os.urandom(100).hex().encode() for _ in range(3_000)]
     with client_of(node) as client:
-        answer = client.produce("zipped", a_batch(*values))
+        answer = client.produce("zipped", batch_of(*values))
         assert answer.error_code is ErrorCode.none
         fetched = bytes(client.fetch("zipped", answer.base_offset).records)
     (header,) = (parse_header(fetched, position) for position in iter_positions(fetched))

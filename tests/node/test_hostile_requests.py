@@ -20,16 +20,10 @@ from kio.schema.metadata.v9 import request as metadata
 from tidelog_core.wire_messages import build
 from tidelog_node.wire.primitives import ERROR_TEXT_LENGTH_MAX, TAGGED_FIELDS_MAX
 
+from tests.support.batches import batch_of
 from tests.support.message_bytes import broken, joined, random_message, varint
 from tests.support.node_process import NodeProcess
-from tests.support.wire_client import (
-    WireClient,
-    a_batch,
-    api_versions_request,
-    encode,
-    frame,
-    milliseconds,
-)
+from tests.support.wire_client import WireClient, api_versions_request, encode, frame, milliseconds
 
 AT_ONCE = 200  # connections
 SECONDS_MAX = 30.0  # for what takes milliseconds on an idle machine
@@ -195,7 +189,7 @@ def assault(node: NodeProcess, random: Random, *, rounds: int, sample: int | Non
             for nulls in (0.0, 0.5, 1.0):
                 send_all(node, [strange(*each, random, nulls=nulls) for each in some])
             send_all(node, [strange(*each, random, is_broken=True) for each in some])
-            produced = friend.produce("friend", a_batch(b"value"))
+            produced = friend.produce("friend", batch_of(b"value"))
             assert produced.error_code is ErrorCode.none
             offset = produced.base_offset
             assert friend.fetch("friend", offset).high_watermark == offset + 1

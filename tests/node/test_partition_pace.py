@@ -19,8 +19,9 @@ from tidelog_node.wire.produce import parse_produce
 from tests.node.answer_times import AnswerTimes
 from tests.node.large_requests import array, fetch, produce, string
 from tests.node.test_large_requests import prepare
+from tests.support.batches import batch_of
 from tests.support.node_process import NodeProcess
-from tests.support.wire_client import WireClient, a_batch, frame, produce_body
+from tests.support.wire_client import WireClient, frame, produce_body
 
 BODY_AT = 4 + 10 + 4  # behind size, header and client id
 MANY = 10_000
@@ -187,13 +188,13 @@ def test_others_are_answered_between_requests_about_many_partitions(node: NodePr
 
 
 def test_requests_of_a_connection_stay_in_order_while_one_waits(node: NodeProcess) -> None:
-    first = a_batch(b"first")
+    first = batch_of(b"first")
     named = [struct.pack(">ii", 0, len(first)) + first]
     named += [struct.pack(">ii", number, -1) for number in range(1, MANY)]
     topic = string("t") + array(named)
     many = frame(0, 3, 1, struct.pack(">hhii", -1, 1, 1000, 1) + topic, tags=b"")
     small = [
-        frame(0, 3, 2 + number, produce_body("t", a_batch(value)), tags=b"")
+        frame(0, 3, 2 + number, produce_body("t", batch_of(value)), tags=b"")
         for number, value in enumerate((b"second", b"third", b"fourth"))
     ]
     with WireClient(node.port) as other, WireClient(node.port) as client:

@@ -16,8 +16,9 @@ from kio.schema.errors import ErrorCode
 from kio.schema.offset_for_leader_epoch.v4 import request as epoch_request
 from tidelog_core.records.batch import iter_headers
 
+from tests.support.batches import batch_of
 from tests.support.node_process import NodeProcess
-from tests.support.wire_client import WireClient, a_batch
+from tests.support.wire_client import WireClient
 
 BATCH_COUNT = 10
 
@@ -46,7 +47,7 @@ def create(node: NodeProcess, name: str, **configs: str) -> None:
 def fill(node: NodeProcess, topic: str, count: int = BATCH_COUNT) -> None:
     with WireClient(node.port) as client:
         for _ in range(count):
-            assert client.produce(topic, a_batch(b"x" * 1000)).error_code is ErrorCode.none
+            assert client.produce(topic, batch_of(b"x" * 1000)).error_code is ErrorCode.none
 
 
 def wait_for(node: NodeProcess, condition: Callable[[], bool]) -> None:
@@ -81,7 +82,7 @@ def test_records_that_a_power_cut_took_are_not_replaced_unnoticed(node: NodeProc
     path.write_bytes(content[: len(content) // 2 + 7])  # what was never flushed is gone
     node.start()
     with WireClient(node.port) as client:
-        assert client.produce("t", a_batch(b"new")).base_offset == 5
+        assert client.produce("t", batch_of(b"new")).base_offset == 5
         assert end_of_epoch(client, "t", 0) == (0, 5)
         written = iter_headers(client.fetch("t", 0).records)
         assert [header.partition_leader_epoch for _, header in written] == [0] * 5 + [1]
@@ -109,7 +110,7 @@ def test_a_lost_directory_of_one_partition_is_restored_from_the_tier(node: NodeP
     shutil.rmtree(node.data_dir / "t-0")
     node.start()
     with WireClient(node.port) as client:
-        assert client.produce("t", a_batch(b"new")).base_offset == 18
+        assert client.produce("t", batch_of(b"new")).base_offset == 18
         # The tier's worker starts a little after the node.
         wait_for(node, lambda: client.fetch("t", 0).error_code is ErrorCode.none)
         read = client.fetch("t", 0)
@@ -139,9 +140,9 @@ def test_a_lost_log_whose_tier_cannot_be_read_is_offline_alone(node: NodeProcess
     for _ in range(2):
         node.start()
         with WireClient(node.port) as client:
-            answer = client.produce("t", a_batch(b"new"))
+            answer = client.produce("t", batch_of(b"new"))
             assert answer.error_code is ErrorCode.kafka_storage_error
-            assert client.produce("sound", a_batch(b"new")).base_offset >= 18
+            assert client.produce("sound", batch_of(b"new")).base_offset >= 18
         assert not list((node.data_dir / "t-0").glob("*.log"))
         errors = [line for line in node.log.splitlines() if " ERROR " in line]
         assert any("t-0" in line and f"{collection}/{key}" in line for line in errors)
@@ -152,7 +153,7 @@ def test_a_lost_log_whose_tier_cannot_be_read_is_offline_alone(node: NodeProcess
         )
     node.start()
     with WireClient(node.port) as client:
-        assert client.produce("t", a_batch(b"new")).base_offset == 18
+        assert client.produce("t", batch_of(b"new")).base_offset == 18
 
 
 def test_a_log_behind_its_tier_takes_no_records(node: NodeProcess) -> None:
@@ -171,7 +172,7 @@ def test_a_log_behind_its_tier_takes_no_records(node: NodeProcess) -> None:
     node.start()
     wait_for(node, lambda: "is tiered up to 18" in node.log)
     with WireClient(node.port) as client:
-        answer = client.produce("t", a_batch(b"new"))
+        answer = client.produce("t", batch_of(b"new"))
         assert answer.error_code is ErrorCode.kafka_storage_error
         # Who waits for more is told as well.
         assert client.fetch("t", 6, max_wait_ms=5000).error_code is ErrorCode.kafka_storage_error
@@ -203,7 +204,7 @@ def test_a_damaged_log_is_not_looked_through_for_every_request(node: NodeProcess
     with WireClient(node.port) as client:
         for _ in range(3):
             assert client.fetch("t", 0).error_code is ErrorCode.kafka_storage_error
-            answer = client.produce("t", a_batch(b"x"))
+            answer = client.produce("t", batch_of(b"x"))
             assert answer.error_code is ErrorCode.kafka_storage_error
     path.write_bytes(damaged)
     node.stop()

@@ -13,7 +13,7 @@ from tidelog_core.log.values import CorruptLog
 from tidelog_node.replica import Replica
 
 from tests.node.replication.led_node import led_node
-from tests.support.wire_client import a_batch
+from tests.support.batches import batch_of
 
 
 def fail_append(replica: Replica) -> None:
@@ -24,7 +24,7 @@ def fail_append(replica: Replica) -> None:
     path.unlink()
     path.mkdir()
     with pytest.raises(StorageError):
-        replica.append(bytearray(a_batch(b"y")))
+        replica.append(bytearray(batch_of(b"y")))
 
 
 def fail_flush(replica: Replica) -> None:
@@ -47,7 +47,7 @@ async def test_a_log_is_in_trouble_whatever_took_it_offline(tmp_path: Path, trou
     """Nobody needs to report it."""
     async with led_node(tmp_path) as node:
         replica = await node.create_topic(replicas=(1,))
-        replica.append(bytearray(a_batch(b"x")))
+        replica.append(bytearray(batch_of(b"x")))
         assert node.replicas.in_trouble() == []
         if trouble == "it is refused":
             replica.begin_anew()  # Only what is not open can be.
@@ -63,7 +63,7 @@ async def test_a_log_that_was_opened_again_is_in_trouble_again_when_it_fails(
 ) -> None:
     async with led_node(tmp_path) as node:
         replica = await node.create_topic(replicas=(1,))
-        replica.append(bytearray(a_batch(b"x")))
+        replica.append(bytearray(batch_of(b"x")))
         fail_flush(replica)
         replica.log.close()
         log = replica.reopen(None)
@@ -76,7 +76,7 @@ async def test_a_log_that_was_opened_again_is_in_trouble_again_when_it_fails(
 async def test_a_deleted_partition_is_not_in_trouble(tmp_path: Path) -> None:
     async with led_node(tmp_path) as node:
         replica = await node.create_topic(replicas=(1,))
-        replica.append(bytearray(a_batch(b"x")))
+        replica.append(bytearray(batch_of(b"x")))
         await node.delete_topic()
         assert replica.is_in_trouble
         assert node.replicas.in_trouble() == []

@@ -18,15 +18,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tidelog_node.request_memory import RequestMemory
 
 from tests.node.coordinator.virtual_time import VirtualTimeLoop, run
+from tests.support.batches import batch_of
 from tests.support.node_process import NodeProcess
-from tests.support.wire_client import (
-    WireClient,
-    a_batch,
-    api_versions_request,
-    encode,
-    frame,
-    produce_body,
-)
+from tests.support.wire_client import WireClient, api_versions_request, encode, frame, produce_body
 
 MIB = 1 << 20
 BUDGET_BYTES = 64 * MIB
@@ -401,12 +395,12 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
         admin = AdminClient({"bootstrap.servers": process.address})
         admin.create_topics([NewTopic("t", 1, 1)])["t"].result(10)
         with WireClient(process.port) as client:  # what is made once is made
-            client.produce("t", a_batch(b"x" * 9 * MIB))
+            client.produce("t", batch_of(b"x" * 9 * MIB))
         yield process
 
 
 def a_produce(size_bytes: int) -> bytes:
-    return frame(0, 8, 1, produce_body("t", a_batch(b"x" * size_bytes)), tags=b"")
+    return frame(0, 8, 1, produce_body("t", batch_of(b"x" * size_bytes)), tags=b"")
 
 
 def produced(node: NodeProcess, size_bytes: int) -> bool:
@@ -445,7 +439,7 @@ def test_unfinished_requests_of_all_connections_share_one_budget(node: NodeProce
         with WireClient(node.port) as client:
             assert client.call(api_versions_request()).api_keys
             for size_bytes in (100, 100_000, 130_000, MIB, 3 * MIB):
-                assert client.produce("t", a_batch(b"x" * size_bytes)).error_code == 0
+                assert client.produce("t", batch_of(b"x" * size_bytes)).error_code == 0
             names = struct.pack(">i", 50_000) + b"\x00\x04nope" * 50_000
             client.send(frame(20, 1, 1, names + struct.pack(">i", 1), tags=b""))
             assert client.receive()

@@ -7,17 +7,19 @@ from tidelog.consuming.fetched import Chunk
 from tidelog.consuming.positions import PartitionState
 from tidelog.errors import CorruptRecordBatch
 from tidelog_core.model import TopicPartition
-from tidelog_core.records.batch import CompressionType, Record, build_batch
+from tidelog_core.records.batch import CompressionType
 from tidelog_core.records.control import (
     ControlType,
     EndTransactionMarker,
     build_end_transaction_marker,
 )
 
+from tests.support.batches import NO_PRODUCER, batch_of
+
 TP = TopicPartition("t", 3)
 
 
-def batch(
+def numbers(
     base: int,
     count: int,
     *,
@@ -25,13 +27,13 @@ def batch(
     transactional: bool = False,
     codec: CompressionType = CompressionType.NONE,
 ) -> bytes:
-    records = [Record(-1, 1000 + n, b"k", b"%d" % (base + n)) for n in range(count)]
-    return build_batch(
-        records,
+    """Return a batch whose record at offset n has the value ``n``."""
+    return batch_of(
+        *(b"%d" % offset for offset in range(base, base + count)),
+        key=b"k",
+        timestamp_ms=1000,
+        producer=(pid, 0, 0) if pid >= 0 else NO_PRODUCER,
         base_offset=base,
-        producer_id=pid,
-        producer_epoch=0 if pid >= 0 else -1,
-        base_sequence=0 if pid >= 0 else -1,
         is_transactional=transactional,
         compression=codec,
     )
@@ -56,7 +58,7 @@ def drain(chunk: Chunk, position: int = 0) -> list[int]:
 
 
 def test_records_know_where_they_stand() -> None:
-    records, next_offset, _ = Chunk(TP, batch(5, 2)).next_batch(5)
+    records, next_offset, _ = Chunk(TP, numbers(5, 2)).next_batch(5)
     assert records[1]._asdict() == {
         "topic": "t",
         "partition": 3,
@@ -71,13 +73,13 @@ def test_records_know_where_they_stand() -> None:
 
 
 def test_records_before_the_position_are_left_out() -> None:
-    assert drain(Chunk(TP, batch(5, 4)), 7) == [7, 8]
+    assert drain(Chunk(TP, numbers(5, 4)), 7) == [7, 8]
 
 
 def test_a_batch_cut_at_the_end_is_left_for_the_next_fetch() -> None:
-    whole = batch(0, 3)
+    whole = numbers(0, 3)
     for cut in (1, 30, len(whole) - 1):
-        chunk = Chunk(TP, whole + batch(3, 2)[:cut] if cut < len(batch(3, 2)) else whole)
+        chunk = Chunk(TP, whole + numbers(3, 2)[:cut] if cut < len(numbers(3, 2)) else whole)
         assert chunk.next_offset == 3
         assert drain(chunk) == [0, 1, 2]
 
@@ -85,11 +87,11 @@ def test_a_batch_cut_at_the_end_is_left_for_the_next_fetch() -> None:
 def test_bytes_without_a_whole_batch_are_corrupt() -> None:
     for cut in (1, 61, 70):
         with pytest.raises(CorruptRecordBatch, match="t-3"):
-            Chunk(TP, batch(0, 3)[:cut])
+            Chunk(TP, numbers(0, 3)[:cut])
 
 
 def test_damage_is_found_by_the_crc_unless_told_not_to_look() -> None:
-    data = bytearray(batch(0, 3))
+    data = bytearray(numbers(0, 3))
     data[-2] ^= 1
     with pytest.raises(CorruptRecordBatch):
         drain(Chunk(TP, bytes(data)))
@@ -98,11 +100,11 @@ def test_damage_is_found_by_the_crc_unless_told_not_to_look() -> None:
 
 TRANSACTIONS = b"".join(
     [
-        batch(0, 2, pid=1, transactional=True),  # aborted
-        batch(2, 2, pid=2, transactional=True),  # committed
-        batch(4, 1),  # not transactional
+        numbers(0, 2, pid=1, transactional=True),  # aborted
+        numbers(2, 2, pid=2, transactional=True),  # committed
+        numbers(4, 1),  # not transactional
         marker(5, 1, ControlType.ABORT),
-        batch(6, 2, pid=1, transactional=True),  # the same producer's next one, committed
+        numbers(6, 2, pid=1, transactional=True),  # the same producer's next one, committed
         marker(8, 2, ControlType.COMMIT),
         marker(9, 1, ControlType.COMMIT),
     ]
@@ -122,7 +124,7 @@ def test_read_uncommitted_leaves_out_markers_only() -> None:
 def test_position_moves_over_what_is_not_handed_out() -> None:
     state = PartitionState(TP)
     state.jump(0)
-    data = batch(0, 2, pid=1, transactional=True) + marker(2, 1, ControlType.ABORT)
+    data = numbers(0, 2, pid=1, transactional=True) + marker(2, 1, ControlType.ABORT)
     state.chunks.append(Chunk(TP, data, aborted=[(0, 1)], read_committed=True))
     assert not state.next_run()
     assert state.position == 3
@@ -130,13 +132,13 @@ def test_position_moves_over_what_is_not_handed_out() -> None:
 
 @pytest.mark.parametrize("codec", CompressionType)
 def test_every_codec_is_read(codec: CompressionType) -> None:
-    assert drain(Chunk(TP, batch(0, 50, codec=codec))) == list(range(50))
+    assert drain(Chunk(TP, numbers(0, 50, codec=codec))) == list(range(50))
 
 
 def test_a_jump_drops_what_was_fetched() -> None:
     state = PartitionState(TP)
     state.jump(0)
-    state.chunks.append(Chunk(TP, batch(0, 4)))
+    state.chunks.append(Chunk(TP, numbers(0, 4)))
     assert state.next_run()
     assert [r.offset for r in state.take(2)] == [0, 1]
     assert (state.position, state.buffered_size_bytes) == (2, 0)

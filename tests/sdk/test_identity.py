@@ -12,7 +12,7 @@ from tidelog_core.records.batch import Record
 PARTITION = TopicPartition("t", 0)
 
 
-def a_batch() -> ProducerBatch:
+def queued_batch() -> ProducerBatch:
     batch = ProducerBatch(PARTITION, 0.0)
     batch.records.append(Record(0, 1, None, b"x", ()))
     return batch
@@ -28,7 +28,7 @@ def send_one(queue: PartitionQueue) -> ProducerBatch:
 def test_nothing_follows_the_first_batch_until_the_leader_knows_the_producer() -> None:
     """A leader that knows nothing of it takes any sequence for the first."""
     queue = PartitionQueue(PARTITION)
-    queue.batches.extend(a_batch() for _ in range(3))
+    queue.batches.extend(queued_batch() for _ in range(3))
     assert may_send(queue, queue.batches[0])
     first = send_one(queue)
     assert not may_send(queue, queue.batches[0])
@@ -43,7 +43,7 @@ def test_nothing_follows_the_first_batch_until_the_leader_knows_the_producer() -
 def test_five_batches_are_open_at_most_once_the_leader_knows_the_producer() -> None:
     queue = PartitionQueue(PARTITION)
     queue.is_known_to_leader = True
-    queue.batches.extend(a_batch() for _ in range(IN_FLIGHT_MAX_IDEMPOTENT + 1))
+    queue.batches.extend(queued_batch() for _ in range(IN_FLIGHT_MAX_IDEMPOTENT + 1))
     for _ in range(IN_FLIGHT_MAX_IDEMPOTENT):
         assert may_send(queue, queue.batches[0])
         send_one(queue)

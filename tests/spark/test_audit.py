@@ -28,26 +28,16 @@ from tidelog_spark.jobs.auditing import (
     planned_audit,
 )
 
+from tests.spark.produced import produced
 from tests.spark.tiered import CLUSTER_ID, TieredCluster
+from tests.support.clock import NOW_MS
 from tests.support.tiered_partition import tiered_partition
 
 
-def batch(
-    base_offset: int,
-    *,
-    producer_id: int = 7,
-    epoch: int = 0,
-    sequence: int | None = None,
-    count: int = 10,
-) -> bytes:
-    records = [Record(0, 1_700_000_000_000 + base_offset, b"k", b"v%d" % i) for i in range(count)]
-    return build_batch(
-        records,
-        base_offset=base_offset,
-        producer_id=producer_id,
-        producer_epoch=epoch,
-        base_sequence=base_offset if sequence is None else sequence,
-    )
+def ten(base_offset: int, *, producer_id: int = 7, sequence: int | None = None) -> bytes:
+    """Return a batch of ten records, whose sequence is its offset unless told."""
+    first = base_offset if sequence is None else sequence
+    return produced(base_offset, producer_id, 0, first, 10, timestamp_ms=NOW_MS + base_offset)
 
 
 class History:
@@ -81,7 +71,7 @@ class History:
 
     def add_whole(self, count: int) -> History:
         for base in range(0, count * 20, 20):
-            self.add(batch(base), batch(base + 10))
+            self.add(ten(base), ten(base + 10))
         return self
 
     def remove(self, number: int) -> None:
@@ -137,14 +127,14 @@ def test_damage_in_an_index_object_is_found(spark, tmp_path):
 def test_a_segment_out_of_the_chain_is_named(spark, tmp_path):
     history = History(tmp_path).add_whole(2)
     history.cluster._hashes["t", 0] = {0: b"\1" * 32}
-    history.add(batch(40), batch(50))
+    history.add(ten(40), ten(50))
     assert history.problems(spark) == [("chain", None, CHAIN_PROBLEM)]
 
 
 def test_offsets_missing_within_and_between_segments_are_named(spark, tmp_path):
     history = History(tmp_path)
-    history.add(batch(0), batch(20, sequence=10))
-    history.add(batch(40, sequence=20), end_offset=60)
+    history.add(ten(0), ten(20, sequence=10))
+    history.add(ten(40, sequence=20), end_offset=60)
     assert history.problems(spark) == [
         ("offsets", 10, "offsets [10, 20) are missing"),
         ("offsets", 50, "offsets [50, 60) are missing"),
@@ -154,16 +144,16 @@ def test_offsets_missing_within_and_between_segments_are_named(spark, tmp_path):
 
 def test_a_compacted_topic_may_have_gaps_and_skip_sequences_but_repeat_none(spark, tmp_path):
     history = History(tmp_path, configs={"cleanup.policy": "compact,delete"})
-    history.add(batch(0), batch(20), end_offset=40)
-    history.add(batch(50), batch(60, sequence=55))
+    history.add(ten(0), ten(20), end_offset=40)
+    history.add(ten(50), ten(60, sequence=55))
     assert [(check, offset) for check, offset, _ in history.problems(spark)] == [
         ("producers", 60),
         ("chain", None),
     ]
 
     once = History(tmp_path / "once")
-    once.add(batch(0), batch(20))
-    once.add(batch(30, sequence=20))
+    once.add(ten(0), ten(20))
+    once.add(ten(30, sequence=20))
     assert {check for check, _, _ in once.problems(spark)} == {"offsets", "producers"}
     told = once.problems(spark, compacted=("t",))
     assert [(check, offset) for check, offset, _ in told] == [("producers", 30)]
@@ -171,8 +161,8 @@ def test_a_compacted_topic_may_have_gaps_and_skip_sequences_but_repeat_none(spar
 
 def test_a_sequence_skipped_between_segments_is_found(spark, tmp_path):
     history = History(tmp_path).add_whole(2)
-    history.add(batch(40, sequence=45), batch(50, sequence=55))
-    history.add(batch(60, sequence=65))
+    history.add(ten(40, sequence=45), ten(50, sequence=55))
+    history.add(ten(60, sequence=65))
     assert history.problems(spark) == [
         (
             "producers",
@@ -184,9 +174,9 @@ def test_a_sequence_skipped_between_segments_is_found(spark, tmp_path):
 
 def test_producers_are_followed_over_segments_that_know_nothing_of_them(spark, tmp_path):
     history = History(tmp_path)
-    history.add(batch(0, sequence=0), batch(10, producer_id=8, sequence=0))
-    history.add(batch(20, producer_id=8, sequence=10))
-    history.add(batch(30, producer_id=8, sequence=20), batch(40, sequence=0))
+    history.add(ten(0, sequence=0), ten(10, producer_id=8, sequence=0))
+    history.add(ten(20, producer_id=8, sequence=10))
+    history.add(ten(30, producer_id=8, sequence=20), ten(40, sequence=0))
     assert history.problems(spark) == [
         (
             "producers",
@@ -255,7 +245,7 @@ def test_a_history_that_was_rewritten_is_whole(spark, tmp_path, policy):
 def test_overlapping_segments_of_two_leaders_tell_a_producer_once(spark, tmp_path):
     history = History(tmp_path).add_whole(2)
     # A new leader had rolled elsewhere: offsets 20 to 60, of which 20 to 40 are copied again.
-    history.cluster.add_segment("t", [batch(base) for base in range(20, 60, 10)], leader_epoch=1)
+    history.cluster.add_segment("t", [ten(base) for base in range(20, 60, 10)], leader_epoch=1)
     assert history.problems(spark) == []
 
 
@@ -271,7 +261,7 @@ def test_a_bucket_is_audited_by_itself(spark, tmp_path):
 
 def test_the_report_is_a_table_to_which_every_audit_adds(spark, tmp_path):
     history = History(tmp_path / "cluster").add_whole(1)
-    history.add(batch(30))
+    history.add(ten(30))
     report = audit(spark, history.request())
     for kind, times in (("parquet", 2), ("json", 1)):
         folder = str(tmp_path / kind)

@@ -166,7 +166,7 @@ def test_control_batches_are_never_rows_but_their_offsets_pass():
 
 
 def test_aborted_batches_are_left_out_for_their_producer_and_offsets_only():
-    def batch(offset: int, producer_id: int, *, is_transactional: bool = True) -> bytes:
+    def sent(offset: int, producer_id: int, *, is_transactional: bool = True) -> bytes:
         return build_batch(
             [Record(0, 0, None, b"v")],
             base_offset=offset,
@@ -177,7 +177,7 @@ def test_aborted_batches_are_left_out_for_their_producer_and_offsets_only():
         )
 
     log = b"".join(
-        [batch(0, 7), batch(1, 7), batch(2, 8), batch(3, 7, is_transactional=False), batch(4, 7)]
+        [sent(0, 7), sent(1, 7), sent(2, 8), sent(3, 7, is_transactional=False), sent(4, 7)]
     )
     rows = RowRange("t", 0, 0, 100, aborted=(AbortedRange(7, 1, 4),))
     assert [row["offset"] for row in decoded(log, rows)] == [0, 2, 3, 4]

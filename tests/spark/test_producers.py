@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tidelog_core.errors import InvalidProducerEpoch, OutOfOrderSequence
 from tidelog_core.log.producer_state import ProducerState
 from tidelog_core.log.values import AppendOrigin
-from tidelog_core.records.batch import Record, build_batch, parse_header
+from tidelog_core.records.batch import parse_header
 from tidelog_core.records.control import (
     ControlType,
     EndTransactionMarker,
@@ -20,6 +20,8 @@ from tidelog_core.records.control import (
 )
 from tidelog_spark.jobs.producers import SequenceRules, follow, no_spans
 from tidelog_spark.jobs.segment_scan import SegmentScan, scan_segment
+
+from tests.spark.produced import produced
 
 STRICT = SequenceRules()
 COMPACTED = SequenceRules(may_skip=True)
@@ -35,19 +37,6 @@ class Sent:
     sequence: int  # relative to what is expected
     count: int
     is_marker: bool = False
-
-
-def batch(
-    base_offset: int, producer_id: int, epoch: int, sequence: int, count: int = 1, ms: int = 0
-) -> bytes:
-    records = [Record(0, ms, None, b"v") for _ in range(count)]
-    return build_batch(
-        records,
-        base_offset=base_offset,
-        producer_id=producer_id,
-        producer_epoch=epoch,
-        base_sequence=sequence,
-    )
 
 
 def marker(base_offset: int, producer_id: int, epoch: int) -> bytes:
@@ -112,7 +101,7 @@ def test_the_first_break_is_what_the_log_would_have_refused(history, cuts):
             expected = entry.last_sequence + 1 if entry and entry.epoch == one.epoch else 0
             # Of an epoch begun by a marker that is the first ever seen, anything may come.
             sequence = max(0, expected + one.sequence)
-            built = batch(offset, one.producer_id, one.epoch, sequence, one.count)
+            built = produced(offset, one.producer_id, one.epoch, sequence, one.count)
         batches.append(built)
         draft = state.stage(AppendOrigin.CLIENT, now_ms=0)
         header = parse_header(built)
@@ -145,7 +134,7 @@ def is_unseen_start(batches: list[bytes]) -> bool:
 
 
 def test_a_skipped_and_a_repeated_batch_are_told_with_where_they_are():
-    scanned = scan([batch(0, 7, 0, 0, 5), batch(5, 7, 0, 7), batch(6, 7, 0, 7)])
+    scanned = scan([produced(0, 7, 0, 0, 5), produced(5, 7, 0, 7), produced(6, 7, 0, 7)])
     assert [one.problem for one in scanned.broken] == [
         "producer 7 skips sequences in epoch 0: 7 came instead of 5, after the batch at 0",
         "producer 7 repeats sequences in epoch 0: 7 came instead of 8, after the batch at 5",
@@ -154,40 +143,42 @@ def test_a_skipped_and_a_repeated_batch_are_told_with_where_they_are():
 
 
 def test_an_epoch_that_goes_back_is_a_break():
-    assert problems_of_segments([[batch(0, 7, 3, 0)], [batch(1, 7, 2, 0)]]) == [1]
+    assert problems_of_segments([[produced(0, 7, 3, 0)], [produced(1, 7, 2, 0)]]) == [1]
 
 
 def test_sequences_wrap_after_the_greatest():
     top = 2**31 - 1
-    assert problems_of_segments([[batch(0, 7, 0, top - 1, 3)], [batch(3, 7, 0, 1)]]) == []
-    assert problems_of_segments([[batch(0, 7, 0, top)], [batch(1, 7, 0, 0)]]) == []
-    assert problems_of_segments([[batch(0, 7, 0, top)], [batch(1, 7, 0, top)]]) == [1]
+    assert problems_of_segments([[produced(0, 7, 0, top - 1, 3)], [produced(3, 7, 0, 1)]]) == []
+    assert problems_of_segments([[produced(0, 7, 0, top)], [produced(1, 7, 0, 0)]]) == []
+    assert problems_of_segments([[produced(0, 7, 0, top)], [produced(1, 7, 0, top)]]) == [1]
 
 
 def test_a_marker_that_raises_the_epoch_begins_the_sequences_anew():
-    raised = [[batch(0, 7, 0, 0, 3)], [marker(3, 7, 1)]]
-    assert problems_of_segments([*raised, [batch(4, 7, 1, 0)]]) == []
-    assert problems_of_segments([*raised, [batch(4, 7, 1, 3)]]) == [4]
-    kept = [[batch(0, 7, 0, 0, 3)], [marker(3, 7, 0)]]
-    assert problems_of_segments([*kept, [batch(4, 7, 0, 3)]]) == []
-    assert problems_of_segments([*kept, [batch(4, 7, 0, 0)]]) == [4]
+    raised = [[produced(0, 7, 0, 0, 3)], [marker(3, 7, 1)]]
+    assert problems_of_segments([*raised, [produced(4, 7, 1, 0)]]) == []
+    assert problems_of_segments([*raised, [produced(4, 7, 1, 3)]]) == [4]
+    kept = [[produced(0, 7, 0, 0, 3)], [marker(3, 7, 0)]]
+    assert problems_of_segments([*kept, [produced(4, 7, 0, 3)]]) == []
+    assert problems_of_segments([*kept, [produced(4, 7, 0, 0)]]) == [4]
 
 
 def test_compaction_may_remove_batches_but_repeats_none():
-    assert problems_of_segments([[batch(0, 7, 0, 4)], [batch(9, 7, 0, 9)]], COMPACTED) == []
-    assert problems_of_segments([[batch(0, 7, 0, 4)], [batch(9, 7, 0, 4)]], COMPACTED) == [9]
+    assert problems_of_segments([[produced(0, 7, 0, 4)], [produced(9, 7, 0, 9)]], COMPACTED) == []
+    assert problems_of_segments([[produced(0, 7, 0, 4)], [produced(9, 7, 0, 4)]], COMPACTED) == [9]
 
 
 def test_a_producer_forgotten_for_its_silence_may_begin_anywhere():
     def later(ms: int) -> list[int]:
-        return problems_of_segments([[batch(0, 7, 0, 0)], [batch(1, 7, 0, 9, ms=ms)]])
+        return problems_of_segments(
+            [[produced(0, 7, 0, 0)], [produced(1, 7, 0, 9, timestamp_ms=ms)]]
+        )
 
     assert later(STRICT.expiration_ms) == []
     assert later(STRICT.expiration_ms - 1) == [1]
 
 
 def test_only_the_stretches_that_are_read_count():
-    log = b"".join([batch(0, 7, 0, 0), batch(1, 7, 0, 5), batch(2, 7, 0, 1)])
+    log = b"".join([produced(0, 7, 0, 0), produced(1, 7, 0, 5), produced(2, 7, 0, 1)])
     scanned = scan_segment(
         log, base_offset=0, end_offset=3, stretches=[(0, 1), (2, 3)], rules=STRICT, problem_max=100
     )
@@ -197,7 +188,7 @@ def test_only_the_stretches_that_are_read_count():
 
 
 def test_offsets_that_no_batch_has_are_gaps():
-    log = b"".join([batch(1, -1, -1, -1), batch(4, -1, -1, -1, 2)])
+    log = b"".join([produced(1, -1, -1, -1), produced(4, -1, -1, -1, 2)])
     scanned = scan_segment(
         log, base_offset=0, end_offset=9, stretches=[(0, 9)], rules=STRICT, problem_max=100
     )
@@ -207,7 +198,7 @@ def test_offsets_that_no_batch_has_are_gaps():
 
 @pytest.mark.parametrize("count", [100, 200_000])
 def test_many_batches_of_many_producers_keep_a_state_of_one_row_each(count):
-    body = batch(0, 0, 0, 0)
+    body = produced(0, 0, 0, 0)
     rows = np.tile(np.frombuffer(body, np.uint8), (count, 1))
     numbers = np.arange(count)
     rows[:, 0:8] = numbers.astype(">i8")[:, None].view(np.uint8)

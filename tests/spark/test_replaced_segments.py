@@ -30,15 +30,8 @@ from tidelog_spark.streaming import TidelogStreamReader
 from tests.core.erasure.test_tier import pass_time
 from tests.core.rewriting.test_compact import CUTS, compacted, plain
 from tests.spark.tiered import TieredCluster
-from tests.support.random_logs import (
-    KEYS,
-    NOW_MS,
-    OPERATIONS,
-    RandomLog,
-    apply,
-    committed_records,
-    oracle,
-)
+from tests.support.clock import NOW_MS
+from tests.support.random_logs import KEYS, OPERATIONS, RandomLog, apply, committed_records, oracle
 from tests.support.tiered_partition import TOPIC, TieredPartition, tiered_partition
 
 Row = tuple[int, int, bytes | None, bytes | None]

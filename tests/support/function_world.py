@@ -43,21 +43,13 @@ from tidelog_functions.scrub.handler import scrub
 from tidelog_functions.scrub.settings import ScrubSettings
 from tidelog_functions.scrub.sweep import Report
 
+from tests.support.clock import Clock
+
 CLUSTER_ID = "cluster-1"
 HOUR_MS = 3_600_000
 DAY_MS = 24 * HOUR_MS
 RECORDS_PER_SEGMENT = 10
 LIMITS = AgeLimits(orphan_age_ms=DAY_MS, doubtful_age_ms=7 * DAY_MS)
-
-
-class Clock:
-    """A wall clock that tests move on."""
-
-    def __init__(self) -> None:
-        self.now_ms = time.time_ns() // 1_000_000
-
-    def __call__(self) -> int:
-        return self.now_ms
 
 
 class Steps:
@@ -71,13 +63,13 @@ class Steps:
         return 900_000 if self._left >= 0 else 0
 
 
-class World:
+class FunctionWorld:
     """Stores and what nodes do to them. Objects' times are real, so the clock starts now."""
 
     def __init__(self, store: MetadataStore, objects: ObjectStore) -> None:
         self.store = store
         self.objects = objects
-        self.clock = Clock()
+        self.clock = Clock(time.time_ns() // 1_000_000)
 
     async def start(self) -> None:
         """Register the cluster and a node, unless that was done before."""
@@ -270,12 +262,12 @@ def _tells(key: str) -> bool:
 
 
 @asynccontextmanager
-async def folder_world(folder: Path) -> AsyncIterator[World]:
+async def folder_world(folder: Path) -> AsyncIterator[FunctionWorld]:
     """Give a world of SQLite and a folder."""
     store = SqliteMetadataStore(folder / "metadata.db")
     objects = FolderObjectStore(folder / "objects")
     try:
-        world = World(store, objects)
+        world = FunctionWorld(store, objects)
         await world.start()
         yield world
     finally:

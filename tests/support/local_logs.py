@@ -15,7 +15,8 @@ from tidelog_core.log.values import AppendOrigin
 from tidelog_core.records.batch import Record, decode_records, iter_headers
 from tidelog_core.records.control import ControlType, parse_control_type
 
-from tests.support.log_building import NOW_MS, content_of, open_log
+from tests.support.clock import NOW_MS
+from tests.support.log_building import content_of, open_log
 
 AMPLE_BYTES = 2**20
 SETTINGS = {"segment_bytes": 400, "cleanup_policy": ("compact",), "index_interval_bytes": 0}

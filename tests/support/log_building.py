@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 from struct import pack_into
 from typing import Any
@@ -14,7 +13,7 @@ from tidelog_core.config import TopicConfig
 from tidelog_core.log.local_log import LocalLog
 from tidelog_core.log.values import AppendInfo, AppendOrigin
 from tidelog_core.model import TopicPartition
-from tidelog_core.records.batch import BatchHeader, Record, build_batch, iter_headers, patch
+from tidelog_core.records.batch import BatchHeader, iter_headers, patch
 from tidelog_core.records.control import (
     ControlType,
     EndTransactionMarker,
@@ -27,20 +26,12 @@ from tidelog_core.records.header import (
     LOG_OVERHEAD,
 )
 
+from tests.support.batches import batch
+from tests.support.clock import NOW_MS, Clock
+
 PARTITION = TopicPartition("topic", 0)
-NOW_MS = 1_700_000_000_000
 BATCH_LENGTH_POSITION = 8
 RECORD_COUNT_POSITION = 57
-
-
-class Clock:
-    """A clock that stands still until it is told the time."""
-
-    def __init__(self, now_ms: int = NOW_MS) -> None:
-        self.now_ms = now_ms
-
-    def __call__(self) -> int:
-        return self.now_ms
 
 
 def open_log(directory: Path, clock: Clock | None = None, **options: Any) -> LocalLog:
@@ -49,20 +40,6 @@ def open_log(directory: Path, clock: Clock | None = None, **options: Any) -> Loc
     how = {name: options.pop(name) for name in names if name in options}
     config = TopicConfig(**options)
     return LocalLog.open(directory, PARTITION, config=config, clock_ms=clock or Clock(), **how)
-
-
-def batch(
-    count: int = 1,
-    *,
-    value_size_bytes: int = 10,
-    timestamps: Sequence[int] | None = None,
-    key: bytes | None = None,
-    **options: Any,
-) -> bytearray:
-    """Return a batch as a client would send it."""
-    times = timestamps or [NOW_MS] * count
-    records = [Record(0, time, key, os.urandom(value_size_bytes)) for time in times]
-    return bytearray(build_batch(records, **options))
 
 
 def marker(

@@ -24,7 +24,8 @@ from tidelog_core.records.control import (
     build_end_transaction_marker,
 )
 
-NOW_MS = 1_700_000_000_000
+from tests.support.clock import NOW_MS
+
 KEYS = [f"key-{number}".encode() for number in range(6)]
 TRANSACTIONAL_PRODUCERS = (11, 12)
 IDEMPOTENT_PRODUCER = 10

@@ -41,7 +41,8 @@ from tidelog_node.replicas import ReplicaManager
 from tidelog_node.tier.service import TierService
 from tidelog_node.upkeep.log_changes import LogChanges
 
-from tests.support.tier_segments import BASE_TIMESTAMP_MS, batch
+from tests.support.clock import Clock
+from tests.support.tier_segments import BASE_TIMESTAMP_MS, numbered_batch
 
 BROKER_ID = 1
 TOPIC = "events"
@@ -58,23 +59,13 @@ CONFIG = NodeConfig(
 )
 
 
-class Clock:
-    """A wall clock that tests move."""
-
-    def __init__(self) -> None:
-        self.now_ms = START_MS
-
-    def __call__(self) -> int:
-        return self.now_ms
-
-
 class TierNode:
     """One broker's logs and tier in a folder. Made by ``running_node``."""
 
     def __init__(self, folder: Path, config: NodeConfig, objects_url: str | None = None) -> None:
         self.folder = folder
         self.config = config
-        self.clock = Clock()
+        self.clock = Clock(START_MS)
         self.is_clock_trusted = True
         self.objects_folder = folder / "objects"
         self.objects_url = objects_url or f"file://{self.objects_folder}"
@@ -182,7 +173,7 @@ class TierNode:
         start = replica.log.log_end_offset
         produced = b""
         for number in range(batch_count):
-            data = bytearray(batch(start + 10 * number, value_size=value_size))
+            data = bytearray(numbered_batch(start + 10 * number, value_size=value_size))
             patch(data, 0, base_offset=0, leader_epoch=-1)  # as a client sends it
             replica.append(data)
             produced += data

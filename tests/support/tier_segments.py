@@ -17,7 +17,7 @@ BASE_TIMESTAMP_MS = 1_700_000_000_000
 RECORDS_PER_BATCH = 10
 
 
-def batch(
+def numbered_batch(
     base_offset: int,
     *,
     count: int = RECORDS_PER_BATCH,

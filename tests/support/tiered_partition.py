@@ -40,21 +40,12 @@ from tidelog_core.tier.planning import finished_segments
 from tidelog_core.verification.plan import BucketPlan, MetadataPlan
 from tidelog_core.verification.verification import Verification
 
+from tests.support.clock import NOW_MS, Clock
 from tests.support.docs_reader import read_all
-from tests.support.random_logs import NOW_MS, producers_of
+from tests.support.random_logs import producers_of
 
 CLUSTER_ID = "cluster-1"
 TOPIC = "events"
-
-
-class Clock:
-    """A wall clock that tests move on."""
-
-    def __init__(self) -> None:
-        self.now_ms = NOW_MS + 1_000_000
-
-    def __call__(self) -> int:
-        return self.now_ms
 
 
 class TieredPartition:
@@ -71,7 +62,7 @@ class TieredPartition:
         self.store = store
         self.objects = objects
         self.folder = folder
-        self.clock = Clock()
+        self.clock = Clock(NOW_MS + 1_000_000)
         self.topic = Topic(
             name=TOPIC,
             topic_id=uuid4(),

@@ -6,24 +6,14 @@ import datetime
 import io
 import socket
 import struct
-import time
 from collections.abc import Iterable
 from types import TracebackType
 from typing import Any
 
 from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
-from tidelog_core.records.batch import build_batch
-from tidelog_core.records.record import Record
 
 TIMEOUT_SECONDS = 10.0
-
-
-def a_batch(*values: bytes, **fields: Any) -> bytes:
-    """Return one record batch with these values."""
-    now_ms = time.time_ns() // 1_000_000
-    records = [Record(index, now_ms, None, value, ()) for index, value in enumerate(values)]
-    return bytes(build_batch(records, **fields))
 
 
 def frame(api_key: int, version: int, correlation_id: int, body: bytes, *, tags: bytes) -> bytes:

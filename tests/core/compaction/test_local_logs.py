@@ -15,6 +15,7 @@ from tidelog_core.errors import CorruptRecordBatch, StorageError
 from tidelog_core.log.cleaned import SegmentsChanged
 from tidelog_core.records.batch import CompressionType, parse_header
 
+from tests.support.clock import NOW_MS
 from tests.support.local_logs import (
     AMPLE_BYTES,
     SETTINGS,
@@ -29,7 +30,6 @@ from tests.support.local_logs import (
 from tests.support.log_building import copy_of, open_log
 from tests.support.random_logs import (
     IDEMPOTENT_PRODUCER,
-    NOW_MS,
     OPERATIONS,
     RandomLog,
     apply,

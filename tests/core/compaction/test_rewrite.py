@@ -20,9 +20,9 @@ from tidelog_core.records.batch import (
 )
 from tidelog_core.records.control import ControlType
 
+from tests.support.clock import NOW_MS
 from tests.support.random_logs import (
     IDEMPOTENT_PRODUCER,
-    NOW_MS,
     OPERATIONS,
     RandomLog,
     apply,

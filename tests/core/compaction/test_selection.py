@@ -17,7 +17,9 @@ from tidelog_core.compaction.selection import (
 from tidelog_core.config import TopicConfig
 from tidelog_core.log.cleaned import SegmentToClean
 
-from tests.support.log_building import NOW_MS, Clock, append, batch, open_log
+from tests.support.batches import batch
+from tests.support.clock import NOW_MS, Clock
+from tests.support.log_building import append, open_log
 
 HOUR_MS = 3_600_000
 

@@ -12,9 +12,9 @@ from tidelog_core.compaction.transactions import CleanedTransactions
 from tidelog_core.records.batch import CompressionType, Record, decode_records, parse_header
 from tidelog_core.records.control import ControlType
 
+from tests.support.clock import NOW_MS
 from tests.support.random_logs import (
     KEYS,
-    NOW_MS,
     TRANSACTIONAL_PRODUCERS,
     RandomLog,
     apply,

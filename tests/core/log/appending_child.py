@@ -12,7 +12,8 @@ from pathlib import Path
 
 from tidelog_core.records.batch import Record, build_batch
 
-from tests.support.log_building import NOW_MS, open_log
+from tests.support.clock import NOW_MS
+from tests.support.log_building import open_log
 
 SEGMENT_BYTES = 20_000
 PRODUCER_ID = 7

@@ -29,15 +29,9 @@ from tidelog_core.records.batch import (
     parse_header,
 )
 
-from tests.support.log_building import (
-    NOW_MS,
-    Clock,
-    append,
-    batch,
-    content_of,
-    headers_of,
-    open_log,
-)
+from tests.support.batches import batch
+from tests.support.clock import NOW_MS, Clock
+from tests.support.log_building import append, content_of, headers_of, open_log
 
 HOUR_MS = 3_600_000
 

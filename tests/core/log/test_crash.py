@@ -9,15 +9,9 @@ import pytest
 from tidelog_core.log.local_log import LocalLog
 from tidelog_core.log.values import CorruptLog
 
-from tests.support.log_building import (
-    NOW_MS,
-    append,
-    batch,
-    content_of,
-    copy_of,
-    headers_of,
-    open_log,
-)
+from tests.support.batches import batch
+from tests.support.clock import NOW_MS
+from tests.support.log_building import append, content_of, copy_of, headers_of, open_log
 
 ACTIVE = "00000000000000000000.log"
 

@@ -12,7 +12,8 @@ from tidelog_core.log.flush import PendingFlush
 from tidelog_core.log.local_log import LocalLog
 from tidelog_core.log.segment import LogSegment
 
-from tests.support.log_building import append, batch, copy_of, open_log
+from tests.support.batches import batch
+from tests.support.log_building import append, copy_of, open_log
 
 EPOCH = 7
 

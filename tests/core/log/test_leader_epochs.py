@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tidelog_core.log.leader_epochs import EpochEntry, LeaderEpochs
 
-from tests.support.log_building import append, batch, open_log
+from tests.support.batches import batch
+from tests.support.log_building import append, open_log
 
 UNKNOWN = (-1, -1)
 

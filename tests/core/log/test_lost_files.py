@@ -10,11 +10,10 @@ import pytest
 from tidelog_core.errors import OffsetOutOfRange
 from tidelog_core.log.local_log import LocalLog
 
+from tests.support.batches import batch
+from tests.support.clock import NOW_MS, Clock
 from tests.support.log_building import (
-    NOW_MS,
-    Clock,
     append,
-    batch,
     content_of,
     copy_of,
     end_transaction,

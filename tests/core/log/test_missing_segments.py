@@ -9,7 +9,8 @@ import pytest
 from tidelog_core.log.paths import LOG_SUFFIX, SEGMENT_FILE, START_OFFSET_FILE, segment_path
 from tidelog_core.log.values import CorruptLog
 
-from tests.support.log_building import append, batch, open_log
+from tests.support.batches import batch
+from tests.support.log_building import append, open_log
 
 SMALL = {"segment_bytes": 400}
 

@@ -18,7 +18,8 @@ from tidelog_core.log.open_files import OpenFiles
 from tidelog_core.log.paths import LOG_SUFFIX
 from tidelog_core.records.header import CRC_POSITION
 
-from tests.support.log_building import append, batch, content_of, headers_of, open_log, read_bytes
+from tests.support.batches import batch
+from tests.support.log_building import append, content_of, headers_of, open_log, read_bytes
 
 LOG_COUNT = 5
 STEPS = st.tuples(

@@ -15,7 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.log_building import NOW_MS, append, batch, content_of, headers_of, open_log
+from tests.support.batches import batch
+from tests.support.clock import NOW_MS
+from tests.support.log_building import append, content_of, headers_of, open_log
 
 Names = dict[str, int]  # file name → inode
 

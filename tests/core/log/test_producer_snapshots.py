@@ -18,11 +18,10 @@ from tidelog_core.log.producer_snapshot import (
 )
 from tidelog_core.log.producer_state import ProducerEntry, ProducerState, RetainedBatch
 
+from tests.support.batches import batch
+from tests.support.clock import NOW_MS, Clock
 from tests.support.log_building import (
-    NOW_MS,
-    Clock,
     append,
-    batch,
     content_of,
     copy_of,
     end_transaction,

@@ -13,11 +13,10 @@ from tidelog_core.errors import InvalidProducerEpoch, InvalidTxnState, OutOfOrde
 from tidelog_core.log.local_log import LocalLog
 from tidelog_core.log.values import TransactionCoordinatorFenced
 
+from tests.support.batches import batch
+from tests.support.clock import NOW_MS, Clock
 from tests.support.log_building import (
-    NOW_MS,
-    Clock,
     append,
-    batch,
     content_of,
     copy_of,
     end_transaction,

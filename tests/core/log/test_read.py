@@ -13,15 +13,9 @@ from hypothesis import strategies as st
 from tidelog_core.errors import OffsetOutOfRange, StorageError
 from tidelog_core.log.local_log import LocalLog
 
-from tests.support.log_building import (
-    NOW_MS,
-    append,
-    batch,
-    content_of,
-    headers_of,
-    open_log,
-    read_bytes,
-)
+from tests.support.batches import batch
+from tests.support.clock import NOW_MS
+from tests.support.log_building import append, content_of, headers_of, open_log, read_bytes
 
 
 @dataclass(frozen=True)

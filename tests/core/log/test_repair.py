@@ -13,7 +13,8 @@ from tidelog_core.log.local_log import LocalLog
 from tidelog_core.log.paths import LOG_SUFFIX, SEGMENT_FILE, segment_path
 from tidelog_core.log.repair import OffsetRange, carry_out, plan_repair
 
-from tests.support.log_building import append, batch, open_log
+from tests.support.batches import batch
+from tests.support.log_building import append, open_log
 
 SMALL = {"segment_bytes": 400}
 BATCH_COUNT, RECORDS = 20, 2

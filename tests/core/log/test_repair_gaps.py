@@ -12,8 +12,9 @@ from tidelog_core.log.paths import CLEANER_OFFSET_FILE, LOG_SUFFIX, SEGMENT_FILE
 from tidelog_core.log.repair import RepairPlan, carry_out, plan_repair
 
 from tests.core.log.test_repair import flip, offsets_in
+from tests.support.batches import batch
 from tests.support.local_logs import watched
-from tests.support.log_building import batch, copy_of, open_log, placed
+from tests.support.log_building import copy_of, open_log, placed
 
 SMALL = {"segment_bytes": 400}
 BATCH_COUNT, RECORDS = 14, 2

@@ -11,16 +11,9 @@ from tidelog_core.errors import OffsetOutOfRange, StorageError, UnknownTopicOrPa
 from tidelog_core.log.deletion import remove_deleted_logs
 from tidelog_core.log.local_log import LocalLog
 
-from tests.support.log_building import (
-    NOW_MS,
-    Clock,
-    append,
-    batch,
-    content_of,
-    copy_of,
-    headers_of,
-    open_log,
-)
+from tests.support.batches import batch
+from tests.support.clock import NOW_MS, Clock
+from tests.support.log_building import append, content_of, copy_of, headers_of, open_log
 
 
 def segmented(directory: Path, clock: Clock | None = None) -> LocalLog:

@@ -13,7 +13,8 @@ from tidelog_core.log.rewriting import rewrite_unflushed
 from tidelog_core.log.values import CorruptLog
 
 from tests.faults.disk_faults import DiskFaults
-from tests.support.log_building import append, batch, content_of, headers_of, open_log
+from tests.support.batches import batch
+from tests.support.log_building import append, content_of, headers_of, open_log
 
 REWRITE = """
 import sys

@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from tests.support.log_building import NOW_MS, Clock, append, batch, open_log
+from tests.support.batches import batch
+from tests.support.clock import NOW_MS, Clock
+from tests.support.log_building import append, open_log
 
 DAY_MS = 86_400_000
 

@@ -17,7 +17,8 @@ from tidelog_core.log.paths import LOG_SUFFIX, SEGMENT_FILE, segment_path
 from tidelog_core.log.seal_file import STALE_ROWS_MIN, read_seals
 from tidelog_core.log.segment_indexes import SealRecord
 
-from tests.support.log_building import append, batch, content_of, open_log
+from tests.support.batches import batch
+from tests.support.log_building import append, content_of, open_log
 
 ROLLS = 10
 

@@ -9,7 +9,8 @@ from tidelog_core.log.segment_check import SegmentDamage, check_segment
 from tidelog_core.log.values import SealedSegment
 from tidelog_core.records.header import LOG_OVERHEAD
 
-from tests.support.log_building import append, batch, headers_of, open_log
+from tests.support.batches import batch
+from tests.support.log_building import append, headers_of, open_log
 
 
 def a_sealed(folder: Path) -> SealedSegment:

@@ -8,7 +8,8 @@ import pytest
 from tidelog_core.errors import OffsetOutOfRange
 from tidelog_core.log.producer_snapshot import CorruptSnapshot
 
-from tests.support.log_building import batch, open_log
+from tests.support.batches import batch
+from tests.support.log_building import open_log
 
 
 def test_a_truncation_drops_epochs_that_have_no_batch(tmp_path: Path) -> None:

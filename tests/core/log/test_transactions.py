@@ -17,10 +17,10 @@ from tidelog_core.tier.index_build import SegmentSource, build_index_file
 from tidelog_core.tier.index_file import IndexFile
 from tidelog_core.tier.integrity import NO_HASH
 
+from tests.support.batches import batch
 from tests.support.log_building import (
     aborted_in,
     append,
-    batch,
     content_of,
     copy_of,
     end_transaction,

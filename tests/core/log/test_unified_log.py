@@ -30,7 +30,9 @@ from tidelog_core.records.batch import (
     parse_header,
 )
 
-from tests.support.log_building import NOW_MS, append, batch, open_log
+from tests.support.batches import batch
+from tests.support.clock import NOW_MS
+from tests.support.log_building import append, open_log
 
 STEPS = 120
 STEPS_SLOW = 1_500
@@ -170,7 +172,7 @@ class FolderSource:
 
 
 @dataclass
-class World:
+class ModeledLog:
     """A log, its source, and the list of batches that they should be."""
 
     folder: Path
@@ -277,7 +279,7 @@ class World:
 class Question:
     """A question that is under way, and what the list has said since it was asked."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: ModeledLog) -> None:
         self._world = world
         self.may_be: list[object] = []
         random = world.random
@@ -325,7 +327,7 @@ class Question:
         assert any(run.startswith(answer) for run in runs)
 
 
-async def read(world: World, offset: int, max_bytes: int, is_whole: bool) -> bytes | None:
+async def read(world: ModeledLog, offset: int, max_bytes: int, is_whole: bool) -> bytes | None:
     """Return what one read gives, ``None`` where the offset is out of range."""
     try:
         found = world.log.read(
@@ -365,7 +367,7 @@ def bytes_of(found: LogRead) -> bytes:
     return os.pread(part.file.fileno(), part.size_bytes, part.position)
 
 
-async def check_at_rest(world: World) -> None:
+async def check_at_rest(world: ModeledLog) -> None:
     """Ask everything while nothing changes."""
     end = world.local.log_end_offset
     for offset in {0, world.log_start - 1, end + 1, *range(world.log_start, end + 1, 7)}:
@@ -395,7 +397,7 @@ async def check_at_rest(world: World) -> None:
             assert world.log.leader_epoch_for(each.header.base_offset) == epoch
 
 
-async def run_history(world: World, steps: int) -> None:
+async def run_history(world: ModeledLog, steps: int) -> None:
     """Change the log at random, with questions under way, and compare every answer."""
     questions: list[Question] = []
     for step in range(steps):
@@ -419,7 +421,7 @@ async def run_history(world: World, steps: int) -> None:
 
 def run_seed(folder: Path, seed: int, steps: int) -> None:
     print(f"seed {seed}")
-    world = World(folder, Random(seed))
+    world = ModeledLog(folder, Random(seed))
     try:
         asyncio.run(run_history(world, steps))
     finally:

@@ -12,7 +12,8 @@ from tidelog_core.log.local_log import LocalLog
 from tidelog_core.log.verification import VERIFICATIONS_MAX, VerificationGuard
 from tidelog_core.records.batch import BatchHeader, parse_header
 
-from tests.support.log_building import append, batch, end_transaction, open_log
+from tests.support.batches import batch
+from tests.support.log_building import append, end_transaction, open_log
 
 PRODUCER = 5
 

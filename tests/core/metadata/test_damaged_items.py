@@ -57,7 +57,7 @@ def partition(of: Topic, number: int) -> Partition:
     )
 
 
-class World:
+class FollowedCluster:
     """A cluster in a SQLite file, and a view that follows it."""
 
     def __init__(self, path: Path, *, changelog_length: int) -> None:
@@ -98,7 +98,7 @@ class World:
             await self.store.commit([put(broker)])
 
 
-Scene = Callable[[World], Awaitable[None]]
+Scene = Callable[[FollowedCluster], Awaitable[None]]
 
 
 @pytest.fixture(params=[1000, 2], ids=["followed", "loaded-anew"])
@@ -107,7 +107,7 @@ def play(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[[Scene], No
 
     def play(scene: Scene) -> None:
         async def main() -> None:
-            world = World(tmp_path, changelog_length=request.param)
+            world = FollowedCluster(tmp_path, changelog_length=request.param)
             await world.fill()
             await scene(world)
             await world.store.close()
@@ -131,7 +131,7 @@ SHOWN = [
 def test_what_an_item_said_last_stays_while_it_cannot_be_read(
     play: Callable[[Scene], None], key: ItemKey, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scene(world: World) -> None:
+    async def scene(world: FollowedCluster) -> None:
         before = await world.view.refresh()
         await world.write_nonsense(key)
         for _ in range(3):
@@ -157,7 +157,7 @@ def test_what_an_item_said_last_stays_while_it_cannot_be_read(
 def test_an_item_that_could_never_be_read_hides_no_other(
     play: Callable[[Scene], None], key: ItemKey
 ) -> None:
-    async def scene(world: World) -> None:
+    async def scene(world: FollowedCluster) -> None:
         world.spoil(key)
         image = await world.view.refresh()
         assert list(image.unreadable) == [key]
@@ -172,7 +172,7 @@ def test_an_item_that_could_never_be_read_hides_no_other(
 def test_nobody_leads_a_partition_that_changed_and_cannot_be_read(
     play: Callable[[Scene], None], caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def scene(world: World) -> None:
+    async def scene(world: FollowedCluster) -> None:
         before = await world.view.refresh()
         await world.write_nonsense(ORDERS_1)
         heard: list[frozenset[str]] = []
@@ -201,7 +201,7 @@ def test_an_item_in_order_again_is_as_any_other(
 ) -> None:
     caplog.set_level(logging.INFO)
 
-    async def scene(world: World) -> None:
+    async def scene(world: FollowedCluster) -> None:
         await world.view.refresh()
         keys = [*SHOWN, ORDERS_1]
         bodies = {key: item.body for key in keys if (item := await world.store.get(key))}
@@ -224,7 +224,7 @@ def test_an_item_in_order_again_is_as_any_other(
 def test_an_item_that_somebody_mends_where_it_lies_is_met_again(
     play: Callable[[Scene], None],
 ) -> None:
-    async def scene(world: World) -> None:
+    async def scene(world: FollowedCluster) -> None:
         view = ClusterView(world.store, look_again_seconds=0)
         keys = [*SHOWN, ORDERS_1]
         whole = {key: item.body for key in keys if (item := await world.store.get(key))}
@@ -252,7 +252,7 @@ def test_an_item_that_somebody_mends_where_it_lies_is_met_again(
 def test_damage_at_a_known_version_takes_no_leader_and_the_next_write_mends_it(
     play: Callable[[Scene], None],
 ) -> None:
-    async def scene(world: World) -> None:
+    async def scene(world: FollowedCluster) -> None:
         await world.view.refresh()
         world.spoil(ORDERS_1)
         await world.go_on(4)
@@ -271,7 +271,7 @@ def test_damage_at_a_known_version_takes_no_leader_and_the_next_write_mends_it(
 
 
 def test_a_partition_that_could_never_be_read_has_its_place(play: Callable[[Scene], None]) -> None:
-    async def scene(world: World) -> None:
+    async def scene(world: FollowedCluster) -> None:
         world.spoil(ORDERS_1, '{"partition": 7}')
         image = await world.view.refresh()
         assert [p.partition for p in image.partitions("orders")] == [0, 1, 2]
@@ -285,7 +285,7 @@ def test_a_partition_that_could_never_be_read_has_its_place(play: Callable[[Scen
 def test_a_partition_item_that_is_lost_is_not_a_partition_that_is_gone(
     play: Callable[[Scene], None], is_logged: bool
 ) -> None:
-    async def scene(world: World) -> None:
+    async def scene(world: FollowedCluster) -> None:
         if is_logged:
             await world.view.refresh()
         await world.store.commit([Write(ORDERS_1, None, ANY_VERSION, is_logged)])
@@ -300,7 +300,7 @@ def test_a_partition_item_that_is_lost_is_not_a_partition_that_is_gone(
 def test_a_count_of_partitions_that_cannot_be_is_damage_of_the_topic(
     play: Callable[[Scene], None],
 ) -> None:
-    async def scene(world: World) -> None:
+    async def scene(world: FollowedCluster) -> None:
         before = await world.view.refresh()
         wide = dataclasses.replace(
             before.topics["orders"], partition_count=LOST_PARTITIONS_MAX + 100_000_000
@@ -320,7 +320,7 @@ def test_a_count_of_partitions_that_cannot_be_is_damage_of_the_topic(
 def test_what_cannot_be_read_in_place_of_a_deleted_topic_is_another_topic(
     play: Callable[[Scene], None],
 ) -> None:
-    async def scene(world: World) -> None:
+    async def scene(world: FollowedCluster) -> None:
         orders = (await world.view.refresh()).topics["orders"]
         tombstone = DeletedTopic(
             topic_id=orders.topic_id, name="orders", partition_count=3, deleted_ms=1
@@ -349,7 +349,7 @@ def test_what_cannot_be_read_in_place_of_a_deleted_topic_is_another_topic(
 def test_an_item_in_a_place_of_no_record_is_named_and_nothing_else(
     play: Callable[[Scene], None], key: ItemKey
 ) -> None:
-    async def scene(world: World) -> None:
+    async def scene(world: FollowedCluster) -> None:
         before = await world.view.refresh()
         await world.store.commit([Write(key, ORDERS.to_body(), ANY_VERSION)])
         image = await world.view.refresh()
@@ -364,7 +364,7 @@ def test_an_item_in_a_place_of_no_record_is_named_and_nothing_else(
 def test_an_item_of_a_partition_collection_of_no_topic_is_not_looked_at(
     play: Callable[[Scene], None],
 ) -> None:
-    async def scene(world: World) -> None:
+    async def scene(world: FollowedCluster) -> None:
         before = await world.view.refresh()
         for collection in (
             "partition:none",
@@ -380,7 +380,7 @@ def test_an_item_of_a_partition_collection_of_no_topic_is_not_looked_at(
 
 
 async def test_of_every_field_of_a_partition_any_wrong_value_is_damage(tmp_path: Path) -> None:
-    world = World(tmp_path, changelog_length=1000)
+    world = FollowedCluster(tmp_path, changelog_length=1000)
     await world.fill()
     whole = partition(ORDERS, 1).to_body()
     await world.view.refresh()

@@ -72,7 +72,9 @@ class Stage:
         self._moved.set()
         await turn
 
-    async def play(self, actors: Mapping[str, Coroutine[Any, Any, None]], world: World) -> int:
+    async def play(
+        self, actors: Mapping[str, Coroutine[Any, Any, None]], world: LifecycleWorld
+    ) -> int:
         """Run the actors until all have ended; return in how many steps."""
         tasks = {name: asyncio.create_task(actor) for name, actor in actors.items()}
         for task in tasks.values():
@@ -96,7 +98,7 @@ class Stage:
 class SteppedMetadata:
     """The metadata store as one actor sees it, which may die or hear nothing at a step."""
 
-    def __init__(self, world: World, actor: str, process: Process) -> None:
+    def __init__(self, world: LifecycleWorld, actor: str, process: Process) -> None:
         self._world, self._actor, self._process = world, actor, process
         self._store: MetadataStore = world.store
 
@@ -141,7 +143,7 @@ class SteppedMetadata:
 class SteppedObjects:
     """The bucket as one actor sees it. What is only read is no step."""
 
-    def __init__(self, world: World, actor: str, process: Process) -> None:
+    def __init__(self, world: LifecycleWorld, actor: str, process: Process) -> None:
         self._world, self._actor, self._process = world, actor, process
         self._objects = world.objects
 
@@ -191,7 +193,7 @@ class SteppedObjects:
         """The bucket outlives the actor."""
 
 
-class World:
+class LifecycleWorld:
     """The truth, and what is wrong with it."""
 
     def __init__(self, folder: Path, seed: int) -> None:

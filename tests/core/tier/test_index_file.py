@@ -21,7 +21,7 @@ from tests.support.tier_segments import (
     RECORDS_PER_BATCH,
     SEGMENT_ID,
     TOPIC_ID,
-    batch,
+    numbered_batch,
     write_source,
 )
 
@@ -43,7 +43,7 @@ BATCH_TABLE = np.dtype(
 
 def batches(compression: CompressionType = CompressionType.NONE) -> list[bytes]:
     starts = range(BASE, END, RECORDS_PER_BATCH)
-    return [batch(start, compression=compression) for start in starts]
+    return [numbered_batch(start, compression=compression) for start in starts]
 
 
 def test_an_index_says_everything_about_its_segment(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_offsets_and_positions_are_found(tmp_path: Path) -> None:
 
 
 def test_an_offset_that_compaction_removed_leads_to_the_next_batch(tmp_path: Path) -> None:
-    kept = [batch(BASE), batch(BASE + 100)]
+    kept = [numbered_batch(BASE), numbered_batch(BASE + 100)]
     source = write_source(tmp_path, kept, base_offset=BASE, end_offset=END)
     table = IndexFile.parse(build_index_file(source).data).batches
     assert table.row_of_offset(BASE + 50) == 1

@@ -26,7 +26,7 @@ from tidelog_core.tier.integrity import (
     verify_segment,
 )
 
-from tests.support.tier_segments import batch, write_source
+from tests.support.tier_segments import numbered_batch, write_source
 
 
 def chain(folder: Path, count: int) -> list[tuple[str, IndexFile, bytes]]:
@@ -35,7 +35,7 @@ def chain(folder: Path, count: int) -> list[tuple[str, IndexFile, bytes]]:
         base = 100 * number
         source = write_source(
             folder,
-            [batch(base + 10 * n) for n in range(10)],
+            [numbered_batch(base + 10 * n) for n in range(10)],
             base_offset=base,
             end_offset=base + 100,
             previous_hash=previous,
@@ -77,7 +77,7 @@ def test_a_missing_or_foreign_segment_breaks_the_chain(tmp_path: Path) -> None:
 def described(folder: Path, base: int, end: int, previous: bytes) -> tuple[str, IndexFile]:
     source = write_source(
         folder,
-        [batch(offset) for offset in range(base, end, 10)],
+        [numbered_batch(offset) for offset in range(base, end, 10)],
         base_offset=base,
         end_offset=end,
         previous_hash=previous,
@@ -120,7 +120,7 @@ def rewritten(folder: Path, indexes: list[IndexFile]) -> tuple[str, IndexFile, b
     first, last = indexes[0], indexes[-1]
     source = write_source(
         folder,
-        [batch(offset) for offset in range(first.base_offset, last.end_offset, 20)],
+        [numbered_batch(offset) for offset in range(first.base_offset, last.end_offset, 20)],
         base_offset=first.base_offset,
         end_offset=last.end_offset,
         previous_hash=first.previous_hash,
@@ -164,7 +164,7 @@ def test_a_reader_that_does_not_know_of_rewriting_must_refuse_the_index(tmp_path
     """It would take the segments that were replaced for the truth."""
     source = write_source(
         tmp_path,
-        [batch(0)],
+        [numbered_batch(0)],
         base_offset=0,
         end_offset=10,
         rewrite=RewriteFacts(rewrite_epoch=1, compacted_up_to=0, replaced=()),

@@ -51,7 +51,7 @@ from tidelog_core.tier.tiered_segments import TieredSegments
 from tidelog_functions.invocation import TimeLimit
 from tidelog_functions.retention.partition import PartitionRetention
 
-from tests.core.tier.lifecycle_world import CONFIGS, DELAY_MS, FIRST_EPOCH, World
+from tests.core.tier.lifecycle_world import CONFIGS, DELAY_MS, FIRST_EPOCH, LifecycleWorld
 from tests.support.function_world import Steps
 from tests.support.tiered_partition import CLUSTER_ID, TOPIC, described
 from tests.support.watched_stores import Crash, Fault, Process
@@ -68,7 +68,7 @@ def keys_of(segment: SegmentMeta) -> SegmentKeys:
 class Leader:
     """Does what a node does with the tier of a partition that it leads."""
 
-    def __init__(self, world: World, name: str, epoch: int, process: Process) -> None:
+    def __init__(self, world: LifecycleWorld, name: str, epoch: int, process: Process) -> None:
         self.world = world
         self.store, self.objects = world.stores(name, process)
         self.leadership = Leadership(world.tier.topic.topic_id, 0, epoch)
@@ -141,7 +141,7 @@ class Leader:
         await end_deletions(self.store, self.objects, due, keys_of=keys_of)
 
 
-async def elect(world: World) -> None:
+async def elect(world: LifecycleWorld) -> None:
     """Have another leader, whose log ends where the tier does: nobody else was alive."""
     store, _ = world.stores("election", Process())
     for _ in range(ROUNDS):
@@ -164,14 +164,14 @@ async def elect(world: World) -> None:
         await Leader(world, "election", after.leader_epoch, Process()).run()
 
 
-async def delete_records(world: World, process: Process) -> None:
+async def delete_records(world: LifecycleWorld, process: Process) -> None:
     store, _ = world.stores("delete records", process)
     leadership = Leadership(world.tier.topic.topic_id, 0, FIRST_EPOCH)
     for offset in (2, 7, world.log_ends[FIRST_EPOCH]):
         await advance_log_start(store, leadership, offset)
 
 
-async def retain(world: World, process: Process) -> None:
+async def retain(world: LifecycleWorld, process: Process) -> None:
     store, objects = world.stores("function", process)
     retention = PartitionRetention(
         store=store,
@@ -186,7 +186,7 @@ async def retain(world: World, process: Process) -> None:
         await retention.apply(world.tier.topic, 0)
 
 
-async def rewrite(world: World, process: Process) -> None:
+async def rewrite(world: LifecycleWorld, process: Process) -> None:
     store, objects = world.stores("rewriter", process)
     for _ in range(ROUNDS):
         # Retention may take a segment that is about to be read.
@@ -194,11 +194,11 @@ async def rewrite(world: World, process: Process) -> None:
             await compact_partition(world.tier.tier(store=store, objects=objects), is_forced=True)
 
 
-async def lead(world: World, process: Process) -> None:
+async def lead(world: LifecycleWorld, process: Process) -> None:
     await Leader(world, "leader", FIRST_EPOCH, process).run()
 
 
-async def pass_time(world: World) -> None:
+async def pass_time(world: LifecycleWorld) -> None:
     for _ in range(2 * ROUNDS):
         await world.stage.turn("time")
         world.clock.now_ms += DELAY_MS // 2
@@ -210,7 +210,7 @@ async def enduring(actor: Coroutine[Any, Any, None]) -> None:
         await actor
 
 
-async def come_to_rest(world: World) -> None:
+async def come_to_rest(world: LifecycleWorld) -> None:
     """Have everyone once more, one after the other, once every claim and delay is over."""
     for _ in range(5):
         world.clock.now_ms += CLAIM_MS
@@ -223,7 +223,7 @@ async def come_to_rest(world: World) -> None:
 
 
 async def play(folder: Path, seed: int) -> int:
-    world = World(folder, seed)
+    world = LifecycleWorld(folder, seed)
     await world.start()
     chance = random.Random(seed)
 

@@ -31,7 +31,7 @@ from tidelog_functions.jobs.starting import (
 from tidelog_functions.local.events import object_created, scheduled
 
 from tests.support.emr_server import EmrServer, served
-from tests.support.function_world import Steps, World, folder_world
+from tests.support.function_world import FunctionWorld, Steps, folder_world
 
 SCHEDULE = scheduled("compaction", now_ms=0)
 COMPACTED = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.5"}
@@ -65,7 +65,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, emr: EmrServer) -> P
     return tmp_path
 
 
-def in_world(folder: Path, run: Callable[[World], Coroutine[Any, Any, Any]]) -> Any:
+def in_world(folder: Path, run: Callable[[FunctionWorld], Coroutine[Any, Any, Any]]) -> Any:
     async def main() -> Any:
         async with folder_world(folder) as world:
             return await run(world)
@@ -73,7 +73,9 @@ def in_world(folder: Path, run: Callable[[World], Coroutine[Any, Any, Any]]) -> 
     return asyncio.run(main())
 
 
-async def tier(world: World, topic: Topic, base: int, *, size: int, is_clean: bool) -> SegmentMeta:
+async def tier(
+    world: FunctionWorld, topic: Topic, base: int, *, size: int, is_clean: bool
+) -> SegmentMeta:
     """Tier a segment that compaction has been through, or has not."""
     segment = await world.copy(topic, base, size=size)
     if is_clean:
@@ -85,7 +87,7 @@ async def tier(world: World, topic: Topic, base: int, *, size: int, is_clean: bo
 def topic_of(folder: Path, *, dirty: int, name: str = "t", clean: int = 100, **configs: str) -> str:
     """Make a topic with a clean and a dirty segment; return the dirty one's index key."""
 
-    async def run(world: World) -> str:
+    async def run(world: FunctionWorld) -> str:
         topic = await world.create_topic(name, configs={**COMPACTED, **configs})
         await tier(world, topic, 0, size=clean, is_clean=True)
         segment = await tier(world, topic, 10, size=dirty, is_clean=False)
@@ -162,7 +164,7 @@ def test_no_second_run_starts_while_one_is_under_way(folder: Path, emr: EmrServe
 
 
 def expire_claim(folder: Path) -> None:
-    async def run(world: World) -> None:
+    async def run(world: FunctionWorld) -> None:
         claim = await last_start(world.store, COMPACTION_JOB)
         assert claim is not None
         older = dataclasses.replace(claim, claimed_ms=claim.claimed_ms - GRACE_MS)
@@ -200,7 +202,7 @@ def test_a_refused_run_is_an_error_and_the_next_invocation_tries_again(
 def test_an_item_that_cannot_be_read_hides_nothing_else(folder: Path, emr: EmrServer) -> None:
     topic_of(folder, dirty=500, name="a")
 
-    async def run(world: World) -> None:
+    async def run(world: FunctionWorld) -> None:
         topic = await world.create_topic("b", configs=COMPACTED)
         segment = await world.copy(topic, 0)
         await world.corrupt(segment.item_id)
@@ -237,7 +239,7 @@ def test_the_decision_follows_from_what_is_known() -> None:
 
 
 def test_a_claim_is_taken_by_one_of_those_who_read_the_same(folder: Path) -> None:
-    async def run(world: World) -> None:
+    async def run(world: FunctionWorld) -> None:
         for _ in range(2):
             last = await last_start(world.store, "j")
             first = await claim_start(world.store, "j", last, now_ms=1)

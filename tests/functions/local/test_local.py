@@ -17,13 +17,13 @@ from tidelog_functions.local.watch import IndexWatch
 from tidelog_functions.retention import handler as retention
 from tidelog_functions.scrub import handler as scrub
 
-from tests.support.function_world import DAY_MS, World, folder_world
+from tests.support.function_world import DAY_MS, FunctionWorld, folder_world
 
 SECONDS_MAX = 30.0
 AT_ONCE = {"file.delete.delay.ms": "0", "retention.ms": "3600000"}
 
 
-async def old_segment(world: World, topic: Topic, base: int) -> SegmentMeta:
+async def old_segment(world: FunctionWorld, topic: Topic, base: int) -> SegmentMeta:
     return await world.copy(topic, base, age_ms=DAY_MS)
 
 

@@ -24,8 +24,8 @@ from tests.support.function_world import (
     DAY_MS,
     HOUR_MS,
     RECORDS_PER_SEGMENT,
+    FunctionWorld,
     Steps,
-    World,
     folder_world,
     run_retention,
 )
@@ -43,7 +43,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def in_world(folder: Path, run: Callable[[World], Coroutine[Any, Any, T]]) -> T:
+def in_world(folder: Path, run: Callable[[FunctionWorld], Coroutine[Any, Any, T]]) -> T:
     async def main() -> T:
         async with folder_world(folder) as world:
             return await run(world)
@@ -58,7 +58,7 @@ def created(folder: Path, key: str) -> dict[str, object]:
 def two_topics(folder: Path) -> list[str]:
     """Make two topics, each with an old segment and a new one; return their new index keys."""
 
-    async def run(world: World) -> list[str]:
+    async def run(world: FunctionWorld) -> list[str]:
         keys = []
         for name in ("a", "b"):
             topic = await world.create_topic(name, configs=AT_ONCE)
@@ -70,12 +70,12 @@ def two_topics(folder: Path) -> list[str]:
     return in_world(folder, run)
 
 
-async def object_count(world: World) -> int:
+async def object_count(world: FunctionWorld) -> int:
     return len(await world.present())
 
 
 def test_a_clock_in_doubt_removes_nothing(folder: Path) -> None:
-    async def run(world: World) -> list[int]:
+    async def run(world: FunctionWorld) -> list[int]:
         topic = await world.create_topic("a", configs=AT_ONCE)
         for first in (0, 10):
             await world.copy(topic, first, age_ms=DAY_MS)
@@ -204,7 +204,7 @@ def test_a_topic_without_settings_gets_those_of_the_nodes(
 ) -> None:
     """As the nodes were started with, and as they were changed since."""
 
-    async def prepare(world: World) -> None:
+    async def prepare(world: FunctionWorld) -> None:
         topic = await world.create_topic(configs={"file.delete.delay.ms": "0"})
         await world.copy(topic, 0, age_ms=30 * DAY_MS)
 
@@ -212,7 +212,7 @@ def test_a_topic_without_settings_gets_those_of_the_nodes(
     monkeypatch.setenv("TIDELOG_CONFIG_LOG_RETENTION_MS", "-1")
     assert handle(SCHEDULE, Steps())["segment_deleted_count"] == 0
 
-    async def change(world: World) -> None:
+    async def change(world: FunctionWorld) -> None:
         overrides = NodeConfigOverrides(broker_id=None, configs={"log.retention.ms": "1000"})
         await world.store.commit([records.put(overrides)])
 
@@ -223,7 +223,7 @@ def test_a_topic_without_settings_gets_those_of_the_nodes(
 def test_a_corrupt_item_is_named_and_stops_no_other_partition(folder: Path) -> None:
     two_topics(folder)
 
-    async def corrupt(world: World) -> None:
+    async def corrupt(world: FunctionWorld) -> None:
         item = (await world.store.list(records.TOPIC_COLLECTION))[0]
         topic_id = str(item.body["topic_id"])
         segment = (await world.store.list(f"segment:{topic_id}:0"))[0]
@@ -245,7 +245,7 @@ def test_nothing_is_removed_by_settings_that_cannot_all_be_read(
 ) -> None:
     """What cannot be read may say to keep everything."""
 
-    async def act(world: World) -> None:
+    async def act(world: FunctionWorld) -> None:
         topic = await world.create_topic(configs={"retention.ms": "1000"})
         await world.copy(topic, 0, age_ms=DAY_MS)
         await world.corrupt(records.node_config_key(owner))
@@ -264,7 +264,7 @@ def test_nothing_is_removed_by_settings_that_cannot_all_be_read(
 def test_an_event_of_a_topic_with_a_long_name_is_not_stopped_by_a_damaged_neighbour(
     folder: Path,
 ) -> None:
-    async def act(world: World) -> None:
+    async def act(world: FunctionWorld) -> None:
         shared = "x" * TOPIC_NAME_LENGTH_MAX
         topic = await world.create_topic(f"{shared}b", configs={"retention.ms": "1000"})
         old = await world.copy(topic, 0, age_ms=DAY_MS)
@@ -279,7 +279,7 @@ def test_an_event_of_a_topic_with_a_long_name_is_not_stopped_by_a_damaged_neighb
 
 
 def test_a_foreign_object_of_any_name_does_not_keep_a_deleted_topic(folder: Path) -> None:
-    async def act(world: World) -> None:
+    async def act(world: FunctionWorld) -> None:
         topic = await world.create_topic()
         await world.copy(topic, 0)
         name = next(iter(await world.present())).rpartition("/")[0]
@@ -297,7 +297,7 @@ def test_a_foreign_object_of_any_name_does_not_keep_a_deleted_topic(folder: Path
 def test_a_call_near_its_time_limit_goes_on_with_the_next_schedule(folder: Path) -> None:
     """However little each one gets done: no run begins anew before the end was reached."""
 
-    async def prepare(world: World) -> None:
+    async def prepare(world: FunctionWorld) -> None:
         for name in "abcdefgh":
             topic = await world.create_topic(name, partitions=5, configs=AT_ONCE)
             for partition in range(5):
@@ -320,7 +320,7 @@ def test_a_call_near_its_time_limit_goes_on_with_the_next_schedule(folder: Path)
 
 
 def test_objects_go_only_after_the_delay(folder: Path) -> None:
-    async def prepare(world: World) -> None:
+    async def prepare(world: FunctionWorld) -> None:
         topic = await world.create_topic(
             configs={"file.delete.delay.ms": "600000", "retention.ms": "1000"}
         )
@@ -332,7 +332,7 @@ def test_objects_go_only_after_the_delay(folder: Path) -> None:
     assert summary["segment_deleted_count"] == 0
     assert isinstance(summary["next_deletion_ms"], int)
 
-    async def look(world: World) -> None:
+    async def look(world: FunctionWorld) -> None:
         (topic_item,) = await world.store.list(records.TOPIC_COLLECTION)
         topic = records.Topic.from_item(topic_item)
         (segment,) = await world.segments(topic.topic_id)

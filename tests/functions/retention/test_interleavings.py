@@ -26,7 +26,7 @@ from tidelog_core.tier.keys import SegmentKey
 from tests.support.function_world import (
     HOUR_MS,
     RECORDS_PER_SEGMENT,
-    World,
+    FunctionWorld,
     folder_world,
     run_retention,
 )
@@ -83,7 +83,7 @@ class PartitionModel:
 class Drama:
     """A cluster of two topics in which everything happens that can."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: FunctionWorld) -> None:
         self.world = world
         self.witness = Witness(world.store, world.clock)
         self.topics: list[Topic] = []
@@ -160,7 +160,7 @@ class Drama:
         limits = AgeLimits(orphan_age_ms=0, doubtful_age_ms=0)
 
         async def run() -> None:
-            watched = World(
+            watched = FunctionWorld(
                 WatchedMetadata(self.world.store, process, self.witness),
                 WatchedObjects(self.world.objects, process, self.witness),
             )

@@ -25,8 +25,8 @@ from tests.support.function_world import (
     CLUSTER_ID,
     DAY_MS,
     HOUR_MS,
+    FunctionWorld,
     Steps,
-    World,
     age_orphans,
     folder_world,
 )
@@ -35,7 +35,7 @@ T = TypeVar("T")
 SCHEDULE = scheduled("scrub", now_ms=0)
 
 
-def in_world(folder: Path, run: Callable[[World], Coroutine[Any, Any, T]]) -> T:
+def in_world(folder: Path, run: Callable[[FunctionWorld], Coroutine[Any, Any, T]]) -> T:
     async def main() -> T:
         async with folder_world(folder) as world:
             return await run(world)
@@ -54,7 +54,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_orphans_go_when_they_are_old_and_accounted_for(folder: Path) -> None:
     """A copy that failed and was made again: its offsets are in a finished segment."""
 
-    async def run(world: World) -> None:
+    async def run(world: FunctionWorld) -> None:
         topic = await world.create_topic()
         segment = await world.copy(topic, 0)
         named = {*vars_of(world, topic, segment)}
@@ -75,13 +75,15 @@ def test_orphans_go_when_they_are_old_and_accounted_for(folder: Path) -> None:
     in_world(folder, run)
 
 
-def vars_of(world: World, topic: records.Topic, segment: records.SegmentMeta) -> tuple[str, str]:
+def vars_of(
+    world: FunctionWorld, topic: records.Topic, segment: records.SegmentMeta
+) -> tuple[str, str]:
     keys = world.keys(topic, segment)
     return keys.log, keys.index
 
 
 def test_what_an_item_names_stays_whatever_its_state_and_age(folder: Path) -> None:
-    async def run(world: World) -> None:
+    async def run(world: FunctionWorld) -> None:
         topic = await world.create_topic(
             configs={"retention.ms": "1000", "file.delete.delay.ms": str(90 * DAY_MS)}
         )
@@ -101,7 +103,7 @@ def test_the_only_copy_of_what_the_metadata_has_forgotten_stays(
 ) -> None:
     """A metadata store that was set back to an earlier time must not cost records."""
 
-    async def run(world: World) -> None:
+    async def run(world: FunctionWorld) -> None:
         topic = await world.create_topic()
         await world.copy(topic, 0)
         forgotten = await world.put_orphan(topic, 10)
@@ -123,7 +125,7 @@ def test_the_only_copy_of_what_the_metadata_has_forgotten_stays(
 def test_what_lies_below_the_log_start_goes_after_the_longer_time(folder: Path) -> None:
     """It may be what a restoration has left out, or what an older metadata store has not."""
 
-    async def run(world: World) -> None:
+    async def run(world: FunctionWorld) -> None:
         topic = await world.create_topic()
         await world.delete_records(topic, 20)
         await world.put_orphan(topic, 10)
@@ -140,7 +142,7 @@ def test_what_lies_below_the_log_start_goes_after_the_longer_time(folder: Path) 
 def test_topics_that_no_longer_exist_go_after_the_longer_time(folder: Path) -> None:
     """With their manifests; a tombstone that is left keeps them for retention."""
 
-    async def run(world: World) -> None:
+    async def run(world: FunctionWorld) -> None:
         topic, deleted = await world.create_topic("gone"), await world.create_topic("deleted")
         for one in (topic, deleted):
             await world.put_orphan(one, 0)
@@ -164,7 +166,7 @@ def test_topics_that_no_longer_exist_go_after_the_longer_time(folder: Path) -> N
 
 
 def test_a_topic_whose_item_cannot_be_read_is_not_taken_for_gone(folder: Path) -> None:
-    async def run(world: World) -> None:
+    async def run(world: FunctionWorld) -> None:
         topic = await world.create_topic()
         await world.put_orphan(topic, 0)
         await world.objects.replace(topic_manifest_key(CLUSTER_ID, "events", topic.topic_id), b"{}")
@@ -180,7 +182,7 @@ def test_a_topic_whose_item_cannot_be_read_is_not_taken_for_gone(folder: Path) -
 
 
 def test_foreign_objects_are_counted_and_left_alone(folder: Path) -> None:
-    async def run(world: World) -> None:
+    async def run(world: FunctionWorld) -> None:
         topic = await world.create_topic()
         segment = await world.copy(topic, 0)
         beside = world.keys(topic, segment).log.rpartition("/")[0]
@@ -204,7 +206,7 @@ def test_foreign_objects_are_counted_and_left_alone(folder: Path) -> None:
 def test_segments_without_their_objects_are_reported_by_name(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def run(world: World) -> None:
+    async def run(world: FunctionWorld) -> None:
         topic, bare = await world.create_topic("events"), await world.create_topic("bare")
         first, second = await world.copy(topic, 0), await world.copy(topic, 10)
         alone = await world.copy(bare, 0)
@@ -225,7 +227,7 @@ def test_segments_without_their_objects_are_reported_by_name(
 
 
 def test_a_corrupt_item_is_named_and_stops_no_other_partition(folder: Path) -> None:
-    async def run(world: World) -> None:
+    async def run(world: FunctionWorld) -> None:
         for name in ("a", "b"):
             topic = await world.create_topic(name)
             segment = await world.copy(topic, 0)
@@ -241,7 +243,7 @@ def test_a_corrupt_item_is_named_and_stops_no_other_partition(folder: Path) -> N
     with pytest.raises(PartitionsFailed, match="metadata item segment:"):
         handle(SCHEDULE, Steps())
 
-    async def count(world: World) -> int:
+    async def count(world: FunctionWorld) -> int:
         return len(await world.present())
 
     assert in_world(folder, count) == 6
@@ -252,7 +254,7 @@ def test_the_handler_returns_and_logs_a_summary(
 ) -> None:
     caplog.set_level(logging.INFO)
 
-    async def run(world: World) -> None:
+    async def run(world: FunctionWorld) -> None:
         topic = await world.create_topic()
         await world.copy(topic, 0)
         await world.put_orphan(topic, 0)
@@ -288,7 +290,7 @@ def test_wrong_settings_and_events_are_named(folder: Path, monkeypatch: pytest.M
 def test_a_cluster_without_nodes_is_left_alone(folder: Path) -> None:
     """Whoever restores its metadata from the bucket has just begun."""
 
-    async def run(world: World) -> None:
+    async def run(world: FunctionWorld) -> None:
         topic = await world.create_topic()
         await world.copy(topic, 0)
         await world.put_orphan(topic, 0)
@@ -302,7 +304,7 @@ def test_a_cluster_without_nodes_is_left_alone(folder: Path) -> None:
 
 
 def test_leftovers_of_writes_go_when_the_folder_is_opened(folder: Path) -> None:
-    async def run(world: World) -> None:
+    async def run(world: FunctionWorld) -> None:
         await world.create_topic()
 
     in_world(folder, run)
@@ -326,7 +328,7 @@ class ListingStore(FolderObjectStore):
 def test_a_call_near_its_time_limit_goes_on_with_the_next_one(folder: Path) -> None:
     """Every partition is looked at once, bare ones and manifests too, however short the calls."""
 
-    async def run(world: World) -> None:
+    async def run(world: FunctionWorld) -> None:
         for name in "abcd":
             topic = await world.create_topic(name, partitions=4)
             key = topic_manifest_key(CLUSTER_ID, name, topic.topic_id)

@@ -33,7 +33,7 @@ from tidelog_functions.scrub.sweep import ORPHANS_MAX
 
 from tests.docs.test_read_segments import put_segment
 from tests.functions.retention.test_interleavings import processes, quick_folder
-from tests.support.function_world import CLUSTER_ID, DAY_MS, HOUR_MS, World, folder_world
+from tests.support.function_world import CLUSTER_ID, DAY_MS, HOUR_MS, FunctionWorld, folder_world
 from tests.support.watched_stores import (
     Crash,
     Process,
@@ -45,7 +45,7 @@ from tests.support.watched_stores import (
 WEEK_MS = 7 * DAY_MS
 
 
-def in_world(run: Callable[[World], Coroutine[Any, Any, None]]) -> None:
+def in_world(run: Callable[[FunctionWorld], Coroutine[Any, Any, None]]) -> None:
     async def main() -> None:
         with quick_folder() as folder:
             async with folder_world(folder) as world:
@@ -54,12 +54,12 @@ def in_world(run: Callable[[World], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(main())
 
 
-async def orphans(world: World) -> list[ScrubOrphans]:
+async def orphans(world: FunctionWorld) -> list[ScrubOrphans]:
     items = await world.store.list(records.SCRUB_ORPHANS_COLLECTION)
     return [ScrubOrphans.from_item(item) for item in items]
 
 
-async def tell_log_start(world: World, topic: Topic, offset: int) -> str:
+async def tell_log_start(world: FunctionWorld, topic: Topic, offset: int) -> str:
     key = log_start_key(CLUSTER_ID, topic.name, topic.topic_id, 0, offset)
     await world.objects.put(key, b"")
     return key
@@ -78,7 +78,7 @@ scenes = st.one_of(
 def test_nothing_goes_before_sweeps_have_seen_it_for_long_enough(script: list[Any]) -> None:
     """Whatever the objects' own times, crashes and time limits; and in the end all of it goes."""
 
-    async def run(world: World, folder: Path) -> None:
+    async def run(world: FunctionWorld, folder: Path) -> None:
         topics = [await world.create_topic(name) for name in ("a", "b", "gone")]
         for topic in topics[:2]:
             await world.copy(topic, 0)
@@ -122,9 +122,9 @@ def test_nothing_goes_before_sweeps_have_seen_it_for_long_enough(script: list[An
     asyncio.run(main())
 
 
-async def sweep(world: World, process: Process, steps: int, *, is_dry: bool) -> None:
+async def sweep(world: FunctionWorld, process: Process, steps: int, *, is_dry: bool) -> None:
     witness = Witness(world.store, world.clock)
-    watched = World(
+    watched = FunctionWorld(
         WatchedMetadata(world.store, process, witness),
         WatchedObjects(world.objects, process, witness),
     )
@@ -136,7 +136,7 @@ async def sweep(world: World, process: Process, steps: int, *, is_dry: bool) -> 
 def test_a_new_metadata_store_has_seen_nothing_yet() -> None:
     """As after a restoration: what it knows nothing of waits as long as anything new."""
 
-    async def run(world: World) -> None:
+    async def run(world: FunctionWorld) -> None:
         topic = await world.create_topic()
         await world.copy(topic, 0)
         lost = await world.put_orphan(topic, 0)
@@ -144,7 +144,7 @@ def test_a_new_metadata_store_has_seen_nothing_yet() -> None:
         world.clock.now_ms += 30 * DAY_MS
         with quick_folder() as folder:
             store = SqliteMetadataStore(folder / "metadata.db")
-            after = World(store, world.objects)
+            after = FunctionWorld(store, world.objects)
             after.clock = world.clock
             await after.start()
             report = await after.scrub()
@@ -161,7 +161,7 @@ def test_a_new_metadata_store_has_seen_nothing_yet() -> None:
 def test_below_a_log_start_that_a_restoration_has_chosen_everything_stays() -> None:
     """Until the log start has moved on: then the records would be gone by now in any case."""
 
-    async def run(world: World) -> None:
+    async def run(world: FunctionWorld) -> None:
         topic = await world.create_topic()
         await world.put_orphan(topic, 0)
         await world.copy(topic, 20)
@@ -205,7 +205,7 @@ async def test_what_a_restoration_has_left_out_can_be_put_right_and_restored(
         restoration = plan_restoration(found, brokers=[1])
         await write_restoration(store, restoration)
         bases.append([s.base_offset for topic in restoration.topics for s in topic.segments])
-        world = World(store, objects)
+        world = FunctionWorld(store, objects)
         broker = Broker(
             broker_id=1, incarnation=uuid4(), endpoints=plaintext_endpoints("127.0.0.1", 1)
         )
@@ -223,7 +223,7 @@ async def test_what_a_restoration_has_left_out_can_be_put_right_and_restored(
 
 
 def test_a_clock_that_was_ahead_or_behind_costs_nothing_but_time() -> None:
-    async def run(world: World) -> None:
+    async def run(world: FunctionWorld) -> None:
         topic = await world.create_topic()
         await world.copy(topic, 0)
         await world.put_orphan(topic, 0)
@@ -240,7 +240,7 @@ def test_a_clock_that_was_ahead_or_behind_costs_nothing_but_time() -> None:
 
 
 def test_orphans_that_are_gone_are_forgotten() -> None:
-    async def run(world: World) -> None:
+    async def run(world: FunctionWorld) -> None:
         topic, other = await world.create_topic("a"), await world.create_topic("z")
         for one in (topic, other):
             await world.copy(one, 0)
@@ -257,7 +257,7 @@ def test_orphans_that_are_gone_are_forgotten() -> None:
 
 
 def test_orphans_whose_item_cannot_be_read_are_seen_anew() -> None:
-    async def run(world: World) -> None:
+    async def run(world: FunctionWorld) -> None:
         topic = await world.create_topic()
         await world.copy(topic, 0)
         await world.put_orphan(topic, 0)
@@ -275,7 +275,7 @@ def test_orphans_whose_item_cannot_be_read_are_seen_anew() -> None:
 
 async def test_more_orphans_than_one_item_holds_go_in_turn(tmp_path: Path) -> None:
     store = SqliteMetadataStore(tmp_path / "metadata.db")
-    world = World(store, MemoryObjectStore())
+    world = FunctionWorld(store, MemoryObjectStore())
     await world.start()
     topic = await world.create_topic("x" * 249)
     named = await world.copy(topic, 0)
@@ -295,7 +295,7 @@ async def test_more_orphans_than_one_item_holds_go_in_turn(tmp_path: Path) -> No
 def test_of_what_tells_a_log_start_the_true_one_stays() -> None:
     """Smaller ones say nothing more; a greater one is from before the metadata was set back."""
 
-    async def run(world: World) -> None:
+    async def run(world: FunctionWorld) -> None:
         topic, gone = await world.create_topic("events"), await world.create_topic("gone")
         await world.delete_records(topic, 20)
         for offset in (5, 20, 90):
@@ -318,7 +318,7 @@ def test_of_what_tells_a_log_start_the_true_one_stays() -> None:
 def test_what_tells_of_a_deletion_goes_last_and_never_while_retention_is_at_it(
     is_cut_short: bool,
 ) -> None:
-    async def run(world: World) -> None:
+    async def run(world: FunctionWorld) -> None:
         live, deleted, gone = [await world.create_topic(n) for n in ("live", "deleted", "gone")]
         for topic in (live, deleted, gone):
             await world.objects.put(deletion_key(CLUSTER_ID, topic.name, topic.topic_id), b"")

@@ -51,7 +51,7 @@ PAGE_LIMITS = (
 
 
 @dataclass
-class World:
+class GroupWorld:
     """One group, its members, and two places for its coordinator."""
 
     first_clients_max = 4
@@ -127,7 +127,7 @@ class World:
 class Client:
     """A consumer: what it believes, and what it uses."""
 
-    world: World
+    world: GroupWorld
     name: str
     instance: str | None
     topics: tuple[str, ...]
@@ -220,7 +220,7 @@ class Client:
         raise NotImplementedError
 
 
-async def live(seed: int, world_type: type[World], config: NodeConfig) -> None:
+async def live(seed: int, world_type: type[GroupWorld], config: NodeConfig) -> None:
     """Run one schedule; a failure prints what happened."""
     store = MemoryMetadataStore()
     await new_cluster(store)
@@ -252,7 +252,7 @@ async def live(seed: int, world_type: type[World], config: NodeConfig) -> None:
             raise
 
 
-async def play(world: World) -> None:
+async def play(world: GroupWorld) -> None:
     for _ in range(world.random.randint(1, world.first_clients_max)):
         world.add()
     world.store.on_commit = lambda writes: fail_writes(world, writes)
@@ -279,7 +279,7 @@ async def play(world: World) -> None:
     await asyncio.gather(*world.requests, return_exceptions=True)
 
 
-def fail_writes(world: World, writes: Sequence[Write]) -> Exception | None:
+def fail_writes(world: GroupWorld, writes: Sequence[Write]) -> Exception | None:
     """Return what becomes of a write of a group's record or members, if anything does."""
     if not any(write.id.collection.startswith(("group:", "member:")) for write in writes):
         return None
@@ -288,7 +288,7 @@ def fail_writes(world: World, writes: Sequence[Write]) -> Exception | None:
     return StoreUnavailable("away") if world.chance(0.02) else None
 
 
-async def strike(world: World) -> None:
+async def strike(world: GroupWorld) -> None:
     match world.random.randrange(6):
         case 0 | 1:
             await world.move()

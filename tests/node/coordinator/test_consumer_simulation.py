@@ -31,7 +31,7 @@ from tests.node.coordinator.group_world import (
     SESSION_S,
     TIMEOUT_S,
     Client,
-    World,
+    GroupWorld,
     live,
 )
 from tests.node.coordinator.requests import join, subscription_with_owned, sync
@@ -41,7 +41,7 @@ REBALANCE_S = 20.0
 
 
 @dataclass
-class ConsumerWorld(World):
+class ConsumerWorld(GroupWorld):
     """One group of consumers: no partition is with two of them."""
 
     def __post_init__(self) -> None:

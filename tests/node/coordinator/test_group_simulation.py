@@ -62,7 +62,7 @@ class Client:
 
 
 @dataclass
-class World:
+class ClassicGroupWorld:
     """One group, its clients and its store."""
 
     seed: int
@@ -322,7 +322,7 @@ class World:
 @pytest.mark.parametrize("first_seed", range(0, 2000, SEEDS_PER_TEST))
 def test_every_schedule_keeps_the_rules_and_ends_stable(first_seed: int) -> None:
     for seed in range(first_seed, first_seed + SEEDS_PER_TEST):
-        world = World(seed)
+        world = ClassicGroupWorld(seed)
         try:
             world.run(world.random.randint(5_000, 200_000))
             world.is_chaotic = False

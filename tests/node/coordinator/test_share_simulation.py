@@ -24,14 +24,14 @@ from tests.node.coordinator.group_world import (
     SESSION_S,
     TIMEOUT_S,
     Client,
-    World,
+    GroupWorld,
     live,
 )
 from tests.node.coordinator.share_members import heartbeat
 from tests.node.coordinator.virtual_time import run
 
 
-class ShareWorld(World):
+class ShareWorld(GroupWorld):
     """One share group: partitions may be with many."""
 
     first_clients_max = 8

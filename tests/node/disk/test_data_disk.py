@@ -19,7 +19,7 @@ from tidelog_node.disk.data_disk import FAILED, FULL, DataDisk, DiskWatch
 from tidelog_node.node_health import NodeHealth
 
 from tests.node.replication.led_node import led_node
-from tests.support.wire_client import a_batch
+from tests.support.batches import batch_of
 
 NO_ROOM = StorageError("no room", errno=errno.ENOSPC)
 BROKEN = StorageError("broken", errno=errno.EIO)
@@ -164,11 +164,11 @@ async def test_every_append_counts_and_none_is_taken_on_a_full_disk(tmp_path: Pa
         lows: list[int] = []
         disk.low.subscribe(lambda: lows.append(disk.left_bytes))
         disk.left_bytes = 10
-        replica.append(bytearray(a_batch(b"x" * 100)))
+        replica.append(bytearray(batch_of(b"x" * 100)))
         assert lows == [data_disk.LOW_STEP_BYTES]
         end_offset = replica.log.log_end_offset
         disk.change(is_full=True, has_failed=False)
         for append in (replica.append, replica.append_as_follower):
             with pytest.raises(StorageError, match="disk of this node is full"):
-                append(memoryview(bytearray(a_batch(b"x"))))
+                append(memoryview(bytearray(batch_of(b"x"))))
         assert replica.log.log_end_offset == end_offset

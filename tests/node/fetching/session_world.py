@@ -43,8 +43,8 @@ from tidelog_node.wire.fetch import FetchPartition, FetchRequest
 from tidelog_node.wire.fetch_answer import FetchResult
 
 from tests.node.contexts import context_of
+from tests.support.batches import batch_of
 from tests.support.memory_store import MemoryMetadataStore
-from tests.support.wire_client import a_batch
 
 NAME_VERSION, ID_VERSION = 12, 17
 LIMIT_BYTES = 1 << 24
@@ -365,7 +365,7 @@ class Happenings:
 
     async def _append(self) -> None:
         for replica in self.rng.sample(self._led(), min(len(self._led()), 2)):
-            batch = a_batch(*[b"v"] * self.rng.randint(1, 3))
+            batch = batch_of(*[b"v"] * self.rng.randint(1, 3))
             replica.append(memoryview(bytearray(batch)))
 
     async def _transaction(self) -> None:
@@ -383,11 +383,9 @@ class Happenings:
             return
         known = dict(replica.log.producers.items()).get(producer_id)
         last = -1 if known is None else known.last_sequence
-        data = a_batch(
+        data = batch_of(
             b"t",
-            producer_id=producer_id,
-            producer_epoch=0,
-            base_sequence=last + 1,
+            producer=(producer_id, 0, last + 1),
             is_transactional=True,
         )
         replica.append(memoryview(bytearray(data)))
@@ -430,7 +428,7 @@ class Happenings:
         for replica in self._followed():
             log = replica.log
             batch = bytearray(
-                a_batch(b"f", base_offset=log.log_end_offset, leader_epoch=replica.leader_epoch)
+                batch_of(b"f", base_offset=log.log_end_offset, leader_epoch=replica.leader_epoch)
             )
             replica.append_as_follower(memoryview(batch))
             end = log.log_end_offset

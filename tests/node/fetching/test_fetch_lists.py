@@ -16,14 +16,14 @@ from tidelog_node.wire.primitives import PARSE_ERRORS
 
 from tests.node.fetching.ring_client import RingClient, answer_bytes
 from tests.node.fetching.session_world import FetchWorld, fetch_world
-from tests.support.wire_client import a_batch
+from tests.support.batches import batch_of
 
 COUNT = 40
 VERSIONS = (4, 5, 7, 9, 11, 12, 13, 16)
 
 
 def append(replica: Replica) -> None:
-    replica.append(memoryview(bytearray(a_batch(b"v"))))
+    replica.append(memoryview(bytearray(batch_of(b"v"))))
 
 
 async def settled_client(

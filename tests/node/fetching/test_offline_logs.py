@@ -13,7 +13,7 @@ from tidelog_core.log.local_log import LocalLog
 from tests.node.contexts import context_of
 from tests.node.fetching.session_world import SessionClient, fetch_world, is_waiting
 from tests.node.fetching.test_session_fetches import settled_client
-from tests.support.wire_client import a_batch
+from tests.support.batches import batch_of
 
 SECONDS_MAX = 20.0
 WAIT_MS = 60_000
@@ -66,7 +66,7 @@ async def test_a_follower_at_the_end_of_an_offline_log_counts_as_in_sync(tmp_pat
     async with fetch_world(tmp_path) as world:
         await world.create_topic("t")
         replica = world.replica("t")
-        replica.append(memoryview(bytearray(a_batch(b"v"))))
+        replica.append(memoryview(bytearray(batch_of(b"v"))))
         replica.log._segments.go_offline()
         for broker_id in (2, 3):
             follower = SessionClient(world, by_id=True, replica_id=broker_id)

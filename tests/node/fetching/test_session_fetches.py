@@ -18,7 +18,7 @@ from tidelog_node.wire.fetch import FetchPartition
 
 from tests.node.contexts import context_of
 from tests.node.fetching.session_world import FetchWorld, Key, SessionClient, fetch_world
-from tests.support.wire_client import a_batch
+from tests.support.batches import batch_of
 
 NOT_FOUND = ErrorCode.fetch_session_id_not_found
 WAIT_MS = 60_000
@@ -36,7 +36,7 @@ async def settled_client(world: FetchWorld, topic: str, count: int, **who: int) 
 
 
 def append(replica: Replica) -> None:
-    replica.append(memoryview(bytearray(a_batch(b"v"))))
+    replica.append(memoryview(bytearray(batch_of(b"v"))))
 
 
 def looks_at(world: FetchWorld, client: SessionClient) -> int:
@@ -204,9 +204,7 @@ async def test_changed_terms_have_everything_looked_at(tmp_path: Path) -> None:
     async with fetch_world(tmp_path) as world:
         await world.create_topic("t", replicas=(1,))
         client = await settled_client(world, "t", 1, isolation=1)
-        data = a_batch(
-            b"v", producer_id=1, producer_epoch=0, base_sequence=0, is_transactional=True
-        )
+        data = batch_of(b"v", producer=(1, 0, 0), is_transactional=True)
         world.replica("t").append(memoryview(bytearray(data)))
         for _ in range(3):
             await client.fetch()

@@ -26,7 +26,7 @@ from tidelog_node.replicas import ReplicaManager
 from tidelog_node.wire.fetch import FetchPartition, FetchRequest
 
 from tests.node.contexts import context_of
-from tests.support.wire_client import a_batch
+from tests.support.batches import batch_of
 
 TOPIC = "t"
 PARTITION_COUNT = 60
@@ -84,7 +84,7 @@ async def holding(folder: Path) -> AsyncIterator[Holder]:
     await holder.view.refresh()
     await holder.open()
     for replica in holder.held:
-        replica.append(bytearray(a_batch(b"x")))
+        replica.append(bytearray(batch_of(b"x")))
     await holder.close()
     await holder.open()
     try:

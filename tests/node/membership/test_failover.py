@@ -19,6 +19,7 @@ from kio.schema.alter_partition_reassignments.v1 import request as alter_request
 from kio.schema.errors import ErrorCode
 from kio.schema.list_partition_reassignments.v0 import request as list_request
 
+from tests.support.batches import batch_of
 from tests.support.node_process import NodeProcess
 from tests.support.replicated_cluster import (
     LEASE_MS,
@@ -27,7 +28,7 @@ from tests.support.replicated_cluster import (
     stopped,
 )
 from tests.support.waiting import eventually
-from tests.support.wire_client import WireClient, a_batch, frame, produce_body
+from tests.support.wire_client import WireClient, frame, produce_body
 from tools.ports import free_port
 
 
@@ -72,7 +73,7 @@ def test_a_killed_leaders_partitions_take_writes_again_within_3_seconds(
         assert time.monotonic() - killed < 10, missing
         for partition in sorted(missing):
             for client in clients.values():
-                answer = client.produce("t", a_batch(b"x"), partition=partition, acks=1)
+                answer = client.produce("t", batch_of(b"x"), partition=partition, acks=1)
                 if answer.error_code is ErrorCode.none:
                     missing.discard(partition)
                     break
@@ -93,16 +94,16 @@ def test_a_leader_that_was_stopped_for_longer_than_its_lease_acknowledges_nothin
     old = cluster.node_leading("t")
     others = [node for node in cluster.running if node is not old]
     with WireClient(old.port) as waiting:
-        before = waiting.produce("t", a_batch(b"before"), acks=-1)
+        before = waiting.produce("t", batch_of(b"before"), acks=-1)
         assert before.error_code is ErrorCode.none
         with stopped(old):
             for number in range(3):
-                body = produce_body("t", a_batch(b"lost"), acks=(1, -1, 1)[number])
+                body = produce_body("t", batch_of(b"lost"), acks=(1, -1, 1)[number])
                 waiting.correlation_id += 1
                 waiting.send(frame(0, 8, waiting.correlation_id, body, tags=b""))
             (new,) = wait_leaders(others[0], "t", {node.broker_id for node in others}, 10)
             with WireClient(cluster.nodes[new].port) as client:
-                assert client.produce("t", a_batch(b"after")).error_code is ErrorCode.none
+                assert client.produce("t", batch_of(b"after")).error_code is ErrorCode.none
         last = waiting.correlation_id
         for waiting.correlation_id in range(last - 2, last + 1):
             answer = waiting._response(0, 8, is_flexible=False)
@@ -193,7 +194,7 @@ def test_a_thousand_partitions_are_taken_over_within_5_seconds(tmp_path: Path) -
         with WireClient(cluster.nodes[2].port) as two, WireClient(cluster.nodes[3].port) as three:
             for partition in (0, 1, 998, 999):
                 codes = {
-                    client.produce("wide", a_batch(b"x"), partition=partition).error_code
+                    client.produce("wide", batch_of(b"x"), partition=partition).error_code
                     for client in (two, three)
                 }
                 assert codes == {ErrorCode.none, ErrorCode.not_leader_or_follower}

@@ -22,9 +22,10 @@ from tidelog_node.membership.membership import Membership
 from tidelog_node.membership.node_loop import STORE_LOST, NodeLoop
 from tidelog_node.node_health import NodeHealth
 
+from tests.support.batches import batch_of
 from tests.support.node_process import NodeProcess
 from tests.support.waiting import eventually
-from tests.support.wire_client import WireClient, a_batch
+from tests.support.wire_client import WireClient
 
 FILES = ("metadata.db", "metadata.db-wal", "metadata.db-shm")
 NOTICED_SECONDS = 1.0
@@ -32,7 +33,7 @@ SLACK_SECONDS = 4.0  # what a busy machine may take longer
 
 
 def produce(client: WireClient) -> ErrorCode:
-    return ErrorCode(client.produce("t", a_batch(b"x")).error_code)
+    return ErrorCode(client.produce("t", batch_of(b"x")).error_code)
 
 
 def wait_until(client: WireClient, expected: ErrorCode, seconds: float) -> None:

@@ -12,9 +12,10 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kio.schema.errors import ErrorCode
 from tidelog_node.membership.lease_thread import LeaseThread
 
+from tests.support.batches import batch_of
 from tests.support.stalling_node import STALL_SECONDS, StallingNode
 from tests.support.waiting import eventually
-from tests.support.wire_client import WireClient, a_batch
+from tests.support.wire_client import WireClient
 
 # With a lease of L a loop may stand still for 2/3 L before renewals stop, so the lease holds
 # for 11/9 L at least (the last renewal is up to L/3 older), and for 14/9 L at most.
@@ -32,7 +33,7 @@ def stalling_node(folder: Path, lease_ms: int, seconds: float) -> StallingNode:
 
 def produce(client: WireClient) -> ErrorCode:
     """Return the answer to one record."""
-    return ErrorCode(client.produce("t", a_batch(b"x")).error_code)
+    return ErrorCode(client.produce("t", batch_of(b"x")).error_code)
 
 
 def create_topic(node: StallingNode) -> None:

@@ -36,7 +36,7 @@ from tidelog_node.wire.fetch import FetchPartition, FetchRequest
 from tidelog_node.wire.produce import ProduceRequest
 
 from tests.node.contexts import context_of
-from tests.support.wire_client import a_batch
+from tests.support.batches import batch_of
 
 TOPIC = "t"
 FETCH_VERSION, PRODUCE_VERSION = 12, 9
@@ -167,7 +167,7 @@ class LedNode:
 
     def send(self, *values: bytes, acks: int = -1, timeout_ms: int = 30_000) -> Any:
         """Produce one batch; return the partition's answer, or the future of it."""
-        batch = memoryview(bytearray(a_batch(*values)))
+        batch = memoryview(bytearray(batch_of(*values)))
         request = ProduceRequest(None, acks, timeout_ms, [(TOPIC.encode(), [(0, batch)])])
         return _answer(
             0, PRODUCE_VERSION, self.produce.handle(request, context_of(PRODUCE_VERSION, api_key=0))

@@ -22,7 +22,7 @@ from tidelog_node.wire.primitives import write_uvarint
 
 from tests.node.replication.led_node import LedNode
 from tests.node.replication.scripted_leader import listening_as_broker_2
-from tests.support.wire_client import a_batch
+from tests.support.batches import batch_of
 
 BODY_AT = 8 + 2 + len(CLIENT_ID) + 1
 NO_ID = (0).to_bytes(16)
@@ -81,7 +81,7 @@ class SessionLeader:
     def append(self, partition: int, value: bytes, *, is_committed: bool = True) -> None:
         """Append a record."""
         log = self.logs.setdefault(partition, LedLog())
-        batch = bytearray(a_batch(value))
+        batch = bytearray(batch_of(value))
         patch(batch, 0, base_offset=len(log.batches), leader_epoch=0)
         log.batches.append(bytes(batch))
         if is_committed:

@@ -12,10 +12,11 @@ from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.location import open_metadata_store
 from tidelog_core.metadata.store import ANY_VERSION, Body, Write
 
+from tests.support.batches import batch_of
 from tests.support.node_process import NodeProcess
 from tests.support.replicated_cluster import ReplicatedCluster, replicated_cluster
 from tests.support.waiting import eventually
-from tests.support.wire_client import WireClient, a_batch
+from tests.support.wire_client import WireClient
 
 
 def values(count: int, *, start: int = 0) -> list[bytes]:
@@ -50,7 +51,7 @@ def seen_by(node: NodeProcess, topic: str) -> int:
 
 def produced(node: NodeProcess, topic: str) -> ErrorCode:
     with WireClient(node.port) as client:
-        code: ErrorCode = client.produce(topic, a_batch(b"x")).error_code
+        code: ErrorCode = client.produce(topic, batch_of(b"x")).error_code
         return code
 
 

@@ -15,9 +15,10 @@ from kio.schema.errors import ErrorCode
 from tidelog_core.metadata.location import open_metadata_store
 from tidelog_core.metadata.records import BrokerLease, StepDownReason, broker_lease_key
 
+from tests.support.batches import batch_of
 from tests.support.replicated_cluster import MEMORY_DIR, replicated_cluster, stopped
 from tests.support.waiting import eventually
-from tests.support.wire_client import WireClient, a_batch
+from tests.support.wire_client import WireClient
 
 DRAINING, STAYING, SILENT = 1, 2, 3
 REPLICAS = [[DRAINING, STAYING], [STAYING, DRAINING], [DRAINING, SILENT]]
@@ -76,7 +77,7 @@ def test_partitions_that_need_a_draining_node_take_records_until_it_stops(tmp_pa
                         load.produce("t", bytes(1000), partition=number)
                     load.poll(0)
                     for number in (0, 1):
-                        answer = client.produce("t", a_batch(b"1"), partition=number, acks=-1)
+                        answer = client.produce("t", batch_of(b"1"), partition=number, acks=-1)
                         assert answer.error_code in DONE_OR_LATE, number
                 assert answer.error_code is ErrorCode.none
                 assert draining.process is not None

@@ -19,7 +19,7 @@ from tidelog_node.tier.index_cache import IndexCache
 
 from tests.node.replication.led_node import LedNode, led_node
 from tests.node.replication.scripted_leader import OF_A_LATER_KAFKA, scripted_leader
-from tests.support.wire_client import a_batch
+from tests.support.batches import batch_of
 
 SECONDS_MAX = 20.0
 
@@ -59,7 +59,7 @@ def test_an_error_of_a_later_version_holds_up_its_partition_alone(
         async with led_node(tmp_path, config) as node, scripted_leader(node) as leader:
             replica = await node.create_topic(leader=2)
             leader.topic_id = replica.topic_id.bytes
-            leader.answers = [(OF_A_LATER_KAFKA, b""), (0, a_batch(b"one")), (0, b"")]
+            leader.answers = [(OF_A_LATER_KAFKA, b""), (0, batch_of(b"one")), (0, b"")]
             fetchers = fetchers_of(node)
             fetchers.start()
             begun = time.monotonic()

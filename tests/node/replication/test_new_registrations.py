@@ -30,8 +30,8 @@ from tests.node.replication.test_following_exchanged_logs import (
 )
 from tests.node.replication.test_following_sessions import run
 from tests.node.replication.test_leader_answers import fetchers_of
+from tests.support.batches import batch_of
 from tests.support.waiting import eventually_async
-from tests.support.wire_client import a_batch
 
 FOLLOWER_ID, LEADER_ID = 1, 2
 
@@ -63,7 +63,7 @@ class LeadingNode:
         return self.replicas.led_by_name[TOPIC.encode()][0]
 
     def append(self) -> None:
-        self.replica.append(memoryview(bytearray(a_batch(b"record"))))
+        self.replica.append(memoryview(bytearray(batch_of(b"record"))))
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer one connection's fetches in order."""

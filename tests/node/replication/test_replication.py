@@ -14,9 +14,10 @@ from kio.schema.fetch.v11 import request as fetch_request
 from tidelog_core.log.checkpoint import read_checkpoint
 from tidelog_core.wire_messages import build
 
+from tests.support.batches import batch_of
 from tests.support.replicated_cluster import replicated_cluster, stopped
 from tests.support.waiting import eventually
-from tests.support.wire_client import WireClient, a_batch
+from tests.support.wire_client import WireClient
 
 
 def values(count: int, start: int = 0) -> list[bytes]:
@@ -121,11 +122,11 @@ def test_too_few_replicas_in_sync_refuse_acks_all(tmp_path: Path) -> None:
         dead.kill()
         eventually(lambda: len(cluster.isr("t")) == 2, "the dead one has left the ISR")
         with WireClient(leader.port) as client:
-            refused = client.produce("t", a_batch(b"no"), acks=-1)
+            refused = client.produce("t", batch_of(b"no"), acks=-1)
             assert refused.error_code is ErrorCode.not_enough_replicas
             assert refused.base_offset == -1
             # Fewer promises can be kept, but nobody sees what is not committed (KIP-966).
-            assert client.produce("t", a_batch(b"yes"), acks=1).base_offset == 10
+            assert client.produce("t", batch_of(b"yes"), acks=1).base_offset == 10
             assert client.fetch("t", 10).high_watermark == 10
             assert not client.fetch("t", 10).records
         dead.start()
@@ -140,14 +141,14 @@ def test_records_on_the_leader_alone_are_not_read_and_time_out(tmp_path: Path) -
         assert len(cluster.produce("t", values(10))) == 10
         leader, followers = cluster.node_leading("t"), cluster.followers("t")
         with stopped(followers[0]), stopped(followers[1]), WireClient(leader.port) as client:
-            late = client.produce("t", a_batch(b"late"), acks=-1)
+            late = client.produce("t", batch_of(b"late"), acks=-1)
             assert late.error_code is ErrorCode.request_timed_out
             assert late.base_offset == 10
             assert client.fetch("t", 10).high_watermark == 10
             assert not client.fetch("t", 10).records
             # The leader alone is in sync once both have lagged for too long.
             eventually(lambda: client.fetch("t", 10).high_watermark == 11, "it is committed")
-            assert client.produce("t", a_batch(b"alone"), acks=-1).base_offset == 11
+            assert client.produce("t", batch_of(b"alone"), acks=-1).base_offset == 11
         cluster.wait_isr("t", {1, 2, 3})
         cluster.wait_same_logs("t")
 
@@ -162,8 +163,8 @@ def test_a_deposed_leader_drops_what_nobody_else_has(tmp_path: Path) -> None:
         others = cluster.followers("t")
         with stopped(others[0]), stopped(others[1]), WireClient(old.port) as client:
             # The first answers the fetches that are held, so it is on its way to the others.
-            assert client.produce("t", a_batch(b"on its way"), acks=1).base_offset == 50
-            assert client.produce("t", a_batch(b"lost 1", b"lost 2"), acks=1).base_offset == 51
+            assert client.produce("t", batch_of(b"on its way"), acks=1).base_offset == 50
+            assert client.produce("t", batch_of(b"lost 1", b"lost 2"), acks=1).base_offset == 51
             old.kill()
         cluster.wait_leader("t", other_than=old.broker_id)
         acked |= cluster.produce("t", values(50, start=50))

@@ -42,7 +42,7 @@ from tidelog_node.tier.protocol import (
     upload_result_to_fields,
 )
 
-from tests.support.tier_segments import batch, write_source
+from tests.support.tier_segments import numbered_batch, write_source
 
 
 def through_json(fields: dict[str, object]) -> dict[str, object]:
@@ -54,7 +54,7 @@ def through_json(fields: dict[str, object]) -> dict[str, object]:
 def test_every_request_comes_back_as_it_was(tmp_path: Path) -> None:
     source = write_source(
         tmp_path,
-        [batch(0)],
+        [numbered_batch(0)],
         base_offset=0,
         end_offset=10,
         aborted=(AbortedTransaction(1, 2, 3, 4),),

@@ -11,9 +11,9 @@ from tidelog_core.tier.index_build import build_index_file
 from tidelog_node.tier.protocol import ByteRange
 from tidelog_node.tier.range_check import check_range_bytes
 
-from tests.support.tier_segments import batch, write_source
+from tests.support.tier_segments import numbered_batch, write_source
 
-BATCHES = [bytes(batch(10 * n)) for n in range(3)]
+BATCHES = [bytes(numbered_batch(10 * n)) for n in range(3)]
 LOG = b"".join(BATCHES)
 WANTED = ByteRange("c/t/0/s.log", 1000, 1000 + len(LOG))
 
@@ -45,7 +45,9 @@ def test_batches_in_another_order_are_found() -> None:
 
 
 def test_an_index_object_is_checked_as_a_whole(tmp_path: Path) -> None:
-    source = write_source(tmp_path, [batch(10 * n) for n in range(3)], base_offset=0, end_offset=30)
+    source = write_source(
+        tmp_path, [numbered_batch(10 * n) for n in range(3)], base_offset=0, end_offset=30
+    )
     data = build_index_file(source).data
     wanted = ByteRange("c/t/0/s.index", 0, len(data))
     check_range_bytes(wanted, data)

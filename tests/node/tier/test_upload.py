@@ -23,7 +23,7 @@ from tidelog_node.tier import upload
 from tidelog_node.tier.protocol import UploadRequest, UploadResult
 from tidelog_node.tier.upload import upload_segment
 
-from tests.support.tier_segments import batch, write_source
+from tests.support.tier_segments import numbered_batch, write_source
 
 KEYS = SegmentKeys(log="c/t/0/s.log", index="c/t/0/s.index")
 
@@ -53,7 +53,9 @@ def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def request(folder: Path) -> UploadRequest:
     folder.mkdir(exist_ok=True)
-    source = write_source(folder, [batch(10 * n) for n in range(5)], base_offset=0, end_offset=50)
+    source = write_source(
+        folder, [numbered_batch(10 * n) for n in range(5)], base_offset=0, end_offset=50
+    )
     return UploadRequest(source, KEYS)
 
 

@@ -11,7 +11,14 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from tests.node.coordinator.virtual_time import run
-from tests.node.transactions.world import PARTITIONS, Client, Fate, Strike, World, a_world
+from tests.node.transactions.world import (
+    PARTITIONS,
+    Client,
+    Fate,
+    Strike,
+    TransactionWorld,
+    a_world,
+)
 
 MEMORY_DIR = Path("/dev/shm")
 VERSIONS = pytest.mark.parametrize("version", [0, 2], ids=["before KIP-890", "with KIP-890"])
@@ -151,13 +158,13 @@ async def _late_offsets(folder: Path, step: int | None) -> int:
         return first.step_count
 
 
-async def _go_on(world: World, fate: Fate) -> None:
+async def _go_on(world: TransactionWorld, fate: Fate) -> None:
     """Let a node that was struck and only stalled do what it was about to do."""
     fate.may_go_on.set()
     await asyncio.sleep(5)
 
 
-def _check_stable(world: World) -> None:
+def _check_stable(world: TransactionWorld) -> None:
     for log in world.logs.values():
         log.advance_high_watermark(log.log_end_offset)
         assert log.last_stable_offset == log.log_end_offset

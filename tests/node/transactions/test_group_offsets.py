@@ -22,7 +22,7 @@ from tidelog_node.transactions.group_offsets import TransactionalOffsets
 
 from tests.node.coordinator.cluster import topic_id
 from tests.node.coordinator.virtual_time import run
-from tests.node.transactions.world import GROUP, TXN, Client, Strike, World, a_world
+from tests.node.transactions.world import GROUP, TXN, Client, Strike, TransactionWorld, a_world
 
 
 class HeldVerifier:
@@ -245,7 +245,7 @@ def test_markers_of_old_producers_and_old_coordinators_are_refused(tmp_path: Pat
     run(main())
 
 
-async def delete_group(world: World, by: str) -> None:
+async def delete_group(world: TransactionWorld, by: str) -> None:
     """Delete the group by its coordinator, or in the store; then the coordinator hears of it."""
     if by == "coordinator":
         assert await world.node.groups.delete_group(GROUP) is ErrorCode.none

@@ -23,7 +23,7 @@ from tidelog_node.transactions.produce_gate import ProduceGate
 from tidelog_node.wire.produce import ProduceRequest
 
 from tests.node.replication.led_node import TOPIC, LedNode, led_node
-from tests.support.wire_client import a_batch
+from tests.support.batches import batch_of
 
 PRODUCER, EPOCH = 5, 3
 ADDS, VERIFIES = 12, 11
@@ -57,13 +57,7 @@ def nothing() -> None:
 
 
 def data(*, epoch: int = EPOCH, producer_id: int = PRODUCER) -> bytes:
-    return a_batch(
-        b"v",
-        producer_id=producer_id,
-        producer_epoch=epoch,
-        base_sequence=0,
-        is_transactional=True,
-    )
+    return batch_of(b"v", producer=(producer_id, epoch, 0), is_transactional=True)
 
 
 def request(*batches: bytes) -> ProduceRequest:

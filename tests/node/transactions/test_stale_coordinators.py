@@ -29,7 +29,7 @@ from tests.node.transactions.world import (
     Client,
     Node,
     Strike,
-    World,
+    TransactionWorld,
     a_world,
 )
 
@@ -42,7 +42,7 @@ LOST_PART = 0.1  # of the commits, half of them carried out
 class Wanderer:
     """Has a client ask any of the nodes, and the world change in between."""
 
-    def __init__(self, world: World, chance: random.Random) -> None:
+    def __init__(self, world: TransactionWorld, chance: random.Random) -> None:
         self._world = world
         self._chance = chance
         world.ask = self.ask  # type: ignore[method-assign]

@@ -13,8 +13,9 @@ from tidelog import Admin
 from tidelog_core.model import TRANSACTION_STATE_TOPIC
 
 from tests.node.handlers.control_plane import make
+from tests.support.batches import batch_of
 from tests.support.node_process import NodeProcess
-from tests.support.wire_client import WireClient, a_batch, milliseconds
+from tests.support.wire_client import WireClient, milliseconds
 
 FIND, INIT, ADD, ADD_OFFSETS, END, MARKERS, COMMIT = 10, 22, 24, 25, 26, 27, 28
 PRODUCERS, DESCRIBE, LIST, VERSIONS, METADATA, PRODUCE = 61, 65, 66, 18, 3, 0
@@ -74,13 +75,7 @@ class Asked:
     def produce(
         self, name: str, who: tuple[int, int], sequence: int, version: int = 9
     ) -> ErrorCode:
-        records = a_batch(
-            b"value",
-            producer_id=who[0],
-            producer_epoch=who[1],
-            base_sequence=sequence,
-            is_transactional=True,
-        )
+        records = batch_of(b"value", producer=(*who, sequence), is_transactional=True)
         answer = self.ask(
             PRODUCE,
             version,
@@ -98,14 +93,8 @@ class Asked:
         """Send requests in one go; each says its partitions, and their batches' sequences."""
         schema: Any = load_request_schema(PRODUCE, 12)
 
-        def batch(sequence: int) -> bytes:
-            return a_batch(
-                b"value",
-                producer_id=who[0],
-                producer_epoch=who[1],
-                base_sequence=sequence,
-                is_transactional=True,
-            )
+        def records(sequence: int) -> bytes:
+            return batch_of(b"value", producer=(*who, sequence), is_transactional=True)
 
         answers = self._client.call_together(
             make(
@@ -118,7 +107,7 @@ class Asked:
                         {
                             "name": topic,
                             "partition_data": [
-                                {"index": partition, "records": batch(sequence)}
+                                {"index": partition, "records": records(sequence)}
                                 for partition, sequence in sequences.items()
                             ],
                         }

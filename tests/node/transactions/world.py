@@ -143,7 +143,7 @@ class Node:
 
 
 @dataclass
-class World:
+class TransactionWorld:
     """What is outside of the nodes: the store, the logs, time."""
 
     folder: Path
@@ -333,7 +333,7 @@ class World:
 class Leaders:
     """The leaders of all partitions, as one node reaches them."""
 
-    def __init__(self, world: World, fate: Fate) -> None:
+    def __init__(self, world: TransactionWorld, fate: Fate) -> None:
         self._world = world
         self._fate = fate
 
@@ -381,7 +381,7 @@ class Leaders:
 class Client:
     """A transactional producer, of transaction version 2 or of before."""
 
-    def __init__(self, world: World, *, version: int) -> None:
+    def __init__(self, world: TransactionWorld, *, version: int) -> None:
         self._world = world
         self._version = version
         self.producer_id = -1
@@ -455,9 +455,11 @@ class Client:
 
 
 @contextlib.asynccontextmanager
-async def a_world(folder: Path, *, step: int | None, strike: Strike) -> AsyncIterator[World]:
+async def a_world(
+    folder: Path, *, step: int | None, strike: Strike
+) -> AsyncIterator[TransactionWorld]:
     """Give a world whose first node is struck at its ``step``-th step."""
-    world = World(folder)
+    world = TransactionWorld(folder)
     await world.begin()
     await world.start_node(1, Fate(step, strike))
     try:

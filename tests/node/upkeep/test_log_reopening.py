@@ -19,7 +19,7 @@ from tidelog_node.upkeep import log_reopening
 from tidelog_node.upkeep.log_reopening import LogReopener
 
 from tests.node.replication.led_node import LedNode, led_node
-from tests.support.wire_client import a_batch
+from tests.support.batches import batch_of
 
 BROKEN = StorageError("broken", errno=errno.EIO)
 
@@ -69,7 +69,7 @@ async def reopening(folder: Path) -> AsyncIterator[Reopening]:
     async with led_node(folder) as node:
         replica = await node.create_topic()
         for _ in range(6):
-            replica.append(bytearray(a_batch(b"x")))
+            replica.append(bytearray(batch_of(b"x")))
         replica.log.advance_high_watermark(3)
         yield Reopening(node, replica)
 

@@ -21,7 +21,7 @@ from tidelog_node.upkeep.log_changes import RETRY_SECONDS, TOLD_IN_TURN_COUNT, L
 from tidelog_node.upkeep.log_upkeep import RETRY_MS, LogUpkeep
 
 from tests.node.replication.led_node import LedNode, led_node
-from tests.support.wire_client import a_batch
+from tests.support.batches import batch_of
 
 HOUR_MS = 3_600_000
 PRODUCER = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
@@ -79,7 +79,7 @@ async def test_a_segment_is_rolled_when_it_is_old_enough_without_another_append(
 ) -> None:
     async with flushing(tmp_path) as one:
         replica = await one.create(**{"segment.ms": str(HOUR_MS)})
-        replica.append(bytearray(a_batch(b"x")))
+        replica.append(bytearray(batch_of(b"x")))
         one.changes.tell()
         one.sweep(after_ms=HOUR_MS)
         assert replica.log.active_segment_base_offset == 0
@@ -93,7 +93,7 @@ async def test_a_segment_is_rolled_when_it_is_old_enough_without_another_append(
 async def test_a_shorter_age_of_segments_holds_at_once(tmp_path: Path) -> None:
     async with flushing(tmp_path) as one:
         replica = await one.create()
-        replica.append(bytearray(a_batch(b"x")))
+        replica.append(bytearray(batch_of(b"x")))
         one.changes.tell()
         one.sweep(after_ms=HOUR_MS)
         await one.node.configure(**{"segment.ms": str(HOUR_MS - 1)})
@@ -105,7 +105,7 @@ async def test_a_shorter_age_of_segments_holds_at_once(tmp_path: Path) -> None:
 async def test_a_clock_that_was_put_back_delays_a_roll_and_does_not_lose_it(tmp_path: Path) -> None:
     async with flushing(tmp_path) as one:
         replica = await one.create(**{"segment.ms": str(HOUR_MS)})
-        replica.append(bytearray(a_batch(b"x")))
+        replica.append(bytearray(batch_of(b"x")))
         one.changes.tell()
         one.sweep(after_ms=-HOUR_MS)
         one.sweep(after_ms=2 * HOUR_MS)
@@ -117,7 +117,7 @@ async def test_a_clock_that_was_put_back_delays_a_roll_and_does_not_lose_it(tmp_
 async def test_a_roll_that_finds_no_room_is_tried_again(tmp_path: Path) -> None:
     async with flushing(tmp_path) as one:
         replica = await one.create(**{"segment.ms": str(HOUR_MS)})
-        replica.append(bytearray(a_batch(b"x")))
+        replica.append(bytearray(batch_of(b"x")))
         one.changes.tell()
         snapshot = replica.log.directory / "00000000000000000001.snapshot"
         snapshot.symlink_to("/dev/full")
@@ -135,7 +135,7 @@ async def test_a_log_that_breaks_the_sweep_keeps_no_other_from_its_turn(tmp_path
         await one.create(partition_count=3, **{"segment.ms": str(HOUR_MS)})
         logs = [replica.log for replica in one.node.replicas.replicas()]
         for replica in one.node.replicas.replicas():
-            replica.append(bytearray(a_batch(b"x", **PRODUCER)))
+            replica.append(bytearray(batch_of(b"x", **PRODUCER)))
         one.changes.tell()
         clock_ms = logs[0]._clock_ms
         logs[0]._clock_ms = logs[0].producers._clock_ms = broken_clock_ms
@@ -158,7 +158,7 @@ async def test_idle_producers_are_forgotten(tmp_path: Path) -> None:
     config = NodeConfig(producer_id_expiration_ms=24 * HOUR_MS)
     async with flushing(tmp_path, config) as one:
         replica = await one.create()
-        replica.append(bytearray(a_batch(b"x", **PRODUCER)))
+        replica.append(bytearray(batch_of(b"x", **PRODUCER)))
         one.changes.tell()
         one.sweep(after_ms=24 * HOUR_MS - 1)
         assert replica.log.producers.count == 1
@@ -170,7 +170,7 @@ async def test_idle_producers_are_forgotten(tmp_path: Path) -> None:
 async def test_a_dropped_log_is_not_kept_in_mind(tmp_path: Path) -> None:
     async with flushing(tmp_path) as one:
         replica = await one.create()
-        replica.append(bytearray(a_batch(b"x", **PRODUCER)))
+        replica.append(bytearray(batch_of(b"x", **PRODUCER)))
         one.changes.tell()
         assert replica in one.upkeep._to_roll
         assert replica in one.upkeep._to_expire
@@ -202,8 +202,8 @@ async def test_a_log_that_was_cut_is_told(
 ) -> None:
     async with flushing(tmp_path) as one:
         replica = await one.create()
-        replica.append(bytearray(a_batch(b"x")))
-        replica.append(bytearray(a_batch(b"y")))
+        replica.append(bytearray(batch_of(b"x")))
+        replica.append(bytearray(batch_of(b"y")))
         one.node.replicas.take_changed()
         cut(replica.log, 1)
         assert one.node.replicas.take_changed() == {replica}
@@ -260,7 +260,7 @@ async def test_the_loops_over_logs_survive_a_log_that_breaks_them(
     async with flushing(tmp_path) as one:
         await one.create(**{"segment.ms": "1"})
         (replica,) = one.node.replicas.replicas()
-        replica.append(bytearray(a_batch(b"x")))
+        replica.append(bytearray(batch_of(b"x")))
         one.changes.tell()
         replica.log._clock_ms = broken_clock_ms
         one.now_ms += HOUR_MS
@@ -292,7 +292,7 @@ async def test_a_flush_that_breaks_in_any_way_keeps_no_later_one_from_the_disk(
     """Records are acknowledged on the word of a flush: one that did nothing must not give it."""
     async with flushing(tmp_path) as one:
         replica = await one.create()
-        replica.append(bytearray(a_batch(b"x")))
+        replica.append(bytearray(batch_of(b"x")))
         broken = ThreadPoolExecutor(1)
         broken.shutdown()
         one.flusher._executor, executor = broken, one.flusher._executor
@@ -307,10 +307,10 @@ async def test_a_flush_that_breaks_in_any_way_keeps_no_later_one_from_the_disk(
 async def test_a_flush_that_is_cancelled_acknowledges_nothing(tmp_path: Path) -> None:
     async with flushing(tmp_path) as one:
         replica = await one.create()
-        replica.append(bytearray(a_batch(b"x")))
+        replica.append(bytearray(batch_of(b"x")))
         with busy_executor(one.flusher):
             first = one.flusher.flush(replica)
-            replica.append(bytearray(a_batch(b"y")))
+            replica.append(bytearray(batch_of(b"y")))
             chained = one.flusher.flush(replica)
             for outcome in (first, chained):
                 await asyncio.sleep(0)  # The flush is queued.
@@ -325,11 +325,11 @@ async def test_a_flush_that_is_cancelled_acknowledges_nothing(tmp_path: Path) ->
 async def test_a_caller_that_is_cancelled_takes_the_flush_from_no_other(tmp_path: Path) -> None:
     async with flushing(tmp_path) as one:
         replica = await one.create()
-        replica.append(bytearray(a_batch(b"x")))
+        replica.append(bytearray(batch_of(b"x")))
         with busy_executor(one.flusher):
             first = one.flusher.flush(replica)
             await asyncio.sleep(0)
-            replica.append(bytearray(a_batch(b"y")))
+            replica.append(bytearray(batch_of(b"y")))
             impatient, patient = (one.flusher.flush(replica) for _ in range(2))
             first.cancel()
             impatient.cancel()

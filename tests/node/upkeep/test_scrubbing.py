@@ -14,7 +14,7 @@ from tidelog_node.upkeep import scrubbing
 from tidelog_node.upkeep.scrubbing import SEGMENT_BYTES_MIN, Scrubber
 
 from tests.node.replication.led_node import led_node
-from tests.support.wire_client import a_batch
+from tests.support.batches import batch_of
 
 SEGMENT_COUNT = 4
 
@@ -36,7 +36,7 @@ async def scrub(folder: Path, rate: int) -> tuple[float, Told, list[int], int]:
         await node.create_topic()
         replica = node.replica()
         for _ in range(SEGMENT_COUNT):
-            replica.append(bytearray(a_batch(b"x" * 300_000)))
+            replica.append(bytearray(batch_of(b"x" * 300_000)))
             replica.log.roll()
         sealed = replica.log.sealed_segments()
         with sealed[1].path.open("r+b") as file:
@@ -75,7 +75,7 @@ def test_a_segment_that_the_disk_does_not_give_does_not_end_the_scrubbing(
             await node.create_topic()
             replica, troubles = node.replica(), list[str]()
             node.replicas.disk.trouble.subscribe(troubles.append)
-            replica.append(bytearray(a_batch(b"x")))
+            replica.append(bytearray(batch_of(b"x")))
             replica.log.roll()
             segment = min(replica.log.directory.glob("*.log"))
             segment.unlink()
@@ -99,7 +99,7 @@ def test_small_segments_are_read_slowly_too(tmp_path: Path) -> None:
         async with led_node(tmp_path) as node:
             replica = await node.create_topic()
             for _ in range(SEGMENT_COUNT):
-                replica.append(bytearray(a_batch(b"x")))
+                replica.append(bytearray(batch_of(b"x")))
                 replica.log.roll()
             config = NodeConfig(log_scrub_bytes_per_second=counted_bytes)
             scrubber = Scrubber(replicas=node.replicas, node_config=lambda: config, mender=Told())

@@ -19,7 +19,7 @@ from tidelog_node.upkeep.segment_mending import SegmentMender
 
 from tests.node.replication.led_node import LedNode, led_node
 from tests.node.replication.scripted_leader import OF_A_LATER_KAFKA, ScriptedLeader, scripted_leader
-from tests.support.wire_client import a_batch
+from tests.support.batches import batch_of
 
 CORRUPT_MESSAGE, OFFSET_OUT_OF_RANGE = 2, 1
 BATCH_COUNT = 4
@@ -89,8 +89,8 @@ async def mending(folder: Path) -> AsyncIterator[Mending]:
     async with led_node(folder) as node, scripted_leader(node) as leader:
         replica = await node.create_topic()
         for _ in range(BATCH_COUNT):
-            replica.append(bytearray(a_batch(b"one")))
-            replica.append(bytearray(a_batch(b"two")))
+            replica.append(bytearray(batch_of(b"one")))
+            replica.append(bytearray(batch_of(b"two")))
             replica.log.roll()
         log, leader.topic_id = replica.log, replica.topic_id.bytes
         log.flush()

@@ -48,7 +48,7 @@ GROUP = "g"
 SHARDS = 2
 LIMITS = AcquireLimits(records_max=500, batch_size=500, in_flight_max=2000)
 OFFSETS_ID = UUID(int=1)
-Body = Callable[["World"], Awaitable[None]]
+Body = Callable[["LedSharePartitions"], Awaitable[None]]
 
 
 class LossyStore(MemoryMetadataStore):
@@ -63,7 +63,7 @@ class LossyStore(MemoryMetadataStore):
         await super().commit(writes, checks=checks)
 
 
-class World:
+class LedSharePartitions:
     """One node that leads a partition of ten records; share partitions lie in another store."""
 
     def __init__(self, node: LedNode) -> None:
@@ -108,7 +108,7 @@ class World:
 
 
 @asynccontextmanager
-async def world(folder: Path) -> AsyncIterator[World]:
+async def world(folder: Path) -> AsyncIterator[LedSharePartitions]:
     async with led_node(folder) as node:
         topic = Topic(
             name=CONSUMER_OFFSETS_TOPIC, topic_id=OFFSETS_ID, partition_count=SHARDS, configs={}
@@ -122,7 +122,7 @@ async def world(folder: Path) -> AsyncIterator[World]:
         await node.store.commit([*(put(shard) for shard in shards), put(topic)])
         await node.create_topic(replicas=(1,))
         node.send(*(b"%d" % n for n in range(10)), acks=1)
-        made = World(node)
+        made = LedSharePartitions(node)
         group = GroupRecord(
             shard=shard_of_group(GROUP, SHARDS),
             group_id=GROUP,
@@ -170,7 +170,7 @@ def say(share: SharePartition, first: int, last: int, kind: int) -> None:
 
 
 def test_acknowledgements_that_come_during_a_write_share_the_next(tmp_path: Path) -> None:
-    async def body(world: World) -> None:
+    async def body(world: LedSharePartitions) -> None:
         await world.begin_at(0)
         share = await world.load()
         acquire(share)
@@ -188,7 +188,7 @@ def test_acknowledgements_that_come_during_a_write_share_the_next(tmp_path: Path
 
 
 def test_an_acquisition_alone_is_not_written(tmp_path: Path) -> None:
-    async def body(world: World) -> None:
+    async def body(world: LedSharePartitions) -> None:
         await world.begin_at(0)
         share = await world.load()
         before = len(world.store.commits)
@@ -205,7 +205,7 @@ def test_an_acquisition_alone_is_not_written(tmp_path: Path) -> None:
 def test_a_leader_that_was_replaced_can_store_nothing_more(tmp_path: Path) -> None:
     """Not even what it had under way when the next leader read the item."""
 
-    async def body(world: World) -> None:
+    async def body(world: LedSharePartitions) -> None:
         await world.begin_at(0)
         share = await world.load()
         acquire(share)
@@ -228,7 +228,7 @@ def test_what_a_leader_acknowledges_the_next_does_not_deliver(
 ) -> None:
     """However the write of the one and the reading of the other fall together."""
 
-    async def body(world: World) -> None:
+    async def body(world: LedSharePartitions) -> None:
         await world.begin_at(0)
         first = await world.load()
         acquire(first)
@@ -251,7 +251,7 @@ def test_what_a_leader_acknowledges_the_next_does_not_deliver(
 
 
 def test_a_store_that_is_away_delays_the_answer(tmp_path: Path) -> None:
-    async def body(world: World) -> None:
+    async def body(world: LedSharePartitions) -> None:
         await world.begin_at(0)
         share = await world.load()
         acquire(share)
@@ -267,7 +267,7 @@ def test_a_store_that_is_away_delays_the_answer(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("happened", [True, False])
 def test_a_write_of_unknown_outcome_is_looked_up(tmp_path: Path, happened: bool) -> None:
-    async def body(world: World) -> None:
+    async def body(world: LedSharePartitions) -> None:
         await world.begin_at(0)
         share = await world.load()
         acquire(share)
@@ -287,7 +287,7 @@ def test_a_write_of_unknown_outcome_is_looked_up(tmp_path: Path, happened: bool)
 
 
 def test_what_an_administrator_changes_is_read_anew(tmp_path: Path) -> None:
-    async def body(world: World) -> None:
+    async def body(world: LedSharePartitions) -> None:
         await world.begin_at(0)
         share = await world.load()
         acquire(share)
@@ -308,7 +308,7 @@ def test_what_an_administrator_changes_is_read_anew(tmp_path: Path) -> None:
 
 
 def test_what_is_deleted_begins_anew(tmp_path: Path) -> None:
-    async def body(world: World) -> None:
+    async def body(world: LedSharePartitions) -> None:
         await world.begin_at(0)
         share = await world.load()
         acquire(share)
@@ -323,7 +323,7 @@ def test_what_is_deleted_begins_anew(tmp_path: Path) -> None:
 
 
 def test_a_new_leader_term_reads_the_item_again(tmp_path: Path) -> None:
-    async def body(world: World) -> None:
+    async def body(world: LedSharePartitions) -> None:
         await world.begin_at(0)
         share = await world.load()
         acquire(share)
@@ -340,7 +340,7 @@ def test_a_new_leader_term_reads_the_item_again(tmp_path: Path) -> None:
 
 
 def test_a_log_that_has_lost_its_end_is_delivered_from_there(tmp_path: Path) -> None:
-    async def body(world: World) -> None:
+    async def body(world: LedSharePartitions) -> None:
         await world.begin_at(25)
         share = await world.load()
         assert share.state.start_offset == 10
@@ -349,7 +349,7 @@ def test_a_log_that_has_lost_its_end_is_delivered_from_there(tmp_path: Path) -> 
 
 
 def test_what_nobody_uses_is_let_go(tmp_path: Path) -> None:
-    async def body(world: World) -> None:
+    async def body(world: LedSharePartitions) -> None:
         await world.begin_at(0)
         share = await world.load()
         acquire(share)
@@ -365,7 +365,7 @@ def test_what_nobody_uses_is_let_go(tmp_path: Path) -> None:
 
 
 def test_nothing_is_made_for_a_group_that_is_not_there(tmp_path: Path) -> None:
-    async def body(world: World) -> None:
+    async def body(world: LedSharePartitions) -> None:
         with pytest.raises(GroupIdNotFound):
             await world.partitions.load("nobody", world.node.replica())
         assert await world.store.list("share:nobody") == []
@@ -381,7 +381,7 @@ def test_a_group_begins_by_the_settings_that_any_node_has_acknowledged(
 ) -> None:
     """Also if this node has not heard of them yet: where a group begins is stored for good."""
 
-    async def body(made: World) -> None:
+    async def body(made: LedSharePartitions) -> None:
         store = made.node.store
         for version, reset in enumerate(resets):
             await made.node.view.refresh()

@@ -31,9 +31,10 @@ from tests.node.groups.share.member import (
     partition_of,
     values,
 )
+from tests.support.batches import batch_of
 from tests.support.kafka_messages import entity
 from tests.support.node_process import NodeProcess
-from tests.support.wire_client import WireClient, a_batch
+from tests.support.wire_client import WireClient
 
 LOCK_MS = 1000
 
@@ -84,7 +85,7 @@ def produce(node: NodeProcess, topic: str, *sizes: int, partition: int = 0) -> N
     """Append batches of so many records; the values are counted in each batch."""
     with WireClient(node.port) as client:
         for size in sizes:
-            batch = a_batch(*(b"%d" % index for index in range(size)))
+            batch = batch_of(*(b"%d" % index for index in range(size)))
             assert client.produce(topic, batch, partition=partition).error_code is ErrorCode.none
 
 
@@ -309,7 +310,7 @@ def test_acquired_ranges_are_about_as_large_as_asked_for(node: NodeProcess, topi
 def test_only_whole_batches_within_the_bytes_are_acquired(node: NodeProcess, topic: str) -> None:
     configure(node, f"group-of-{topic}")
     produce(node, topic, 5, 5, 5)
-    size_bytes = len(a_batch(*(b"%d" % n for n in range(5))))
+    size_bytes = len(batch_of(*(b"%d" % n for n in range(5))))
     with member(node, topic) as one:
         assert one.records(max_bytes=1) == [(0, 4, 1)]  # the first whole, whatever it takes
         assert one.records(max_bytes=size_bytes + 10) == [(5, 9, 1)]
