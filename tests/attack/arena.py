@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import subprocess
 import sys
 import threading
@@ -21,8 +20,8 @@ from types import TracebackType
 
 from tidelog import Consumer
 
-from tests.chaos.cluster import CLOCK_DIR
 from tests.faults.disk_faults import DiskFaults
+from tests.faults.wall_clock import WallClock
 from tests.support.node_process import NodeProcess
 from tests.support.replicated_cluster import ReplicatedCluster, running
 
@@ -88,12 +87,10 @@ class Arena:
         self.faults = {
             node_id: DiskFaults(directory / f"faults-{node_id}") for node_id in self.nodes
         }
+        self.clocks = {node_id: WallClock(directory / f"clock-{node_id}") for node_id in self.nodes}
         for node_id, node in self.nodes.items():
-            path = os.pathsep.join(filter(None, (str(CLOCK_DIR), os.environ.get("PYTHONPATH"))))
-            clock = self._clock(node_id)
-            clock.write_bytes(bytes(8))
             node.environment |= self.faults[node_id].environment()
-            node.environment |= {"PYTHONPATH": path, "TIDELOG_CHAOS_CLOCK": str(clock)}
+            node.environment |= self.clocks[node_id].environment()
         self._witness: subprocess.Popen[str] | None = None
         self._stack = ExitStack()
 
@@ -106,11 +103,6 @@ class Arena:
     def objects_dir(self) -> Path:
         """The object store's folder."""
         return self.directory / "objects"
-
-    def set_clock(self, node_id: int, jump_seconds: float) -> None:
-        """Put a node's wall clock so far off the real one."""
-        with self._clock(node_id).open("r+b") as file:
-            file.write(int(jump_seconds * 1e9).to_bytes(8, "little", signed=True))
 
     def __enter__(self) -> Arena:
         with ExitStack() as stack:
@@ -159,9 +151,6 @@ class Arena:
                         if not ends:
                             break
         return len(wanted)
-
-    def _clock(self, node_id: int) -> Path:
-        return self.directory / f"clock-{node_id}"
 
     def _start_witness(self) -> None:
         command = [sys.executable, "-m", "tests.attack.witness", self.cluster.addresses, TOPIC]

@@ -164,11 +164,11 @@ def put_a_clock_ahead(arena: Arena, size: float) -> str:
     node = _fill(arena, topic)
     eventually(lambda: _count_objects(arena, topic) >= 5, "its segments are in the tier")
     before = _count_objects(arena, topic)
-    arena.set_clock(node.broker_id, 8 * 86_400)
+    arena.clocks[node.broker_id].set_off(8 * 86_400)
     try:
         time.sleep(max(12.0 * size, SECONDS_MIN))  # the retention check of the nodes: 2 s
     finally:
-        arena.set_clock(node.broker_id, 0)
+        arena.clocks[node.broker_id].set_off(0)
     after, count = _count_objects(arena, topic), _count_readable(arena, topic)
     if after < before or count != BATCH_COUNT:
         raise AttackSucceeded(f"{before - after} objects, {BATCH_COUNT - count} records are gone")

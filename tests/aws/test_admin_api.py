@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.aws.test_dynamodb_store import new_table
-from tests.functions.admin.test_operations import put_group
-from tests.support.admin_calls import Api, an_event, open_api, register_brokers
+from tests.support.admin_calls import Api, an_event, open_api, put_group, register_brokers
 from tools.ports import free_port
 
 

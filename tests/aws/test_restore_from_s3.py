@@ -15,7 +15,10 @@ from confluent_kafka.admin import AdminClient
 from tidelog_core.metadata.dynamodb import DynamoDbMetadataStore
 
 from tests.aws.buckets import make_bucket
-from tests.cli.test_restore import (
+from tests.support.command import called
+from tests.support.docs_reader import only, read_all
+from tests.support.node_process import NodeProcess
+from tests.support.tiered_topics import (
     CONFIG,
     TOPIC_CONFIG,
     produce,
@@ -24,9 +27,6 @@ from tests.cli.test_restore import (
     values,
     wait_tiered,
 )
-from tests.support.command import called
-from tests.support.docs_reader import only, read_all
-from tests.support.node_process import NodeProcess
 
 COUNT = 60
 START = 7  # by DeleteRecords

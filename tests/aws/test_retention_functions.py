@@ -18,8 +18,8 @@ from tidelog_functions.retention.handler import handle as retain
 from tidelog_functions.scrub.handler import handle as scrub
 
 from tests.aws.buckets import make_bucket
-from tests.functions.retention.test_interleavings import DELAY_MS, Drama, prepare
 from tests.support.function_world import DAY_MS, FunctionWorld, Steps
+from tests.support.retention_drama import DELAY_MS, Drama, prepare
 from tests.support.watched_stores import Fault, Process
 
 BUCKET = "tidelog-functions"

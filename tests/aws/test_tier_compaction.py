@@ -13,7 +13,7 @@ from tidelog_core.rewriting.compact import CompactionOutcome, compact_partition
 from tidelog_core.rewriting.swap import OLD_SEGMENTS_MAX
 
 from tests.aws.buckets import make_bucket
-from tests.core.rewriting.test_compact import plain
+from tests.support.compacted_tier import plain
 from tests.support.random_logs import RandomLog, committed_records, oracle
 from tests.support.tiered_partition import TieredPartition
 

@@ -10,7 +10,7 @@ import contextlib
 import socket
 from collections.abc import Callable
 
-from tests.attack import frames
+from tests.support import hostile_frames as frames
 from tests.support.wire_client import frame, produce_body
 
 COMPACTED = "compacted"  # a topic that takes batches to be decoded

@@ -18,7 +18,6 @@ import os
 import random
 import resource
 import signal
-import struct
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
 from enum import StrEnum
@@ -32,10 +31,10 @@ from tidelog_core.metadata.store import MetadataStore
 
 from tests.chaos.proxy import ByteProxy
 from tests.faults.disk_faults import DiskFaults
+from tests.faults.wall_clock import WallClock
 from tests.support.node_process import NodeProcess
 from tests.support.store_proxy import StoreProxy
 
-CLOCK_DIR = Path(__file__).parent / "clock"
 START_ATTEMPTS_MAX = 5
 WATCH_SECONDS = 0.2
 LOG_TAIL_CHARACTERS = 2000
@@ -69,6 +68,7 @@ class ChaosNode:
         process: NodeProcess,
         proxy: ByteProxy,
         disk: DiskFaults,
+        clock: WallClock,
         store: StoreProxy | None,
     ) -> None:
         self.node_id = node_id
@@ -78,7 +78,7 @@ class ChaosNode:
         self.store_proxy = store
         self.state = NodeState.DOWN
         self.starts_failed = 0
-        self._clock = process.data_dir.with_name(f"clock-{node_id}")
+        self.clock = clock
 
     @property
     def name(self) -> str:
@@ -128,11 +128,6 @@ class ChaosNode:
         _, hard = resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE)
         soft = resource.RLIM_INFINITY if size_bytes is None else size_bytes
         resource.prlimit(self.process.pid, resource.RLIMIT_FSIZE, (soft, hard))
-
-    def set_clock(self, jump_s: float) -> None:
-        """Put the node's wall clock so far off the real one."""
-        with self._clock.open("r+b") as file:
-            file.write(struct.pack("<q", int(jump_s * 1e9)))
 
     def partition_dirs(self) -> list[Path]:
         """Return the directories of the node's logs."""
@@ -255,18 +250,12 @@ class ChaosCluster:
         proxy = ByteProxy(process.port, pids=self._pids)
         await self._stack.enter_async_context(proxy)
         process.arguments = ("--advertised-port", str(proxy.port))
-        clock = self.directory / f"clock-{node_id}"
-        clock.write_bytes(bytes(8))
-        path = os.pathsep.join(filter(None, (str(CLOCK_DIR), os.environ.get("PYTHONPATH"))))
-        process.environment = {
-            "PYTHONPATH": path,
-            "TIDELOG_CHAOS_CLOCK": str(clock),
-            **CREDENTIALS,
-        }
+        clock = WallClock(self.directory / f"clock-{node_id}")
+        process.environment = {**clock.environment(), **CREDENTIALS}
         disk = DiskFaults(self.directory / f"disk-{node_id}")
         if self._has_disk_faults:
             process.environment.update(disk.environment())
-        self.nodes[node_id] = ChaosNode(node_id, process, proxy, disk, store_proxy)
+        self.nodes[node_id] = ChaosNode(node_id, process, proxy, disk, clock, store_proxy)
 
     def _pids(self) -> dict[int, str]:
         running = [node for node in self.nodes.values() if node.process.process is not None]

@@ -80,7 +80,7 @@ class Faults:
         """End whatever may still be on; every node runs on return."""
         for node in self._cluster.nodes.values():
             node.proxy.heal()
-            node.set_clock(0.0)
+            node.clock.set_off(0.0)
             node.disk.heal()
             if node.store_proxy is not None:
                 node.store_proxy.behave(STORE_PASSES)
@@ -126,11 +126,11 @@ class Faults:
         nodes = self._targets(fault)
         jump_s = (fault.amount * 2 - 1) * CLOCK_JUMP_SECONDS_MAX
         for node in nodes:
-            node.set_clock(jump_s)
+            node.clock.set_off(jump_s)
 
         async def undo() -> str:
             for node in nodes:
-                node.set_clock(0.0)
+                node.clock.set_off(0.0)
             return f"{jump_s:+.0f} s"
 
         return undo

@@ -18,7 +18,7 @@ from tidelog_core.wire_messages import build
 
 from tests.chaos.history import Outcome, PartitionKey, Settled, Shared
 from tests.chaos.scene import Delivered, Scene
-from tests.node.groups.share.member import (
+from tests.support.share_member import (
     ACCEPT,
     RELEASE,
     ShareMember,

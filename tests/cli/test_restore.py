@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from tidelog_core.errors import ErrorCode
 from tidelog_core.metadata.image import ClusterView
@@ -26,77 +26,23 @@ from tidelog_core.records.batch import patch
 from tests.support.command import called, tidelog
 from tests.support.docs_reader import reader
 from tests.support.node_process import NodeProcess
+from tests.support.tiered_topics import (
+    CONFIG,
+    DEADLINE_SECONDS,
+    RECORDS,
+    TOPIC_CONFIG,
+    produce,
+    read,
+    seal,
+    values,
+    wait_tiered,
+)
 from tests.support.wire_client import WireClient
 
-CONFIG = {"remote.task.interval.ms": "50", "log.retention.check.interval.ms": "200"}
-SEGMENT_BYTES = 4000
-TOPIC_CONFIG = {"segment.bytes": str(SEGMENT_BYTES), "retention.ms": "-1"}
-RECORDS = 120  # a partition
 PARTITIONS = 3
 SMALL_START = 13  # of the topic "small", by DeleteRecords: within its first segment
-DEADLINE_SECONDS = 30.0
 
 Rows = dict[int, list[tuple[int, int, bytes | None, bytes | None]]]
-
-
-def values(partition: int, count: int = RECORDS) -> list[bytes]:
-    return [b"%d-%04d" % (partition, number) + b"x" * 100 for number in range(count)]
-
-
-def produce(address: str, topic: str, partition: int, payload: list[bytes]) -> None:
-    producer = Producer(
-        {"bootstrap.servers": address, "batch.num.messages": 10, "enable.idempotence": True}
-    )
-    for value in payload:
-        producer.produce(topic, value, key=value[:6], partition=partition)
-    assert producer.flush(20) == 0
-
-
-def seal(node: NodeProcess, partitions: list[tuple[str, int]]) -> None:
-    """Have what is there sealed, by a record that fills nearly a segment of its own.
-
-    It stays in the active segment: it is what a restoration cannot bring back.
-    """
-    for topic, partition in partitions:
-        produce(node.address, topic, partition, [b"not tiered".ljust(SEGMENT_BYTES - 100)])
-
-
-def read(node: NodeProcess, topic: str, partition: int, count: int, *, start: int = 0) -> list[Any]:
-    """Read from there on what there must be, and see that no more comes."""
-    consumer = Consumer(
-        {
-            "bootstrap.servers": node.address,
-            "group.id": "readers",
-            "auto.offset.reset": "error",
-            "enable.partition.eof": False,
-        }
-    )
-    consumer.assign([TopicPartition(topic, partition, start)])
-    found: list[Any] = []
-    try:
-        while len(found) < count:
-            messages = consumer.consume(count - len(found), timeout=15)
-            assert messages, f"only {len(found)} of {count} records came:\n{node.log[-3000:]}"
-            for message in messages:
-                assert message.error() is None, message.error()
-                found.append(
-                    (message.offset(), message.timestamp(), message.key(), message.value())
-                )
-    finally:
-        consumer.close()
-    return found
-
-
-def wait_tiered(node: NodeProcess, ends: dict[tuple[str, int], int]) -> None:
-    """Wait until the tier ends there, of each of the partitions."""
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while True:
-        rows = called("tier", "status", "--metadata", node.metadata_store, "--json").document
-        found = {(row["topic"], row["partition"]): row["tiered_end"] for row in rows}
-        if all(found.get(partition) == end for partition, end in ends.items()):
-            return
-        assert time.monotonic() < deadline, f"{found}:\n{node.log[-3000:]}"
-        time.sleep(0.1)
 
 
 def wait_told(node: NodeProcess, objects: Path) -> None:

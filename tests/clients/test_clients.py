@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import shutil
 
-from tests.clients.drivers.process import ROOT, Driver, python_driver
 from tests.contracts.client import ClientContract
-from tools import kafka_java, kafkajs
-from tools.java_options import QUICK_JAVA
+from tests.support.drivers.java import java_driver
+from tests.support.drivers.process import ROOT, Driver, python_driver
+from tools import kafkajs
 
-DRIVERS = ROOT / "tests" / "clients" / "drivers"
+DRIVERS = ROOT / "tests" / "support" / "drivers"
 
 
 def _node_command() -> tuple[str, ...]:
@@ -17,14 +17,6 @@ def _node_command() -> tuple[str, ...]:
     if node is None or kafkajs.modules() is None:
         return ()
     return (node, str(DRIVERS / "kafkajs_driver.js"))
-
-
-def _java_command() -> tuple[str, ...]:
-    java, class_path = shutil.which("java"), kafka_java.class_path()
-    if java is None or class_path is None:
-        return ()
-    classes = kafka_java.compiled(DRIVERS / "JavaDriver.java")
-    return (java, *QUICK_JAVA, "-cp", f"{class_path}:{classes}", "JavaDriver")
 
 
 class TestConfluentKafka(ClientContract):
@@ -62,8 +54,4 @@ class TestKafkaJs(ClientContract):
 
 
 class TestJavaClient(ClientContract):
-    driver = Driver(
-        name="Java kafka-clients",
-        command=_java_command(),
-        assignors=("range", "cooperative-sticky"),
-    )
+    driver = java_driver()

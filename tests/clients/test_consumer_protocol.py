@@ -11,8 +11,8 @@ from confluent_kafka.admin import AdminClient
 
 from tests.clients import test_clients
 from tests.clients.conftest import CONFIG
-from tests.clients.drivers.process import Driver, wait_until
 from tests.contracts.client import new_group, share
+from tests.support.drivers.process import Driver, wait_until
 from tests.support.replicated_cluster import replicated_cluster
 
 UNIFORM = "uniform"  # an assignor that only the server has

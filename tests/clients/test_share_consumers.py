@@ -13,8 +13,8 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 
 from tests.clients import test_clients
 from tests.clients.conftest import CONFIG
-from tests.clients.drivers.process import Driver, Member, wait_until
 from tests.contracts.client import new_group
+from tests.support.drivers.process import Driver, Member, wait_until
 from tests.support.replicated_cluster import replicated_cluster
 
 CONFLUENT, JAVA = test_clients.TestConfluentKafka.driver, test_clients.TestJavaClient.driver

@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.clients.drivers.lines import Message
-from tests.clients.drivers.process import Driver, Member, wait_until
+from tests.support.drivers.lines import Message
+from tests.support.drivers.process import Driver, Member, wait_until
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 NewTopic = Callable[..., str]

@@ -5,17 +5,14 @@ from __future__ import annotations
 import ast
 import asyncio
 import base64
-import dataclasses
 import json
 import time
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
-from tidelog_core.log.values import AbortedTransaction, AppendOrigin
-from tidelog_core.metadata.records import SegmentMeta, SegmentState
+from tidelog_core.log.values import AppendOrigin
 from tidelog_core.records.batch import Record, build_batch
 from tidelog_core.records.codecs import CompressionType, compress
 from tidelog_core.records.control import (
@@ -23,17 +20,15 @@ from tidelog_core.records.control import (
     EndTransactionMarker,
     build_end_transaction_marker,
 )
-from tidelog_core.tier.index_build import BuiltIndex, RewriteFacts, build_index_file
+from tidelog_core.tier.index_build import RewriteFacts
 from tidelog_core.tier.index_file import IndexFile
-from tidelog_core.tier.integrity import NO_HASH, replaced_segment
-from tidelog_core.tier.keys import segment_keys, topic_manifest_key
-from tidelog_core.tier.manifest import TopicManifest
+from tidelog_core.tier.integrity import replaced_segment
 from tidelog_node.replica import Replica
 
 from tests.support.docs_reader import SCRIPT, only, read_all, reader, run
 from tests.support.node_process import NodeProcess
 from tests.support.tier_node import running_node
-from tests.support.tier_segments import TOPIC_ID, numbered_batch, write_source
+from tests.support.tier_segments import put_segment
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 RECORDS_PER_CODEC = 60
@@ -215,63 +210,6 @@ def end(replica: Replica, kind: ControlType, *, producer_id: int) -> None:
     origin = AppendOrigin.COORDINATOR
     replica.log.append_as_leader(bytearray(marker), leader_epoch=0, origin=origin)
     replica.log.advance_high_watermark(replica.log.log_end_offset)
-
-
-def put_segment(
-    objects: Path,
-    bases: range,
-    *,
-    previous: bytes = NO_HASH,
-    leader_epoch: int = 3,
-    value_size: int = 20,
-    epochs: tuple[tuple[int, int], ...] | None = None,
-    end_offset: int | None = None,
-    rewrite: RewriteFacts | None = None,
-) -> BuiltIndex:
-    """Put a segment with a batch of ten records at each of the offsets; return its index."""
-    sources = objects.parent / f"source-{uuid4()}"
-    sources.mkdir()
-    end_offset = bases[-1] + 10 if end_offset is None else end_offset
-    source = write_source(
-        sources,
-        [numbered_batch(base, value_size=value_size) for base in bases],
-        base_offset=bases[0],
-        end_offset=end_offset,
-        previous_hash=previous,
-        segment_id=uuid4(),
-        aborted=(AbortedTransaction(1, 0, 1, 1),),
-        rewrite=rewrite,
-    )
-    source = dataclasses.replace(
-        source,
-        leader_epoch=leader_epoch,
-        leader_epochs=((1, bases[0]),) if epochs is None else epochs,
-    )
-    built = build_index_file(source)
-    meta = SegmentMeta(
-        topic_id=TOPIC_ID,
-        partition=4,
-        base_offset=bases[0],
-        end_offset=end_offset,
-        leader_epoch=leader_epoch,
-        segment_id=source.segment_id,
-        state=SegmentState.COPY_FINISHED,
-        size_bytes=source.size_bytes,
-        index_size_bytes=len(built.data),
-        max_timestamp_ms=built.max_timestamp_ms,
-        leader_epochs=source.leader_epochs,
-        chained_hash=built.chained_hash.hex(),
-        created_ms=0,
-    )
-    keys = segment_keys("cluster", "t", meta)
-    (objects / keys.log).parent.mkdir(parents=True, exist_ok=True)
-    (objects / keys.log).write_bytes(source.path.read_bytes())
-    (objects / keys.index).write_bytes(built.data)
-    manifest = TopicManifest(
-        name="t", topic_id=TOPIC_ID, partition_count=5, created_ms=0, replication_factor=None
-    )
-    (objects / topic_manifest_key("cluster", "t", TOPIC_ID)).write_bytes(manifest.to_bytes())
-    return built
 
 
 def offsets_of(objects: Path) -> list[int]:

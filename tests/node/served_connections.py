@@ -13,7 +13,7 @@ from typing import Any
 
 from tidelog_node.connection import Connection, FrameHandler, LoopBuffers
 
-from tests.node.contexts import a_session
+from tests.support.request_contexts import a_session
 
 SOCKET_BUFFER_BYTES = 1 << 20  # the system gives less
 REQUEST = struct.pack(">i", 8) + bytes(8)

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from tidelog_node.wire.produce import ProduceRequest
 
-from tests.node.contexts import context_of
 from tests.node.replication.led_node import PRODUCE_VERSION, led_node
 from tests.support.batches import batch_of
+from tests.support.request_contexts import context_of
 
 OBJECTS_MAX = 50_000  # about 10 ms
 

@@ -17,9 +17,9 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 from tidelog_node.request_memory import RequestMemory
 
-from tests.node.coordinator.virtual_time import VirtualTimeLoop, run
 from tests.support.batches import batch_of
 from tests.support.node_process import NodeProcess
+from tests.support.virtual_time import VirtualTimeLoop, run
 from tests.support.wire_client import WireClient, api_versions_request, encode, frame, produce_body
 
 MIB = 1 << 20

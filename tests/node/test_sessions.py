@@ -19,7 +19,7 @@ from tidelog_node.server import Server
 from tidelog_node.session import Session
 from tidelog_node.wire.primitives import REQUEST_HEADER
 
-from tests.node.contexts import a_session
+from tests.support.request_contexts import a_session
 
 HOT, API_VERSIONS = 0, 18
 

@@ -32,8 +32,8 @@ from tidelog_node.routes import RequestContext
 from tidelog_node.wire.fetch import FetchRequest
 from tidelog_node.wire.fetch_answer import FetchResult
 
-from tests.node.contexts import context_of
 from tests.simulation.world import World
+from tests.support.request_contexts import context_of
 from tests.support.sim_log import Entry
 
 if TYPE_CHECKING:

@@ -27,10 +27,9 @@ from tidelog_spark.replanning import look_again
 from tidelog_spark.session import plan_read, read_rows
 from tidelog_spark.streaming import TidelogStreamReader
 
-from tests.core.erasure.test_tier import pass_time
-from tests.core.rewriting.test_compact import CUTS, compacted, plain
 from tests.spark.tiered import TieredCluster
 from tests.support.clock import NOW_MS
+from tests.support.compacted_tier import CUTS, compacted, pass_time, plain
 from tests.support.random_logs import KEYS, OPERATIONS, RandomLog, apply, committed_records, oracle
 from tests.support.tiered_partition import TOPIC, TieredPartition, tiered_partition
 

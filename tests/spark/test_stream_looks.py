@@ -23,8 +23,8 @@ from tidelog_spark.partition_log import PartitionLog
 from tidelog_spark.positions import Positions
 from tidelog_spark.stream_planner import listing_starts
 
-from tests.core.tier.test_keys import meta
 from tests.support.memory_store import MemoryMetadataStore
+from tests.support.segment_items import segment_meta
 
 T0 = TopicPartition("t", 0)
 
@@ -57,7 +57,7 @@ class Tier(MemoryMetadataStore):
         await self.commit([records.put(segment, is_logged=False) for segment in segments])
 
     def segment(self, base: int, end: int, **fields: object) -> SegmentMeta:
-        return meta(base, end, topic_id=self.topic_id, partition=0, **fields)
+        return segment_meta(base, end, topic_id=self.topic_id, partition=0, **fields)
 
 
 class Looker:

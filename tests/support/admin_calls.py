@@ -13,8 +13,26 @@ from urllib.parse import urlencode
 from uuid import UUID
 
 from tidelog_core.config import NodeConfig
+from tidelog_core.metadata.consumer_groups import (
+    ConsumerGroupState,
+)
 from tidelog_core.metadata.endpoints import plaintext_endpoints
-from tidelog_core.metadata.records import Broker, BrokerLease, Cluster, put
+from tidelog_core.metadata.groups import (
+    CommittedOffset,
+    GroupMember,
+    GroupOffsets,
+    GroupRecord,
+    shard_of_group,
+)
+from tidelog_core.metadata.member_pages import MemberPage
+from tidelog_core.metadata.records import (
+    Broker,
+    BrokerLease,
+    Cluster,
+    Record,
+    put,
+)
+from tidelog_core.metadata.share_groups import ShareGroupState
 from tidelog_core.metadata.store import MetadataStore, Write
 from tidelog_functions.admin.api import AdminApi
 from tidelog_functions.admin.cluster import AdminCluster
@@ -129,3 +147,51 @@ def new_cluster(folder: Path, **options: Any) -> Iterator[Api]:
     with open_api(f"sqlite://{folder}/metadata.db", **options) as api:
         api.runner.run(register_brokers(api.cluster.store))
         yield api
+
+
+def put_group(
+    api: Api,
+    group_id: str,
+    *,
+    members: tuple[GroupMember, ...] = (),
+    consumer: ConsumerGroupState | None = None,
+    share: ShareGroupState | None = None,
+    offset: int = 5,
+) -> None:
+    phase = "Stable" if members or (share is not None and share.members) else "Empty"
+    record = GroupRecord(
+        shard=shard_of_group(group_id, GROUP_SHARDS),
+        group_id=group_id,
+        phase=phase if consumer is None else "Reconciling",
+        phase_since_ms=1,
+        generation=3,
+        protocol_type="consumer" if share is None else "share",
+        protocol_name="range" if members else None,
+        leader=members[0].member_id if members else None,
+        members=members,
+        consumer=consumer,
+        share=share,
+    )
+    page = GroupOffsets(
+        group_id=group_id,
+        topic="t",
+        topic_id=topic_id(api, "t"),
+        page=0,
+        partitions={0: CommittedOffset(offset, 2, "note", 9)},
+    )
+    of_members = MemberPage(
+        shard=record.shard,
+        group_id=group_id,
+        number=0,
+        stamp=0,
+        members=dict(enumerate(record.all_members)),
+    )
+    items: tuple[Record, ...] = (record, of_members, page)
+    api.commit(*(put(item, is_logged=False) for item in items))
+
+
+GROUP_SHARDS = 4
+
+
+def topic_id(api: Api, name: str) -> UUID:
+    return UUID(api.done("GET", f"/topics/{name}")["topic_id"])

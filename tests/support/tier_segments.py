@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from struct import Struct
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from tidelog_core.log.values import AbortedTransaction
+from tidelog_core.metadata.records import SegmentMeta, SegmentState
 from tidelog_core.records.batch import CompressionType, Record, build_batch
-from tidelog_core.tier.index_build import RewriteFacts, SegmentSource
+from tidelog_core.tier.index_build import BuiltIndex, RewriteFacts, SegmentSource, build_index_file
 from tidelog_core.tier.integrity import NO_HASH
+from tidelog_core.tier.keys import segment_keys, topic_manifest_key
+from tidelog_core.tier.manifest import TopicManifest
 
 TOPIC_ID = UUID("5f6dc6a4-35d9-4f1c-9d6c-1f0a3d3a9d11")
 SEGMENT_ID = UUID("0a3b7b4e-6f8e-4a53-93f1-0d8a8d2f7c22")
@@ -88,3 +92,60 @@ def write_source(
         key_filter_records_max=key_filter_records_max,
         rewrite=rewrite,
     )
+
+
+def put_segment(
+    objects: Path,
+    bases: range,
+    *,
+    previous: bytes = NO_HASH,
+    leader_epoch: int = 3,
+    value_size: int = 20,
+    epochs: tuple[tuple[int, int], ...] | None = None,
+    end_offset: int | None = None,
+    rewrite: RewriteFacts | None = None,
+) -> BuiltIndex:
+    """Put a segment with a batch of ten records at each of the offsets; return its index."""
+    sources = objects.parent / f"source-{uuid4()}"
+    sources.mkdir()
+    end_offset = bases[-1] + 10 if end_offset is None else end_offset
+    source = write_source(
+        sources,
+        [numbered_batch(base, value_size=value_size) for base in bases],
+        base_offset=bases[0],
+        end_offset=end_offset,
+        previous_hash=previous,
+        segment_id=uuid4(),
+        aborted=(AbortedTransaction(1, 0, 1, 1),),
+        rewrite=rewrite,
+    )
+    source = dataclasses.replace(
+        source,
+        leader_epoch=leader_epoch,
+        leader_epochs=((1, bases[0]),) if epochs is None else epochs,
+    )
+    built = build_index_file(source)
+    meta = SegmentMeta(
+        topic_id=TOPIC_ID,
+        partition=4,
+        base_offset=bases[0],
+        end_offset=end_offset,
+        leader_epoch=leader_epoch,
+        segment_id=source.segment_id,
+        state=SegmentState.COPY_FINISHED,
+        size_bytes=source.size_bytes,
+        index_size_bytes=len(built.data),
+        max_timestamp_ms=built.max_timestamp_ms,
+        leader_epochs=source.leader_epochs,
+        chained_hash=built.chained_hash.hex(),
+        created_ms=0,
+    )
+    keys = segment_keys("cluster", "t", meta)
+    (objects / keys.log).parent.mkdir(parents=True, exist_ok=True)
+    (objects / keys.log).write_bytes(source.path.read_bytes())
+    (objects / keys.index).write_bytes(built.data)
+    manifest = TopicManifest(
+        name="t", topic_id=TOPIC_ID, partition_count=5, created_ms=0, replication_factor=None
+    )
+    (objects / topic_manifest_key("cluster", "t", TOPIC_ID)).write_bytes(manifest.to_bytes())
+    return built

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.core.log.test_power_loss import Disk, watched
+from tests.core.log.power_cuts import Disk, watched
 from tests.support.local_logs import SETTINGS, clean, committed_records_of, sealed_log
 from tests.support.log_building import open_log
 from tests.support.random_logs import committed_records, keyed, oracle

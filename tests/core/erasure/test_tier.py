@@ -12,12 +12,12 @@ from uuid import uuid4
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tidelog_core.erasure.receipt import ErasureReceipt
-from tidelog_core.erasure.tier import delete_replaced, erase_from_tier
+from tidelog_core.erasure.tier import erase_from_tier
 from tidelog_core.erasure.topic import erase_key
 from tidelog_core.metadata import records
 from tidelog_core.metadata.local_erasures import LocalErasure, local_erasure_key
 
-from tests.core.rewriting.test_compact import CUTS, compacted, plain, read, rows
+from tests.support.compacted_tier import CUTS, compacted, pass_time, plain, read_rows, rows_of
 from tests.support.random_logs import (
     KEYS,
     OPERATIONS,
@@ -26,13 +26,6 @@ from tests.support.random_logs import (
     committed_records,
 )
 from tests.support.tiered_partition import TieredPartition, tiered_partition
-
-
-async def pass_time(partition: TieredPartition) -> None:
-    async def sleep(seconds: float) -> None:
-        partition.clock.now_ms += int(seconds * 1000)
-
-    await delete_replaced(partition.tier(), sleep=sleep)
 
 
 async def stored_keys(partition: TieredPartition) -> set[bytes | None]:
@@ -56,9 +49,9 @@ def test_a_key_is_gone_from_the_bucket_and_all_else_stays(
                 await partition.copy_all(log.batches, cuts)
                 if is_compacted:
                     await compacted(partition)
-                before = read(partition)
+                before = read_rows(partition)
                 erasure = await erase_from_tier(partition.tier(), key)
-                assert read(partition) == [row for row in before if row[2] != key]
+                assert read_rows(partition) == [row for row in before if row[2] != key]
                 assert await partition.problems() == []
                 removed = [n for one in erasure.erased for n in one.removed_offsets]
                 assert {row[0] for row in before if row[2] == key} <= set(removed)
@@ -101,8 +94,8 @@ async def test_compaction_after_an_erasure_leaves_what_it_would_have(tmp_path: P
         await erase_from_tier(partition.tier(), b"b")
         await compacted(partition)
         await erase_from_tier(partition.tier(), b"c")
-        expected = [row for row in rows(committed_records(log.batches)) if row[0] == 2]
-        assert read(partition) == expected
+        expected = [row for row in rows_of(committed_records(log.batches)) if row[0] == 2]
+        assert read_rows(partition) == expected
         assert [meta.compacted_up_to for meta in await partition.finished()] == [log.end_offset]
         await pass_time(partition)
         assert await stored_keys(partition) == {b"a"}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Awaitable, Callable, Sequence
-from uuid import UUID
 
 import pytest
 from tidelog_core.errors import NotLeaderOrFollower, OutcomeUnknown, UnknownTopicOrPartition
@@ -15,22 +14,9 @@ from tidelog_core.metadata.records import Partition
 from tidelog_core.metadata.store import Check, Write
 
 from tests.support.memory_store import MemoryMetadataStore
+from tests.support.segment_items import partition_item
 
-
-def partition(**fields: object) -> Partition:
-    values: dict[str, object] = {
-        "topic_id": UUID(int=7),
-        "partition": 3,
-        "replicas": (1, 2),
-        "leader": 1,
-        "leader_epoch": 5,
-        "isr": (1, 2),
-        "log_start_offset": 10,
-    }
-    return Partition(**{**values, **fields})  # type: ignore[arg-type]
-
-
-LEADERSHIP = leadership_of(partition())
+LEADERSHIP = leadership_of(partition_item())
 
 
 class Interrupted(MemoryMetadataStore):
@@ -58,13 +44,13 @@ class Interrupted(MemoryMetadataStore):
         return Partition.from_item(item).log_start_offset
 
 
-LEADERSHIP_KEY = partition().item_id
+LEADERSHIP_KEY = partition_item().item_id
 
 
 def on_a_store(body: Callable[[Interrupted], Awaitable[None]]) -> None:
     async def run() -> None:
         store = Interrupted()
-        await store.commit([records.put(partition())])
+        await store.commit([records.put(partition_item())])
         await body(store)
 
     asyncio.run(run())

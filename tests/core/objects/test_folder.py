@@ -13,23 +13,12 @@ from pathlib import Path
 import pytest
 from tidelog_core.errors import ObjectExists, ObjectNotFound, StoreUnavailable
 from tidelog_core.objects.folder import FolderObjectStore
-from tidelog_core.objects.store import ObjectStore
 
-from tests.contracts.object_store import ObjectStoreContract
+from tests.contracts.folder_objects import FolderObjectsContract
 
 
-class TestFolderObjectStore(ObjectStoreContract):
-    @pytest.fixture(autouse=True)
-    def _fresh(self, tmp_path: Path) -> None:
-        self.folder = tmp_path / "not" / "there" / "yet"
-
-    def open_store(self) -> ObjectStore:
-        return FolderObjectStore(self.folder)
-
-    def put_foreign(self, key: str) -> None:
-        path = self.folder / key
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(b"?")
+class TestFolderObjectStore(FolderObjectsContract):
+    """In the process that asks."""
 
 
 ENDLESS_WRITER = """

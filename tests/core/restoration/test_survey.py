@@ -13,8 +13,8 @@ from tidelog_core.restoration.plan import plan_restoration
 from tidelog_core.restoration.survey import Survey, list_clusters, survey
 from tidelog_core.tier.manifest import ClusterManifest, TopicManifest
 
-from tests.docs.test_read_segments import put_segment
 from tests.support.docs_reader import only
+from tests.support.tier_segments import put_segment
 
 
 @pytest.fixture

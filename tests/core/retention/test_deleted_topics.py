@@ -17,8 +17,8 @@ from tidelog_core.tier.contents import PAGE_ITEMS_MAX
 from tidelog_core.tier.keys import topic_prefix
 from tidelog_core.tier.persisting import persist_deletion
 
-from tests.core.tier.test_keys import meta
 from tests.support.memory_store import MemoryMetadataStore
+from tests.support.segment_items import segment_meta
 
 TOMBSTONE = DeletedTopic(topic_id=UUID(int=7), name="t", partition_count=1, deleted_ms=5)
 
@@ -66,7 +66,10 @@ async def test_a_deleted_topic_goes_page_by_page_however_much_there_is(tmp_path:
     segment_count = 3 * PAGE_ITEMS_MAX
 
     store, objects = CountingStore(), FolderObjectStore(tmp_path)
-    metas = [meta(n, n + 1, topic_id=tombstone.topic_id, partition=1) for n in range(segment_count)]
+    metas = [
+        segment_meta(n, n + 1, topic_id=tombstone.topic_id, partition=1)
+        for n in range(segment_count)
+    ]
     partitions = [
         Partition(
             topic_id=tombstone.topic_id,

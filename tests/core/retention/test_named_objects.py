@@ -8,15 +8,15 @@ from tidelog_core.metadata.records import segment_collection
 from tidelog_core.metadata.store import Item, ItemKey
 from tidelog_core.retention.orphans import TopicState, named_segments, state_of_topic
 
-from tests.core.tier.test_keys import meta
+from tests.support.segment_items import segment_meta
 
 LIVE, DELETED, OTHER = uuid4(), uuid4(), uuid4()
 
 
 def test_an_item_names_its_segment_even_where_it_cannot_be_read() -> None:
-    whole = meta(10, 20)
+    whole = segment_meta(10, 20)
     item = Item(whole.item_id, 1, whole.to_body())
-    damaged = Item(meta(20, 30).item_id, 1, {}, "not JSON")
+    damaged = Item(segment_meta(20, 30).item_id, 1, {}, "not JSON")
     strange = Item(ItemKey(segment_collection(UUID(int=7), 3), "strange"), 1, {})
     last_id = UUID(damaged.id.key.partition("-")[2])
     assert named_segments([item, damaged, strange]) == {whole.segment_id, last_id}

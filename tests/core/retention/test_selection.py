@@ -22,8 +22,7 @@ from tidelog_core.retention.selection import (
 )
 from tidelog_core.tier.tiered_segments import TieredSegments
 
-from tests.core.tier.test_keys import meta
-from tests.core.tier.test_planning import sealed
+from tests.support.segment_items import sealed_segment, segment_meta
 
 DAY_MS = 86_400_000
 
@@ -79,8 +78,8 @@ def test_a_topic_that_is_only_compacted_keeps_everything() -> None:
 
 
 def test_tiered_and_local_segments_make_one_line() -> None:
-    tiered = [meta(10, 20, max_timestamp_ms=-1, created_ms=77), meta(0, 10)]
-    local = [sealed(10, 20), sealed(15, 25), sealed(20, 30, newest_ms=9)]
+    tiered = [segment_meta(10, 20, max_timestamp_ms=-1, created_ms=77), segment_meta(0, 10)]
+    local = [sealed_segment(10, 20), sealed_segment(15, 25), sealed_segment(20, 30, newest_ms=9)]
     line = list(retained_segments(TieredSegments(tiered), local))
     assert [(s.base_offset, s.end_offset) for s in line] == [(0, 10), (10, 20), (20, 25), (25, 30)]
     assert [s.newest_ms for s in line] == [1, 77, 0, 9]
@@ -107,8 +106,10 @@ def test_every_record_counts_once_with_its_bytes(
     world: tuple[list[tuple[int, int]], list[tuple[int, int]], int],
 ) -> None:
     in_tier, on_disk, offset_bytes = world
-    tiered = [meta(base, end, size_bytes=(end - base) * offset_bytes) for base, end in in_tier]
-    local = [sealed(base, end, size=(end - base) * offset_bytes) for base, end in on_disk]
+    tiered = [
+        segment_meta(base, end, size_bytes=(end - base) * offset_bytes) for base, end in in_tier
+    ]
+    local = [sealed_segment(base, end, size=(end - base) * offset_bytes) for base, end in on_disk]
     line = list(retained_segments(TieredSegments(tiered), local))
     tier_end = max(end for _, end in in_tier)
     held = {offset for base, end in in_tier for offset in range(base, end)}
@@ -123,8 +124,10 @@ def test_overlapping_segments_do_not_make_retention_remove_more_than_it_may(
     world: tuple[list[tuple[int, int]], list[tuple[int, int]], int], kept: int, log_start: int
 ) -> None:
     in_tier, on_disk, offset_bytes = world
-    tiered = [meta(base, end, size_bytes=(end - base) * offset_bytes) for base, end in in_tier]
-    local = [sealed(base, end, size=(end - base) * offset_bytes) for base, end in on_disk]
+    tiered = [
+        segment_meta(base, end, size_bytes=(end - base) * offset_bytes) for base, end in in_tier
+    ]
+    local = [sealed_segment(base, end, size=(end - base) * offset_bytes) for base, end in on_disk]
     line = list(retained_segments(TieredSegments(tiered), local))
     start = log_start_after_retention(
         retained_segments(TieredSegments(tiered), local, log_start_offset=log_start),
@@ -158,7 +161,7 @@ def test_the_log_start_moves_past_what_is_too_old_or_too_much() -> None:
 
 
 def test_only_what_is_wholly_in_the_tier_is_evicted() -> None:
-    local = [sealed(n, n + 10, newest_ms=n) for n in (0, 10, 20)]
+    local = [sealed_segment(n, n + 10, newest_ms=n) for n in (0, 10, 20)]
 
     def end(limits: Limits, tiered_end: int) -> int | None:
         return eviction_end_offset(
@@ -176,7 +179,7 @@ def test_only_what_is_wholly_in_the_tier_is_evicted() -> None:
 
 
 def tiered(base: int, end: int, *, size: int = 100, newest_ms: int = 0) -> SegmentMeta:
-    return meta(base, end, size_bytes=size, max_timestamp_ms=newest_ms)
+    return segment_meta(base, end, size_bytes=size, max_timestamp_ms=newest_ms)
 
 
 def test_who_knows_the_tier_alone_removes_no_more_than_the_leader() -> None:

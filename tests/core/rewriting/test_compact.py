@@ -10,9 +10,17 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tidelog_core.metadata.records import SegmentState
-from tidelog_core.records.batch import CompressionType, Record
-from tidelog_core.rewriting.compact import CompactionOutcome, CompactionReport, compact_partition
+from tidelog_core.rewriting.compact import CompactionOutcome, compact_partition
 
+from tests.support.compacted_tier import (
+    CUTS,
+    DELAY_MS,
+    compacted,
+    let_replaced_go,
+    plain,
+    read_rows,
+    rows_of,
+)
 from tests.support.random_logs import (
     OPERATIONS,
     RandomLog,
@@ -20,38 +28,7 @@ from tests.support.random_logs import (
     committed_records,
     oracle,
 )
-from tests.support.tiered_partition import TieredPartition, tiered_partition
-
-CUTS = st.lists(st.integers(1, 5), max_size=6)
-DELAY_MS = 60_000
-
-
-def rows(records: list[Record]) -> list[tuple[int, int, bytes | None, bytes | None]]:
-    return [(r.offset, r.timestamp_ms, r.key, r.value) for r in records]
-
-
-def read(partition: TieredPartition) -> list[tuple[int, int, bytes | None, bytes | None]]:
-    return [(r.offset, r.timestamp, r.key, r.value) for r in partition.read_bucket()]
-
-
-def plain(log: RandomLog, *keys: str, value: bytes | None = b"v") -> bytes:
-    """Append one record of each key in a batch, and return the batch."""
-    log.append([(key.encode(), value) for key in keys], -1, CompressionType.NONE)
-    return log.batches[-1]
-
-
-async def compacted(partition: TieredPartition, **given: object) -> CompactionReport:
-    report = await compact_partition(partition.tier(), is_forced=True, **given)  # type: ignore[arg-type]
-    assert report.outcome is not CompactionOutcome.CLAIMED
-    return report
-
-
-async def delete_replaced(partition: TieredPartition) -> None:
-    """Let the delay pass; whoever compacts next deletes what was replaced."""
-    await compacted(partition)
-    partition.clock.now_ms += DELAY_MS
-    await compact_partition(partition.tier())
-    assert await partition.object_keys() == await partition.named_keys()
+from tests.support.tiered_partition import tiered_partition
 
 
 @settings(max_examples=25, deadline=None)
@@ -70,14 +47,14 @@ def test_what_is_left_of_a_random_tier_is_what_the_oracle_leaves(
             async with tiered_partition(Path(name), configs=configs) as partition:
                 await partition.copy_all(log.batches, cuts)
                 report = await compacted(partition, map_size_bytes=map_bytes)
-                expected = rows(oracle(committed_records(log.batches), log.end_offset))
-                assert read(partition) == expected
+                expected = rows_of(oracle(committed_records(log.batches), log.end_offset))
+                assert read_rows(partition) == expected
                 assert report.compacted_up_to == log.end_offset
                 assert await partition.problems() == []
                 selected = {s.meta.segment_id for s in (await partition.select()).segments}
                 assert selected == {meta.segment_id for meta in await partition.finished()}
-                await delete_replaced(partition)
-                assert read(partition) == expected
+                await let_replaced_go(partition)
+                assert read_rows(partition) == expected
                 assert await partition.problems() == []
 
     asyncio.run(check())
@@ -99,9 +76,9 @@ def test_a_tier_that_grows_between_compactions_ends_as_if_compacted_once(
                         await partition.copy_all(log.batches[count:], cuts)
                     partition.clock.now_ms += DELAY_MS
                     await compacted(partition)
-                    expected = rows(oracle(committed_records(log.batches), log.end_offset))
+                    expected = rows_of(oracle(committed_records(log.batches), log.end_offset))
                     if log.batches:
-                        assert read(partition) == expected
+                        assert read_rows(partition) == expected
                         assert await partition.problems() == []
 
     asyncio.run(check())
@@ -121,7 +98,7 @@ async def test_a_leader_that_has_not_seen_the_swap_goes_on_with_the_chain(tmp_pa
         await partition.copy([plain(log, "b", "d")], previous=second)
         assert await partition.problems() == []
         await partition.copy([plain(log, "c")], previous=third)
-        await delete_replaced(partition)
+        await let_replaced_go(partition)
         assert await partition.problems() == []
         assert first.segment_id not in {meta.segment_id for meta in await partition.metas()}
         keys = [record.key for record in partition.read_bucket()]
@@ -142,11 +119,11 @@ async def test_segments_of_leaders_that_rolled_elsewhere_become_one(tmp_path: Pa
         assert await partition.problems() == []
         await partition.copy(batches[5:8], leader_epoch=5)
         await compacted(partition)
-        expected = rows(oracle(committed_records(log.batches), log.end_offset))
-        assert read(partition) == expected
+        expected = rows_of(oracle(committed_records(log.batches), log.end_offset))
+        assert read_rows(partition) == expected
         assert await partition.problems() == []
-        await delete_replaced(partition)
-        assert read(partition) == expected
+        await let_replaced_go(partition)
+        assert read_rows(partition) == expected
 
 
 async def test_tombstones_go_after_their_time_in_the_next_compaction(tmp_path: Path) -> None:
@@ -193,9 +170,11 @@ async def test_segments_are_joined_by_what_is_left_of_them(tmp_path: Path) -> No
         assert (report.segments_before, report.segments_after) == (12, 1)
         (new,) = await partition.finished()
         assert (new.base_offset, new.end_offset) == (0, log.end_offset)
-        assert read(partition) == rows(oracle(committed_records(log.batches), log.end_offset))
+        assert read_rows(partition) == rows_of(
+            oracle(committed_records(log.batches), log.end_offset)
+        )
         assert await partition.problems() == []
-        await delete_replaced(partition)
+        await let_replaced_go(partition)
         assert await partition.problems() == []
 
 
@@ -239,7 +218,7 @@ async def test_small_segments_that_were_compacted_before_are_joined_as_well(tmp_
         await compact_partition(replace(tier, config=roomy), is_forced=True)
         ends = [meta.end_offset for meta in await partition.finished()]
         assert ends == [large.base_offset, large.end_offset]
-        assert read(partition) == rows(committed_records(log.batches))
+        assert read_rows(partition) == rows_of(committed_records(log.batches))
         assert await partition.problems() == []
 
 

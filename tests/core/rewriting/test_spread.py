@@ -26,7 +26,7 @@ from tidelog_core.rewriting.spread import (
 )
 from tidelog_core.rewriting.swap import CLAIM_MS, PartitionClaimed
 
-from tests.core.rewriting.test_compact import CUTS, DELAY_MS, compacted, plain, read, rows
+from tests.support.compacted_tier import CUTS, DELAY_MS, compacted, plain, read_rows, rows_of
 from tests.support.random_logs import (
     OPERATIONS,
     RandomLog,
@@ -90,8 +90,8 @@ def test_what_workers_leave_is_what_the_oracle_leaves(
                     workers = TasksOfOneLoop(partition.tier(), part_count)
                     report = await compacted(partition, workers=workers, map_size_bytes=map_bytes)
                     assert report.compacted_up_to == log.end_offset
-                    expected = rows(oracle(committed_records(log.batches), log.end_offset))
-                    found = read(partition)
+                    expected = rows_of(oracle(committed_records(log.batches), log.end_offset))
+                    found = read_rows(partition)
                     if retention_ms:
                         assert found == expected
                     else:
@@ -126,7 +126,9 @@ async def test_each_worker_has_a_run_of_segments_and_they_become_one_order(tmp_p
         report = await compacted(partition, workers=workers)
         assert workers.rewritten_counts == [3]
         assert report.segments_after == 3
-        assert read(partition) == rows(oracle(committed_records(log.batches), log.end_offset))
+        assert read_rows(partition) == rows_of(
+            oracle(committed_records(log.batches), log.end_offset)
+        )
 
 
 class DyingWorkers(TasksOfOneLoop):
@@ -149,7 +151,7 @@ async def test_what_is_not_swapped_in_is_removed_and_the_next_run_does_it(tmp_pa
             await compacted(partition, workers=DyingWorkers(partition.tier(), 3))
         assert await partition.object_keys() == before
         assert not await started(partition)
-        assert read(partition) == rows(committed_records(log.batches))
+        assert read_rows(partition) == rows_of(committed_records(log.batches))
         workers = TasksOfOneLoop(partition.tier(), 3)
         assert (await compacted(partition, workers=workers)).segments_after == 3
         assert await partition.problems() == []
@@ -182,7 +184,9 @@ async def test_workers_that_are_late_begin_nothing_and_swap_nothing(tmp_path: Pa
         report = await compact_partition(partition.tier(), is_forced=True, workers=workers)
         assert report.outcome is CompactionOutcome.CLAIMED
         assert workers.refused == 1
-        assert read(partition) == rows(oracle(committed_records(log.batches), log.end_offset))
+        assert read_rows(partition) == rows_of(
+            oracle(committed_records(log.batches), log.end_offset)
+        )
         assert not await started(partition)
         assert await partition.problems() == []
 

@@ -22,7 +22,7 @@ from tidelog_core.tier.lifecycle import read_segments, start_deletions
 from tidelog_core.tier.planning import select_leftovers
 from tidelog_core.verification.plan import LEFTOVER, ORPHAN
 
-from tests.core.rewriting.test_compact import compacted, delete_replaced, plain, read, rows
+from tests.support.compacted_tier import compacted, let_replaced_go, plain, read_rows, rows_of
 from tests.support.random_logs import RandomLog, committed_records, oracle
 from tests.support.tiered_partition import CLUSTER_ID, TieredPartition, tiered_partition
 from tests.support.watched_stores import (
@@ -91,8 +91,8 @@ async def test_wherever_it_stops_readers_have_the_old_or_the_new_and_the_next_ru
             )
             with contextlib.suppress(Crash, StoreUnavailable, OutcomeUnknown):
                 await compact_partition(tier, is_forced=True)
-            expected = rows(oracle(committed_records(log.batches), log.end_offset))
-            seen = read(partition)
+            expected = rows_of(oracle(committed_records(log.batches), log.end_offset))
+            seen = read_rows(partition)
             assert set(expected) <= set(seen)  # old or new, never less
             found = await partition.problems()
             assert [p for p in found if p.endswith((ORPHAN, LEFTOVER))] == []
@@ -100,9 +100,9 @@ async def test_wherever_it_stops_readers_have_the_old_or_the_new_and_the_next_ru
                 break
             partition.clock.now_ms += CLAIM_MS  # nobody renews a dead one's claim
             await compacted(partition)
-            assert read(partition) == expected
+            assert read_rows(partition) == expected
             assert await partition.problems() == []
-            await delete_replaced(partition)
+            await let_replaced_go(partition)
             number += 1
             # Something new to compact for the next.
             await partition.copy([plain(log, "a", "b")])
@@ -143,13 +143,13 @@ async def test_retention_that_takes_a_segment_meanwhile_wins(tmp_path: Path) -> 
         assert report.outcome is CompactionOutcome.COMPACTED
         expected = oracle(committed_records(log.batches), log.end_offset)
         assert [r.offset for r in await reads(partition)] == [r.offset for r in expected]
-        await delete_replaced(partition)
+        await let_replaced_go(partition)
         assert (await partition.finished())[0].base_offset == 3
 
 
 async def reads(partition: TieredPartition) -> list[object]:
     """Return what a reader gets of the finished segments, once what was deleted is gone."""
-    await delete_replaced(partition)
+    await let_replaced_go(partition)
     return list(partition.read_bucket())
 
 
@@ -160,10 +160,10 @@ async def test_two_compactors_at_once_do_no_harm(tmp_path: Path) -> None:
         reports = await asyncio.gather(*runs)
         outcomes = [report.outcome for report in reports]
         assert CompactionOutcome.COMPACTED in outcomes
-        expected = rows(oracle(committed_records(log.batches), log.end_offset))
-        assert read(partition) == expected
+        expected = rows_of(oracle(committed_records(log.batches), log.end_offset))
+        assert read_rows(partition) == expected
         assert await partition.problems() == []
-        await delete_replaced(partition)
+        await let_replaced_go(partition)
 
 
 async def test_who_holds_a_claim_that_has_run_out_loses_to_who_took_it_over(tmp_path: Path) -> None:
@@ -177,10 +177,10 @@ async def test_who_holds_a_claim_that_has_run_out_loses_to_who_took_it_over(tmp_
         tier = partition.tier(store=Interfering(partition, take_over))
         report = await compact_partition(tier, is_forced=True)
         assert report.outcome is CompactionOutcome.CLAIMED
-        expected = rows(oracle(committed_records(log.batches), log.end_offset))
-        assert read(partition) == expected
+        expected = rows_of(oracle(committed_records(log.batches), log.end_offset))
+        assert read_rows(partition) == expected
         assert await partition.problems() == []
-        await delete_replaced(partition)
+        await let_replaced_go(partition)
 
 
 async def test_nothing_is_left_of_a_topic_that_is_deleted_meanwhile(tmp_path: Path) -> None:

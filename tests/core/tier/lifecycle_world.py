@@ -35,7 +35,7 @@ from tidelog_core.tier.keys import parse_log_start_key, parse_segment_key, segme
 from tidelog_core.tier.lifecycle import is_valid_transition, read_segments
 from tidelog_core.tier.planning import finished_segments
 
-from tests.core.rewriting.test_compact import plain
+from tests.support.compacted_tier import plain
 from tests.support.docs_reader import reader
 from tests.support.memory_store import MemoryMetadataStore
 from tests.support.random_logs import RandomLog

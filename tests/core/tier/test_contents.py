@@ -6,39 +6,34 @@ import asyncio
 import dataclasses
 import gc
 import tracemalloc
-from collections.abc import Sequence
 from pathlib import Path
-from uuid import uuid4
 
 import pytest
 from tidelog_core.errors import CorruptItem, TierRewritten
 from tidelog_core.metadata import records
 from tidelog_core.metadata.records import SegmentMeta, SegmentState
-from tidelog_core.metadata.rewrite_claims import RewriteClaim
 from tidelog_core.metadata.sqlite import SqliteMetadataStore
 from tidelog_core.metadata.store import (
     ALL_KEYS,
-    COMMIT_WRITES_MAX,
     Item,
     KeyRange,
-    MetadataStore,
     Write,
 )
 from tidelog_core.tier.contents import PAGE_ITEMS_MAX, READS_MAX, read_changing_tier, read_tier
 from tidelog_core.tier.planning import finished_segments
 
-from tests.core.tier.test_keys import meta
 from tests.support.memory_store import MemoryMetadataStore
+from tests.support.segment_items import (
+    PARTITION,
+    TOPIC_ID,
+    SwappingStore,
+    neighbours,
+    put_segments,
+    segment_meta,
+)
 
-TOPIC_ID, PARTITION = meta().topic_id, meta().partition
 SEGMENT_SIZE_BYTES_MAX = 320  # what a leader keeps of a segment, lists and allocator included
 READING_SIZE_BYTES_MAX = 2 * 4_000 * PAGE_ITEMS_MAX  # beside it: a page, and the one before
-
-
-async def put(store: MetadataStore, metas: Sequence[SegmentMeta]) -> None:
-    for at in range(0, len(metas), COMMIT_WRITES_MAX):
-        some = metas[at : at + COMMIT_WRITES_MAX]
-        await store.commit([records.put(one, is_logged=False) for one in some])
 
 
 def mixed(count: int) -> list[SegmentMeta]:
@@ -46,45 +41,9 @@ def mixed(count: int) -> list[SegmentMeta]:
     states = [SegmentState.COPY_FINISHED] * 5
     states += [SegmentState.COPY_STARTED, SegmentState.DELETE_STARTED]
     return [
-        meta(number // 2 * 10, number // 2 * 10 + 10 + number % 3, state=states[number % 7])
+        segment_meta(number // 2 * 10, number // 2 * 10 + 10 + number % 3, state=states[number % 7])
         for number in range(count)
     ]
-
-
-class SwappingStore(MemoryMetadataStore):
-    """Has the first segments replaced by one, as compaction does, behind the back of a reader."""
-
-    def __init__(self, metas: Sequence[SegmentMeta], *, swap_count: int) -> None:
-        super().__init__(latency=0)
-        self.metas = list(metas)
-        self.swap_count = swap_count
-        self.claim = RewriteClaim(
-            topic_id=TOPIC_ID, partition=PARTITION, rewrite_epoch=1, holder=uuid4(), expires_ms=0
-        )
-
-    async def list(
-        self, collection: str, *, prefix: str = "", keys: KeyRange = ALL_KEYS
-    ) -> list[Item]:
-        found = await super().list(collection, prefix=prefix, keys=keys)
-        if not keys.start and self.swap_count:
-            self.swap_count -= 1
-            await self.swap()
-        return found
-
-    async def swap(self) -> None:
-        """Replace the last segment of the first page and the first one of the second."""
-        # The new one begins where a segment of the page begins that has been read.
-        old = self.metas[PAGE_ITEMS_MAX - 1 : PAGE_ITEMS_MAX + 1]
-        new = meta(old[0].base_offset, old[1].end_offset)
-        self.metas[PAGE_ITEMS_MAX - 1 : PAGE_ITEMS_MAX + 1] = [new]
-        gone = [dataclasses.replace(one, state=SegmentState.DELETE_STARTED) for one in old]
-        gone = [dataclasses.replace(one, version=1) for one in gone]
-        await self.commit([records.put(one) for one in (*gone, new, self.claim)])
-        self.claim = dataclasses.replace(self.claim, version=self.claim.version + 1)
-
-
-def neighbours(count: int) -> list[SegmentMeta]:
-    return [meta(10 * number, 10 * number + 10) for number in range(count)]
 
 
 @pytest.mark.parametrize(
@@ -94,7 +53,7 @@ async def test_all_segments_are_read_whatever_pages_they_come_in(count: int) -> 
     metas = mixed(count)
 
     store = MemoryMetadataStore(latency=0)
-    await put(store, metas)
+    await put_segments(store, metas)
     found = await read_tier(store, TOPIC_ID, PARTITION)
     assert list(found.finished) == finished_segments(metas)
     unfinished = [one for one in metas if one.state is not SegmentState.COPY_FINISHED]
@@ -107,7 +66,7 @@ async def test_what_is_swapped_between_two_pages_leaves_no_gap() -> None:
     metas = neighbours(2 * PAGE_ITEMS_MAX)
 
     store = SwappingStore(metas, swap_count=READS_MAX - 1)
-    await put(store, metas)
+    await put_segments(store, metas)
     found = await read_tier(store, TOPIC_ID, PARTITION)
     assert list(found.finished) == finished_segments(store.metas)
     assert found.finished.tiered_end(0) == metas[-1].end_offset
@@ -117,7 +76,7 @@ async def test_a_tier_that_is_rewritten_with_every_reading_is_not_returned_with_
     metas = neighbours(PAGE_ITEMS_MAX + 50)
 
     store = SwappingStore(metas, swap_count=READS_MAX)
-    await put(store, metas)
+    await put_segments(store, metas)
     with pytest.raises(TierRewritten) as raised:
         await read_tier(store, TOPIC_ID, PARTITION)
     assert raised.value.retriable
@@ -130,7 +89,7 @@ async def test_the_last_reading_of_a_changing_tier_says_that_it_may_have_gaps() 
     metas = neighbours(PAGE_ITEMS_MAX + 50)
 
     store = SwappingStore(metas, swap_count=40)
-    await put(store, metas)
+    await put_segments(store, metas)
     found = await read_changing_tier(store, TOPIC_ID, PARTITION)
     assert found
     assert not found.is_whole
@@ -144,7 +103,7 @@ class TornPageStore(SwappingStore):
 
     async def swap(self) -> None:
         old = self.metas[1:3]
-        new = meta(old[0].base_offset, old[1].end_offset)
+        new = segment_meta(old[0].base_offset, old[1].end_offset)
         self.metas[1:3] = [new]
         gone = [dataclasses.replace(m, state=SegmentState.DELETE_STARTED, version=1) for m in old]
         await self.commit([records.put(one) for one in (*gone, new, self.claim)])
@@ -163,7 +122,7 @@ def test_a_swap_within_the_only_page_leaves_no_gap() -> None:
 
     async def run() -> None:
         store = TornPageStore(metas, swap_count=1)
-        await put(store, metas)
+        await put_segments(store, metas)
         found = await read_tier(store, TOPIC_ID, PARTITION)
         assert found.finished.tiered_end(0) == metas[-1].end_offset
         assert list(found.finished) == finished_segments(store.metas)
@@ -177,7 +136,7 @@ async def test_an_item_that_cannot_be_read_is_an_error_on_any_page() -> None:
     metas = neighbours(PAGE_ITEMS_MAX + 3)
 
     store = MemoryMetadataStore(latency=0)
-    await put(store, metas)
+    await put_segments(store, metas)
     await store.commit([Write(metas[-1].item_id, {"state": "copy-finished"}, 1)])
     with pytest.raises(CorruptItem, match="missing"):
         await read_tier(store, TOPIC_ID, PARTITION)
@@ -190,10 +149,10 @@ def test_what_is_kept_of_many_segments_is_small_and_reading_them_takes_little_mo
         """Return the bytes that stay after the reading, and those at its peak."""
         store = SqliteMetadataStore(tmp_path / f"{count}.db")
         metas = [
-            meta(n * 10, n * 10 + 10, chained_hash=f"{n:064x}", created_ms=10**12 + n)
+            segment_meta(n * 10, n * 10 + 10, chained_hash=f"{n:064x}", created_ms=10**12 + n)
             for n in range(count)
         ]
-        await put(store, metas)
+        await put_segments(store, metas)
         del metas
         await read_tier(store, TOPIC_ID, PARTITION)  # What comes with the first reading stays.
         gc.collect()

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import pytest
 from tidelog_core.errors import CorruptObject
-from tidelog_core.metadata.records import SegmentMeta, SegmentState
 from tidelog_core.objects.key_rules import check_key
 from tidelog_core.tier.keys import (
     DeletionKey,
@@ -23,29 +22,12 @@ from tidelog_core.tier.keys import (
 )
 from tidelog_core.tier.manifest import ClusterManifest, TopicManifest
 
-
-def meta(base: int = 42, end: int = 100, **fields: object) -> SegmentMeta:
-    values: dict[str, object] = {
-        "topic_id": UUID(int=7),
-        "partition": 3,
-        "base_offset": base,
-        "end_offset": end,
-        "leader_epoch": 5,
-        "segment_id": uuid4(),
-        "state": SegmentState.COPY_FINISHED,
-        "size_bytes": 1000,
-        "index_size_bytes": 100,
-        "max_timestamp_ms": 1,
-        "leader_epochs": ((5, base),),
-        "chained_hash": "00" * 32,
-        "created_ms": 2,
-    }
-    return SegmentMeta(**{**values, **fields})  # type: ignore[arg-type]
+from tests.support.segment_items import segment_meta
 
 
 @pytest.mark.parametrize("topic", ["t", "a.b_c-d", ".hidden", "-", "x" * 249])
 def test_a_segments_keys_are_allowed_and_read_back(topic: str) -> None:
-    segment = meta()
+    segment = segment_meta()
     keys = segment_keys("cluster-1", topic, segment)
     for key, is_index in ((keys.log, False), (keys.index, True)):
         check_key(key)

@@ -33,9 +33,8 @@ from tidelog_core.tier.lifecycle import (
     start_deletions,
 )
 
-from tests.core.metadata.test_leadership import partition
-from tests.core.tier.test_keys import meta
 from tests.support.memory_store import MemoryMetadataStore
+from tests.support.segment_items import partition_item, segment_meta
 
 STARTED, FINISHED, MARKED = SegmentState
 
@@ -73,8 +72,8 @@ def test_a_segment_goes_forward_only_and_ends_where_its_deletion_does(
 
 def test_nothing_is_made_of_a_segment_whose_deletion_has_begun() -> None:
     with pytest.raises(AssertionError, match="DELETE_STARTED"):
-        finished(meta(state=MARKED))
-    later = marked_for_deletion(meta(state=MARKED, deletable_ms=5), deletable_ms=9)
+        finished(segment_meta(state=MARKED))
+    later = marked_for_deletion(segment_meta(state=MARKED, deletable_ms=5), deletable_ms=9)
     assert later.deletable_ms == 5
 
 
@@ -83,13 +82,15 @@ def on_a_store(body: Callable[[MemoryMetadataStore], Awaitable[None]]) -> None:
 
     async def run() -> None:
         store = MemoryMetadataStore(latency=0)
-        await store.commit([records.put(partition())])
+        await store.commit([records.put(partition_item())])
         await body(store)
 
     asyncio.run(run())
 
 
-THIS, BEFORE = (Leadership(partition().topic_id, partition().partition, epoch) for epoch in (5, 4))
+THIS, BEFORE = (
+    Leadership(partition_item().topic_id, partition_item().partition, epoch) for epoch in (5, 4)
+)
 
 
 def test_of_each_segment_the_index_is_gone_before_the_log_goes(tmp_path: Path) -> None:
@@ -97,7 +98,7 @@ def test_of_each_segment_the_index_is_gone_before_the_log_goes(tmp_path: Path) -
     objects = RecordingObjects()
 
     async def body(store: MemoryMetadataStore) -> None:
-        segments = [meta(number, number + 1) for number in range(3)]
+        segments = [segment_meta(number, number + 1) for number in range(3)]
         await store.commit([records.put(one, is_logged=False) for one in segments])
         seen = await read_segments(store, THIS.topic_id, THIS.partition)
         marked = await start_deletions(store, seen, deletable_ms=AT_ONCE)
@@ -111,7 +112,7 @@ def test_of_each_segment_the_index_is_gone_before_the_log_goes(tmp_path: Path) -
 
 def test_only_the_leader_of_this_epoch_copies_and_gives_up_others_copies() -> None:
     async def body(store: MemoryMetadataStore) -> None:
-        fresh = meta(state=STARTED)
+        fresh = segment_meta(state=STARTED)
         with pytest.raises(NotLeaderOrFollower):
             await start_copy(store, BEFORE, fresh)
         started = await start_copy(store, THIS, fresh)
@@ -130,7 +131,7 @@ def test_only_the_leader_of_this_epoch_copies_and_gives_up_others_copies() -> No
 
 def test_a_copy_that_has_finished_is_not_deleted_as_one_that_has_not() -> None:
     async def body(store: MemoryMetadataStore) -> None:
-        started = await start_copy(store, THIS, meta(state=STARTED))
+        started = await start_copy(store, THIS, segment_meta(state=STARTED))
         copied = await finish_copy(store, THIS, started)
         with pytest.raises(VersionConflict):
             await start_deletions(store, [started], deletable_ms=AT_ONCE)
@@ -141,7 +142,7 @@ def test_a_copy_that_has_finished_is_not_deleted_as_one_that_has_not() -> None:
 
 def test_a_segment_that_was_compacted_meanwhile_is_deleted_all_the_same() -> None:
     async def body(store: MemoryMetadataStore) -> None:
-        started = await start_copy(store, THIS, meta(state=STARTED))
+        started = await start_copy(store, THIS, segment_meta(state=STARTED))
         copied = await finish_copy(store, THIS, started)
         compacted = dataclasses.replace(copied, compacted_up_to=7)
         await store.commit([records.put(compacted, is_logged=False)])
@@ -157,7 +158,7 @@ def test_a_step_whose_outcome_is_not_known_is_found_out() -> None:
         store.on_commit = lambda _: answers.pop() if answers else None
 
         answers.append(OutcomeUnknown("lost"))
-        started = await start_copy(store, THIS, meta(state=STARTED))
+        started = await start_copy(store, THIS, segment_meta(state=STARTED))
         answers.append(OutcomeUnknown("lost"))
         copied = await finish_copy(store, THIS, started)
         answers.append(OutcomeUnknown("lost"))
@@ -172,7 +173,7 @@ def test_a_copy_is_forsaken_only_once_the_next_leader_has_forgotten_it() -> None
     objects = RecordingObjects()
 
     async def body(store: MemoryMetadataStore) -> None:
-        started = await start_copy(store, THIS, meta(state=STARTED))
+        started = await start_copy(store, THIS, segment_meta(state=STARTED))
         keys = segment_keys("cluster-1", "t", started)
         assert not await forsake(store, objects, started, keys)
         marked = await start_deletions(store, [started], deletable_ms=AT_ONCE)
@@ -186,25 +187,25 @@ def test_a_copy_is_forsaken_only_once_the_next_leader_has_forgotten_it() -> None
 
 
 def test_only_finished_segments_wholly_below_the_log_start_go() -> None:
-    whole, part = meta(0, 10), meta(10, 20)
-    copying = meta(0, 5, state=SegmentState.COPY_STARTED)
-    deleting = meta(0, 6, state=SegmentState.DELETE_STARTED)
+    whole, part = segment_meta(0, 10), segment_meta(10, 20)
+    copying = segment_meta(0, 5, state=SegmentState.COPY_STARTED)
+    deleting = segment_meta(0, 6, state=SegmentState.DELETE_STARTED)
     assert below_log_start([whole, part, copying, deleting], 15) == [whole]
 
 
 def test_a_deletion_ends_at_its_time_and_one_without_time_at_once() -> None:
     def marked(ms: int) -> SegmentMeta:
-        return meta(state=SegmentState.DELETE_STARTED, deletable_ms=ms)
+        return segment_meta(state=SegmentState.DELETE_STARTED, deletable_ms=ms)
 
     before, due, later = marked(0), marked(100), marked(101)
-    metas = [before, due, later, meta(), meta(state=SegmentState.COPY_STARTED)]
+    metas = [before, due, later, segment_meta(), segment_meta(state=SegmentState.COPY_STARTED)]
     assert select_deletable(metas, now_ms=100) == [before, due]
-    assert next_deletable_ms([later, due, meta()]) == 100
-    assert next_deletable_ms([meta()]) is None
+    assert next_deletable_ms([later, due, segment_meta()]) == 100
+    assert next_deletable_ms([segment_meta()]) is None
 
 
 def test_items_written_before_there_was_a_time_are_read_and_written_as_they_were() -> None:
-    old = meta(state=SegmentState.DELETE_STARTED)
+    old = segment_meta(state=SegmentState.DELETE_STARTED)
     assert "deletable_ms" not in old.to_body()
     new = dataclasses.replace(old, deletable_ms=7)
     for segment in (old, new):
@@ -214,7 +215,7 @@ def test_items_written_before_there_was_a_time_are_read_and_written_as_they_were
 
 async def test_of_two_deletions_the_first_ones_time_counts(tmp_path: Path) -> None:
     store = SqliteMetadataStore(tmp_path / "metadata.db")
-    segments = [meta(number, number + 1) for number in range(200)]
+    segments = [segment_meta(number, number + 1) for number in range(200)]
     for segment in segments:
         await store.commit([records.put(segment, is_logged=False)])
     seen = await read_segments(store, segments[0].topic_id, 3)

@@ -15,7 +15,7 @@ from tidelog_core.tier.packed_segments import (
 )
 from tidelog_core.tier.planning import place_in_reading
 
-from tests.core.tier.test_keys import meta
+from tests.support.segment_items import segment_meta
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 FROM_ZERO = st.integers(0, 2**63 - 1)
@@ -27,7 +27,7 @@ HASHES = st.one_of(
 @st.composite
 def any_segment(draw: st.DrawFn) -> SegmentMeta:
     """Return a segment with whatever an item that can be read may say."""
-    segment = meta(
+    segment = segment_meta(
         draw(FROM_ZERO),
         draw(FROM_ZERO),
         partition=draw(FROM_ZERO),

@@ -13,11 +13,11 @@ from tidelog_core.metadata.store import ALL_KEYS, Item, KeyRange
 from tidelog_core.tier.contents import OVERLAPPING_COUNT_MAX, read_tiered_end
 from tidelog_core.tier.planning import tiered_end_offset
 
-from tests.core.tier.test_keys import meta
 from tests.support.memory_store import MemoryMetadataStore
+from tests.support.segment_items import segment_meta
 
-TOPIC_ID: UUID = meta().topic_id
-PARTITION: int = meta().partition
+TOPIC_ID: UUID = segment_meta().topic_id
+PARTITION: int = segment_meta().partition
 
 
 class CountingStore(MemoryMetadataStore):
@@ -52,7 +52,7 @@ def copied(draw: st.DrawFn) -> tuple[list[SegmentMeta], int]:
         # A new leader copies its own segment whole that holds the tier's end.
         base = end if draw(st.booleans()) else draw(st.integers(0, end))
         end = draw(st.integers(end + 1, end + 5))
-        metas.append(meta(base, end))
+        metas.append(segment_meta(base, end))
     return metas, draw(st.integers(0, len(metas)))
 
 
@@ -63,7 +63,9 @@ def test_the_tiers_end_is_found_from_where_it_was_before(
     metas, known_count = world
     known_end = tiered_end_offset(metas[:known_count], 0)
     end = tiered_end_offset(metas, 0)
-    started = [meta(end, end + 3, state=SegmentState.COPY_STARTED)] if has_copy_under_way else []
+    started = (
+        [segment_meta(end, end + 3, state=SegmentState.COPY_STARTED)] if has_copy_under_way else []
+    )
 
     async def run() -> None:
         store = await store_of([*metas, *started])
@@ -73,7 +75,7 @@ def test_the_tiers_end_is_found_from_where_it_was_before(
 
 
 async def test_a_look_at_the_tiers_end_reads_what_is_new_of_many_segments() -> None:
-    metas = [meta(n * 10, n * 10 + 10) for n in range(1000)]
+    metas = [segment_meta(n * 10, n * 10 + 10) for n in range(1000)]
 
     store = await store_of(metas)
     assert await read_tiered_end(store, TOPIC_ID, PARTITION, 9_950) == 10_000
@@ -81,9 +83,9 @@ async def test_a_look_at_the_tiers_end_reads_what_is_new_of_many_segments() -> N
 
 
 async def test_a_segment_that_begins_long_before_the_known_end_still_closes_the_gap() -> None:
-    short = [meta(n, n + 1) for n in range(5 * OVERLAPPING_COUNT_MAX)]
+    short = [segment_meta(n, n + 1) for n in range(5 * OVERLAPPING_COUNT_MAX)]
     known_end = short[-1].end_offset
-    long, after = meta(0, known_end + 5), meta(known_end + 5, known_end + 9)
+    long, after = segment_meta(0, known_end + 5), segment_meta(known_end + 5, known_end + 9)
 
     store = await store_of([*short, long, after])
     assert await read_tiered_end(store, TOPIC_ID, PARTITION, known_end) == after.end_offset

@@ -17,7 +17,7 @@ from tidelog_core.tier.planning import finished_segments, tiered_end_offset
 from tidelog_core.tier.stretches import stretches_of
 from tidelog_core.tier.tiered_segments import DROPPED_MIN, UNPACKED_COUNT_MAX, TieredSegments
 
-from tests.core.tier.test_keys import meta
+from tests.support.segment_items import segment_meta
 
 OFFSET_END = 40
 
@@ -67,7 +67,7 @@ def _last(metas: Sequence[SegmentMeta]) -> SegmentMeta | None:
 def segment(draw: st.DrawFn) -> SegmentMeta:
     base = draw(st.integers(0, OFFSET_END - 1))
     end = draw(st.integers(base + 1, OFFSET_END))
-    return meta(
+    return segment_meta(
         base,
         end,
         segment_id=draw(st.uuids()),
@@ -135,8 +135,8 @@ def test_of_segments_that_begin_together_the_newest_leaders_is_read_and_counts(
     ids: tuple[UUID, UUID], new_end: int
 ) -> None:
     """Whatever their ids, in whatever order they come, and as Spark plans it."""
-    old = meta(0, 100, leader_epoch=5, segment_id=ids[0], size_bytes=1_000)
-    new = meta(
+    old = segment_meta(0, 100, leader_epoch=5, segment_id=ids[0], size_bytes=1_000)
+    new = segment_meta(
         0, new_end, leader_epoch=6, leader_epochs=((5, 0),), segment_id=ids[1], size_bytes=500
     )
     end = max(100, new_end)
@@ -165,7 +165,7 @@ def test_of_segments_that_begin_together_nodes_and_spark_read_the_same(
 
 
 def test_looking_up_the_same_segment_again_makes_nothing_new() -> None:
-    found = TieredSegments(meta(n, n + 1) for n in range(4 * UNPACKED_COUNT_MAX))
+    found = TieredSegments(segment_meta(n, n + 1) for n in range(4 * UNPACKED_COUNT_MAX))
     assert found.locate(7) is found.locate(7)
     before = found.locate(7)
     list(found)
@@ -176,19 +176,22 @@ def test_looking_up_the_same_segment_again_makes_nothing_new() -> None:
 
 
 def test_unfinished_segments_are_left_out() -> None:
-    done = meta()
-    others = [meta(state=SegmentState.COPY_STARTED), meta(state=SegmentState.DELETE_STARTED)]
+    done = segment_meta()
+    others = [
+        segment_meta(state=SegmentState.COPY_STARTED),
+        segment_meta(state=SegmentState.DELETE_STARTED),
+    ]
     assert list(TieredSegments([*others, done])) == [done]
 
 
 def test_a_reader_goes_on_over_what_was_there_while_segments_come_and_go() -> None:
-    metas = [meta(n, n + 1) for n in range(4 * DROPPED_MIN)]
+    metas = [segment_meta(n, n + 1) for n in range(4 * DROPPED_MIN)]
     found = TieredSegments(metas)
     reading = iter(found)
     seen = [next(reading)]
     for one in metas[: 2 * DROPPED_MIN]:
         found.remove(one)
-    found.add(meta(5000, 5001))
+    found.add(segment_meta(5000, 5001))
     seen += reading
     assert seen[: len(metas)] == metas
     assert [m.base_offset for m in found] == [*range(2 * DROPPED_MIN, 4 * DROPPED_MIN), 5000]
@@ -204,7 +207,7 @@ def test_a_log_that_is_copied_and_expires_for_ever_stays_right() -> None:
             found.remove(left.pop(0))
         else:
             gap, length = chance.choice([0, 0, 0, 2]), chance.randint(1, 3)
-            left.append(meta(end + gap, end + gap + length, size_bytes=length))
+            left.append(segment_meta(end + gap, end + gap + length, size_bytes=length))
             found.add(left[-1])
             end += gap + length
     assert list(found) == left
@@ -216,7 +219,7 @@ def test_a_log_that_is_copied_and_expires_for_ever_stays_right() -> None:
 @pytest.mark.parametrize("count", [50_000])
 def test_a_segments_way_costs_the_same_beside_many_as_beside_few(count: int) -> None:
     def seconds(beside: int) -> float:
-        metas = [meta(n * 10, n * 10 + 10) for n in range(beside + 200)]
+        metas = [segment_meta(n * 10, n * 10 + 10) for n in range(beside + 200)]
         found = TieredSegments(metas[:beside])
         begun = time.thread_time()
         for number in range(200):

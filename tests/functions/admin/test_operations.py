@@ -19,17 +19,12 @@ from tidelog_core.metadata.consumer_groups import (
     TopicIdPartition,
 )
 from tidelog_core.metadata.groups import (
-    CommittedOffset,
     GroupMember,
-    GroupOffsets,
-    GroupRecord,
     group_collection,
     shard_of_group,
 )
-from tidelog_core.metadata.member_pages import MemberPage
 from tidelog_core.metadata.records import (
     Partition,
-    Record,
     SegmentMeta,
     SegmentState,
     put,
@@ -39,67 +34,20 @@ from tidelog_core.metadata.share_partitions import RecordState, SharePartitionRe
 from tidelog_core.metadata.store import ANY_VERSION, ItemKey, Write
 from tidelog_core.model import TopicPartition
 
-from tests.support.admin_calls import Api, new_cluster
-
-SHARDS = 4
+from tests.support.admin_calls import GROUP_SHARDS, Api, new_cluster, put_group, topic_id
 
 
 @pytest.fixture
 def groups(api: Api) -> Iterator[Api]:
     """With a topic of two partitions, and the one that carries the groups' shards."""
-    api.done("POST", "/topics", {"name": "__consumer_offsets", "partition_count": SHARDS})
+    api.done("POST", "/topics", {"name": "__consumer_offsets", "partition_count": GROUP_SHARDS})
     api.done("POST", "/topics", {"name": "t", "partition_count": 2})
     return api
-
-
-def put_group(
-    api: Api,
-    group_id: str,
-    *,
-    members: tuple[GroupMember, ...] = (),
-    consumer: ConsumerGroupState | None = None,
-    share: ShareGroupState | None = None,
-    offset: int = 5,
-) -> None:
-    phase = "Stable" if members or (share is not None and share.members) else "Empty"
-    record = GroupRecord(
-        shard=shard_of_group(group_id, SHARDS),
-        group_id=group_id,
-        phase=phase if consumer is None else "Reconciling",
-        phase_since_ms=1,
-        generation=3,
-        protocol_type="consumer" if share is None else "share",
-        protocol_name="range" if members else None,
-        leader=members[0].member_id if members else None,
-        members=members,
-        consumer=consumer,
-        share=share,
-    )
-    page = GroupOffsets(
-        group_id=group_id,
-        topic="t",
-        topic_id=topic_id(api, "t"),
-        page=0,
-        partitions={0: CommittedOffset(offset, 2, "note", 9)},
-    )
-    of_members = MemberPage(
-        shard=record.shard,
-        group_id=group_id,
-        number=0,
-        stamp=0,
-        members=dict(enumerate(record.all_members)),
-    )
-    items: tuple[Record, ...] = (record, of_members, page)
-    api.commit(*(put(item, is_logged=False) for item in items))
 
 
 def starts(api: Api, group_id: str) -> dict[int, int]:
     found = api.done("GET", "/group", group_id=group_id)["start_offsets"]
     return {at["partition"]: at["start_offset"] for at in found}
-
-
-def topic_id(api: Api, name: str) -> UUID:
-    return UUID(api.done("GET", f"/topics/{name}")["topic_id"])
 
 
 def partition_of(api: Api, topic: str, number: int = 0) -> Partition:
@@ -637,7 +585,7 @@ def a_member(assignment: bytes | None = None) -> GroupMember:
 def test_a_damaged_group_is_500_and_named_and_hides_no_other(groups: Api) -> None:
     put_group(groups, "g")
     put_group(groups, "h")
-    shard = shard_of_group("h", SHARDS)
+    shard = shard_of_group("h", GROUP_SHARDS)
     item_id = ItemKey(group_collection(shard), "h")
     groups.commit(Write(item_id, {"phase": 7}, ANY_VERSION, is_logged=False))
     assert [g["group_id"] for g in groups.done("GET", "/groups")["groups"]] == ["g"]
@@ -655,7 +603,7 @@ def test_a_damaged_index_object_is_500_and_named(tmp_path: Path) -> None:
         "validate_only": True,
     }
     with new_cluster(tmp_path, objects_url=f"file://{tmp_path}/objects") as api:
-        api.done("POST", "/topics", {"name": "__consumer_offsets", "partition_count": SHARDS})
+        api.done("POST", "/topics", {"name": "__consumer_offsets", "partition_count": GROUP_SHARDS})
         api.done("POST", "/topics", {"name": "t", "partition_count": 2})
         put_group(api, "g")
         a_segment(api, 0, 10)
@@ -671,7 +619,7 @@ def test_a_damaged_index_object_is_500_and_named(tmp_path: Path) -> None:
 
 def test_an_object_store_that_cannot_be_is_500_and_only_for_who_needs_it(tmp_path: Path) -> None:
     with new_cluster(tmp_path, objects_url="ftp://x") as api:
-        api.done("POST", "/topics", {"name": "__consumer_offsets", "partition_count": SHARDS})
+        api.done("POST", "/topics", {"name": "__consumer_offsets", "partition_count": GROUP_SHARDS})
         api.done("POST", "/topics", {"name": "t"})
         put_group(api, "g")
         body = {"to": "timestamp", "timestamp_ms": 0, "topics": [{"topic": "t"}]}

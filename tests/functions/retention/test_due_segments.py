@@ -26,15 +26,14 @@ from tidelog_functions.retention.due_segments import (
 )
 
 from bench.day.meter import MeteredStore
-from tests.core.tier.test_contents import SwappingStore, put
-from tests.core.tier.test_keys import meta
 from tests.support.memory_store import MemoryMetadataStore
+from tests.support.segment_items import SwappingStore, put_segments, segment_meta
 
 NOW_MS = 1_000_000
 YOUNG_MS = NOW_MS - 10
 RETENTION_MS = 1_000
 BY_TIME = Limits(RETENTION_MS, UNLIMITED)
-TOPIC_ID, NUMBER = meta().topic_id, meta().partition
+TOPIC_ID, NUMBER = segment_meta().topic_id, segment_meta().partition
 
 
 def partition(log_start_offset: int = 0) -> Partition:
@@ -52,7 +51,7 @@ def partition(log_start_offset: int = 0) -> Partition:
 def segments(count: int, *, old_count: int = 0, size_bytes: int = 100) -> list[SegmentMeta]:
     """Return segments of which the first ones are too old."""
     return [
-        meta(
+        segment_meta(
             10 * number,
             10 * number + 10,
             size_bytes=size_bytes,
@@ -126,14 +125,14 @@ def test_an_event_judges_the_bytes_of_a_small_partition_alone(count: int) -> Non
 
 @pytest.mark.parametrize("is_event", [True, False])
 def test_what_is_swapped_between_two_pages_is_not_counted_in_both_forms(is_event: bool) -> None:
-    metas = [meta(10 * n, 10 * n + 10, size_bytes=100) for n in range(PAGE_ITEMS_MAX + 50)]
+    metas = [segment_meta(10 * n, 10 * n + 10, size_bytes=100) for n in range(PAGE_ITEMS_MAX + 50)]
 
     class LeavingLittle(SwappingStore):
         async def swap(self) -> None:
             """Compact the last segment of the first page and the first one of the second."""
             at = EVENT_PAGE_SEGMENTS if is_event else PAGE_ITEMS_MAX
             old = self.metas[at - 1 : at + 1]
-            new = meta(old[0].base_offset, old[1].end_offset, size_bytes=10)
+            new = segment_meta(old[0].base_offset, old[1].end_offset, size_bytes=10)
             self.metas[at - 1 : at + 1] = [new]
             gone = [
                 dataclasses.replace(m, state=SegmentState.DELETE_STARTED, version=1) for m in old
@@ -145,7 +144,7 @@ def test_what_is_swapped_between_two_pages_is_not_counted_in_both_forms(is_event
 
     async def run() -> int:
         store = LeavingLittle(metas, swap_count=1)
-        await put(store, metas)
+        await put_segments(store, metas)
         try:
             found = await read_due(store, partition(), limits, now_ms=NOW_MS, is_event=is_event)
         except TierRewritten:
@@ -191,7 +190,7 @@ def test_an_event_judges_each_segment_once_however_many_are_too_old() -> None:
 @st.composite
 def any_segment(draw: st.DrawFn) -> SegmentMeta:
     base = draw(st.integers(0, 30))
-    made = meta(
+    made = segment_meta(
         base,
         base + draw(st.integers(1, 8)),
         max_timestamp_ms=draw(st.sampled_from((0, 0, YOUNG_MS))),
@@ -236,8 +235,8 @@ def test_an_event_removes_what_the_schedule_would_and_never_more(
 
 def test_segments_that_begin_together_are_judged_together() -> None:
     """One that is to be kept may begin where the last one of a page does."""
-    old = meta(0, 50, max_timestamp_ms=0)
-    young = meta(0, 5, max_timestamp_ms=YOUNG_MS, leader_epoch=old.leader_epoch + 1)
+    old = segment_meta(0, 50, max_timestamp_ms=0)
+    young = segment_meta(0, 5, max_timestamp_ms=YOUNG_MS, leader_epoch=old.leader_epoch + 1)
     pair = sorted((old, young), key=lambda one: str(one.segment_id))
     if pair[0] is young:  # The one that is too old is to come first.
         young = dataclasses.replace(young, segment_id=old.segment_id)

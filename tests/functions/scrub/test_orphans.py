@@ -31,9 +31,9 @@ from tidelog_core.tier.keys import deletion_key, log_start_key, topic_manifest_k
 from tidelog_core.tier.manifest import ClusterManifest
 from tidelog_functions.scrub.sweep import ORPHANS_MAX
 
-from tests.docs.test_read_segments import put_segment
-from tests.functions.retention.test_interleavings import processes, quick_folder
 from tests.support.function_world import CLUSTER_ID, DAY_MS, HOUR_MS, FunctionWorld, folder_world
+from tests.support.retention_drama import processes, quick_folder
+from tests.support.tier_segments import put_segment
 from tests.support.watched_stores import (
     Crash,
     Process,

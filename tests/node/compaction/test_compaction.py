@@ -13,8 +13,6 @@ from confluent_kafka.admin import AdminClient
 from tidelog import Consumer as SdkConsumer
 from tidelog_core.model import TopicPartition
 
-from tests.clients.drivers.process import Driver, wait_until
-from tests.clients.test_clients import TestJavaClient as JavaClient
 from tests.support.compacted_topics import (
     active_base_offset,
     assert_compacted,
@@ -26,6 +24,8 @@ from tests.support.compacted_topics import (
     records_on_disk,
     wait_compacted,
 )
+from tests.support.drivers.java import java_driver
+from tests.support.drivers.process import wait_until
 from tests.support.node_process import NodeProcess
 from tests.support.waiting import eventually
 from tools.server_process import children_running, is_running
@@ -77,7 +77,7 @@ def test_our_sdk_reads_across_gaps(node: NodeProcess) -> None:
 
 
 def test_the_java_client_reads_across_gaps(node: NodeProcess) -> None:
-    driver: Driver = JavaClient.driver
+    driver = java_driver()
     if not driver.command:
         pytest.skip("needs Java and Kafka's client")
     create(node, "java")

@@ -12,8 +12,8 @@ from tidelog_node.compaction.log_cleaner import LogCleaner
 from tidelog_node.replica import Replica
 from tidelog_node.upkeep.log_changes import LogChanges
 
-from tests.node.erasure.test_erased_and_mended import CopylessTier
 from tests.node.replication.led_node import led_node
+from tests.node.upkeep.mending import CopylessTier
 
 COMPACTED = {
     "cleanup.policy": "compact",

@@ -16,8 +16,8 @@ from tidelog_node.compaction.log_cleaner import LogCleaner
 from tidelog_node.replica import Replica
 from tidelog_node.upkeep.log_changes import LogChanges
 
-from tests.node.erasure.test_erased_and_mended import CopylessTier
 from tests.node.replication.led_node import LedNode, led_node
+from tests.node.upkeep.mending import CopylessTier
 
 HOUR_MS = 3_600_000
 COMPACTED = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "1"}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
-from tests.node.clocked_node import DAY_NS, ClockedNode
+from tests.node.clocked_node import DAY_SECONDS, ClockedNode
 from tests.support.compacted_topics import (
     create,
     directory_of,
@@ -45,7 +45,7 @@ def test_tombstones_outlive_a_clock_that_is_eight_days_ahead_for_a_while(tmp_pat
         for _ in range(2):  # The tombstone gets its time, by a right clock.
             compact_once_more()
         assert has_tombstone()
-        clocked.jump(8 * DAY_NS)
+        clocked.clock.set_off(8 * DAY_SECONDS)
         eventually(lambda: "clock runs ahead" in node.log, lambda: node.log[-3000:])
         for _ in range(2):
             compact_once_more()

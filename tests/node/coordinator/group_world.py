@@ -23,7 +23,7 @@ from tidelog_core.metadata.store import Write
 from tidelog_node.coordinator.failures import error_code
 from tidelog_node.coordinator.group_items import DEFAULT_PAGE_LIMITS, PageLimits
 
-from tests.node.coordinator.cluster import (
+from tests.support.coordinator_node import (
     Node,
     create_topic,
     delete_topic,

@@ -12,7 +12,7 @@ from tidelog_node.groups.share.heartbeat import ShareGroupSettings, ShareHeartbe
 from tidelog_node.groups.share.share_group import ShareGroup
 from tidelog_node.groups.step import Step
 
-from tests.node.coordinator.cluster import topic_id
+from tests.support.coordinator_node import topic_id
 
 SETTINGS = ShareGroupSettings(
     session_timeout_ms=45_000, heartbeat_interval_ms=5_000, members_max=200

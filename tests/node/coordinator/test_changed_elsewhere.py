@@ -26,10 +26,10 @@ from tidelog_node.coordinator.group_items import PageLimits
 from tidelog_node.groups.classic.classic_group import Phase
 from tidelog_node.groups.classic_messages import MemberIdentity
 
-from tests.node.coordinator.cluster import Node, create_topic, lead_offsets, new_cluster, node
-from tests.node.coordinator.requests import join
-from tests.node.coordinator.virtual_time import run
+from tests.support.coordinator_node import Node, create_topic, lead_offsets, new_cluster, node
+from tests.support.group_requests import join
 from tests.support.memory_store import MemoryMetadataStore
+from tests.support.virtual_time import run
 
 T0 = TopicPartition("t", 0)
 

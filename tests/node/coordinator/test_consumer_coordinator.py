@@ -19,64 +19,19 @@ from tidelog_core.model import TopicPartition
 from tidelog_node.groups.assignment.subscriber import Subscriber
 from tidelog_node.groups.assignment.target_computation import TargetComputation, in_thread
 from tidelog_node.groups.classic.classic_group import ClassicGroup, Phase
-from tidelog_node.groups.consumer.consumer_group import ConsumerGroup, ConsumerPhase
-from tidelog_node.groups.consumer.heartbeat import ConsumerHeartbeat
-from tidelog_node.groups.heartbeat_answer import HeartbeatAnswer
+from tidelog_node.groups.consumer.consumer_group import ConsumerPhase
 from tidelog_node.groups.migration.consumer_protocol import decode_assignment, encode_assignment
 
-from tests.node.coordinator.cluster import Node, lead_offsets, new_cluster, node, topic_id
-from tests.node.coordinator.requests import join, subscription
-from tests.node.coordinator.virtual_time import run
+from tests.support.consumer_members import beat, consumer_group_of, enter
+from tests.support.coordinator_node import Node, lead_offsets, node, play, topic_id
+from tests.support.group_requests import join, subscription
 from tests.support.memory_store import MemoryMetadataStore
 
 Scenario = Callable[[MemoryMetadataStore], Awaitable[None]]
 
 
-def play(scenario: Scenario) -> None:
-    async def main() -> None:
-        store = MemoryMetadataStore()
-        await new_cluster(store)
-        store.commits.clear()
-        await scenario(store)
-
-    run(main())
-
-
 def partitions(*numbers: int, topic: str = "t") -> Partitions:
     return frozenset(TopicIdPartition(topic_id(topic), number) for number in numbers)
-
-
-async def beat(broker: Node, member: str, epoch: int, **fields: Any) -> HeartbeatAnswer:
-    heartbeat = ConsumerHeartbeat(
-        **{
-            "member_id": member,
-            "member_epoch": epoch,
-            "instance_id": None,
-            "rack_id": None,
-            "rebalance_timeout_ms": None,
-            "subscribed_topics": None,
-            "subscribed_pattern": None,
-            "assignor": None,
-            "owned": None,
-            "client_id": "client",
-            "client_host": "/127.0.0.1",
-            **fields,
-        }
-    )
-    return await broker.coordinator.consumer_heartbeat("g", heartbeat)
-
-
-async def enter(
-    broker: Node, member: str, topics: tuple[str, ...] = ("t",), **fields: Any
-) -> HeartbeatAnswer:
-    fields = {"rebalance_timeout_ms": 60_000, "owned": frozenset(), **fields}
-    return await beat(broker, member, 0, subscribed_topics=topics, **fields)
-
-
-async def found(broker: Node) -> ConsumerGroup:
-    group = await broker.coordinator.describe("g")
-    assert isinstance(group, ConsumerGroup)
-    return group
 
 
 async def share(broker: Node, *members: str) -> None:
@@ -84,11 +39,11 @@ async def share(broker: Node, *members: str) -> None:
     for member in members:
         await enter(broker, member)
     for _ in range(4):
-        group = await found(broker)
+        group = await consumer_group_of(broker)
         for member in members:
             state = group.member(member)
             await beat(broker, member, state.epoch, owned=state.assigned)
-    assert (await found(broker)).phase is ConsumerPhase.STABLE
+    assert (await consumer_group_of(broker)).phase is ConsumerPhase.STABLE
 
 
 def test_heartbeats_that_change_nothing_write_nothing() -> None:
@@ -96,7 +51,7 @@ def test_heartbeats_that_change_nothing_write_nothing() -> None:
         async with node(store) as broker:
             await share(broker, "a", "b")
             count = len(store.commits)
-            epoch = (await found(broker)).epoch
+            epoch = (await consumer_group_of(broker)).epoch
             for _ in range(100):
                 await asyncio.sleep(5)
                 for member in ("a", "b"):
@@ -117,12 +72,12 @@ def test_settings_of_the_group_are_obeyed_from_the_next_heartbeat_on() -> None:
             }
             await store.commit([put(GroupConfigOverrides(group_id="g", configs=configs))])
             await broker.view.refresh()
-            epoch = (await found(broker)).epoch
+            epoch = (await consumer_group_of(broker)).epoch
             assert (await beat(broker, "a", epoch)).heartbeat_interval_ms == 9000
             await asyncio.sleep(59)
-            assert "a" in (await found(broker)).roster
+            assert "a" in (await consumer_group_of(broker)).roster
             await asyncio.sleep(2)
-            assert (await found(broker)).is_empty
+            assert (await consumer_group_of(broker)).is_empty
 
     play(scenario)
 
@@ -137,7 +92,7 @@ def test_heartbeats_that_come_during_a_write_share_the_next_one() -> None:
             assert {answer.error for answer in answers} == {ErrorCode.none}
             # The first is written by itself, those that came meanwhile together, or all at once.
             assert len(store.commits) <= 2
-            assert len((await found(broker)).roster) == 51
+            assert len((await consumer_group_of(broker)).roster) == 51
 
     play(scenario)
 
@@ -161,14 +116,14 @@ class TestTargetsOfLargeGroups:
                 is_allowed.set()
                 await asyncio.sleep(1.1)
                 for _ in range(2):
-                    for member in [m.member_id for m in (await found(broker)).roster]:
-                        state = (await found(broker)).member(member)
+                    for member in [m.member_id for m in (await consumer_group_of(broker)).roster]:
+                        state = (await consumer_group_of(broker)).member(member)
                         await beat(broker, member, state.epoch, owned=state.assigned)
                     await asyncio.sleep(1.1)
-                group = await found(broker)
+                group = await consumer_group_of(broker)
                 assert group.assignment_epoch == group.epoch
             async with node(store, broker_id=1) as again:
-                assert (await found(again)).assignment_epoch == group.epoch
+                assert (await consumer_group_of(again)).assignment_epoch == group.epoch
 
         play(scenario)
 
@@ -188,7 +143,7 @@ class TestTargetsOfLargeGroups:
                     await asyncio.sleep(1)
                     await beat(broker, "a", 1)
                 assert not failures
-                assert (await found(broker)).assignment_epoch == 2
+                assert (await consumer_group_of(broker)).assignment_epoch == 2
 
         play(scenario)
 
@@ -213,7 +168,7 @@ def test_nobody_is_told_of_what_could_not_be_stored() -> None:
             assert beaten.error is ErrorCode.coordinator_not_available
             store.on_commit = lambda _: None
             assert (await beat(broker, "a", 1)).member_epoch == 1
-            assert "b" not in (await found(broker)).roster
+            assert "b" not in (await consumer_group_of(broker)).roster
 
     play(scenario)
 
@@ -241,7 +196,7 @@ def test_a_move_of_the_shard_is_not_noticed() -> None:
     async def scenario(store: MemoryMetadataStore) -> None:
         async with node(store) as old, node(store, broker_id=2) as new:
             await share(old, "a", "b")
-            before = await found(old)
+            before = await consumer_group_of(old)
             state = before.to_record(shard=0, clock_offset_ms=0, version=0).consumer
             for leader, broker in ((2, new), (1, old), (2, new)):
                 await lead_offsets(store, broker.view, leader)
@@ -249,7 +204,7 @@ def test_a_move_of_the_shard_is_not_noticed() -> None:
                     answer = await beat(broker, member, before.epoch)
                     assert (answer.error, answer.member_epoch) == (ErrorCode.none, before.epoch)
                     assert answer.assigned is None
-                after = await found(broker)
+                after = await consumer_group_of(broker)
                 assert after.to_record(shard=0, clock_offset_ms=0, version=0).consumer == state
 
     play(scenario)
@@ -263,7 +218,7 @@ def test_what_the_old_coordinator_has_under_way_comes_before_the_new_ones_answer
     async def scenario(store: MemoryMetadataStore) -> None:
         async with node(store) as old, node(store, broker_id=2) as new:
             await share(old, "a", "b")
-            epoch = (await found(old)).epoch
+            epoch = (await consumer_group_of(old)).epoch
             held = asyncio.Event()
             released = asyncio.Event()
             commit = store.commit
@@ -290,14 +245,16 @@ def test_a_member_that_is_silent_for_a_session_is_removed() -> None:
     async def scenario(store: MemoryMetadataStore) -> None:
         async with node(store) as broker:
             await share(broker, "a", "b")
-            epoch = (await found(broker)).epoch
+            epoch = (await consumer_group_of(broker)).epoch
             for _ in range(10):
                 await asyncio.sleep(5)
-                await beat(broker, "a", min(epoch, (await found(broker)).member("a").epoch))
+                await beat(
+                    broker, "a", min(epoch, (await consumer_group_of(broker)).member("a").epoch)
+                )
             assert (await beat(broker, "b", epoch)).error is ErrorCode.unknown_member_id
-            answer = await beat(broker, "a", (await found(broker)).member("a").epoch)
+            answer = await beat(broker, "a", (await consumer_group_of(broker)).member("a").epoch)
             assert answer.member_epoch == epoch + 1
-            assert (await found(broker)).member("a").assigned == partitions(0, 1)
+            assert (await consumer_group_of(broker)).member("a").assigned == partitions(0, 1)
 
     play(scenario)
 
@@ -313,11 +270,11 @@ def test_a_member_that_does_not_give_up_in_time_is_removed() -> None:
                 await asyncio.sleep(5)
                 await beat(broker, "a", 1, owned=partitions(0, 1))
                 await beat(broker, "b", 2)
-            assert "a" in (await found(broker)).roster
+            assert "a" in (await consumer_group_of(broker)).roster
             await asyncio.sleep(6)
             assert (await beat(broker, "a", 1)).error is ErrorCode.unknown_member_id
             await beat(broker, "b", 2)
-            assert (await found(broker)).member("b").assigned == partitions(0, 1)
+            assert (await consumer_group_of(broker)).member("b").assigned == partitions(0, 1)
 
     play(scenario)
 
@@ -331,9 +288,9 @@ def test_a_restart_gives_members_who_are_giving_up_their_time_again() -> None:
             await asyncio.sleep(25)
         async with node(store) as broker:
             await asyncio.sleep(25)
-            assert "a" in (await found(broker)).roster
+            assert "a" in (await consumer_group_of(broker)).roster
             await asyncio.sleep(6)
-            assert "a" not in (await found(broker)).roster
+            assert "a" not in (await consumer_group_of(broker)).roster
 
     play(scenario)
 
@@ -373,7 +330,7 @@ def test_a_consumer_joins_a_classic_group_and_shares_with_its_member() -> None:
             assert last.assigned is not None
             taken = {p.partition for p in last.assigned}
             assert taken | {kept.partition} == {0, 1}
-            assert (await found(broker)).phase is ConsumerPhase.STABLE
+            assert (await consumer_group_of(broker)).phase is ConsumerPhase.STABLE
 
     play(scenario)
 
@@ -525,12 +482,12 @@ def test_offsets_end_in_time_once_their_topic_is_not_subscribed_to_any_more() ->
                 fields = {"member_id": "a", "generation": 1, "committed_ms": now_ms}
                 assert await broker.commit(1, topic=topic, **fields) is ErrorCode.none
             await stay(broker, "a", seconds=12.5 * 60)
-            before = await found(broker)
+            before = await consumer_group_of(broker)
             assert before.phase is ConsumerPhase.STABLE
             epoch = before.member("a").epoch
             await beat(broker, "a", epoch, subscribed_topics=("t",))
             await stay(broker, "a", seconds=60)
-            after = await found(broker)
+            after = await consumer_group_of(broker)
             # Seen from one sweep to the next, nothing but the subscription is another.
             assert after.phase is before.phase
             assert after.phase_since_ms == before.phase_since_ms
@@ -543,7 +500,7 @@ async def stay(broker: Node, member: str, *, seconds: float) -> None:
     """Let time pass for a member that has what it is to have."""
     for _ in range(int(seconds / 5)):
         await asyncio.sleep(5)
-        state = (await found(broker)).member(member)
+        state = (await consumer_group_of(broker)).member(member)
         await beat(broker, member, state.epoch, owned=state.assigned)
 
 
@@ -557,7 +514,7 @@ def test_an_administrator_without_a_node_moves_the_offsets_of_an_empty_group_onl
             with pytest.raises(NonEmptyGroup, match="1 member"):
                 await admin.reset_offsets("g", offsets)
             await beat(broker, "a", -1)
-            epoch = (await found(broker)).epoch
+            epoch = (await consumer_group_of(broker)).epoch
             await admin.reset_offsets("g", offsets)
             assert (await enter(broker, "a")).member_epoch == epoch + 1
             assert await broker.offset() == 9
@@ -576,6 +533,6 @@ def test_a_list_of_no_assignors_allows_them_all() -> None:
         async with node(store, config=config) as broker:
             assert broker.coordinator.assignors == ("uniform", "range")
             assert (await enter(broker, "a", assignor="range")).assigned == partitions(0, 1)
-            assert broker.coordinator.preferred_assignor(await found(broker)) == "range"
+            assert broker.coordinator.preferred_assignor(await consumer_group_of(broker)) == "range"
 
     play(scenario)

@@ -34,8 +34,8 @@ from tests.node.coordinator.group_world import (
     GroupWorld,
     live,
 )
-from tests.node.coordinator.requests import join, subscription_with_owned, sync
-from tests.node.coordinator.virtual_time import run
+from tests.support.group_requests import join, subscription_with_owned, sync
+from tests.support.virtual_time import run
 
 REBALANCE_S = 20.0
 

@@ -11,7 +11,6 @@ from uuid import UUID
 import pytest
 from kio.schema.errors import ErrorCode
 
-from tests.node.coordinator.cluster import topic_id
 from tests.node.coordinator.test_wire import (
     DELETE,
     DESCRIBE,
@@ -21,6 +20,7 @@ from tests.node.coordinator.test_wire import (
     Wire,
 )
 from tests.node.coordinator.test_wire import play as play_at
+from tests.support.coordinator_node import topic_id
 
 HEARTBEAT, CONSUMER_DESCRIBE = 68, 69
 VERSIONS = (0, 1)

@@ -24,29 +24,21 @@ from tidelog_node.coordinator.failures import error_code
 from tidelog_node.groups.classic.classic_group import Phase
 from tidelog_node.groups.classic_messages import JoinAnswer, MemberIdentity
 
-from tests.node.coordinator.cluster import (
+from tests.support.coordinator_node import (
     Node,
     create_topic,
     delete_topic,
     lead_offsets,
     new_cluster,
     node,
+    play,
     topic_id,
 )
-from tests.node.coordinator.requests import join
-from tests.node.coordinator.virtual_time import VirtualTimeLoop, run
+from tests.support.group_requests import join
 from tests.support.memory_store import MemoryMetadataStore
+from tests.support.virtual_time import VirtualTimeLoop, run
 
 Scenario = Callable[[MemoryMetadataStore], Awaitable[None]]
-
-
-def play(scenario: Scenario) -> None:
-    async def main() -> None:
-        store = MemoryMetadataStore()
-        await new_cluster(store)
-        await scenario(store)
-
-    run(main())
 
 
 async def code_of(awaitable: Awaitable[object]) -> ErrorCode:

@@ -31,7 +31,7 @@ from tidelog_node.groups.classic_messages import (
 )
 from tidelog_node.groups.step import Step
 
-from tests.node.coordinator.requests import join, subscription, sync
+from tests.support.group_requests import join, subscription, sync
 
 SEEDS_PER_TEST = 100
 SESSION_MS = 10_000

@@ -19,12 +19,12 @@ from tidelog_node.handlers.groups import GroupHandlers
 from tidelog_node.wire.messages import build
 
 from bench.group_joins import measure
-from tests.node.contexts import context_of
-from tests.node.coordinator.cluster import Node, new_cluster, node
-from tests.node.coordinator.requests import join, subscription, sync
-from tests.node.coordinator.test_consumer_coordinator import beat, enter, found
-from tests.node.coordinator.virtual_time import run
+from tests.support.consumer_members import beat, consumer_group_of, enter
+from tests.support.coordinator_node import Node, new_cluster, node
+from tests.support.group_requests import join, subscription, sync
 from tests.support.memory_store import MemoryMetadataStore
+from tests.support.request_contexts import context_of
+from tests.support.virtual_time import run
 
 
 def size_of(commits: Sequence[Sequence[Write]]) -> int:
@@ -36,9 +36,9 @@ async def consumers(broker: Node, count: int) -> None:
     await asyncio.gather(*(enter(broker, f"m{number}") for number in range(count)))
     for _ in range(3):
         await asyncio.sleep(1.1)
-        for member in list((await found(broker)).roster):
+        for member in list((await consumer_group_of(broker)).roster):
             await beat(broker, member.member_id, member.epoch, owned=member.assigned)
-    group = await found(broker)
+    group = await consumer_group_of(broker)
     assert {member.epoch for member in group.roster} == {group.epoch}
 
 
@@ -48,7 +48,7 @@ def test_a_consumer_that_joins_or_commits_writes_as_much_in_a_group_four_times_a
         await new_cluster(store)
         async with node(store) as broker:
             await consumers(broker, count)
-            epoch = (await found(broker)).epoch
+            epoch = (await consumer_group_of(broker)).epoch
             counts, sizes = [], []
             for action in (
                 lambda: enter(broker, "new"),

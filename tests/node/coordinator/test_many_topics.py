@@ -3,58 +3,32 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from kio.schema.errors import ErrorCode
 from tidelog_core.metadata.body import BODY_SIZE_BYTES_MAX
-from tidelog_core.metadata.groups import CommittedOffset
-from tidelog_core.metadata.records import Partition, Topic, put
 from tidelog_core.metadata.sqlite import SqliteMetadataStore
 from tidelog_core.metadata.store import Item, ItemKey, MetadataStore, Write
-from tidelog_core.metadata.transactions import PendingOffsets
 
-from bench.day.meter import MeteredStore, Usage
-from tests.node.coordinator.cluster import Node, lead_offsets, new_cluster, node, topic_id
-from tests.node.coordinator.requests import subscription
 from tests.node.coordinator.share_members import heartbeat
-from tests.node.coordinator.test_consumer_coordinator import beat, enter, found
 from tests.node.coordinator.test_large_groups import groups_of
-from tests.node.coordinator.virtual_time import run
+from tests.support.consumer_members import beat, consumer_group_of, enter
+from tests.support.coordinator_node import Node, lead_offsets, new_cluster, node, topic_id
+from tests.support.group_commits import (
+    Becomes,
+    commit_cost,
+    consumer_by_names,
+    create_topics,
+    names_of,
+)
+from tests.support.group_requests import subscription
 from tests.support.memory_store import MemoryMetadataStore
+from tests.support.virtual_time import run
 
 STEPS = (1, 100, 1000)
-TOPICS_PER_COMMIT = 40
-
-Becomes = Callable[[Node, tuple[str, ...]], Awaitable[int]]
-
-
-async def create_topics(store: MetadataStore, names: tuple[str, ...]) -> None:
-    """Create topics of one partition."""
-    for start in range(0, len(names), TOPICS_PER_COMMIT):
-        writes = []
-        for name in names[start : start + TOPICS_PER_COMMIT]:
-            topic = Topic(name=name, topic_id=topic_id(name), partition_count=1)
-            partition = Partition(
-                topic_id=topic.topic_id,
-                partition=0,
-                replicas=(1, 2),
-                leader=1,
-                leader_epoch=0,
-                isr=(1, 2),
-            )
-            writes += [put(topic), put(partition)]
-        await store.commit(writes)
-
-
-def names_of(count: int) -> tuple[str, ...]:
-    return tuple(f"many-{number:04d}" for number in range(count))
-
-
-async def consumer_by_names(broker: Node, names: tuple[str, ...]) -> int:
-    return (await enter(broker, "m", names)).member_epoch
 
 
 async def consumer_by_pattern(broker: Node, names: tuple[str, ...]) -> int:
@@ -68,63 +42,12 @@ async def classic(broker: Node, names: tuple[str, ...]) -> int:
     return await broker.stable("m", protocols=(("range", subscription(*names)),))
 
 
-async def commits(store: MeteredStore, broker: Node, epoch: int) -> list[Mapping[str, int]]:
-    """Return the units of a commit, of one in a transaction, and of that transaction's end."""
-    offset = CommittedOffset(5, -1, "", 1)
-    offsets = {("many-0000", topic_id("many-0000")): {0: offset}}
-    pending = PendingOffsets(
-        shard=broker.coordinator.shard_index("g"),
-        group_id="g",
-        producer_id=7,
-        producer_epoch=0,
-        offsets=offsets,
-    )
-
-    async def txn_offset_commit() -> ErrorCode:
-        return await broker.coordinator.commit_transactional(
-            "g",
-            offsets,
-            lambda timed: put(pending, is_logged=False),
-            (),
-            member_id="m",
-            group_instance_id=None,
-            generation=epoch,
-        )
-
-    async def end() -> ErrorCode:
-        also = Write(pending.item_id, None, 1, is_logged=False)
-        await broker.coordinator.commit_pending("g", offsets, also=also, checks=())
-        return ErrorCode.none
-
-    used = []
-    for action in (
-        lambda: broker.commit(4, topic="many-0000", member_id="m", generation=epoch),
-        txn_offset_commit,
-        end,
-    ):
-        store.usage = Usage()
-        assert await action() is ErrorCode.none
-        used.append(dict(store.usage.write_units))
-    return used
-
-
-async def cost(store: MetadataStore, count: int, becomes: Becomes) -> list[Mapping[str, int]]:
-    metered = MeteredStore(store)
-    await new_cluster(metered)
-    names = names_of(count)
-    await create_topics(metered, names)
-    async with node(metered) as broker:
-        epoch = await becomes(broker, names)
-        await commits(metered, broker, epoch)  # the first makes the page of offsets
-        return await commits(metered, broker, epoch)
-
-
 @pytest.mark.parametrize("becomes", [consumer_by_names, consumer_by_pattern, classic])
 def test_a_commit_costs_the_same_units_however_many_topics_its_group_subscribes_to(
     becomes: Becomes,
 ) -> None:
     async def main() -> None:
-        used = [await cost(MemoryMetadataStore(), count, becomes) for count in STEPS]
+        used = [await commit_cost(MemoryMetadataStore(), count, becomes) for count in STEPS]
         assert used[0] == used[1] == used[2]
         assert {units["group"] for units in used[0]} == {2}, "the least that a check costs"
 
@@ -136,7 +59,7 @@ async def test_a_commit_costs_the_same_units_on_sqlite(tmp_path: Path) -> None:
     for count in (1, 300):
         store = SqliteMetadataStore(tmp_path / str(count))
         try:
-            used.append(await cost(store, count, consumer_by_names))
+            used.append(await commit_cost(store, count, consumer_by_names))
         finally:
             await store.close()
     assert used[0] == used[1]
@@ -214,7 +137,7 @@ class TestWrittenByAnOlderProgram:
                 assert "topics" not in json.dumps(item.body).replace("topics_hash", "")
                 # Nothing has changed for the members.
                 assert (await beat(broker, "m", epoch)).assigned is None
-                assert (await found(broker)).epoch == epoch
+                assert (await consumer_group_of(broker)).epoch == epoch
                 assert (await record_of(store)).version == item.version
 
         run(main())
@@ -228,7 +151,7 @@ class TestWrittenByAnOlderProgram:
             await self.older(store, {"t": 1, "u": 2})
             async with node(store) as broker:
                 await beat(broker, "m", epoch)
-                assert (await found(broker)).epoch == epoch + 1
+                assert (await consumer_group_of(broker)).epoch == epoch + 1
 
         run(main())
 
@@ -254,12 +177,12 @@ class TestTakingOver:
             assert await record_of(store) == before
             async with node(store) as broker:
                 await beat(broker, "m", epoch)
-                member = (await found(broker)).member("m")
-                assert (await found(broker)).epoch == epoch + 1
+                member = (await consumer_group_of(broker)).member("m")
+                assert (await consumer_group_of(broker)).epoch == epoch + 1
                 assert topic_id("v") in {p.topic_id for p in member.assigned}
             async with node(store) as broker:
                 await beat(broker, "m", epoch + 1)
-                assert (await found(broker)).epoch == epoch + 1, "it is noticed once"
+                assert (await consumer_group_of(broker)).epoch == epoch + 1, "it is noticed once"
 
         run(main())
 
@@ -277,6 +200,6 @@ class TestTakingOver:
                 answer = await beat(old, "late", 0, subscribed_topics=("t",))
                 assert answer.error is not ErrorCode.none
                 assert await record_of(store) == stored
-                assert (await found(new)).epoch == epoch + 1
+                assert (await consumer_group_of(new)).epoch == epoch + 1
 
         run(main())

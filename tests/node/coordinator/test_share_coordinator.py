@@ -15,24 +15,13 @@ from tidelog_node.groups.classic_messages import MemberIdentity
 from tidelog_node.groups.heartbeat_answer import HeartbeatAnswer
 from tidelog_node.groups.share.share_group import ShareGroup, SharePhase
 
-from tests.node.coordinator.cluster import Node, lead_offsets, new_cluster, node
-from tests.node.coordinator.requests import join
 from tests.node.coordinator.share_members import heartbeat, partitions
-from tests.node.coordinator.test_consumer_coordinator import enter as enter_consumer
-from tests.node.coordinator.virtual_time import run
+from tests.support.consumer_members import enter as enter_consumer
+from tests.support.coordinator_node import Node, lead_offsets, node, play
+from tests.support.group_requests import join
 from tests.support.memory_store import MemoryMetadataStore
 
 Scenario = Callable[[MemoryMetadataStore], Awaitable[None]]
-
-
-def play(scenario: Scenario) -> None:
-    async def main() -> None:
-        store = MemoryMetadataStore()
-        await new_cluster(store)
-        store.commits.clear()
-        await scenario(store)
-
-    run(main())
 
 
 async def beat(

@@ -40,7 +40,9 @@ from tidelog_node.coordinator.share_offsets import (
 )
 from tidelog_node.groups.share.share_group import ShareGroup
 
-from tests.node.coordinator.cluster import (
+from tests.node.coordinator.test_share_coordinator import beat, enter
+from tests.support.consumer_members import enter as enter_consumer
+from tests.support.coordinator_node import (
     Node,
     create_topic,
     delete_topic,
@@ -49,10 +51,8 @@ from tests.node.coordinator.cluster import (
     node,
     topic_id,
 )
-from tests.node.coordinator.test_consumer_coordinator import enter as enter_consumer
-from tests.node.coordinator.test_share_coordinator import beat, enter
-from tests.node.coordinator.virtual_time import run
 from tests.support.memory_store import MemoryMetadataStore
+from tests.support.virtual_time import run
 
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
 READ = StateBatch(5, 6, RecordState.ACKNOWLEDGED, 1)

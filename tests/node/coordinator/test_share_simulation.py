@@ -28,7 +28,7 @@ from tests.node.coordinator.group_world import (
     live,
 )
 from tests.node.coordinator.share_members import heartbeat
-from tests.node.coordinator.virtual_time import run
+from tests.support.virtual_time import run
 
 
 class ShareWorld(GroupWorld):

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode
 
-from tests.node.coordinator.cluster import topic_id
 from tests.node.coordinator.test_consumer_wire import CONSUMER_DESCRIBE, partitions_of
 from tests.node.coordinator.test_consumer_wire import enter as enter_consumer
 from tests.node.coordinator.test_wire import DELETE, DESCRIBE, LIST, Wire
 from tests.node.coordinator.test_wire import play as play_at
+from tests.support.coordinator_node import topic_id
 
 HEARTBEAT, SHARE_DESCRIBE = 76, 77
 DESCRIBE_OFFSETS, ALTER_OFFSETS, DELETE_OFFSETS = 90, 91, 92

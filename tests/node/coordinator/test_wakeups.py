@@ -9,7 +9,7 @@ import weakref
 from tidelog_node.coordinator.wakeups import Wakeups
 from tidelog_node.due_queue import STALE_ENTRIES_MIN
 
-from tests.node.coordinator.virtual_time import run
+from tests.support.virtual_time import run
 
 HOUR_MS = 3_600_000
 

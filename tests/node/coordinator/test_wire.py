@@ -29,11 +29,11 @@ from tidelog_node.routes import Route
 from tidelog_node.transactions.producer_ids import ProducerIds
 from tidelog_node.wire.messages import read_request, write_response
 
-from tests.node.contexts import context_of
-from tests.node.coordinator.cluster import new_cluster, node, topic_id
-from tests.node.coordinator.requests import subscription
 from tests.node.handlers.control_plane import make
 from tests.node.transactions.parts import transaction_parts
+from tests.support.coordinator_node import new_cluster, node, topic_id
+from tests.support.group_requests import subscription
+from tests.support.request_contexts import context_of
 
 OFFSET_COMMIT, OFFSET_FETCH, OFFSET_DELETE = 8, 9, 47
 JOIN, HEARTBEAT, LEAVE, SYNC, DESCRIBE, LIST, DELETE = 11, 12, 13, 14, 15, 16, 42

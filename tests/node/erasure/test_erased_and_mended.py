@@ -9,14 +9,7 @@ from tidelog_core.metadata import records
 from tidelog_core.metadata.key_erasures import KeyErasure, ReplicaErasure
 from tidelog_node.erasure.rewriting_eraser import RewritingEraser
 
-from tests.node.upkeep.test_segment_mending import Mending, Tier, mending
-
-
-class CopylessTier(Tier):
-    """Has no records either."""
-
-    async def compacted_up_to(self, _: object) -> int | None:
-        return None
+from tests.node.upkeep.mending import CopylessTier, Mending, mending
 
 
 def eraser_of(one: Mending) -> RewritingEraser:

@@ -14,8 +14,8 @@ from tidelog_node.fetch_lists import FullList
 from tidelog_node.handlers.served_fetch import FullFetch
 from tidelog_node.wire.fetch import FetchRequest, parse_fetch
 
-from tests.node.contexts import a_session, context_of
 from tests.node.fetching.session_world import FetchWorld, Key
+from tests.support.request_contexts import a_session, context_of
 
 CORRELATION_ID = 7
 _ports = iter(range(10_000, 1 << 30))

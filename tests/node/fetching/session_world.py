@@ -42,9 +42,9 @@ from tidelog_node.replicas import ReplicaManager
 from tidelog_node.wire.fetch import FetchPartition, FetchRequest
 from tidelog_node.wire.fetch_answer import FetchResult
 
-from tests.node.contexts import context_of
 from tests.support.batches import batch_of
 from tests.support.memory_store import MemoryMetadataStore
+from tests.support.request_contexts import context_of
 
 NAME_VERSION, ID_VERSION = 12, 17
 LIMIT_BYTES = 1 << 24

@@ -10,10 +10,10 @@ import pytest
 from tidelog_core.errors import ErrorCode
 from tidelog_core.log.local_log import LocalLog
 
-from tests.node.contexts import context_of
 from tests.node.fetching.session_world import SessionClient, fetch_world, is_waiting
 from tests.node.fetching.test_session_fetches import settled_client
 from tests.support.batches import batch_of
+from tests.support.request_contexts import context_of
 
 SECONDS_MAX = 20.0
 WAIT_MS = 60_000

@@ -16,9 +16,9 @@ from tidelog_node.fetch_sessions import RACK_SIZE_BYTES_MAX
 from tidelog_node.replica import Replica
 from tidelog_node.wire.fetch import FetchPartition
 
-from tests.node.contexts import context_of
 from tests.node.fetching.session_world import FetchWorld, Key, SessionClient, fetch_world
 from tests.support.batches import batch_of
+from tests.support.request_contexts import context_of
 
 NOT_FOUND = ErrorCode.fetch_session_id_not_found
 WAIT_MS = 60_000

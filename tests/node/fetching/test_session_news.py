@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from tests.node.contexts import context_of
 from tests.node.fetching.session_world import (
     FetchWorld,
     Happenings,
@@ -17,6 +16,7 @@ from tests.node.fetching.session_world import (
     SessionClient,
     fetch_world,
 )
+from tests.support.request_contexts import context_of
 
 NAMES = ["one", "two", "three"]
 

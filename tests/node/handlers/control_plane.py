@@ -31,7 +31,7 @@ from tidelog_node.handlers.topics import TopicHandlers
 from tidelog_node.routes import Route
 from tidelog_node.wire.messages import build, read_request, write_response
 
-from tests.node.contexts import a_session, context_of
+from tests.support.request_contexts import a_session, context_of
 
 CLUSTER_ID = "AAAAAAAAAAAAAAAAAAAAAA"
 NOW_MS = 1_700_000_000_000

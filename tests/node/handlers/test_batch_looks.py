@@ -26,8 +26,8 @@ from tidelog_node.handlers.produce import ProduceHandler
 from tidelog_node.transactions.produce_gate import ProduceGate
 from tidelog_node.wire.produce import ProduceRequest
 
-from tests.node.contexts import context_of
 from tests.node.replication.led_node import PRODUCE_VERSION, TOPIC, LedNode, _answer, led_node
+from tests.support.request_contexts import context_of
 
 HEAVY_RECORDS = 5_000
 VERY_HEAVY_RECORDS = 100_000

@@ -11,8 +11,8 @@ from tidelog_core.metadata.records import put
 from tidelog_core.model import CONSUMER_OFFSETS_TOPIC, NO_LEADER
 from tidelog_node.leaders import Leaders
 
-from tests.node.contexts import a_session
 from tests.node.handlers.control_plane import Node, cluster
+from tests.support.request_contexts import a_session
 
 METADATA, DESCRIBE_CLUSTER, FIND_COORDINATOR, CREATE = 3, 60, 10, 19
 

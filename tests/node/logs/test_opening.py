@@ -25,8 +25,8 @@ from tidelog_node.registration import ensure_cluster
 from tidelog_node.replicas import ReplicaManager
 from tidelog_node.wire.fetch import FetchPartition, FetchRequest
 
-from tests.node.contexts import context_of
 from tests.support.batches import batch_of
+from tests.support.request_contexts import context_of
 
 TOPIC = "t"
 PARTITION_COUNT = 60

@@ -13,7 +13,7 @@ from tidelog_core.tier.contents import PAGE_ITEMS_MAX, READS_MAX
 from tidelog_node.logs import restore
 from tidelog_node.logs.directories import LogDirectories
 
-from tests.core.tier.test_contents import PARTITION, TOPIC_ID, SwappingStore, neighbours, put
+from tests.support.segment_items import PARTITION, TOPIC_ID, SwappingStore, neighbours, put_segments
 
 
 async def test_a_lost_log_is_not_begun_inside_a_tier_that_is_being_rewritten(
@@ -33,7 +33,7 @@ async def test_a_lost_log_is_not_begun_inside_a_tier_that_is_being_rewritten(
     held = restore._Held(TopicPartition("t", PARTITION), TOPIC_ID)
 
     store = SwappingStore(metas, swap_count=READS_MAX)
-    await put(store, metas)
+    await put_segments(store, metas)
     directories = LogDirectories(tmp_path)
     try:
         laid = await restore._lay_start(store, directories, held, partition)

@@ -14,13 +14,13 @@ from tidelog_core.metadata.store import COMMIT_WRITES_MAX, Check, Write
 from tidelog_core.model import CONSUMER_OFFSETS_TOPIC, NO_LEADER
 from tidelog_node.membership import election_loop
 
-from tests.node.coordinator.virtual_time import VirtualTimeLoop, run
 from tests.node.membership.virtual_cluster import (
     LEASE_S,
     Link,
     VirtualCluster,
     virtual_cluster,
 )
+from tests.support.virtual_time import VirtualTimeLoop, run
 
 OFFSETS = CONSUMER_OFFSETS_TOPIC
 

@@ -22,8 +22,8 @@ from tidelog_node.membership.run_mark import (
 )
 from tidelog_node.registration import BrokerIdTaken
 
-from tests.node.coordinator.virtual_time import VirtualTimeLoop, run
 from tests.node.membership.virtual_cluster import LEASE_S, virtual_cluster
+from tests.support.virtual_time import VirtualTimeLoop, run
 
 
 def test_a_node_serves_as_long_as_it_renews(tmp_path: Path) -> None:

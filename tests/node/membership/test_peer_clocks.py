@@ -10,8 +10,8 @@ from tidelog_core.clock import wall_clock_ms
 from tidelog_core.metadata.records import BrokerLease
 from tidelog_node.membership.peer_clocks import PeerClocks
 
-from tests.node.coordinator.virtual_time import run
 from tests.node.membership.virtual_cluster import LEASE_S, virtual_cluster
+from tests.support.virtual_time import run
 
 
 def lease(broker_id: int, version: int, wall_ms: int) -> BrokerLease:

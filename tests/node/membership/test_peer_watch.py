@@ -16,8 +16,8 @@ from tidelog_core.metadata.records import (
 from tidelog_core.metadata.store import ANY_VERSION, Write
 from tidelog_core.replication.lease_watch import WATCHERS_MIN, unhurried_interval_ms
 
-from tests.node.coordinator.virtual_time import run
 from tests.node.membership.virtual_cluster import LEASE_S, VirtualCluster, virtual_cluster
+from tests.support.virtual_time import run
 
 OTHERS = range(1, 301)
 MEMBER = 301

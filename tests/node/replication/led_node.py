@@ -35,8 +35,8 @@ from tidelog_node.upkeep.flushing import Flusher
 from tidelog_node.wire.fetch import FetchPartition, FetchRequest
 from tidelog_node.wire.produce import ProduceRequest
 
-from tests.node.contexts import context_of
 from tests.support.batches import batch_of
+from tests.support.request_contexts import context_of
 
 TOPIC = "t"
 FETCH_VERSION, PRODUCE_VERSION = 12, 9

@@ -17,8 +17,8 @@ from tidelog_core.metadata.records import Partition, partition_key, put
 from tidelog_core.wire_messages import build
 from tidelog_node.replica import Replica
 
-from tests.node.contexts import context_of
 from tests.node.replication.led_node import TOPIC, LedNode, led_node
+from tests.support.request_contexts import context_of
 
 LATEST, EARLIEST = -1, -2
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1

@@ -18,7 +18,6 @@ from tidelog_node.replica import Replica
 from tidelog_node.replicas import ReplicaManager
 from tidelog_node.wire.fetch import parse_fetch
 
-from tests.node.contexts import context_of
 from tests.node.fetching.session_world import reply_bytes
 from tests.node.replication.led_node import TOPIC, LedNode, led_node
 from tests.node.replication.scripted_leader import listening_as_broker_2
@@ -31,6 +30,7 @@ from tests.node.replication.test_following_exchanged_logs import (
 from tests.node.replication.test_following_sessions import run
 from tests.node.replication.test_leader_answers import fetchers_of
 from tests.support.batches import batch_of
+from tests.support.request_contexts import context_of
 from tests.support.waiting import eventually_async
 
 FOLLOWER_ID, LEADER_ID = 1, 2

@@ -18,9 +18,8 @@ from tidelog_core.metadata.store import ALL_KEYS, Item, KeyRange
 from tidelog_core.tier.contents import OVERLAPPING_COUNT_MAX, READS_MAX
 from tidelog_node.tier.known_segments import KnownSegments
 
-from tests.core.tier.test_contents import PARTITION, TOPIC_ID, neighbours, put
-from tests.core.tier.test_keys import meta
 from tests.support.memory_store import MemoryMetadataStore
+from tests.support.segment_items import PARTITION, TOPIC_ID, neighbours, put_segments, segment_meta
 
 SWAP_COUNT = 20
 
@@ -78,7 +77,7 @@ class Swaps:
     async def swap(self) -> SegmentMeta:
         old = self.metas[2 * self.count : 2 * self.count + 2]
         self.count += 1
-        new = meta(old[0].base_offset, old[1].end_offset)
+        new = segment_meta(old[0].base_offset, old[1].end_offset)
         gone = [
             dataclasses.replace(one, state=SegmentState.DELETE_STARTED, version=1) for one in old
         ]
@@ -98,7 +97,7 @@ def known_in(store: MemoryMetadataStore) -> tuple[KnownSegments, list[SegmentMet
 
 async def test_segments_are_served_while_swaps_go_on() -> None:
     store, metas = HeldStore(), neighbours(2 * SWAP_COUNT)
-    await put(store, metas)
+    await put_segments(store, metas)
     known, replaced = known_in(store)
     swaps, served = Swaps(store, metas), 0
     await known.segments()
@@ -122,7 +121,7 @@ async def test_segments_are_served_while_swaps_go_on() -> None:
 
 async def test_a_caller_waits_for_one_reading_and_not_for_the_swaps_to_end() -> None:
     store, metas = HeldStore(), neighbours(2 * SWAP_COUNT)
-    await put(store, metas)
+    await put_segments(store, metas)
     known, _ = known_in(store)
     swaps = Swaps(store, metas)
     await known.segments()
@@ -142,7 +141,7 @@ async def test_a_caller_waits_for_one_reading_and_not_for_the_swaps_to_end() -> 
 
 async def test_changes_during_a_reading_are_in_what_it_read() -> None:
     store, metas = HeldStore(), neighbours(4)
-    await put(store, metas)
+    await put_segments(store, metas)
     known, _ = known_in(store)
     await known.segments()
     store.may_end.clear()
@@ -150,7 +149,7 @@ async def test_changes_during_a_reading_are_in_what_it_read() -> None:
     waiting = asyncio.create_task(known.caught_up())
     while store.reading_count < 2:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
-    copied = meta(40, 50)
+    copied = segment_meta(40, 50)
     known.add(copied)
     known.remove(metas[0])
     assert copied in await known.segments()
@@ -165,7 +164,7 @@ async def test_changes_during_a_reading_are_in_what_it_read() -> None:
 
 async def test_a_reader_that_gives_up_leaves_the_reading_to_the_next() -> None:
     store = HeldStore()
-    await put(store, neighbours(4))
+    await put_segments(store, neighbours(4))
     known, _ = known_in(store)
     store.may_end.clear()
     first, second = (asyncio.create_task(known.segments()) for _ in range(2))
@@ -178,7 +177,9 @@ async def test_a_reader_that_gives_up_leaves_the_reading_to_the_next() -> None:
 
 async def test_what_was_just_read_is_handed_out_once_without_reading_it_again() -> None:
     store = HeldStore()
-    await put(store, [*neighbours(4), meta(40, 50, state=SegmentState.DELETE_STARTED)])
+    await put_segments(
+        store, [*neighbours(4), segment_meta(40, 50, state=SegmentState.DELETE_STARTED)]
+    )
     known, _ = known_in(store)
     await known.segments()
     assert len((await known.contents()).unfinished) == 1
@@ -195,17 +196,17 @@ async def test_what_was_just_read_is_handed_out_once_without_reading_it_again() 
 
 async def test_offsets_in_a_gap_have_all_segments_read_once() -> None:
     store, metas = HeldStore(), neighbours(9)
-    await put(store, metas[:3] + metas[6:])
+    await put_segments(store, metas[:3] + metas[6:])
     known, _ = known_in(store)
     await known.segments()
     for offset in (30, 45, 59, 30, 45):
         assert (await known.search(offset, tiered_end=0)).locate(offset) is None
     assert store.reading_count == 2
     # What closes the gap is found without.
-    await put(store, metas[3:6])
+    await put_segments(store, metas[3:6])
     assert (await known.search(45, tiered_end=0)).locate(45) is not None
     assert (await known.search(30, tiered_end=0)).locate(30) is not None
-    await put(store, [meta(90, 100)])
+    await put_segments(store, [segment_meta(90, 100)])
     assert (await known.search(95, tiered_end=0)).locate(95) is not None
     assert store.reading_count == 2
 
@@ -216,11 +217,11 @@ async def test_a_segment_that_begins_far_below_is_found_once_the_local_log_is_ev
     """Another leader's long segment, copied after all were read in vain for an offset in a gap."""
     store, short = HeldStore(), neighbours(3 * OVERLAPPING_COUNT_MAX)
     end = short[-1].end_offset
-    await put(store, [*short, meta(end + 100, end + 110)])
+    await put_segments(store, [*short, segment_meta(end + 100, end + 110)])
     known, _ = known_in(store)
     assert (await known.search(end + 50, tiered_end=end)).locate(end + 50) is None
-    long = meta(5, end + 100)
-    await put(store, [long])
+    long = segment_meta(5, end + 100)
+    await put_segments(store, [long])
     assert (await known.search(end + 50, tiered_end=end + 100)).locate(end + 50) == long
     # Nothing has moved since: what is not here is nowhere.
     count = store.reading_count
@@ -232,7 +233,7 @@ async def test_a_segment_that_begins_far_below_is_found_once_the_local_log_is_ev
 async def test_nobody_decides_by_a_reading_that_swaps_have_met() -> None:
     metas = neighbours(9)
     store = HidingStore()
-    await put(store, metas)
+    await put_segments(store, metas)
     store.swap_count = 3 * READS_MAX
     known, _ = known_in(store)
     assert (await known.segments()).locate(15) is None  # Readers have nothing better.
@@ -249,7 +250,7 @@ async def test_nobody_decides_by_a_reading_that_swaps_have_met() -> None:
 async def test_an_offset_in_what_may_be_a_gap_of_the_reading_is_not_called_missing() -> None:
     metas = neighbours(9)
     store = HidingStore()
-    await put(store, metas)
+    await put_segments(store, metas)
     store.swap_count = 2 * READS_MAX
     known, _ = known_in(store)
     await known.segments()
@@ -261,14 +262,14 @@ async def test_an_offset_in_what_may_be_a_gap_of_the_reading_is_not_called_missi
 async def test_decisions_go_on_by_the_last_whole_reading_while_swaps_meet_all_later_ones() -> None:
     metas = neighbours(9)
     store = HidingStore()
-    await put(store, metas)
+    await put_segments(store, metas)
     known, _ = known_in(store)
     await known.whole()
     store.swap_count = 2 * READS_MAX
     known.invalidate()
     assert (await known.caught_up()).locate(15) is None
     assert not known.is_settled
-    known.add(meta(90, 100))
+    known.add(segment_meta(90, 100))
     known.remove(metas[0])
     assert [m.base_offset for m in await known.whole()] == list(range(10, 100, 10))
     assert (await known.contents()).finished is await known.whole()
@@ -286,7 +287,7 @@ async def test_a_reading_that_swaps_have_met_is_whole_if_it_lacks_nothing_that_w
 ) -> None:
     metas = neighbours(9)
     store = HidingStore(hidden)
-    await put(store, metas)
+    await put_segments(store, metas)
     known, _ = known_in(store)
     before = await known.whole()
     store.swap_count = READS_MAX
@@ -299,7 +300,7 @@ async def test_a_reading_that_swaps_have_met_is_whole_if_it_lacks_nothing_that_w
 
 async def test_a_reading_that_swaps_have_met_is_not_whole_where_nothing_was_known() -> None:
     store = HidingStore(hidden=())
-    await put(store, neighbours(9))
+    await put_segments(store, neighbours(9))
     store.swap_count = 2 * READS_MAX
     known, _ = known_in(store)
     with pytest.raises(TierRewritten):
@@ -308,14 +309,14 @@ async def test_a_reading_that_swaps_have_met_is_not_whole_where_nothing_was_know
 
 async def test_a_reading_that_began_before_it_was_distrusted_is_not_decided_by() -> None:
     store, metas = HeldStore(), neighbours(4)
-    await put(store, metas)
+    await put_segments(store, metas)
     known, _ = known_in(store)
     store.may_end.clear()
     reading = asyncio.create_task(known.segments())
     while store.reading_count < 1:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
     known.distrust()
-    await put(store, [meta(40, 50)])
+    await put_segments(store, [segment_meta(40, 50)])
     store.may_end.set()
     assert len(await reading) == 4
     assert (await known.whole()).end_offset == 50

@@ -26,7 +26,7 @@ from tidelog_node.tier.protocol import (
 )
 from tidelog_node.tier.store_calls import call_store
 
-from tests.core.objects.test_folder import TestFolderObjectStore as FolderContract
+from tests.contracts.folder_objects import FolderObjectsContract
 
 
 class DirectClient(TierClient):
@@ -56,7 +56,7 @@ class DirectClient(TierClient):
         await self._objects.close()
 
 
-class TestTierClient(FolderContract):
+class TestTierClient(FolderObjectsContract):
     @pytest.fixture(autouse=True)
     def _small_pages(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Have a few objects make several pages."""

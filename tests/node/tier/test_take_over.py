@@ -26,7 +26,7 @@ from tidelog_core.tier.contents import READS_MAX
 from tidelog_node.replica import Replica
 from tidelog_node.tier.led_partition import LedPartition
 
-from tests.core.tier.test_keys import meta
+from tests.support.segment_items import segment_meta
 from tests.support.tier_node import TierNode, running_node
 from tests.support.tier_segments import BASE_TIMESTAMP_MS
 from tests.support.waiting import eventually_async
@@ -83,7 +83,9 @@ async def leading(
         node.produce(replica, 15)
         node.clock.now_ms = OLD_MS + RETENTION_MS + 1_000
         metas = [
-            meta(base, end, topic_id=replica.topic_id, partition=0, max_timestamp_ms=newest_ms)
+            segment_meta(
+                base, end, topic_id=replica.topic_id, partition=0, max_timestamp_ms=newest_ms
+            )
             for base, end, newest_ms in segments
         ]
         await node.store.commit([records.put(one, is_logged=False) for one in metas])

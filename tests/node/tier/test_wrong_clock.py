@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from tests.node.clocked_node import DAY_NS, ClockedNode
+from tests.node.clocked_node import DAY_SECONDS, ClockedNode
 from tests.support.waiting import eventually
 
 CONFIG = {
@@ -62,12 +62,12 @@ def test_records_outlive_a_clock_that_is_eight_days_ahead_for_a_while(tmp_path: 
     with clocked_nodes(tmp_path, 1) as (node,):
         fill(node.process.address)
         eventually(lambda: index_count(tmp_path) >= 3, "segments are tiered")
-        node.jump(8 * DAY_NS)
+        node.clock.set_off(8 * DAY_SECONDS)
         eventually(lambda: WARNING in node.process.log, "the jump is noticed")
         before = index_count(tmp_path)
         time.sleep(0.3)  # six rounds of retention
         assert low_watermark(node.process.address) == 0
-        node.jump(0)
+        node.clock.set_off(0)
         eventually(lambda: "clock agrees again" in node.process.log, "the clock is trusted again")
         assert low_watermark(node.process.address) == 0
         assert index_count(tmp_path) >= before
@@ -81,7 +81,7 @@ def test_records_outlive_a_node_that_starts_with_a_wrong_clock(tmp_path: Path) -
         fill(address)
         eventually(lambda: index_count(tmp_path) >= 3, "segments are tiered")
         assert first.process.stop() == 0
-        first.jump(8 * DAY_NS)
+        first.clock.set_off(8 * DAY_SECONDS)
         first.process.start()
         eventually(lambda: WARNING in first.process.log, "the wrong clock is noticed")
         time.sleep(1)

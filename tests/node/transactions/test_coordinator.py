@@ -20,8 +20,8 @@ from tidelog_core.metadata.store import Write
 from tidelog_core.metadata.transactions import TransactionState
 from tidelog_node.transactions.coordinator import TransactionCoordinator
 
-from tests.node.coordinator.virtual_time import run
 from tests.node.transactions.world import PARTITIONS, TXN, Client, Strike, a_world
+from tests.support.virtual_time import run
 
 DAY_SECONDS = 86_400
 TIMEOUT_SECONDS = 10  # of the client's transactions

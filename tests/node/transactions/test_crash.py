@@ -10,7 +10,6 @@ from tempfile import TemporaryDirectory
 import pytest
 from kio.schema.errors import ErrorCode
 
-from tests.node.coordinator.virtual_time import run
 from tests.node.transactions.world import (
     PARTITIONS,
     Client,
@@ -19,6 +18,7 @@ from tests.node.transactions.world import (
     TransactionWorld,
     a_world,
 )
+from tests.support.virtual_time import run
 
 MEMORY_DIR = Path("/dev/shm")
 VERSIONS = pytest.mark.parametrize("version", [0, 2], ids=["before KIP-890", "with KIP-890"])

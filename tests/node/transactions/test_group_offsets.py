@@ -20,9 +20,9 @@ from tidelog_core.model import (
 )
 from tidelog_node.transactions.group_offsets import TransactionalOffsets
 
-from tests.node.coordinator.cluster import topic_id
-from tests.node.coordinator.virtual_time import run
 from tests.node.transactions.world import GROUP, TXN, Client, Strike, TransactionWorld, a_world
+from tests.support.coordinator_node import topic_id
+from tests.support.virtual_time import run
 
 
 class HeldVerifier:

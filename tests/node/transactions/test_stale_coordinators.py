@@ -20,8 +20,6 @@ from tidelog_core.metadata.groups import CommittedOffset
 from tidelog_core.metadata.store import Write
 from tidelog_core.model import TopicPartition
 
-from tests.node.coordinator.cluster import create_topic, topic_id
-from tests.node.coordinator.virtual_time import run
 from tests.node.transactions.world import (
     GROUP,
     PARTITIONS,
@@ -32,6 +30,8 @@ from tests.node.transactions.world import (
     TransactionWorld,
     a_world,
 )
+from tests.support.coordinator_node import create_topic, topic_id
+from tests.support.virtual_time import run
 
 TRANSACTIONS = 25
 MOVES_PART = 0.15  # of the requests come after another move

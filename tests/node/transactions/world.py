@@ -55,7 +55,7 @@ from tidelog_node.transactions.peers import Peers
 from tidelog_node.transactions.producer_ids import ProducerIds
 from tidelog_node.transactions.verifier import TransactionVerifier
 
-from tests.node.coordinator.cluster import create_topic, delete_topic, topic_id
+from tests.support.coordinator_node import create_topic, delete_topic, topic_id
 from tests.support.memory_store import MemoryMetadataStore
 
 T = TypeVar("T")

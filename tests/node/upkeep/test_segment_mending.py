@@ -4,98 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 from tidelog_core.errors import StorageError
-from tidelog_core.metadata.records import Partition
-from tidelog_node.dialing.dialer import Dialer
-from tidelog_node.node_health import NodeHealth
-from tidelog_node.replica import Replica
 from tidelog_node.upkeep import segment_mending
-from tidelog_node.upkeep.segment_mending import SegmentMender
 
-from tests.node.replication.led_node import LedNode, led_node
-from tests.node.replication.scripted_leader import OF_A_LATER_KAFKA, ScriptedLeader, scripted_leader
-from tests.support.batches import batch_of
+from tests.node.replication.scripted_leader import OF_A_LATER_KAFKA
+from tests.node.upkeep.mending import mending
 
 CORRUPT_MESSAGE, OFFSET_OUT_OF_RANGE = 2, 1
-BATCH_COUNT = 4
 LEADER_EPOCH_POSITION = 15  # its lowest byte
-
-
-class Tier:
-    """Copies nothing."""
-
-    @asynccontextmanager
-    async def holding_copies(self, _: Replica) -> AsyncIterator[None]:
-        yield
-
-
-class Mending:
-    """A node whose log has three sealed segments, and a leader of it. Made by ``mending``."""
-
-    def __init__(self, node: LedNode, leader: ScriptedLeader, replica: Replica) -> None:
-        self.node, self.leader, self.replica = node, leader, replica
-        self.health = NodeHealth()
-        self.offered: list[tuple[int, ...]] = []  # the members that it would hand over to
-        self.trouble: Exception | None = None  # what handing over raises
-        self.mender = SegmentMender(
-            replicas=node.replicas,
-            view=node.view,
-            dialer=Dialer(1),
-            broker_id=1,
-            tier=Tier(),
-            directories=node.directories,
-            hand_over=self._hand_over,
-            busy=set(),
-            health=self.health,
-            executor=node.executor,
-        )
-        self.paths = [sealed.path for sealed in replica.log.sealed_segments()]
-        self.whole = [path.read_bytes() for path in self.paths]
-
-    def _hand_over(self, partition: Partition) -> bool:
-        if self.trouble is not None:
-            raise self.trouble
-        self.offered.append(tuple(member for member in partition.isr if member != 1))
-        return bool(self.offered[-1])
-
-    async def follow(self, *, isr: tuple[int, ...] = (1, 2, 3)) -> None:
-        """Have the scripted leader lead."""
-        epoch = self.replica.leader_epoch + 1
-        await self.node.change_partition(leader=2, leader_epoch=epoch, isr=isr)
-
-    async def lead(self, *, isr: tuple[int, ...] = (1, 2, 3)) -> None:
-        epoch = self.replica.leader_epoch + 1
-        await self.node.change_partition(leader=1, leader_epoch=epoch, isr=isr)
-
-    def damage(self, index: int) -> None:
-        """Flip a byte in one of the sealed segments."""
-        content = bytearray(self.whole[index])
-        content[-1] ^= 1
-        self.paths[index].write_bytes(content)
-
-    async def look(self, index: int, *, times: int = 1) -> None:
-        self.mender.suspect(self.replica.partition, int(self.paths[index].stem))
-        for _ in range(times):
-            await self.mender.look()
-
-
-@asynccontextmanager
-async def mending(folder: Path) -> AsyncIterator[Mending]:
-    async with led_node(folder) as node, scripted_leader(node) as leader:
-        replica = await node.create_topic()
-        for _ in range(BATCH_COUNT):
-            replica.append(bytearray(batch_of(b"one")))
-            replica.append(bytearray(batch_of(b"two")))
-            replica.log.roll()
-        log, leader.topic_id = replica.log, replica.topic_id.bytes
-        log.flush()
-        log.advance_high_watermark(log.log_end_offset)
-        yield Mending(node, leader, replica)
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ from kio.schema.errors import ErrorCode
 from tidelog_node.groups.classic.classic_group import ClassicGroup, Phase
 from tidelog_node.groups.classic_messages import GroupLimits, MemberIdentity
 
-from tests.node.coordinator.requests import Driver, join, subscription, sync
+from tests.support.group_requests import Driver, join, subscription, sync
 
 
 def test_a_client_without_member_id_gets_one_and_must_come_back_with_it() -> None:

@@ -26,9 +26,9 @@ from tidelog_node.groups.migration.consumer_protocol import decode_assignment
 from tidelog_node.groups.migration.conversion import as_classic_group, with_ids
 from tidelog_node.groups.step import Downgrade, Step
 
-from tests.node.coordinator.cluster import topic_id
 from tests.node.coordinator.lines import lines_of
-from tests.node.coordinator.requests import join, subscription_with_owned, sync
+from tests.support.coordinator_node import topic_id
+from tests.support.group_requests import join, subscription_with_owned, sync
 
 SETTINGS = ConsumerGroupSettings(
     assignment_interval_ms=1000,

@@ -21,18 +21,19 @@ from tidelog_node.groups.consumer.pattern_matches import CHANGES_KEPT_MIN, Patte
 from tidelog_node.groups.heartbeat_answer import HeartbeatAnswer
 from tidelog_node.groups.migration.consumer_protocol import encode_assignment
 
-from tests.node.coordinator.cluster import (
+from tests.support.consumer_members import beat, consumer_group_of, enter
+from tests.support.coordinator_node import (
     delete_topic,
     lead_offsets,
     new_cluster,
     node,
+    play,
     topic_id,
 )
-from tests.node.coordinator.requests import join, subscription, sync
-from tests.node.coordinator.test_consumer_coordinator import beat, enter, found, play
-from tests.node.coordinator.test_many_topics import create_topics
-from tests.node.coordinator.virtual_time import VirtualTimeLoop
+from tests.support.group_commits import create_topics
+from tests.support.group_requests import join, subscription, sync
 from tests.support.memory_store import MemoryMetadataStore
+from tests.support.virtual_time import VirtualTimeLoop
 
 # RE2 gives up its cache of states for it: a random name takes up to a millisecond.
 HOSTILE = "(?:.*a.{100}){3}|" * 2 + "z"
@@ -171,7 +172,9 @@ class TestWhileAHeartbeatWaits:
                 assert loop.time() - began > SESSION_S
                 assert (answer.error, answer.member_epoch) == (ErrorCode.none, 3)
                 await asyncio.sleep(1)  # who was silent all the time is removed after that
-                assert {member.member_id for member in (await found(broker)).roster} == {"m"}
+                assert {
+                    member.member_id for member in (await consumer_group_of(broker)).roster
+                } == {"m"}
 
         run_slowly(main())
 
@@ -254,7 +257,7 @@ class TestWhileAHeartbeatWaits:
                 with slow():
                     answer = await enter(broker, "m", (), subscribed_pattern="plain-[1-3]")
                 assert answer.error is ErrorCode.none
-                members = {member.member_id for member in (await found(broker)).roster}
+                members = {member.member_id for member in (await consumer_group_of(broker)).roster}
                 assert members == {"old", "m"}
 
         run_slowly(main())
@@ -337,7 +340,7 @@ def test_patterns_of_refused_heartbeats_are_not_kept() -> None:
             for number in range(20):
                 answer = await beat(broker, "stranger", 5, subscribed_pattern=f"{number}(x)")
                 assert answer.error is ErrorCode.unknown_member_id
-            group = await found(broker)
+            group = await consumer_group_of(broker)
             assert len(group._matches) <= 1
 
     play(scenario)

@@ -20,8 +20,8 @@ from tidelog_node.groups.migration.consumer_protocol import (
 )
 from tidelog_node.groups.migration.conversion import downgraded, upgraded
 
-from tests.node.coordinator.cluster import topic_id
-from tests.node.coordinator.requests import (
+from tests.support.coordinator_node import topic_id
+from tests.support.group_requests import (
     Driver,
     join,
     subscription,

@@ -12,7 +12,8 @@ import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 from kio.schema.errors import ErrorCode
 
-from tests.node.groups.share.member import (
+from tests.support.replicated_cluster import ReplicatedCluster, replicated_cluster, stopped
+from tests.support.share_member import (
     ACCEPT,
     RELEASE,
     ShareMember,
@@ -21,7 +22,6 @@ from tests.node.groups.share.member import (
     partition_of,
     values,
 )
-from tests.support.replicated_cluster import ReplicatedCluster, replicated_cluster, stopped
 from tests.support.waiting import eventually
 
 TOPIC, GROUP = "t", "g"

@@ -17,8 +17,8 @@ from confluent_kafka.admin import (
 )
 from kio.schema.errors import ErrorCode
 
-from tests.node.groups.share.member import ACCEPT, ShareMember, acquired, make_group, values
 from tests.support.node_process import NodeProcess
+from tests.support.share_member import ACCEPT, ShareMember, acquired, make_group, values
 
 GROUP, TOPIC = "g", "t"
 RECORD_COUNT = 600

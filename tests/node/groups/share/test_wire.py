@@ -19,7 +19,10 @@ from confluent_kafka.admin import (
 from kio.index import load_request_schema
 from kio.schema.errors import ErrorCode
 
-from tests.node.groups.share.member import (
+from tests.support.batches import batch_of
+from tests.support.kafka_messages import entity
+from tests.support.node_process import NodeProcess
+from tests.support.share_member import (
     ACCEPT,
     GAP,
     REJECT,
@@ -31,9 +34,6 @@ from tests.node.groups.share.member import (
     partition_of,
     values,
 )
-from tests.support.batches import batch_of
-from tests.support.kafka_messages import entity
-from tests.support.node_process import NodeProcess
 from tests.support.wire_client import WireClient
 
 LOCK_MS = 1000

@@ -11,7 +11,7 @@ from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from kafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 
-from tests.clients.drivers.lines import Message, from_line, to_line
+from tests.support.drivers.lines import Message, from_line, to_line
 
 ASSIGNORS = {
     "range": RangePartitionAssignor,

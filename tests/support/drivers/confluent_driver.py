@@ -9,7 +9,7 @@ import threading
 
 from confluent_kafka import AcknowledgeType, Consumer, KafkaError, Producer, ShareConsumer
 
-from tests.clients.drivers.lines import Message, from_line, to_line
+from tests.support.drivers.lines import Message, from_line, to_line
 
 ASSIGNORS = {
     "range": "range",

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.clients.drivers.lines import Message, from_line, to_line
+from tests.support.drivers.lines import Message, from_line, to_line
 
 ROOT = Path(__file__).resolve().parents[3]
 PRODUCE_SECONDS_MAX = 90.0
@@ -209,4 +209,4 @@ def wait_until(
 
 def python_driver(module: str) -> tuple[str, ...]:
     """Return the command of a driver that is one of our Python modules."""
-    return (sys.executable, "-m", f"tests.clients.drivers.{module}")
+    return (sys.executable, "-m", f"tests.support.drivers.{module}")

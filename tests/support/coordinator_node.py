@@ -22,7 +22,9 @@ from tidelog_node.groups.assignment.target_computation import TargetComputation
 from tidelog_node.groups.classic_messages import JoinAnswer, JoinRequest, SyncAnswer
 from tidelog_node.groups.consumer.heartbeat import ASSIGNED_AT_ONCE_MEMBERS_MAX
 
-from tests.node.coordinator.requests import join, sync
+from tests.support.group_requests import join, sync
+from tests.support.memory_store import MemoryMetadataStore
+from tests.support.virtual_time import run
 
 _NAMESPACE = UUID(int=7)
 
@@ -204,3 +206,15 @@ async def new_cluster(store: MetadataStore) -> None:
     await create_topic(store, CONSUMER_OFFSETS_TOPIC, 4)
     await create_topic(store, "t")
     await create_topic(store, "u")
+
+
+def play(scenario: Callable[[MemoryMetadataStore], Awaitable[None]]) -> None:
+    """Run the scenario in virtual time on a new cluster, whose store has counted no commit yet."""
+
+    async def main() -> None:
+        store = MemoryMetadataStore()
+        await new_cluster(store)
+        store.commits.clear()
+        await scenario(store)
+
+    run(main())

@@ -10,7 +10,7 @@ from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from aiokafka.coordinator.assignors.roundrobin import RoundRobinPartitionAssignor
 from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 
-from tests.clients.drivers.lines import Message, from_line, to_line
+from tests.support.drivers.lines import Message, from_line, to_line
 
 ASSIGNORS = {
     "range": RangePartitionAssignor,
