@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from itertools import islice
 from typing import Any, TypeVar
@@ -27,6 +28,7 @@ from tidelog_core.errors import (
     TidelogError,
     VersionConflict,
 )
+from tidelog_core.metadata.consumer_groups import ConsumerMember
 from tidelog_core.metadata.groups import CommittedOffset, GroupRecord
 from tidelog_core.metadata.store import ABSENT, Check, Write
 
@@ -52,6 +54,7 @@ from tidelog_node.groups.consumer.consumer_group import ConsumerGroup
 from tidelog_node.groups.consumer.heartbeat import ConsumerGroupSettings, ConsumerHeartbeat
 from tidelog_node.groups.consumer.pattern_matches import PatternMatches
 from tidelog_node.groups.heartbeat_answer import JOIN_EPOCH, HeartbeatAnswer, Refused
+from tidelog_node.groups.migration import classic_members
 from tidelog_node.groups.migration.conversion import as_classic_group
 from tidelog_node.groups.migration.upgrading import as_consumer_group
 from tidelog_node.groups.share.heartbeat import ShareHeartbeat
@@ -95,7 +98,9 @@ class LoadedGroup:
         self._storing: asyncio.Task[Any] | None = None
         self._collected: Step | None = None  # is to be stored, and nothing is written yet
         self._computing: set[asyncio.Task[None]] = set()
-        self._matching_count = 0  # requests that wait for patterns, or are decided on after that
+        # Requests that wait for patterns, or are decided on after that, by the member that sent
+        # them; "": one that is none of the group's.
+        self._matching: Counter[str] = Counter()
         self._to_be_idle = Turns(lambda: self._storing is None)
         self._to_decide = Turns(lambda: self._storing is None or self._collected is not None)
         self._fault = ErrorCode.none  # why it was unloaded
@@ -103,7 +108,7 @@ class LoadedGroup:
     @property
     def is_vacant(self) -> bool:
         """Whether nothing would be lost by forgetting the group: it was never stored."""
-        return self._is_none_yet and not self._matching_count
+        return self._is_none_yet and not self._matching
 
     @property
     def _is_none_yet(self) -> bool:
@@ -134,7 +139,8 @@ class LoadedGroup:
     async def join(self, request: JoinRequest, limits: GroupLimits) -> JoinAnswer:
         """Return the answer, when the rebalance allows."""
         with self._waiting.join(request.number) as answer:
-            async with self._matched() as matches:
+            caller = self._caller(lambda group: classic_members.joining_member(group, request))
+            async with self._matched(caller=caller) as matches:
                 await self.ready()
                 self._take_matches(matches)
                 self._take(self._join(request, limits))
@@ -143,7 +149,8 @@ class LoadedGroup:
     async def sync(self, request: SyncRequest) -> SyncAnswer:
         """Return the answer, when the leader's assignment is stored."""
         with self._waiting.sync(request.number) as answer:
-            async with self._matched() as matches:
+            caller = self._caller(lambda group: classic_members.syncing_member(group, request))
+            async with self._matched(caller=caller) as matches:
                 await self.ready()
                 self._take_matches(matches)
                 self._take(any_group.sync(self.group, request, now_ms=self._now_ms()))
@@ -177,13 +184,24 @@ class LoadedGroup:
 
     async def consumer_heartbeat(self, request: ConsumerHeartbeat) -> HeartbeatAnswer:
         """Return what the member is to have, once whatever the heartbeat changed is stored."""
+        await self._claim()
+        caller: ConsumerMember | None = None
+        if isinstance(self.group, ConsumerGroup) and not request.is_leaving:
+            # Who would be refused anyway has no pattern matched, and keeps no member alive.
+            try:
+                caller = consumer_members.caller(self.group, request, self._settings())
+            except Refused as refusal:
+                refused = HeartbeatAnswer(error=refusal.error, message=refusal.message)
+                return await self._heard(lambda _: (refused, Step()))
         return await self._heard(
             lambda matches: self._consumer_heartbeat(request, matches),
-            pattern=request.subscribed_pattern,
+            pattern=None if request.is_leaving else request.subscribed_pattern,
+            caller=caller,
         )
 
     async def share_heartbeat(self, request: ShareHeartbeat) -> HeartbeatAnswer:
         """Return the same to a member of a share group."""
+        await self._claim()
         return await self._heard(lambda _: self._share_heartbeat(request))
 
     async def match_patterns(self) -> None:
@@ -195,12 +213,17 @@ class LoadedGroup:
             self._take_matches(matches)
 
     def expire(self) -> None:
-        """Let time pass. Does nothing while the group is busy: that ends in a change."""
-        is_busy = self._storing is not None or self._matching_count
-        if not is_busy and not self.is_unloaded:
+        """Let time pass. Does nothing while the group is being stored: that ends in a change.
+
+        Members are spared while a request of their own waits for patterns; those of others hold
+        nobody in the group.
+        """
+        if self._storing is None and not self.is_unloaded:
             group, now_ms = self.group, self._now_ms()
             if isinstance(group, ConsumerGroup):
-                self._take(group.expire(now_ms, self._settings()))
+                self._take(group.expire(now_ms, self._settings(), self._matching))
+            elif isinstance(group, ClassicGroup):
+                self._take(group.expire(now_ms, self._matching))
             else:
                 self._take(group.expire(now_ms))
 
@@ -365,14 +388,14 @@ class LoadedGroup:
         decide: Callable[[Mapping[str, PatternMatches]], tuple[HeartbeatAnswer, Step]],
         *,
         pattern: str | None = None,
+        caller: ConsumerMember | None = None,
     ) -> HeartbeatAnswer:
         """Return what the heartbeat is answered, once whatever it changed is stored.
 
         Changes of heartbeats that come while the group is being written share the next
         write: a rebalance of many members takes as many writes as there is time for.
         """
-        await self._claim()
-        async with self._matched(pattern) as matches:
+        async with self._matched(pattern, caller) as matches:
             await self._may_decide()
             answer, step = decide(matches)
             self._take(step)
@@ -402,14 +425,25 @@ class LoadedGroup:
             if self.group is group:
                 self._take(group.computed(computation, targets, now_ms=self._now_ms()))
 
+    def _caller(
+        self, find: Callable[[ConsumerGroup], ConsumerMember | None]
+    ) -> ConsumerMember | None:
+        """Return the member of a consumer group whose request came, where there is one."""
+        if not isinstance(self.group, ConsumerGroup):
+            return None
+        try:
+            return find(self.group)
+        except Refused:  # It is answered when it is decided on.
+            return None
+
     @contextlib.asynccontextmanager
     async def _matched(
-        self, pattern: str | None = None
+        self, pattern: str | None = None, caller: ConsumerMember | None = None
     ) -> AsyncIterator[Mapping[str, PatternMatches]]:
         """Match this pattern, and those of the group that it has to look up.
 
-        Until the end of the context nobody is removed: the session of a member must not end
-        because its request waits here.
+        Until the end of the context the caller is not removed: the session of a member must not
+        end because its request waits here.
         """
         patterns = {pattern} if pattern else set()
         if isinstance(self.group, ConsumerGroup):
@@ -417,11 +451,14 @@ class LoadedGroup:
         if not patterns:
             yield {}
             return
-        self._matching_count += 1
+        member_id = "" if caller is None else caller.member_id
+        self._matching[member_id] += 1
         try:
             yield await self._environment.match(patterns)
         finally:
-            self._matching_count -= 1
+            self._matching[member_id] -= 1
+            if not self._matching[member_id]:
+                del self._matching[member_id]
             self._on_change(self)
 
     def _take_matches(self, matches: Mapping[str, PatternMatches]) -> None:

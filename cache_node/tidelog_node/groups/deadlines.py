@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Container
 from enum import Enum
+
+SPARED_MS = 1_000  # how soon the deadline of a spared member is looked at again
 
 
 class Wait(Enum):
@@ -50,8 +53,11 @@ class MemberDeadlines:
         """The member is gone."""
         self._by_member.pop(member_id, None)
 
-    def overdue(self, now_ms: int) -> list[str]:
-        """Return the members whose time is up for anything; nobody is returned for it again."""
+    def overdue(self, now_ms: int, spared: Container[str] = ()) -> list[str]:
+        """Return the members whose time is up for anything; nobody is returned for it again.
+
+        Members in ``spared`` are not returned; their deadlines are looked at again later.
+        """
         found: dict[str, None] = {}
         while self._heap and self._heap[0][0] <= now_ms:
             at_ms, member_id, what = heapq.heappop(self._heap)
@@ -61,7 +67,9 @@ class MemberDeadlines:
             deadline_ms = self._by_member.get(member_id, {}).get(Wait(what))
             if deadline_ms is None:
                 continue
-            if deadline_ms <= now_ms:
+            if member_id in spared:
+                self._queue(member_id, what, max(deadline_ms, now_ms + SPARED_MS))
+            elif deadline_ms <= now_ms:
                 found[member_id] = None
             else:
                 self._queue(member_id, what, deadline_ms)

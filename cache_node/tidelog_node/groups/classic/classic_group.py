@@ -22,7 +22,7 @@ coordinator that takes over never gives out the same generation twice.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from enum import Enum
 
 from kio.schema.errors import ErrorCode
@@ -126,10 +126,10 @@ class ClassicGroup:
             self.rebalance_or_complete_join()
         return errors, step
 
-    def expire(self, now_ms: int) -> Step:
-        """Time has passed: drop whoever is overdue, end whatever has waited long enough."""
+    def expire(self, now_ms: int, spared: Container[str] = ()) -> Step:
+        """Time has passed: drop overdue members, but none in ``spared``; end overdue phases."""
         step = self.begin(now_ms)
-        for member_id in self._deadlines.overdue(now_ms):
+        for member_id in self._deadlines.overdue(now_ms, spared):
             if self.pending_members.get(member_id, now_ms + 1) <= now_ms:
                 del self.pending_members[member_id]
                 self.complete_join_if_all_joined()

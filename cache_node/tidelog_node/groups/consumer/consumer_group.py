@@ -23,7 +23,7 @@ epochs of a group go on from its generations when it changes its protocol.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from enum import Enum
 from uuid import UUID
 
@@ -100,10 +100,12 @@ class ConsumerGroup(EpochGroup):
 
     # Events.
 
-    def expire(self, now_ms: int, settings: ConsumerGroupSettings) -> Step:
-        """Time has passed: remove whoever is overdue."""
+    def expire(
+        self, now_ms: int, settings: ConsumerGroupSettings, spared: Container[str] = ()
+    ) -> Step:
+        """Time has passed: remove the members that are overdue, but none in ``spared``."""
         step = self.begin(now_ms)
-        for member_id in self._deadlines.overdue(self._now_ms):
+        for member_id in self._deadlines.overdue(self._now_ms, spared):
             if step.downgrade is None:
                 self.fence(self.member(member_id), settings)
         return step

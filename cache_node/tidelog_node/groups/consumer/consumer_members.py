@@ -42,8 +42,6 @@ def heartbeat(
     """
     step = group.begin(now_ms)
     try:
-        if group.is_dead:
-            raise Refused(ErrorCode.coordinator_not_available, "The group was deleted.")
         if request.is_leaving:
             return _leave(group, request, settings), step
         return _heartbeat(group, request, settings, topics), step
@@ -57,8 +55,7 @@ def _heartbeat(
     settings: ConsumerGroupSettings,
     topics: TopicsByName,
 ) -> HeartbeatAnswer:
-    group.require_place(request.member_id, settings)
-    known = _caller(group, request)
+    known = caller(group, request, settings)
     _require_pattern(request)
     if known is None:
         before = ConsumerMember(member_id=request.member_id)
@@ -85,11 +82,15 @@ def _heartbeat(
     )
 
 
-def _caller(group: ConsumerGroup, request: ConsumerHeartbeat) -> ConsumerMember | None:
+def caller(
+    group: ConsumerGroup, request: ConsumerHeartbeat, settings: ConsumerGroupSettings
+) -> ConsumerMember | None:
     """Return who sends the heartbeat, or whose place it takes, or ``None`` for a new member.
 
-    Raises ``Refused``.
+    For heartbeats of members that do not leave. Raises ``Refused``.
     """
+    _require_alive(group)
+    group.require_place(request.member_id, settings)
     is_joining = request.member_epoch == JOIN_EPOCH
     if request.instance_id is None:
         known = group.roster.get(request.member_id)
@@ -108,6 +109,11 @@ def _caller(group: ConsumerGroup, request: ConsumerHeartbeat) -> ConsumerMember 
     return holder
 
 
+def _require_alive(group: ConsumerGroup) -> None:
+    if group.is_dead:
+        raise Refused(ErrorCode.coordinator_not_available, "The group was deleted.")
+
+
 def _require_pattern(request: ConsumerHeartbeat) -> None:
     if request.subscribed_pattern:
         try:
@@ -123,6 +129,7 @@ def _require_pattern(request: ConsumerHeartbeat) -> None:
 def _leave(
     group: ConsumerGroup, request: ConsumerHeartbeat, settings: ConsumerGroupSettings
 ) -> HeartbeatAnswer:
+    _require_alive(group)
     if request.instance_id is None:
         member = group.member(request.member_id)
     else:

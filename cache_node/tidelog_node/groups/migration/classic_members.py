@@ -136,7 +136,7 @@ def _join(
         subscription = decode_subscription(request.protocols[0][1])
     except MalformedProtocol as problem:
         raise Refused(ErrorCode.inconsistent_group_protocol, str(problem)) from None
-    known = _joining_member(group, request)
+    known = joining_member(group, request)
     if known is None:
         before = ConsumerMember(member_id=member_id)
     elif known.member_id != member_id:
@@ -193,8 +193,11 @@ def _require_protocols(group: ConsumerGroup, request: JoinRequest) -> None:
         )
 
 
-def _joining_member(group: ConsumerGroup, request: JoinRequest) -> ConsumerMember | None:
-    """Return who joins, or whose place it takes, or ``None`` for a new member."""
+def joining_member(group: ConsumerGroup, request: JoinRequest) -> ConsumerMember | None:
+    """Return who joins, or whose place it takes, or ``None`` for a new member.
+
+    Raises ``Refused``.
+    """
     instance_id = request.group_instance_id
     if instance_id is None:
         return group.roster.get(request.member_id)
@@ -203,11 +206,17 @@ def _joining_member(group: ConsumerGroup, request: JoinRequest) -> ConsumerMembe
     return group.static_member(instance_id, request.member_id)
 
 
-def _sync(group: ConsumerGroup, request: SyncRequest) -> SyncAnswer:
+def syncing_member(group: ConsumerGroup, request: SyncRequest) -> ConsumerMember:
+    """Return who asks for its assignment. Raises ``Refused``."""
     member = _classic_member(group, request.member_id, request.group_instance_id)
-    assert member.classic is not None
     if request.generation != member.epoch:
         raise Refused(ErrorCode.illegal_generation, "The generation is not the member's epoch.")
+    return member
+
+
+def _sync(group: ConsumerGroup, request: SyncRequest) -> SyncAnswer:
+    member = syncing_member(group, request)
+    assert member.classic is not None
     protocol_name = member.classic.protocols[0][0]
     for asked, ours in (
         (request.protocol_type, CONSUMER_PROTOCOL_TYPE),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import itertools
 import time
 import weakref
 from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator
@@ -15,6 +16,7 @@ from uuid import UUID
 import pytest
 from kio.schema.errors import ErrorCode
 from tidelog_core.errors import NotCoordinator
+from tidelog_core.metadata.consumer_groups import LEFT_FOR_NOW_EPOCH
 from tidelog_core.metadata.records import Topic
 from tidelog_core.model import TopicPartition
 from tidelog_node.groups.consumer.pattern_matches import CHANGES_KEPT_MIN, PatternMatcher
@@ -23,6 +25,7 @@ from tidelog_node.groups.migration.consumer_protocol import encode_assignment
 
 from tests.support.consumer_members import beat, consumer_group_of, enter
 from tests.support.coordinator_node import (
+    Node,
     delete_topic,
     lead_offsets,
     new_cluster,
@@ -115,6 +118,13 @@ def topics_of(names: Iterable[str]) -> dict[str, Topic]:
     return {name: Topic(name=name, topic_id=topic_id(name), partition_count=1) for name in names}
 
 
+async def beats(broker: Node, member_id: str, generation: int) -> None:
+    """Send a classic member's heartbeats in time."""
+    while True:
+        await broker.coordinator.heartbeat("g", member_id, None, generation)
+        await asyncio.sleep(1)
+
+
 def topics_in(answer: HeartbeatAnswer) -> set[UUID]:
     return {partition.topic_id for partition in answer.assigned or ()}
 
@@ -170,11 +180,72 @@ class TestWhileAHeartbeatWaits:
                 with slow():
                     answer = await beat(broker, "m", 2, subscribed_pattern="plain-[1-3]")
                 assert loop.time() - began > SESSION_S
-                assert (answer.error, answer.member_epoch) == (ErrorCode.none, 3)
-                await asyncio.sleep(1)  # who was silent all the time is removed after that
+                # One epoch for the member that was silent all the time, one for the pattern.
+                assert (answer.error, answer.member_epoch) == (ErrorCode.none, 4)
                 assert {
                     member.member_id for member in (await consumer_group_of(broker)).roster
                 } == {"m"}
+
+        run_slowly(main())
+
+    def test_the_session_of_a_static_member_that_comes_back_does_not_end(self) -> None:
+        async def main() -> None:
+            async with node(await a_cluster(*PLAIN)) as broker:
+                await enter(broker, "m", instance_id="i")
+                await beat(broker, "m", LEFT_FOR_NOW_EPOCH, instance_id="i")
+                with slow():
+                    answer = await enter(
+                        broker, "again", instance_id="i", subscribed_pattern="plain-[1-3]"
+                    )
+                assert answer.error is ErrorCode.none
+                assert topic_id("t") in topics_in(answer)
+                # In the place that it had: nothing was computed for its leaving.
+                assert answer.member_epoch == 2
+
+        run_slowly(main())
+
+    @pytest.mark.parametrize("stranger_epoch", [0, 5])
+    def test_sessions_of_others_end(self, stranger_epoch: int) -> None:
+        """Whoever brings one slow pattern after the other keeps no dead member in a group."""
+
+        async def main() -> None:
+            async with node(await a_cluster(*PLAIN)) as broker:
+                await enter(broker, "dead")
+
+                async def bring_patterns(name: str) -> None:
+                    for number in itertools.count():
+                        pattern = f"{name}{number}"
+                        await beat(
+                            broker,
+                            pattern,
+                            stranger_epoch,
+                            subscribed_pattern=pattern,
+                            rebalance_timeout_ms=60_000,
+                            owned=frozenset(),
+                        )
+                        await asyncio.sleep(0.1)
+
+                with slow():
+                    strangers = [asyncio.create_task(bring_patterns(name)) for name in "ab"]
+                    await asyncio.sleep(2 * SESSION_S)
+                    shard = broker.coordinator._groups.shard_of("g")
+                    members = [one.member_id for one in shard.groups["g"].group.roster]
+                for stranger in strangers:
+                    stranger.cancel()
+                assert "dead" not in members
+
+        run_slowly(main())
+
+    def test_heartbeats_that_are_refused_wait_for_no_pattern_of_their_own(self) -> None:
+        async def main() -> None:
+            async with node(await a_cluster(*PLAIN)) as broker:
+                await enter(broker, "m")
+                loop = asyncio.get_running_loop()
+                began = loop.time()
+                with slow():
+                    answer = await beat(broker, "stranger", 5, subscribed_pattern="plain-[1-3]")
+                assert answer.error is ErrorCode.unknown_member_id
+                assert loop.time() - began < len(PLAIN) / 10
 
         run_slowly(main())
 
@@ -191,7 +262,9 @@ class TestWhileAHeartbeatWaits:
                 generation = (await broker.join(again)).generation
             async with node(store) as broker:
                 with slow():
+                    beating = asyncio.create_task(beat(broker, "m", 1))
                     answer = await broker.coordinator.sync("g", sync(member_id, generation))
+                    await beating
                 assert answer.error is ErrorCode.none
 
         run_slowly(main())
@@ -254,8 +327,10 @@ class TestWhileAHeartbeatWaits:
                 generation = (await broker.member("old", protocols=protocols)).generation
                 assigned = encode_assignment([TopicPartition("t", 0)], version=1)
                 await broker.sync("old", generation, {"old": assigned})
+                beating = asyncio.create_task(beats(broker, "old", generation))
                 with slow():
                     answer = await enter(broker, "m", (), subscribed_pattern="plain-[1-3]")
+                beating.cancel()
                 assert answer.error is ErrorCode.none
                 members = {member.member_id for member in (await consumer_group_of(broker)).roster}
                 assert members == {"old", "m"}
