@@ -35,8 +35,8 @@ from tidelog_node.wire.messages import build, has_more_elements, read_request, w
 from tidelog_node.wire.primitives import (
     INT32,
     PARSE_ERRORS,
-    REQUEST_HEADER,
     MalformedRequest,
+    request_header,
     skip_tagged_fields,
 )
 
@@ -49,6 +49,8 @@ MANY_BYTES_MIN = 2_048  # a smaller request cannot name many partitions
 LARGE_REQUEST_BYTES_MIN = 32_768  # a larger control request is read by a thread
 FEW_ELEMENTS = 1_000  # one with more is handled, and answered, in the lane of large requests
 _SIZE_CORRELATION = struct.Struct(">ii")
+_SHORTEST_HEADER = request_header(0)
+HEADER_SIZE = _SHORTEST_HEADER.size  # without the client id
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +107,11 @@ class Dispatch:
     def __call__(self, frame: memoryview, session: Session) -> Answer:
         """Return the answer to a frame. Raises ``CloseConnection`` and ``NotYet``."""
         try:
-            api_key, version, correlation_id, client_id_length = REQUEST_HEADER.unpack_from(frame)
-            position = _take_client_id(frame, client_id_length, session)
+            header = session.header if len(frame) >= session.header.size else _SHORTEST_HEADER
+            api_key, version, correlation_id, id_length, client_id = header.unpack_from(frame)
+            if id_length != session.client_id_length or client_id != session.client_id_bytes:
+                _note_client_id(frame, id_length, session)
+            position = HEADER_SIZE + id_length if id_length > 0 else HEADER_SIZE
             hot = self._hot.get(api_key)
             context = RequestContext(api_key, version, correlation_id, session)
             if hot is None:
@@ -280,18 +285,13 @@ class Dispatch:
         return ControlReply(lambda: self._answer(call, b"", known))
 
 
-def _take_client_id(frame: memoryview, length: int, session: Session) -> int:
-    """Have the session know the request's client id; return where the id ends."""
-    end = 10
-    client_id: bytes | None = None
-    if length >= 0:
-        end += length
-        if end > len(frame):
-            raise MalformedRequest("the client id does not fit its request")
-        client_id = bytes(frame[10:end])
-    if client_id != session.client_id_bytes:
-        session.note_client_id(client_id)
-    return end
+def _note_client_id(frame: memoryview, id_length: int, session: Session) -> None:
+    if id_length < 0:
+        session.note_client_id(None)
+    elif HEADER_SIZE + id_length > len(frame):
+        raise MalformedRequest("the client id does not fit its request")
+    else:
+        session.note_client_id(bytes(frame[HEADER_SIZE : HEADER_SIZE + id_length]))
 
 
 def _throttled(response: Any, throttle_ms: int) -> object:

@@ -10,6 +10,8 @@ from collections.abc import Callable
 
 from tidelog_core.model import ANONYMOUS, Principal
 
+from tidelog_node.wire.primitives import request_header
+
 
 class Session:
     """One client on one connection. For the node's event loop."""
@@ -19,7 +21,9 @@ class Session:
         "client_host",
         "client_id",
         "client_id_bytes",
+        "client_id_length",
         "client_port",
+        "header",
         "listener",
         "principal",
         "software_name",
@@ -33,7 +37,9 @@ class Session:
         self.listener = listener  # the name of the one that accepted the connection
         self.principal: Principal = ANONYMOUS
         self.client_id: str | None = None  # of the newest request
-        self.client_id_bytes: bytes | None = None  # as it came
+        self.client_id_bytes = b""  # as it came
+        self.client_id_length = -1  # -1: there is none
+        self.header = request_header(0)  # reads a header whose client id is as long as the newest
         self.software_name = ""  # "" before ApiVersions of version 3
         self.software_version = ""
         self.throttle_ms = 0  # what answers tell the client to wait
@@ -41,7 +47,9 @@ class Session:
 
     def note_client_id(self, client_id: bytes | None) -> None:
         """Note the client id of a request, where it is another than before."""
-        self.client_id_bytes = client_id
+        self.client_id_bytes = client_id or b""
+        self.client_id_length = -1 if client_id is None else len(client_id)
+        self.header = request_header(len(self.client_id_bytes))
         # Only ever shown. A replacement would be longer than the byte, and the whole too long for
         # an answer.
         self.client_id = None if client_id is None else client_id.decode("utf-8", "ignore")

@@ -17,7 +17,7 @@ from tidelog_node.handlers.api_versions import ApiVersionsHandler
 from tidelog_node.routes import HotRoute, RequestContext
 from tidelog_node.server import Server
 from tidelog_node.session import Session
-from tidelog_node.wire.primitives import REQUEST_HEADER
+from tidelog_node.wire.primitives import request_header
 
 from tests.support.request_contexts import a_session
 
@@ -32,8 +32,8 @@ class Request(NamedTuple):
 
 def frame_of(api_key: int, version: int, client_id: bytes | None, body: bytes = b"") -> memoryview:
     """Return a frame without its size."""
-    size = -1 if client_id is None else len(client_id)
-    head = REQUEST_HEADER.pack(api_key, version, 7, size) + (client_id or b"")
+    length = -1 if client_id is None else len(client_id)
+    head = request_header(max(length, 0)).pack(api_key, version, 7, length, client_id or b"")
     return memoryview(bytearray(head + body))
 
 
@@ -53,11 +53,11 @@ class Handler:
 
 async def test_a_hot_route_is_handed_the_session_and_what_its_request_says() -> None:
     handler, session = Handler(), a_session()
-    for client_id in (b"app", b"app", b"app-2", None, b""):
+    for client_id in (b"app", b"app", b"app-2", b"ppa-2", None, b""):
         handler.dispatch(frame_of(HOT, 2, client_id), session)
     contexts = handler.contexts
     assert all(context.session is session for context in contexts)
-    assert [c.client_id for c in contexts] == ["app", "app", "app-2", None, ""]
+    assert [c.client_id for c in contexts] == ["app", "app", "app-2", "ppa-2", None, ""]
     assert (contexts[0].api_version, contexts[0].correlation_id) == (2, 7)
     assert session.principal == ANONYMOUS
     assert str(session.principal) == "User:ANONYMOUS"
