@@ -10,7 +10,7 @@ PYTEST_FLAGS ?=
 # What asks the modules that can be compiled, and nothing slow beside them.
 COMPILED_TESTS ?= tests/compiled tests/core/records tests/core/log tests/core/replication \
 	tests/node/compaction \
-	tests/node/test_connection.py tests/node/test_connection_turns.py tests/node/test_data_plane.py \
+	tests/node/connections tests/node/test_data_plane.py \
 	tests/node/test_recovery.py tests/node/test_wire_fetch.py tests/node/test_wire_produce.py
 # Most tests wait for servers, so there are more workers than cores. A file's tests stay together:
 # what they share is started once. The longest files come first (tests/support/longest_files.py).

@@ -45,8 +45,15 @@ MODULES = (
     *(
         f"{_NODE}/{name}.py"
         for name in (
-            *("answers", "connection", "dispatch", "fetch_lists", "fetch_sessions"),
+            *("answers", "dispatch", "fetch_lists", "fetch_sessions"),
             *("replica", "replicas", "routes", "session"),
+        )
+    ),
+    *(
+        f"{_NODE}/connections/{name}.py"
+        for name in (
+            *("answer_queue", "connection", "kept_frames", "loop_buffers", "segment_sender"),
+            "transport",
         )
     ),
     *(f"{_NODE}/follower/{name}.py" for name in ("fetcher", "followed", "wire")),

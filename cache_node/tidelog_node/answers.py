@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Generator, Sequence
+from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
 from typing import Any
 
 from tidelog_core.model import FileSlice
@@ -165,3 +165,8 @@ class ControlReply(OwedReply):
 
 
 Answer = Reply | OwedReply
+
+
+def bytes_in_memory(segments: Iterable[Segment]) -> int:
+    """Return the bytes of an answer that are not in a file."""
+    return sum([len(part) for part in segments if not isinstance(part, FileSlice)])

@@ -11,7 +11,9 @@ from typing import Any
 
 from tidelog_core.metadata.endpoints import PLAINTEXT
 
-from tidelog_node.connection import Connection, FrameHandler, LoopBuffers
+from tidelog_node.connections.connection import Connection, FrameHandler
+from tidelog_node.connections.loop_buffers import LoopBuffers
+from tidelog_node.connections.transport import TransportFactory, plain_transport
 from tidelog_node.session import Session
 
 logger = logging.getLogger(__name__)
@@ -37,7 +39,9 @@ class Server:
         frame_seconds_max: float,
         idle_seconds_max: float,
         send_buffer_bytes: int,
+        make_transport: TransportFactory = plain_transport,
     ) -> None:
+        """``make_transport`` decides how the clients of a listener are talked to."""
         self._loop = asyncio.get_running_loop()
         self._handle = handle
         self._buffers = LoopBuffers(
@@ -49,6 +53,7 @@ class Server:
         )
         self._idle_seconds_max = idle_seconds_max
         self._send_buffer_bytes = send_buffer_bytes
+        self._make_transport = make_transport
         self._listeners: dict[socket.socket, str] = {}  # with their names
         self._connections: set[Connection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -148,7 +153,7 @@ class Server:
         session = Session(address[0].removeprefix(IPV4_IN_IPV6), address[1], listener)
         self._connections.add(
             Connection(
-                sock,
+                self._make_transport(sock, listener),
                 session,
                 handle=self._handle,
                 buffers=self._buffers,

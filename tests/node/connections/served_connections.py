@@ -11,7 +11,9 @@ import termios
 from collections.abc import Coroutine
 from typing import Any
 
-from tidelog_node.connection import Connection, FrameHandler, LoopBuffers
+from tidelog_node.connections.connection import Connection, FrameHandler
+from tidelog_node.connections.loop_buffers import LoopBuffers
+from tidelog_node.connections.transport import TransportFactory, plain_transport
 
 from tests.support.request_contexts import a_session
 
@@ -34,7 +36,11 @@ class Owner:
 
 
 def connect(
-    handle: FrameHandler, *, owner: Owner | None = None, buffers: LoopBuffers | None = None
+    handle: FrameHandler,
+    *,
+    owner: Owner | None = None,
+    buffers: LoopBuffers | None = None,
+    make_transport: TransportFactory = plain_transport,
 ) -> tuple[socket.socket, Connection]:
     """Return a client's socket and the connection that serves it."""
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -44,9 +50,10 @@ def connect(
         accepted, _ = server.accept()
     accepted.setblocking(False)
     accepted.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BUFFER_BYTES)
+    session = a_session(client.getsockname()[1])
     served = Connection(
-        accepted,
-        a_session(client.getsockname()[1]),
+        make_transport(accepted, session.listener),
+        session,
         handle=handle,
         buffers=buffers or loop_buffers(),
         loop=asyncio.get_running_loop(),

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 from tidelog_node.answers import Answer, CloseConnection, ControlReply, OwedReply, Reply
 
-from tests.node.served_connections import (
+from tests.node.connections.served_connections import (
     REQUEST,
     Owner,
     connect,
@@ -225,7 +225,7 @@ async def test_control_requests_wait_for_memory_and_small_ones_pass() -> None:
     assert memory.held_bytes < 3 * MIB
     for client in clients[10:]:
         client.sendall(a_request(1000))
-    await eventually_async(lambda: all(bool(each._control_bytes) for each in served[10:]))
+    await eventually_async(lambda: all(bool(each._answers.control_bytes) for each in served[10:]))
     may_end.set()
     for client in clients:
         await take(client, 1)

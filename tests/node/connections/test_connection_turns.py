@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 from tidelog_core.model import FileSlice, ReadableFile
-from tidelog_node import connection
 from tidelog_node.answers import CloseConnection, OwedReply, Reply
-from tidelog_node.connection import Connection
+from tidelog_node.connections import segment_sender
+from tidelog_node.connections.connection import Connection
 from tidelog_node.session import Session
 
-from tests.node.served_connections import REQUEST, connect, unread_bytes
+from tests.node.connections.served_connections import REQUEST, connect, unread_bytes
 from tests.support.cold_files import write_cold
 
 SLICE_BYTES = 300_000
@@ -24,7 +24,7 @@ TURN_BYTES = 65_536
 def test_a_large_answer_is_sent_in_turns_with_the_requests_of_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "SLICE_BYTES_PER_TURN", TURN_BYTES)
+    monkeypatch.setattr(segment_sender, "SLICE_BYTES_PER_TURN", TURN_BYTES)
     data = os.urandom(SLICE_BYTES)
     (tmp_path / "log").write_bytes(data)
 
@@ -57,7 +57,7 @@ def test_a_large_answer_is_sent_in_turns_with_the_requests_of_others(
 
 
 def test_a_slice_that_is_on_the_disk_alone_is_read_by_another_thread(tmp_path: Path) -> None:
-    data = os.urandom(2 * connection.SLICE_BYTES_READ_IN + SLICE_BYTES)
+    data = os.urandom(2 * segment_sender.SLICE_BYTES_READ_IN + SLICE_BYTES)
     write_cold(tmp_path / "log", data)
 
     def answer(_: memoryview, __: Session) -> Reply:
@@ -87,7 +87,7 @@ def test_a_slice_that_is_on_the_disk_alone_is_read_by_another_thread(tmp_path: P
 
 
 def test_a_connection_may_be_closed_while_its_slice_is_read(tmp_path: Path) -> None:
-    data = os.urandom(connection.SLICE_BYTES_READ_IN)
+    data = os.urandom(segment_sender.SLICE_BYTES_READ_IN)
     write_cold(tmp_path / "log", data)
 
     async def run() -> None:

@@ -1,0 +1,543 @@
+"""One client connection: frames in, answers out, in the order of the requests.
+
+A frame is a 32-bit size and that many bytes. Bytes are received into a buffer that
+all connections of the loop share, and every whole frame in it is handled on the spot;
+only an unfinished frame is kept (``kept_frames``). So an idle connection owns no buffer, and a
+frame is never copied once more than its first part. Until the memory for it is granted nothing
+more is read.
+
+The handler answers at once (the usual case for Produce and Fetch, and no task is made), or later
+(long polls, acks that wait; behind a ``HeldReply`` nothing further is handled before it is
+released), or by a call that must be made (``ControlReply``: one after the other per connection, as
+clients expect of their own requests, and only while the answers before are out). An answer that
+is ready waits for those before it. Answers are written by this object alone: bytes gathered into
+one send, file slices with ``sendfile``; where the socket is full it waits to be writable, and where
+a slice is on the disk alone, for another thread to read it. While too many requests or answers
+wait, nothing more is read.
+
+Requests that came in whole are carried out even if the client has left meanwhile: a client
+that sends LeaveGroup and hangs up means it. A Produce that is held (``HeldReply``) is the
+exception: it is dropped, unless its client wanted no answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import struct
+from collections.abc import Coroutine
+from typing import Any, Protocol
+
+from tidelog_node.answers import (
+    Answer,
+    CloseConnection,
+    ControlReply,
+    HeldReply,
+    OwedReply,
+    TaskReply,
+    bytes_in_memory,
+)
+from tidelog_node.connections.answer_queue import AnswerQueue
+from tidelog_node.connections.kept_frames import HEAD_BYTES, REQUEST_BYTES_MIN, KeptFrames
+from tidelog_node.connections.loop_buffers import LoopBuffers
+from tidelog_node.connections.segment_sender import ColdBytes, SegmentSender
+from tidelog_node.connections.transport import Transport
+from tidelog_node.disk import page_cache
+from tidelog_node.partition_pace import NotYet
+from tidelog_node.session import Session
+
+logger = logging.getLogger(__name__)
+
+UNSENT_SEGMENTS_MAX = 128  # more than this, and no further request is read
+UNSENT_BYTES_MAX = 1_048_576  # as UNSENT_SEGMENTS_MAX; files apart
+COUNTED_ANSWER_BYTES_MIN = 65_536  # fewer bytes of a connection's answers are not counted
+
+_SIZE = struct.Struct(">i")
+
+
+class ConnectionOwner(Protocol):
+    """Who holds the connections and awaits their tasks."""
+
+    def forget(self, connection: Connection) -> None:
+        """Note that the connection is closed."""
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run ``work`` as a task that the owner awaits."""
+
+
+class FrameHandler(Protocol):
+    """What turns one frame into an answer."""
+
+    def __call__(self, frame: memoryview, session: Session) -> Answer:
+        """Return the answer.
+
+        The frame is writable and valid only during the call. Raises
+        ``CloseConnection``, and ``NotYet`` where the call is to be made again.
+        """
+
+
+class Connection:
+    """One client's transport, its unfinished frame, its waiting and its unsent answers."""
+
+    __slots__ = (
+        "_answers",
+        "_awaits_turn",
+        "_buffers",
+        "_counted_answer_bytes",
+        "_fd",
+        "_handle",
+        "_is_closed",
+        "_is_drain_due",
+        "_is_held",
+        "_is_leaving",
+        "_is_reading",
+        "_is_running_control",
+        "_is_writing",
+        "_kept",
+        "_loop",
+        "_owner",
+        "_sender",
+        "_sending_bytes",
+        "_transport",
+        "active_at",
+        "session",
+    )
+
+    def __init__(
+        self,
+        transport: Transport,
+        session: Session,
+        *,
+        handle: FrameHandler,
+        buffers: LoopBuffers,
+        loop: asyncio.AbstractEventLoop,
+        owner: ConnectionOwner,
+    ) -> None:
+        self.session = session
+        self.active_at = loop.time()
+        self._transport = transport
+        self._fd = transport.fileno()
+        self._handle = handle
+        self._buffers = buffers
+        self._loop = loop
+        self._owner = owner
+        self._kept = KeptFrames(buffers.memory)
+        self._answers = AnswerQueue()
+        self._sender = SegmentSender(transport)
+        self._is_drain_due = False  # the loop will call for owed replies that are settled
+        self._is_held = False  # by an answer before which nothing further is handled
+        self._is_running_control = False
+        # Whether sending goes on by itself: the loop watches for writability, or a thread reads.
+        self._is_writing = False
+        self._is_closed = False
+        self._is_reading = True
+        self._is_leaving = False  # never reads again
+        # Its first frame waits for memory to be received into, or for its turn to be handled.
+        self._awaits_turn = False
+        # Of answers whose turn has come, files apart, until all of them are sent.
+        self._sending_bytes = 0
+        # Of those and of the ones behind an answer that is owed, as the memory of requests knows.
+        self._counted_answer_bytes = 0
+        loop.add_reader(self._fd, self._on_readable)
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether every request so far has had its answer sent."""
+        return not self._answers.waiting and not self._sender.unsent and not self._is_writing
+
+    @property
+    def waits_for_client(self) -> bool:
+        """Whether nothing happens here until the client sends a request or takes an answer."""
+        return bool(self._sender.unsent) or not self._answers.waiting
+
+    def stop_reading(self) -> None:
+        """Take no further request; answer those that came."""
+        self._is_leaving = True
+        self._pause()
+
+    def release_idle_buffer(self) -> None:
+        """Let go of the receive buffer where no frame is unfinished."""
+        if self._kept.buffer is not None and self._kept.end == 0:
+            self._kept.let_go(self)
+
+    @property
+    def client_host(self) -> str:
+        """Where the client is."""
+        return self.session.client_host
+
+    @property
+    def arrived_bytes(self) -> int:
+        """How much has come that is not handled yet: of an unfinished frame, as a rule."""
+        return self._kept.end - self._kept.start
+
+    @property
+    def unsent_bytes(self) -> int:
+        """How much of its answers the client has not taken, files apart."""
+        return bytes_in_memory(self._sender.unsent) + self._answers.ready_bytes()
+
+    @property
+    def is_held_up(self) -> bool:
+        """Whether the node reads nothing, and not because the client takes no answers."""
+        return not self._is_reading and not self._is_writing
+
+    def on_memory(self) -> None:
+        """Receive the rest of the unfinished frame."""
+        self._on_turn()
+
+    def close(self, reason: str = "", *, is_expected: bool = True) -> None:
+        """Close now; answers not yet sent are dropped. A second call does nothing.
+
+        Control requests that came before go on in a task of the owner's.
+        """
+        if self._is_closed:
+            return
+        self._is_closed = True
+        if not is_expected:
+            logger.warning(
+                "connection closed",
+                extra={"client": f"{self.session.client_host}:{self.session.client_port}"}
+                | {"reason": reason},
+            )
+        self._loop.remove_reader(self._fd)
+        self._loop.remove_writer(self._fd)
+        self._answers.give_up()
+        self._sender.unsent.clear()
+        self._is_writing = False
+        self._kept.let_go(self)
+        self._sending_bytes = 0
+        self._count_answers()
+        self._transport.close()
+        self._start_control()
+        self.session.closed()
+        self._owner.forget(self)
+
+    # -- receiving
+
+    def _on_readable(self) -> None:
+        transport = self._transport
+        self._receive()
+        # Of these no event tells. They are what one receive left over, so others wait little.
+        while transport.has_received and self._is_reading and not self._is_closed:
+            self._receive()
+        self._send_unsent()
+
+    def _receive(self) -> None:
+        kept = self._kept
+        buffer = self._buffers.scratch if kept.buffer is None else kept.buffer[kept.end :]
+        try:
+            count = self._transport.recv_into(buffer)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self.close(str(error))
+            return
+        if count == 0:
+            self.close("closed by the client")
+            return
+        self.active_at = self._loop.time()
+        if kept.buffer is None:
+            position = self._handle_frames(buffer, 0, count)
+            if position < count and not self._is_closed:
+                self._keep(buffer[position:count])
+        else:
+            was_idle = kept.end == 0
+            kept.end += count
+            # What comes into an idle buffer makes it one of an unfinished frame.
+            if was_idle or kept.end - kept.start >= kept.needed_bytes:
+                self._handle_kept()
+
+    def _handle_kept(self) -> None:
+        """Handle the whole frames in the kept buffer and move what is left to its front."""
+        kept = self._kept
+        buffer = kept.buffer
+        assert buffer is not None
+        position = self._handle_frames(buffer, kept.start, kept.end)
+        if self._is_closed:
+            return
+        kept.start = position
+        if position == kept.end:
+            kept.empty(self)
+        elif self._is_reading:
+            self._keep(buffer[position : kept.end])
+
+    def _handle_frames(self, buffer: memoryview, position: int, end: int) -> int:
+        """Handle the whole frames in ``buffer[position:end]``; return where the rest starts.
+
+        Stops early when the connection was closed or must not go on reading.
+        """
+        handle_frame, bytes_max = self._handle, self._buffers.request_bytes_max
+        kept = self._kept
+        kept.needed_bytes = 4
+        while end - position >= 4:
+            (size,) = _SIZE.unpack_from(buffer, position)
+            if not REQUEST_BYTES_MIN <= size <= bytes_max:
+                self._close_broken(f"a request of {size} bytes, allowed are 8 to {bytes_max}")
+                break
+            frame_end = position + 4 + size
+            if frame_end > end:
+                kept.needed_bytes = 4 + size if end - position >= HEAD_BYTES else HEAD_BYTES
+                break
+            try:
+                answer = handle_frame(buffer[position + 4 : frame_end], self.session)
+            except CloseConnection as closing:
+                self._close_broken(closing.reason, is_expected=closing.is_expected)
+                break
+            except NotYet as held:
+                self._awaits_turn = True
+                self._pause()
+                kept.needed_bytes = 4
+                held.wait(self._on_turn)
+                break
+            position = frame_end
+            if answer and not self._is_closed:
+                self._accept_answer(answer, size)
+                if self._must_pause():
+                    self._pause()
+                    kept.needed_bytes = 4
+                    break
+            if self._is_closed:
+                break
+        return position
+
+    def _keep(self, rest: memoryview) -> None:
+        """Keep what is not handled, and wait for the memory for the rest of its frame."""
+        if not self._is_reading:  # It is requests that have to wait.
+            self._kept.hold(rest, self)
+            return
+        try:
+            is_granted = self._kept.claim(rest, self)
+        except CloseConnection as closing:
+            self._close_broken(closing.reason)
+            return
+        if not is_granted:
+            self._awaits_turn = True
+            self._pause()
+
+    def _close_broken(self, reason: str, *, is_expected: bool = False) -> None:
+        if self._sender.unsent and not self._is_writing:
+            self._send()
+        self.close(reason, is_expected=is_expected)
+
+    def _on_turn(self) -> None:
+        self._awaits_turn = False
+        self._resume()
+
+    def _must_pause(self) -> bool:
+        if len(self._sender.unsent) > UNSENT_SEGMENTS_MAX and not self._is_writing:
+            self._send()
+        return (
+            self._is_held
+            or len(self._sender.unsent) > UNSENT_SEGMENTS_MAX
+            or self._sending_bytes + self._answers.blocked_bytes > UNSENT_BYTES_MAX
+            or len(self._answers.waiting) >= self._buffers.queued_requests_max
+            or self._answers.control_bytes > self._buffers.queued_control_bytes_max
+        )
+
+    def _pause(self) -> None:
+        if self._is_reading and not self._is_closed:
+            self._is_reading = False
+            self._loop.remove_reader(self._fd)
+
+    def _resume(self) -> None:
+        """Go on with the frames that are here, then with the socket."""
+        if self._is_reading or self._is_closed or self._is_leaving or self._awaits_turn:
+            return
+        if self._must_pause():
+            return
+        self._is_reading = True
+        if self._kept.end > self._kept.start:
+            self._handle_kept()
+        if self._is_reading and not self._is_closed:
+            self._loop.add_reader(self._fd, self._on_readable)
+            if self._transport.has_received:
+                self._on_readable()
+                return
+        self._send_unsent()
+
+    # -- answers
+
+    def _accept_answer(self, answer: Answer, request_bytes: int) -> None:
+        if isinstance(answer, OwedReply):
+            self._accept_owed(answer, request_bytes)
+        elif self._answers.waiting:
+            self._answers.add_blocked(answer)
+            self._count_answers()
+        else:
+            self._sender.unsent.extend(answer)
+            if self._is_writing:  # Otherwise it is about to be sent, and nearly always all of it.
+                self._sending_bytes += bytes_in_memory(answer)
+                self._count_answers()
+
+    def _accept_owed(self, answer: OwedReply, request_bytes: int) -> None:
+        self._answers.waiting.append(answer)
+        answer.on_settled = self._on_settled
+        memory = self._buffers.memory
+        if isinstance(answer, ControlReply):
+            memory.add_control(request_bytes)
+            self._answers.add_control(answer, request_bytes)
+            self._start_control()
+        elif isinstance(answer, HeldReply):
+            # Who makes these bounds what they hold together.
+            self._is_held = True
+            answer.on_released = self._on_released
+        elif isinstance(answer, TaskReply):
+            memory.add_control(request_bytes)
+            answer.on_done = functools.partial(memory.give_back_control, request_bytes)
+        if answer.is_settled:
+            self._on_settled()
+
+    def _start_control(self) -> None:
+        if not self._is_running_control and self._is_control_next():
+            self._is_running_control = True
+            self._owner.spawn(self._run_control())
+
+    def _is_control_next(self) -> bool:
+        """Return whether a control request waits, and for no answer before its own."""
+        if self._is_closed:
+            return bool(self._answers.control)
+        return not self._is_writing and self._answers.is_control_next
+
+    async def _run_control(self) -> None:
+        """Run the control requests one after the other while it is their turn.
+
+        Ends where answers before them are owed, and where the client does not take its
+        answers, which may be large: ``_start_control`` goes on when they are out.
+        """
+        reason, is_expected, is_finished = "cancelled", True, False
+        try:
+            while self._is_control_next():
+                request = self._answers.control.popleft()
+                request.reply = await request.call()
+                self._answers.control_bytes -= request.request_bytes
+                self._buffers.memory.give_back_control(request.request_bytes)
+                if not self._is_closed:
+                    self._drain_waiting()
+            is_finished = True
+        except CloseConnection as closing:
+            reason, is_expected = closing.reason, closing.is_expected
+        except Exception as problem:
+            logger.exception("request failed")
+            reason, is_expected = f"request failed: {problem!r}", False
+        finally:
+            self._is_running_control = False
+            if not is_finished:
+                self._buffers.memory.give_back_control(self._answers.drop_control())
+                self.close(reason, is_expected=is_expected)
+
+    def _count_answers(self) -> None:
+        """Have the memory of requests know of the answers; small differences are left out."""
+        answer_bytes = self._sending_bytes + self._answers.blocked_bytes
+        if answer_bytes < COUNTED_ANSWER_BYTES_MIN:
+            answer_bytes = 0
+        uncounted_bytes = answer_bytes - self._counted_answer_bytes
+        if not answer_bytes and uncounted_bytes:
+            self._buffers.memory.release_answer(self)
+        elif abs(uncounted_bytes) >= COUNTED_ANSWER_BYTES_MIN:
+            self._buffers.memory.hold_answer(self, answer_bytes)
+        else:
+            return
+        self._counted_answer_bytes = answer_bytes
+
+    def _on_released(self) -> None:
+        self._is_held = False
+        self._resume()
+
+    def _on_settled(self) -> None:
+        # Not at once: whoever settles this one may be about to settle the next ones, too.
+        if not self._is_drain_due:
+            self._is_drain_due = True
+            self._loop.call_soon(self._drain_settled)
+
+    def _drain_settled(self) -> None:
+        self._is_drain_due = False
+        if not self._is_closed:
+            self._drain_waiting()
+
+    def _drain_waiting(self) -> None:
+        answers, sender = self._answers, self._sender
+        while (reply := answers.pop_ready()) is not None:
+            sender.unsent.extend(reply)
+            self._sending_bytes += bytes_in_memory(reply)
+        problem = answers.problem
+        if problem is not None:
+            self._close_failed(problem)
+            return
+        if answers.waiting or answers.blocked_bytes:
+            answers.blocked_bytes = answers.ready_bytes()
+        if self._sender.unsent and not self._is_writing:
+            self._send()
+        self._count_answers()
+        self._start_control()
+        if not self._is_reading:
+            self._resume()
+
+    def _close_failed(self, problem: Exception) -> None:
+        if not isinstance(problem, CloseConnection):
+            logger.error("request failed", exc_info=problem)
+        is_expected = isinstance(problem, CloseConnection) and problem.is_expected
+        self.close(str(problem), is_expected=is_expected)
+
+    # -- sending
+
+    def _on_writable(self) -> None:
+        self.active_at = self._loop.time()
+        self._send()
+        self._start_control()
+        if not self._is_reading:
+            self._resume()
+
+    def _send_unsent(self) -> None:
+        """Send, unless that goes on by itself or there is nothing to send."""
+        if self._is_writing or self._is_closed:
+            return
+        if self._sender.unsent or self._transport.wants_write:
+            self._send()
+
+    def _send(self) -> None:
+        try:
+            is_out = self._sender.send()
+        except OSError as error:
+            self.close(str(error))
+            return
+        if is_out:
+            self._on_sent()
+        elif self._sender.cold is not None:
+            self._read_in(self._sender.cold)
+        else:
+            self._await_writable()
+
+    def _on_sent(self) -> None:
+        """Note that nothing is unsent."""
+        if self._sending_bytes:
+            self._sending_bytes = 0
+            self._count_answers()
+        if self._is_writing and not self._is_closed:
+            self._is_writing = False
+            self._loop.remove_writer(self._fd)
+
+    def _await_writable(self) -> None:
+        if not self._is_writing:
+            self._is_writing = True
+            self._sending_bytes = max(self._sending_bytes, bytes_in_memory(self._sender.unsent))
+            self._count_answers()
+            self._loop.add_writer(self._fd, self._on_writable)
+
+    def _read_in(self, cold: ColdBytes) -> None:
+        """Have a thread read what is next, and send on then.
+
+        It only reads from the file, which it holds, so the connection may be closed meanwhile.
+        """
+        self._sender.cold = None
+        if self._is_writing:
+            self._loop.remove_writer(self._fd)
+        self._is_writing = True
+        reading = self._loop.run_in_executor(self._buffers.disk, page_cache.read_in, *cold)
+        reading.add_done_callback(self._on_read_in)
+
+    def _on_read_in(self, reading: asyncio.Future[None]) -> None:
+        if not reading.cancelled():
+            reading.exception()  # What is wrong with the disk shows in sending.
+        if not self._is_closed:
+            self._is_writing = False
+            self._on_writable()

@@ -1,0 +1,125 @@
+"""Sending answers: their bytes gathered into one send, slices of files with ``sendfile``."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+from tidelog_core.model import FileSlice, ReadableFile
+
+from tidelog_node.answers import Segment
+from tidelog_node.connections.transport import Buffer, Transport
+from tidelog_node.disk import page_cache
+
+GATHER_SEGMENTS_MAX = 64
+SLICE_BYTES_PER_TURN = 1_048_576  # of a file, before the loop's other connections have theirs
+SLICE_BYTES_READ_IN = 2_097_152  # of a file on the disk, at a time
+SLICE_BYTES_CHECKED_MIN = 131_072  # a smaller one is nearly always what was appended last
+
+
+class ColdBytes(NamedTuple):
+    """Bytes of a file that are on the disk alone."""
+
+    file: ReadableFile
+    position: int
+    size_bytes: int
+
+
+class SegmentSender:
+    """The unsent segments of one connection, and how far the first is sent."""
+
+    __slots__ = ("_checked_of_slice", "_sent_of_slice", "_transport", "cold", "unsent")
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        self.unsent: deque[Segment] = deque()
+        self.cold: ColdBytes | None = None  # must be read by another thread before it goes on
+        self._sent_of_slice = 0  # bytes of the first unsent slice that are out already
+        self._checked_of_slice = 0  # bytes of it that are in memory, or were a moment ago
+
+    def send(self) -> bool:
+        """Send until all is out, the socket is full or others have waited enough.
+
+        Returns whether all is out. A client that takes what is sent as fast as it comes never
+        fills its socket. Raises ``OSError`` if the connection or the file is broken.
+        """
+        unsent, transport = self.unsent, self._transport
+        slice_bytes = 0
+        try:
+            while unsent:
+                head = unsent[0]
+                if type(head) is FileSlice:
+                    if slice_bytes >= SLICE_BYTES_PER_TURN:
+                        return False
+                    ready_bytes = self._ready_bytes(head)
+                    if not ready_bytes:
+                        return False
+                    sent = self._send_slice(head, ready_bytes)
+                    if sent < ready_bytes:
+                        return False
+                    slice_bytes += sent
+                elif len(unsent) == 1:
+                    assert not isinstance(head, FileSlice)
+                    sent = transport.send(head)
+                    if sent == len(head):
+                        unsent.clear()
+                    else:
+                        unsent[0] = memoryview(head)[sent:]
+                else:
+                    self._send_gathered()
+            if transport.wants_write:
+                transport.flush()
+        except BlockingIOError:
+            return False
+        return not transport.wants_write
+
+    def _ready_bytes(self, head: FileSlice) -> int:
+        """Return the number of bytes of the current slice to send in this turn.
+
+        0 if they are ``cold``.
+        """
+        done = self._sent_of_slice
+        left_bytes = head.size_bytes - done
+        if head.size_bytes < SLICE_BYTES_CHECKED_MIN:
+            return left_bytes
+        if done == self._checked_of_slice:
+            size_bytes = min(left_bytes, SLICE_BYTES_READ_IN)
+            self._checked_of_slice = done + size_bytes
+            position = head.position + done
+            if not page_cache.is_in_memory(head.file, position, size_bytes):
+                self.cold = ColdBytes(head.file, position, size_bytes)
+                return 0
+        return min(self._checked_of_slice - done, SLICE_BYTES_PER_TURN)
+
+    def _send_slice(self, head: FileSlice, size_bytes: int) -> int:
+        done = self._sent_of_slice
+        sent = self._transport.sendfile(head.file, head.position + done, size_bytes)
+        if sent == 0:
+            raise OSError(f"{head.file.path} ends before byte {head.position + done}")
+        if done + sent == head.size_bytes:
+            self.unsent.popleft()
+            self._sent_of_slice = self._checked_of_slice = 0
+        else:
+            self._sent_of_slice = done + sent
+        return sent
+
+    def _send_gathered(self) -> None:
+        unsent = self.unsent
+        gathered: list[Buffer] = []
+        is_before_slice = False
+        for segment in unsent:
+            if isinstance(segment, FileSlice):
+                is_before_slice = True
+                break
+            gathered.append(segment)
+            if len(gathered) == GATHER_SEGMENTS_MAX:
+                break
+        sent = self._transport.sendmsg(gathered, has_more=is_before_slice)
+        for segment in gathered:
+            size_bytes = len(segment)
+            if sent < size_bytes:
+                if sent:
+                    unsent[0] = memoryview(segment)[sent:]
+                break
+            sent -= size_bytes
+            unsent.popleft()

@@ -1,0 +1,200 @@
+"""What every transport keeps to, so that a connection need not know which it has."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import socket
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from tidelog_core.model import ReadableFile
+from tidelog_node.connections.transport import PlainTransport, Transport
+
+from tests.node.connections.transports import HoldingTransport
+
+DATA = bytes(range(256)) * 4096  # 1 MiB: more than a socket takes at once
+SECONDS_MAX = 10.0
+RESET_ON_CLOSE = b"\1\0\0\0\0\0\0\0"  # SO_LINGER: on, 0 seconds
+
+
+@pytest.fixture
+def sockets() -> Iterator[tuple[socket.socket, socket.socket]]:
+    """Return the client's and the node's end of a connection."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        client = socket.create_connection(server.getsockname())
+        accepted, _ = server.accept()
+    accepted.setblocking(False)
+    accepted.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65_536)
+    client.settimeout(SECONDS_MAX)
+    with client, accepted:
+        yield client, accepted
+
+
+class TransportContract:
+    """Holds for every ``Transport`` over a socket."""
+
+    make_transport: Callable[[socket.socket], Transport]
+
+    @pytest.fixture
+    def ends(
+        self, sockets: tuple[socket.socket, socket.socket]
+    ) -> Iterator[tuple[socket.socket, Transport]]:
+        """Return the client's socket and the node's transport."""
+        client, accepted = sockets
+        transport = type(self).make_transport(accepted)
+        yield client, transport
+        transport.close()
+
+    def test_it_receives_what_the_client_sends(self, ends: tuple[socket.socket, Transport]) -> None:
+        client, transport = ends
+        client.sendall(DATA[:1000])
+        assert receive(transport, 1000, room_bytes=300) == DATA[:1000]
+
+    def test_receiving_blocks_where_nothing_came(
+        self, ends: tuple[socket.socket, Transport]
+    ) -> None:
+        _, transport = ends
+        with pytest.raises(BlockingIOError):
+            transport.recv_into(memoryview(bytearray(10)))
+        assert not transport.has_received
+
+    def test_a_client_that_sends_no_more_is_received_as_no_bytes(
+        self, ends: tuple[socket.socket, Transport]
+    ) -> None:
+        client, transport = ends
+        client.sendall(b"last")
+        client.shutdown(socket.SHUT_WR)
+        assert receive(transport, 4) == b"last"
+        wait_for(transport, selectors.EVENT_READ)
+        assert transport.recv_into(memoryview(bytearray(10))) == 0
+        send_all(transport, lambda sent: transport.send(b"answer"[sent:]), 6)
+        assert client.recv(100) == b"answer"
+
+    def test_the_rest_of_a_partial_send_arrives_behind_it(
+        self, ends: tuple[socket.socket, Transport]
+    ) -> None:
+        client, transport = ends
+        arrived = send_all(
+            transport, lambda sent: transport.send(memoryview(DATA)[sent:]), len(DATA), client
+        )
+        assert arrived == DATA
+
+    def test_gathered_segments_and_a_part_of_a_file_arrive_in_order(
+        self, ends: tuple[socket.socket, Transport], tmp_path: Path
+    ) -> None:
+        client, transport = ends
+        (tmp_path / "log").write_bytes(b"before" + DATA)
+        file = ReadableFile(tmp_path / "log")
+
+        def send_heads(sent: int) -> int:
+            both = memoryview(b"size" + b"head")[sent:]
+            return transport.sendmsg([both[:2], both[2:]], has_more=True)
+
+        def send_file(sent: int) -> int:
+            return transport.sendfile(file, 6 + sent, len(DATA) - sent)
+
+        arrived = send_all(transport, send_heads, 8, client)
+        arrived += send_all(transport, send_file, len(DATA), client)
+        assert arrived == b"sizehead" + DATA
+        assert transport.sendfile(file, 6 + len(DATA), 100) == 0
+
+    def test_sending_blocks_while_the_client_takes_nothing(
+        self, ends: tuple[socket.socket, Transport]
+    ) -> None:
+        client, transport = ends
+        sent = 0
+        with contextlib.suppress(BlockingIOError):
+            while sent < 64 * len(DATA):
+                sent += transport.send(DATA)
+        assert 0 < sent < 64 * len(DATA)
+        # What was sent or held back before is what arrives, and nothing else.
+        arrived = 0
+        while arrived < sent:
+            arrived += len(client.recv(1 << 20))
+            with contextlib.suppress(BlockingIOError):
+                transport.flush()
+        assert arrived == sent
+        assert not transport.wants_write
+
+    def test_a_connection_that_is_reset_is_an_error(
+        self, ends: tuple[socket.socket, Transport]
+    ) -> None:
+        client, transport = ends
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET_ON_CLOSE)
+        client.close()
+        wait_for(transport, selectors.EVENT_READ)
+        with pytest.raises(ConnectionResetError):
+            transport.recv_into(memoryview(bytearray(10)))
+        with pytest.raises(BrokenPipeError):
+            transport.send(b"x")
+
+    def test_it_is_closed_once(self, ends: tuple[socket.socket, Transport]) -> None:
+        client, transport = ends
+        transport.close()
+        assert client.recv(1) == b""
+        descriptor = os.open(os.devnull, os.O_RDONLY)  # has the number that was given back
+        transport.close()
+        os.close(descriptor)
+        assert transport.fileno() == -1
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            transport.recv_into(memoryview(bytearray(10)))
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            transport.send(b"x")
+
+
+class TestPlainTransport(TransportContract):
+    """The socket alone."""
+
+    make_transport = PlainTransport
+
+
+class TestHoldingTransport(TransportContract):
+    """The one of these tests, so that what they find with it means something."""
+
+    make_transport = staticmethod(
+        lambda sock: HoldingTransport(
+            sock, receive_bytes_max=7, held_bytes_max=20_000, send_bytes_max=16_384
+        )
+    )
+
+
+def wait_for(transport: Transport, event: int) -> None:
+    """Wait until the socket is readable or writable."""
+    with selectors.DefaultSelector() as selector:
+        selector.register(transport.fileno(), event)
+        assert selector.select(SECONDS_MAX)
+
+
+def receive(transport: Transport, size_bytes: int, *, room_bytes: int = 1 << 16) -> bytes:
+    """Return so many bytes, as a connection would receive them."""
+    received = b""
+    while len(received) < size_bytes:
+        if not transport.has_received:
+            wait_for(transport, selectors.EVENT_READ)
+        buffer = bytearray(room_bytes)
+        with contextlib.suppress(BlockingIOError):
+            received += buffer[: transport.recv_into(memoryview(buffer))]
+    return received
+
+
+def send_all(
+    transport: Transport,
+    send_from: Callable[[int], int],
+    size_bytes: int,
+    client: socket.socket | None = None,
+) -> bytes:
+    """Send so many bytes, as a connection would; return what the client receives meanwhile."""
+    sent, arrived = 0, b""
+    while sent < size_bytes or transport.wants_write or (client and len(arrived) < size_bytes):
+        with contextlib.suppress(BlockingIOError):
+            if sent < size_bytes:
+                sent += send_from(sent)
+            elif transport.wants_write:
+                transport.flush()
+        if client is not None:
+            with contextlib.suppress(BlockingIOError):
+                arrived += client.recv(1 << 20, socket.MSG_DONTWAIT)
+    return arrived
