@@ -18,9 +18,9 @@ from pathlib import Path
 from tidelog_core.config import NodeConfig, parse_config
 from tidelog_core.config_environment import overrides_from_environment
 from tidelog_core.errors import InvalidConfig
+from tidelog_core.metadata.endpoints import PORT_MAX
 
 ENVIRONMENT_PREFIX = "TIDELOG_"
-PORT_MAX = 65_535
 BROKER_ID_MAX = 2**31 - 1
 DEFAULT_DATA_DIR = "tidelog-data"
 

@@ -32,11 +32,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tidelog_core.errors import InvalidConfig
+from tidelog_core.metadata.endpoints import PORT_MAX
 
 logger = logging.getLogger(__name__)
 
 NODES_MAX = 64
-PORT_MAX = 65_535
 STOP_SECONDS_MAX = 45.0  # its logs alone may take 25 to close
 RESTART_SECONDS_FIRST, RESTART_SECONDS_MAX = 1.0, 30.0
 STABLE_SECONDS = 60.0  # a node that ran this long is started again as if for the first time

@@ -13,6 +13,7 @@ from typing import Any
 
 from tidelog_core.metadata.store import JsonValue
 
+PORT_MAX = 65_535
 PLAINTEXT = "PLAINTEXT"  # the listener of a node that names none
 
 
@@ -54,4 +55,4 @@ def _endpoint(value: JsonValue) -> BrokerEndpoint | None:
     listener, host, port = value["listener"], value["host"], value["port"]
     if not isinstance(listener, str) or not isinstance(host, str) or type(port) is not int:
         return None
-    return BrokerEndpoint(listener, host, port) if listener and port >= 0 else None
+    return BrokerEndpoint(listener, host, port) if listener and 0 <= port <= PORT_MAX else None

@@ -54,6 +54,8 @@ def test_one_listener_of_another_name_keeps_its_name() -> None:
         [{"listener": "CLIENTS", "host": None, "port": 1}],
         [{"listener": "CLIENTS", "host": "h", "port": True}],
         [{"listener": "CLIENTS", "host": "h", "port": -1}],
+        [{"listener": "CLIENTS", "host": "h", "port": 65_536}],
+        [{"listener": "CLIENTS", "host": "h", "port": 2**63}],
         [{"listener": "CLIENTS", "host": "h", "port": 1}] * 2,
     ],
 )
