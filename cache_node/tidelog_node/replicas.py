@@ -17,12 +17,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import Executor
 from contextlib import suppress
 from functools import partial
 from uuid import UUID
 
-from tidelog_core.config import NodeConfig, TopicConfig, topic_config
+from tidelog_core.config import TopicConfig, topic_config
 from tidelog_core.errors import (
     StorageError,
     TidelogError,
@@ -30,11 +29,10 @@ from tidelog_core.errors import (
 from tidelog_core.log.append_checks import looks_at_records
 from tidelog_core.log.open_files import OpenFiles
 from tidelog_core.log.record_source import RecordSource
-from tidelog_core.metadata.image import ClusterImage, ClusterView
+from tidelog_core.metadata.image import ClusterImage
 from tidelog_core.metadata.records import Partition, Topic
 from tidelog_core.model import TopicPartition
 from tidelog_core.replication.leader_state import ReplicationRules
-from tidelog_core.replication.lease_clock import Clock, lease_clock_ms
 from tidelog_core.replication.partition_state import RoleChange
 from tidelog_core.subscribers import Subscribers
 
@@ -44,6 +42,7 @@ from tidelog_node.logs.directories import LogDirectories
 from tidelog_node.logs.opening import LogOpening, open_each
 from tidelog_node.logs.removal import LogRemoval, remove
 from tidelog_node.logs.replica_logs import ReplicaLogs
+from tidelog_node.node_context import NodeContext
 from tidelog_node.replica import Replica, has_flush_policy, require_epoch
 from tidelog_node.replication.role import ReplicaRole
 
@@ -52,41 +51,32 @@ logger = logging.getLogger(__name__)
 OPEN_RETRY_SECONDS = 2.0  # before a log that could not be opened is tried again
 NEW_AT_ONCE = 500  # partitions of one topic that are taken up before others have their turn
 
+RemoteOf = Callable[[Replica], RecordSource]
+
 
 class ReplicaManager:
     """Keeps one ``Replica`` for every partition that the image gives to this node."""
 
     def __init__(
         self,
+        node: NodeContext,
         *,
-        view: ClusterView,
-        broker_id: int,
         directories: LogDirectories,
-        node_config: Callable[[], NodeConfig],
-        executor: Executor,
-        leads: Callable[[Partition], bool] | None = None,
-        may_serve: Callable[[], bool] = lambda: True,
         refusal: Callable[[Topic, Partition], TidelogError | None] = lambda _, __: None,
-        clock_ms: Clock = lease_clock_ms,
         open_files: OpenFiles | None = None,
         disk: DataDisk | None = None,
-        remote_of: Callable[[Replica], RecordSource] | None = None,
     ) -> None:
-        """``leads`` says of a partition's record whether this process leads by it.
+        """``refusal`` says why a partition without a log here must not get an empty one, if so.
 
-        ``may_serve`` is asked before anyone is told of what has been committed. ``refusal``
-        says why a partition that has no log here must not be given an empty one, if so.
-        ``open_files`` limits the files that the logs keep open. ``remote_of`` returns what has
-        the records that a replica has evicted.
+        ``open_files`` limits the files that the logs keep open.
         """
-        self.open_files = open_files or OpenFiles(node_config().log_open_files_max)
+        self._node = node
+        self.open_files = open_files or OpenFiles(node.config().log_open_files_max)
         self._refusal = refusal
-        self._remote_of = remote_of
+        self._remote_of: RemoteOf | None = None
         self.disk = disk or DataDisk()
-        self.leaders = Leaders(view)
-        self._leads = leads or (lambda partition: partition.leader == broker_id)
-        self._may_serve = may_serve
-        self.clock_ms = clock_ms  # by which followers are late
+        self.leaders = Leaders(node.view)
+        self.clock_ms = node.standing.now_ms  # by which followers are late
         # Each is notified with the replica.
         self.following = Subscribers[Replica]()  # it follows a leader, or another than before
         self.wants_write = Subscribers[Replica]()  # its leader may have to write the item
@@ -95,20 +85,16 @@ class ReplicaManager:
         self.uncertain_lead = Subscribers[Replica]()
         self.trouble = Subscribers[Replica]()
         self.exchanged = Subscribers[Replica]()  # it goes on with another log, maybe a shorter one
-        self._view = view
-        self._broker_id = broker_id
         self._loop: asyncio.AbstractEventLoop | None = None  # once started
         self._directories = directories
-        self._node_config = node_config
-        self._executor = executor
         self._logs = ReplicaLogs(
             directories=directories,
-            node_config=node_config,
-            executor=executor,
+            node_config=node.config,
+            executor=node.executor,
             open_files=self.open_files,
         )
-        self._opening = LogOpening(executor, self._on_opened)
-        self._removal = LogRemoval(executor, self._logs.take_away)
+        self._opening = LogOpening(node.executor, self._on_opened)
+        self._removal = LogRemoval(node.executor, self._logs.take_away)
         self._by_topic: dict[str, dict[int, Replica]] = {}
         self._changed: set[Replica] = set()  # since they were last taken
         self._troubled: set[Replica] = set()  # at least those in trouble
@@ -125,19 +111,21 @@ class ReplicaManager:
         self._is_recovered = False  # roles need logs
         self._to_look_at: dict[str, asyncio.TimerHandle] = {}  # topics, again
 
-    async def start(self) -> None:
+    async def start(self, *, remote_of: RemoteOf | None = None) -> None:
         """Take over what the image gives to this node; recover logs where needed.
 
-        On return every log that was not closed cleanly is recovered and open.
+        ``remote_of`` returns what has the records that a replica has evicted. On return every
+        log that was not closed cleanly is recovered and open.
         """
         self._loop = asyncio.get_running_loop()
-        image = self._view.image
+        self._remote_of = remote_of
+        image = self._node.view.image
         self._node_configs = image.node_configs
         known = {topic.topic_id for topic in image.topics.values()}
         renamed = self._directories.clear_out(
             known, image.deleted_topics.keys(), is_unreadable=image.is_unreadable
         )
-        self._executor.submit(remove, renamed)
+        self._node.executor.submit(remove, renamed)
         for name in image.topics:
             self._follow_topic(image, name)
         if not self._directories.was_clean:
@@ -146,7 +134,7 @@ class ReplicaManager:
         self._opening.allow_here(sum(map(len, image.partitions_by_topic.values())))
         for name in image.topics:
             self._follow_topic(image, name)
-        self._unsubscribe = self._view.subscribe(self._on_image)
+        self._unsubscribe = self._node.view.subscribe(self._on_image)
 
     async def close(self) -> None:
         """Follow the image no more, and close every log."""
@@ -226,7 +214,7 @@ class ReplicaManager:
 
         Whoever asks for one that cannot be opened is told why.
         """
-        await asyncio.get_running_loop().run_in_executor(self._executor, open_each, replicas)
+        await asyncio.get_running_loop().run_in_executor(self._node.executor, open_each, replicas)
 
     # -- following the image
 
@@ -251,7 +239,8 @@ class ReplicaManager:
         known_id = self._topic_ids.pop(name, b"")
         self.led_by_id.pop(known_id, None)
         self.followed_by_id.pop(known_id, None)
-        here = {p.partition for p in image.partitions(name) if self._broker_id in p.replicas}
+        broker_id = self._node.broker_id
+        here = {p.partition for p in image.partitions(name) if broker_id in p.replicas}
         dropped = [
             replica
             for index, replica in held.items()
@@ -267,7 +256,7 @@ class ReplicaManager:
             self._by_topic.pop(name, None)
             self._configs.pop(name, None)
             return
-        config = topic_config(topic.configs, self._node_config())
+        config = topic_config(topic.configs, self._node.config())
         only_news = only_news and self._configs.get(name) == config
         self._configs[name] = config
         led: dict[int, Replica] = {}
@@ -275,7 +264,7 @@ class ReplicaManager:
         held_count_max = len(held) + NEW_AT_ONCE
         for partition in image.partitions(name):
             index = partition.partition
-            if self._broker_id not in partition.replicas:
+            if broker_id not in partition.replicas:
                 continue
             known = held.get(index)
             if known is None and len(held) == held_count_max and self._is_recovered:
@@ -358,7 +347,7 @@ class ReplicaManager:
         """Lead or follow what could not be led or followed without its log."""
         for replica, error in problems.items():
             self._go_offline(replica, error)
-        image = self._view.image
+        image = self._node.view.image
         for replica in opened:
             name, index = replica.partition
             partition = image.partitions(name)[index]
@@ -394,11 +383,11 @@ class ReplicaManager:
 
     def _look(self, topic: str) -> None:
         del self._to_look_at[topic]
-        self._follow_topic(self._view.image, topic, only_news=True)
+        self._follow_topic(self._node.view.image, topic, only_news=True)
 
     def _update_alone(self, replica: Replica, partition: Partition) -> None:
         """Follow the record of a partition that nobody else has a replica of."""
-        was_leader, replica.is_leader = replica.is_leader, self._leads(partition)
+        was_leader, replica.is_leader = replica.is_leader, self._node.standing.leads(partition)
         if replica.is_leader:
             replica.settled_epoch = partition.leader_epoch  # nobody else can have more
         if replica.leader_epoch != partition.leader_epoch:
@@ -415,9 +404,9 @@ class ReplicaManager:
         assert role is not None
         rules = ReplicationRules(
             min_insync_replicas=replica.config.min_insync_replicas,
-            lag_time_max_ms=self._node_config().replica_lag_time_max_ms,
+            lag_time_max_ms=self._node.config().replica_lag_time_max_ms,
         )
-        leads = self._leads(partition)
+        leads = self._node.standing.leads(partition)
         if leads and self.uncertain_lead and self._is_uncertain(replica, partition):
             role.end()
             replica.is_leader, replica.leader_epoch = False, partition.leader_epoch
@@ -441,24 +430,25 @@ class ReplicaManager:
     def _is_uncertain(self, replica: Replica, partition: Partition) -> bool:
         """Whether the election may have been unclean, or the log may have lost its end."""
         role = replica.role
-        if replica.settled_epoch == partition.leader_epoch or partition.isr != (self._broker_id,):
+        broker_id = self._node.broker_id
+        if replica.settled_epoch == partition.leader_epoch or partition.isr != (broker_id,):
             return False
         before = None if role is None else role.partition
         was_in_sync = (
             before is not None
             and before.version + 1 == partition.version
-            and self._broker_id in before.isr
+            and broker_id in before.isr
         )
         return not was_in_sync or not (self._directories.was_clean or replica.settled_epoch >= 0)
 
     def confirm_lead(self, replica: Replica, leader_epoch: int) -> None:
         """Let the replica lead in this epoch: its log has what the tier has."""
         replica.settled_epoch = leader_epoch
-        self._follow_topic(self._view.image, replica.partition.topic)
+        self._follow_topic(self._node.view.image, replica.partition.topic)
 
     def look_again(self, topic: str) -> None:
         """Follow what the image says of a topic once more: a log has come or gone."""
-        self._follow_topic(self._view.image, topic)
+        self._follow_topic(self._node.view.image, topic)
 
     def _tell_trouble_soon(self, replica: Replica) -> None:
         """Tell of a log that went offline, in a turn of the loop. For any thread."""
@@ -468,9 +458,9 @@ class ReplicaManager:
 
     def _make_role(self, replica: Replica) -> ReplicaRole:
         return ReplicaRole(
-            self._broker_id,
+            self._node.broker_id,
             clock_ms=self.clock_ms,
-            may_serve=self._may_serve,
+            may_serve=self._node.standing.can_serve,
             wake_readers=replica.wake_readers,
             tell_waiters=replica.tell_waiters,
             wants_write=partial(self.wants_write.notify, replica),

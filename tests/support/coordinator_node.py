@@ -24,6 +24,7 @@ from tidelog_node.groups.consumer.heartbeat import ASSIGNED_AT_ONCE_MEMBERS_MAX
 
 from tests.support.group_requests import join, sync
 from tests.support.memory_store import MemoryMetadataStore
+from tests.support.node_context import Alone, node_context
 from tests.support.virtual_time import run
 
 _NAMESPACE = UUID(int=7)
@@ -180,20 +181,23 @@ async def node(
     settings = NodeConfig(group_initial_rebalance_delay_ms=100) if config is None else config
     view = ClusterView(store)
     await view.refresh()
-    groups = HostedGroups(
-        store=store,
-        view=view,
-        node_config=lambda: settings,
+    context = node_context(
+        store,
+        view,
         broker_id=broker_id,
-        clock=loop.time,
-        wall_clock_ms=lambda: int(loop.time() * 1000) + 5_000_000,
-        can_serve=can_serve,
-        page_limits=page_limits,
+        config=lambda: settings,
+        standing=Alone(broker_id, can_serve=can_serve),
+        clock_ms=lambda: int(loop.time() * 1000) + 5_000_000,
         may_expire=may_expire,
+    )
+    groups = HostedGroups(
+        context,
+        clock=loop.time,
+        page_limits=page_limits,
         assigned_at_once_members_max=assigned_at_once_members_max,
         compute=slowly if compute is None else compute,
     )
-    coordinator = GroupCoordinator(groups, store=store, view=view, node_config=lambda: settings)
+    coordinator = GroupCoordinator(context, groups)
     await coordinator.start()
     try:
         yield Node(coordinator, view, settings)

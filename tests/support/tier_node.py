@@ -42,6 +42,7 @@ from tidelog_node.tier.service import TierService
 from tidelog_node.upkeep.log_changes import LogChanges
 
 from tests.support.clock import Clock
+from tests.support.node_context import node_context
 from tests.support.tier_segments import BASE_TIMESTAMP_MS, numbered_batch
 
 BROKER_ID = 1
@@ -85,34 +86,28 @@ class TierNode:
         await self.view.refresh()
         self.executor = ThreadPoolExecutor(2)
         self.directories = LogDirectories(self.folder / "data")
-        self.replicas = ReplicaManager(
-            view=self.view,
+        self.context = node_context(
+            self.store,
+            self.view,
             broker_id=BROKER_ID,
-            directories=self.directories,
-            node_config=lambda: self.config,
+            config=lambda: self.config,
             executor=self.executor,
-            remote_of=lambda replica: self.tier.remote_log(replica),  # noqa: PLW0108
-        )
-        await self.replicas.start()
-        for replica in self.replicas.replicas():
-            replica.log.advance_high_watermark(replica.log.log_end_offset)
-        self.tier = TierService(
-            replicas=self.replicas,
-            view=self.view,
-            store=self.store,
-            node_config=lambda: self.config,
-            broker_id=BROKER_ID,
             clock_ms=self.clock,
-            executor=self.executor,
+            may_expire=lambda: self.is_clock_trusted,
+        )
+        self.replicas = ReplicaManager(self.context, directories=self.directories)
+        self.tier = TierService(
+            self.context,
+            replicas=self.replicas,
             inspector=BatchInspector(),
             objects_url=self.objects_url,
             socket=self.run_folder / "tier.sock",
             cache_dir=self.folder / "cache",
-            honour_erasures=EvictingEraser(
-                store=self.store, view=self.view, replicas=self.replicas, broker_id=BROKER_ID
-            ).honour,
-            may_expire=lambda: self.is_clock_trusted,
+            honour_erasures=EvictingEraser(self.context, replicas=self.replicas).honour,
         )
+        await self.replicas.start(remote_of=self.tier.remote_log)
+        for replica in self.replicas.replicas():
+            replica.log.advance_high_watermark(replica.log.log_end_offset)
         self.changes = LogChanges(self.replicas, told_in_turn_count=0, interval_s=TELL_SECONDS)
         self.changes.subscribe(self.tier.on_changed)
         self.telling = asyncio.create_task(self.changes.run())

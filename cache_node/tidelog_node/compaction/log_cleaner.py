@@ -34,7 +34,6 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Collection
-from concurrent.futures import Executor
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol
@@ -43,7 +42,6 @@ from tidelog_core.compaction.cleaner import CleaningTask, plan_cleaning
 from tidelog_core.compaction.rewrite import DeleteRule
 from tidelog_core.compaction.sealed_files import CleanedGroup
 from tidelog_core.compaction.selection import Cleanable, find_cleanable, next_look_ms
-from tidelog_core.config import NodeConfig
 from tidelog_core.errors import CorruptRecordBatch, StorageError, TidelogError
 from tidelog_core.log.cleaned import SegmentsChanged
 from tidelog_core.log.cleaning import CleaningSource
@@ -53,6 +51,7 @@ from tidelog_core.model import TopicPartition
 from tidelog_node.compaction.messages import RewriteEnd, RewriterJob
 from tidelog_node.compaction.rewriting import put_in_place, rewrite
 from tidelog_node.due_queue import DueQueue
+from tidelog_node.node_context import NodeContext
 from tidelog_node.replica import Replica
 
 logger = logging.getLogger(__name__)
@@ -94,34 +93,27 @@ class LogCleaner:
 
     def __init__(
         self,
+        node: NodeContext,
         *,
         replicas: ReplicaSource,
         tier: Tier,
-        node_config: Callable[[], NodeConfig],
-        clock_ms: Callable[[], int],
-        may_expire: Callable[[], bool],
         holds_files: Callable[[Replica], bool],
         suspect: Callable[[TopicPartition, int], None],
         busy: set[Replica],
-        executor: Executor,
     ) -> None:
         """``holds_files`` says of a replica whose log is not open whether it is worth opening.
 
         ``busy`` holds those whose segments are being replaced, also by others than this.
         ``suspect`` has a sealed segment, named by its base offset, looked at for damage.
-        ``may_expire`` says whether ``clock_ms`` can be trusted to tell what is too old.
         """
+        self._node = node
         self._replicas = replicas
         self._tier = tier
-        self._node_config = node_config
-        self._clock_ms = clock_ms
-        self._may_expire = may_expire
         self._holds_files = holds_files
         self._suspect = suspect
         self._busy = busy
-        self._executor = executor
         self._changed: set[Replica] = set()  # since they were last found not to be due
-        self._later: DueQueue[Replica] = DueQueue()  # by ``clock_ms``
+        self._later: DueQueue[Replica] = DueQueue()  # by the wall clock
         self._not_before_ms: dict[Replica, int] = {}
         self.run_count = 0
 
@@ -137,14 +129,14 @@ class LogCleaner:
     async def run(self) -> None:
         """Compact what is due, until cancelled."""
         async with asyncio.TaskGroup() as group:
-            for _ in range(self._node_config().log_cleaner_threads):
+            for _ in range(self._node.config().log_cleaner_threads):
                 group.create_task(self._work())
 
     async def _work(self) -> None:
         while True:
             found = self._dirtiest()
             if found is None:
-                await asyncio.sleep(self._node_config().log_cleaner_backoff_ms / 1000)
+                await asyncio.sleep(self._node.config().log_cleaner_backoff_ms / 1000)
                 continue
             replica, cleanable = found
             self._busy.add(replica)
@@ -155,7 +147,7 @@ class LogCleaner:
 
     def _dirtiest(self) -> tuple[Replica, Cleanable] | None:
         """Return the log with the greatest part to compact, of those that are due."""
-        now_ms = self._clock_ms()
+        now_ms = self._node.clock_ms()
         self._changed.update(self._later.take(now_ms))
         found: tuple[Replica, Cleanable] | None = None
         for replica in tuple(self._changed):
@@ -236,20 +228,20 @@ class LogCleaner:
 
     def _put_off(self, replica: Replica, delay_ms: int) -> None:
         if not replica.is_dropped:  # Nobody would have it forgotten again.
-            self._not_before_ms[replica] = self._clock_ms() + delay_ms
+            self._not_before_ms[replica] = self._node.clock_ms() + delay_ms
 
     async def _compact(self, replica: Replica, cleanable: Cleanable) -> None:
         leader_epoch = replica.leader_epoch
         tombstones_below = await self._tier.compacted_up_to(replica)
-        if not self._may_expire():
+        if not self._node.may_expire():
             tombstones_below = 0  # They go by the clock, which is in doubt: all of them stay.
-        log, config = replica.log, self._node_config()
+        log, config = replica.log, self._node.config()
         source = log.begin_cleaning(cleanable.segments)
         task = plan_cleaning(
             source,
             replica.config,
             deletes=DeleteRule(
-                self._clock_ms(), replica.config.delete_retention_ms, tombstones_below
+                self._node.clock_ms(), replica.config.delete_retention_ms, tombstones_below
             ),
             map_bytes_max=config.log_cleaner_dedupe_buffer_size // config.log_cleaner_threads,
             apart_at=log.tiered_up_to,
@@ -291,7 +283,7 @@ class LogCleaner:
         async with self._tier.holding_copies(run.replica):
             self._require_current(run)
             if group.cleaned is not None:
-                await put_in_place(run.log, run.source, group.cleaned, self._executor)
+                await put_in_place(run.log, run.source, group.cleaned, self._node.executor)
                 run.replica.note_changed()
 
     def _require_current(self, run: _Run) -> None:

@@ -10,14 +10,12 @@ from uuid import UUID
 
 from kio.schema.errors import ErrorCode
 from tidelog_core.admin.offset_pages import read_offsets
-from tidelog_core.config import NodeConfig
 from tidelog_core.errors import (
     GroupIdNotFound,
     NonEmptyGroup,
 )
 from tidelog_core.metadata.groups import CommittedOffset
-from tidelog_core.metadata.image import ClusterView
-from tidelog_core.metadata.store import Check, MetadataStore, Write
+from tidelog_core.metadata.store import Check, Write
 from tidelog_core.model import TopicPartition
 
 from tidelog_node.coordinator.hosted_groups import HostedGroups
@@ -40,6 +38,7 @@ from tidelog_node.groups.consumer.heartbeat import ConsumerHeartbeat
 from tidelog_node.groups.heartbeat_answer import JOIN_EPOCH, HeartbeatAnswer
 from tidelog_node.groups.share.heartbeat import ShareHeartbeat
 from tidelog_node.groups.share.share_group import ShareGroup
+from tidelog_node.node_context import NodeContext
 
 T = TypeVar("T")
 
@@ -51,17 +50,13 @@ class GroupCoordinator:
 
     def __init__(
         self,
+        node: NodeContext,
         groups: HostedGroups,
         *,
-        store: MetadataStore,
-        view: ClusterView,
-        node_config: Callable[[], NodeConfig],
         new_id: Callable[[], str] = lambda: str(uuid.uuid4()),
     ) -> None:
+        self._node = node
         self._groups = groups
-        self._store = store
-        self._view = view
-        self._node_config = node_config
         self._new_id = new_id
         self._numbers = itertools.count(1)
 
@@ -90,7 +85,7 @@ class GroupCoordinator:
 
     async def join(self, group_id: str, request: JoinRequest) -> JoinAnswer:
         """Return the answer when the rebalance allows, which may take minutes."""
-        config = self._node_config()
+        config = self._node.config()
         shortest_ms = config.group_min_session_timeout_ms
         longest_ms = config.group_max_session_timeout_ms
         if not shortest_ms <= request.session_timeout_ms <= longest_ms:
@@ -166,7 +161,7 @@ class GroupCoordinator:
 
     def topic_name(self, topic_id: UUID) -> str | None:
         """Return the topic's name, or ``None`` where it was deleted."""
-        return self._view.image.topic_names.get(topic_id)
+        return self._node.view.image.topic_names.get(topic_id)
 
     # Groups as a whole.
 
@@ -228,12 +223,12 @@ class GroupCoordinator:
             return is_known
 
         await self._groups.shard_of(group_id).loaded()
-        found = await read_offsets(self._store, group_id, partitions, is_topic=is_topic)
+        found = await read_offsets(self._node.store, group_id, partitions, is_topic=is_topic)
         if not is_behind:
             return found
-        await self._view.refresh()
+        await self._node.view.refresh()
         await self._groups.shard_of(group_id).loaded()
-        return await read_offsets(self._store, group_id, partitions, is_topic=self._is_topic)
+        return await read_offsets(self._node.store, group_id, partitions, is_topic=self._is_topic)
 
     async def validate_fetch(self, group_id: str, member_id: str | None, epoch: int) -> ErrorCode:
         """Return whether the caller may be told committed offsets.
@@ -385,7 +380,7 @@ class GroupCoordinator:
         return await loaded.exclusively(remove)
 
     def _is_topic(self, name: str, topic_id: UUID) -> bool:
-        return self._view.image.topic_names.get(topic_id) == name
+        return self._node.view.image.topic_names.get(topic_id) == name
 
 
 def _not_found(kind: str, group_id: str) -> HeartbeatAnswer:

@@ -2,39 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from tidelog_core.config import NodeConfig
-from tidelog_core.metadata.image import ClusterView
-
 from tidelog_node.groups.assignment.assignors import ASSIGNORS
 from tidelog_node.groups.consumer.heartbeat import ConsumerGroupSettings
 from tidelog_node.groups.share.heartbeat import ShareGroupSettings
+from tidelog_node.node_context import NodeContext
 
 
 class GroupSettings:
     """Joins the settings of the node with those of single groups."""
 
-    def __init__(
-        self,
-        *,
-        view: ClusterView,
-        node_config: Callable[[], NodeConfig],
-        assigned_at_once_members_max: int,
-    ) -> None:
-        self._view = view
-        self._node_config = node_config
+    def __init__(self, node: NodeContext, *, assigned_at_once_members_max: int) -> None:
+        self._node = node
         self._assigned_at_once_members_max = assigned_at_once_members_max
 
     @property
     def assignors(self) -> tuple[str, ...]:
         """The assignors that members may ask for, the default first; never none."""
-        return self._node_config().group_consumer_assignors or tuple(ASSIGNORS)
+        return self._node.config().group_consumer_assignors or tuple(ASSIGNORS)
 
     def consumer(self, group_id: str) -> ConsumerGroupSettings:
         """Return the settings of a consumer group."""
-        config = self._node_config()
-        own = self._view.image.group_config(group_id, config)
+        config = self._node.config()
+        own = self._node.view.image.group_config(group_id, config)
         policy = config.group_consumer_migration_policy
         return ConsumerGroupSettings(
             session_timeout_ms=own.consumer_session_timeout_ms,
@@ -50,8 +39,8 @@ class GroupSettings:
 
     def share(self, group_id: str) -> ShareGroupSettings:
         """Return the settings of a share group."""
-        config = self._node_config()
-        own = self._view.image.group_config(group_id, config)
+        config = self._node.config()
+        own = self._node.view.image.group_config(group_id, config)
         return ShareGroupSettings(
             session_timeout_ms=own.share_session_timeout_ms,
             heartbeat_interval_ms=own.share_heartbeat_interval_ms,

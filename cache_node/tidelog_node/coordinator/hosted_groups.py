@@ -15,8 +15,6 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import TypeVar
 
 from tidelog_core.admin.groups import validate_group_id
-from tidelog_core.clock import wall_clock_ms
-from tidelog_core.config import NodeConfig
 from tidelog_core.errors import (
     CoordinatorNotAvailable,
     NotCoordinator,
@@ -28,10 +26,8 @@ from tidelog_core.metadata.groups import (
     GROUP_COLLECTION_PREFIX,
     shard_of_group,
 )
-from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.member_pages import StoredGroup
-from tidelog_core.metadata.records import Partition
-from tidelog_core.metadata.store import ItemKey, MetadataStore
+from tidelog_core.metadata.store import ItemKey
 from tidelog_core.model import CONSUMER_OFFSETS_TOPIC
 
 from tidelog_node.coordinator.group_environment import GroupEnvironment
@@ -50,6 +46,7 @@ from tidelog_node.groups.consumer.consumer_group import ConsumerGroup
 from tidelog_node.groups.consumer.heartbeat import ASSIGNED_AT_ONCE_MEMBERS_MAX
 from tidelog_node.groups.consumer.pattern_matches import PatternMatcher
 from tidelog_node.groups.share.share_group import ShareGroup
+from tidelog_node.node_context import NodeContext
 
 logger = logging.getLogger(__name__)
 
@@ -64,76 +61,48 @@ class HostedGroups:
 
     def __init__(
         self,
+        node: NodeContext,
         *,
-        store: MetadataStore,
-        view: ClusterView,
-        node_config: Callable[[], NodeConfig],
-        broker_id: int,
         clock: Callable[[], float] | None = None,
-        wall_clock_ms: Callable[[], int] = wall_clock_ms,
-        leads: Callable[[Partition], bool] | None = None,
-        can_serve: Callable[[], bool] = lambda: True,
         page_limits: PageLimits = DEFAULT_PAGE_LIMITS,
-        may_expire: Callable[[], bool] = lambda: True,
         assigned_at_once_members_max: int = ASSIGNED_AT_ONCE_MEMBERS_MAX,
         compute: Callable[[TargetComputation], Awaitable[Mapping[str, Partitions]]] = in_thread,
     ) -> None:
-        """``leads`` says which shards are this process's, ``can_serve`` whether it may answer.
-
-        By default a shard is ours where the image says so, and every moment is good.
-        ``may_expire`` says whether the wall clock can be trusted to tell what is too old.
-        """
+        self._node = node
         self.settings = GroupSettings(
-            view=view,
-            node_config=node_config,
-            assigned_at_once_members_max=assigned_at_once_members_max,
+            node, assigned_at_once_members_max=assigned_at_once_members_max
         )
-        self._store = store
-        self._view = view
         self._clock = time.monotonic if clock is None else clock
-        self._wall_clock_ms = wall_clock_ms
-        self._can_serve = can_serve
         self._page_limits = page_limits
         self._pages = OffsetPages()
         self._wakeups: Wakeups[LoadedGroup] = Wakeups(self._now_ms, self._expire)
-        self._patterns = PatternMatcher(view.image.topics)
+        self._patterns = PatternMatcher(node.view.image.topics)
         self._environment = GroupEnvironment(
             now_ms=self._now_ms,
             clock_offset_ms=self._clock_offset_ms,
             settings=self.settings.consumer,
             share_settings=self.settings.share,
-            topics=lambda: self._view.image.topics,
+            topics=lambda: self._node.view.image.topics,
             match=self._patterns.match,
             compute=compute,
         )
-        self._shards = LedShards(
-            CONSUMER_OFFSETS_TOPIC,
-            view,
-            leads=_names_leader(broker_id) if leads is None else leads,
-            open_shard=self._open_shard,
-        )
+        self._shards = LedShards(node, CONSUMER_OFFSETS_TOPIC, open_shard=self._open_shard)
         self._is_closed = False
         self._looking: set[asyncio.Task[None]] = set()
-        self._sweeper = Sweeper(
-            self._shards,
-            store=store,
-            view=view,
-            node_config=node_config,
-            wall_clock_ms=wall_clock_ms,
-            clock_offset_ms=self._clock_offset_ms,
-            may_expire=may_expire,
-        )
+        self._sweeper = Sweeper(node, self._shards, clock_offset_ms=self._clock_offset_ms)
         self._sweeping: asyncio.Task[None] | None = None
         self._unwatch: Callable[[], None] = lambda: None
         self._unsubscribe: Callable[[], None] = lambda: None
 
     async def start(self) -> None:
         """Begin to coordinate what the cluster's image says is ours."""
-        self._patterns.take_topics(self._view.image.topics, self._view.image.topics.keys())
-        self._unsubscribe = self._view.subscribe(
+        self._patterns.take_topics(
+            self._node.view.image.topics, self._node.view.image.topics.keys()
+        )
+        self._unsubscribe = self._node.view.subscribe(
             lambda image, changed: self._patterns.take_topics(image.topics, changed)
         )
-        self._unwatch = self._view.watch(GROUP_COLLECTION_PREFIX, self._look_again)
+        self._unwatch = self._node.view.watch(GROUP_COLLECTION_PREFIX, self._look_again)
         self._shards.start()
         self._sweeping = asyncio.create_task(self._sweeper.run())
 
@@ -184,7 +153,7 @@ class HostedGroups:
     def shard_of(self, group_id: str) -> Shard:
         """Return the group's shard. Raises ``NotCoordinator`` where it is another node's."""
         validate_group_id(group_id)
-        if not self._can_serve():
+        if not self._node.standing.can_serve():
             # Another node may coordinate the group by now, without this one having heard of it.
             raise NotCoordinator("this node's lease has lapsed")
         shard = self._shards.find(lambda count: shard_of_group(group_id, count))
@@ -194,15 +163,15 @@ class HostedGroups:
 
     async def all(self) -> list[Group]:
         """Return the groups that this node coordinates."""
-        self._shards.follow(self._view.image)
+        self._shards.follow(self._node.view.image)
         found = [await shard.find_all() for shard in self._shards]
         return [loaded.group for some in found for loaded in some]
 
     def shard_leadership(self, index: int) -> Leadership:
         """Return this node's leader term of a shard. Raises ``NotCoordinator`` without one."""
-        if not self._can_serve():
+        if not self._node.standing.can_serve():
             raise NotCoordinator("this node's lease has lapsed")
-        self._shards.follow(self._view.image)
+        self._shards.follow(self._node.view.image)
         shard = self._shards.get(index)
         if shard is None:
             raise NotCoordinator(f"this node does not coordinate group shard {index}")
@@ -211,16 +180,16 @@ class HostedGroups:
     async def look_at_changes(self) -> None:
         """Let this node see what was just written, as far as it leads what that is about."""
         with contextlib.suppress(StoreUnavailable):
-            await self._view.refresh()
+            await self._node.view.refresh()
 
     # Shards and groups that come and go.
 
     def _open_shard(self, index: int, leadership: Leadership) -> Shard:
-        return Shard(index, leadership, self._store, restore=self._restored)
+        return Shard(index, leadership, self._node.store, restore=self._restored)
 
     def _expire(self, loaded: LoadedGroup) -> None:
         """Let time pass for a group, but not for one that another node may coordinate."""
-        if self._can_serve():
+        if self._node.standing.can_serve():
             loaded.expire()
         elif not loaded.is_unloaded:
             self._wakeups.schedule(loaded, self._now_ms() + FENCED_RETRY_MS)
@@ -262,7 +231,7 @@ class HostedGroups:
                 now_ms=now_ms,
                 clock_offset_ms=clock_offset_ms,
                 settings=self.settings.share(record.group_id),
-                topics=self._view.image.topics,
+                topics=self._node.view.image.topics,
             )
         elif record.consumer is None:
             group = ClassicGroup.restore(record, now_ms=now_ms, clock_offset_ms=clock_offset_ms)
@@ -272,7 +241,7 @@ class HostedGroups:
                 now_ms=now_ms,
                 clock_offset_ms=clock_offset_ms,
                 settings=self.settings.consumer(record.group_id),
-                topics=self._view.image.topics,
+                topics=self._node.view.image.topics,
             )
         return self._host(shard_index, group, stored=stored)
 
@@ -280,11 +249,11 @@ class HostedGroups:
         shard = self._shards.get(shard_index)
 
         async def is_still_ours() -> bool:
-            self._shards.follow(await self._view.refresh())
+            self._shards.follow(await self._node.view.refresh())
             return shard is not None and self._shards.get(shard_index) is shard
 
         storage = GroupStorage(
-            self._store,
+            self._node.store,
             self._pages,
             shard=shard_index,
             group_id=group.group_id,
@@ -320,8 +289,4 @@ class HostedGroups:
         return int(self._clock() * 1000)
 
     def _clock_offset_ms(self) -> int:
-        return self._wall_clock_ms() - self._now_ms()
-
-
-def _names_leader(broker_id: int) -> Callable[[Partition], bool]:
-    return lambda partition: partition.leader == broker_id
+        return self._node.clock_ms() - self._now_ms()

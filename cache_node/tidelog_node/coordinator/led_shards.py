@@ -15,9 +15,10 @@ from typing import ClassVar, Generic, TypeVar
 from uuid import UUID
 
 from tidelog_core.errors import NotCoordinator, TidelogError
-from tidelog_core.metadata.image import ClusterImage, ClusterView
-from tidelog_core.metadata.records import Partition
+from tidelog_core.metadata.image import ClusterImage
 from tidelog_core.metadata.store import MetadataStore
+
+from tidelog_node.node_context import NodeContext
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,17 +96,15 @@ class LedShards(Generic[ShardT]):
 
     def __init__(
         self,
+        node: NodeContext,
         topic: str,
-        view: ClusterView,
         *,
-        leads: Callable[[Partition], bool],
         open_shard: Callable[[int, Leadership], ShardT],
         on_drop: Callable[[ShardT], None] = lambda _: None,
     ) -> None:
-        """``leads`` says which are this process's; ``on_drop`` is told before one is closed."""
+        """``on_drop`` is called before one is closed."""
+        self._node = node
         self._topic = topic
-        self._view = view
-        self._leads = leads
         self._open_shard = open_shard
         self._on_drop = on_drop
         self._shards: dict[int, ShardT] = {}
@@ -120,8 +119,8 @@ class LedShards(Generic[ShardT]):
 
     def start(self) -> None:
         """Begin to follow the cluster's image."""
-        self._unsubscribe = self._view.subscribe(lambda image, _: self.follow(image))
-        self.follow(self._view.image)
+        self._unsubscribe = self._node.view.subscribe(lambda image, _: self.follow(image))
+        self.follow(self._node.view.image)
 
     def stop(self) -> None:
         """Take no more shards over."""
@@ -141,8 +140,8 @@ class LedShards(Generic[ShardT]):
 
     def find(self, index_among: Callable[[int], int]) -> ShardT | None:
         """Return a shard of ours, by its index among so many, ``None`` if it is another node's."""
-        self.follow(self._view.image)
-        partitions = self._view.image.partitions(self._topic)
+        self.follow(self._node.view.image)
+        partitions = self._node.view.image.partitions(self._topic)
         return self._shards.get(index_among(len(partitions))) if partitions else None
 
     def follow(self, image: ClusterImage) -> None:
@@ -153,7 +152,7 @@ class LedShards(Generic[ShardT]):
         ours = {
             partition.partition: Leadership(partition.topic_id, partition.leader_epoch)
             for partition in image.partitions(self._topic)
-            if self._leads(partition)
+            if self._node.standing.leads(partition)
         }
         for index, shard in tuple(self._shards.items()):
             if ours.get(index) != shard.leadership:

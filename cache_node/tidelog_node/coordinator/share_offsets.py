@@ -16,13 +16,13 @@ from tidelog_core.admin.share_offsets import (
     is_begun,
     read_share_partitions,
 )
-from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.share_partitions import NO_START_OFFSET
-from tidelog_core.metadata.store import MetadataStore, Write
+from tidelog_core.metadata.store import Write
 from tidelog_core.model import TopicPartition
 
 from tidelog_node.coordinator.coordinator import GroupCoordinator
 from tidelog_node.groups.share.share_group import ShareGroup
+from tidelog_node.node_context import NodeContext
 
 Outcome = tuple[ErrorCode, str | None]
 DONE: Outcome = (ErrorCode.none, None)
@@ -40,11 +40,8 @@ NO_SUCH_OFFSET: Outcome = (ErrorCode.invalid_request, "A start offset is -1 or g
 class ShareOffsets:
     """Reads and changes the start offsets of this node's share groups."""
 
-    def __init__(
-        self, *, store: MetadataStore, view: ClusterView, coordinator: GroupCoordinator
-    ) -> None:
-        self._store = store
-        self._view = view
+    def __init__(self, node: NodeContext, *, coordinator: GroupCoordinator) -> None:
+        self._node = node
         self._coordinator = coordinator
 
     async def describe(
@@ -56,8 +53,8 @@ class ShareOffsets:
         ``NotCoordinator``, ``InvalidGroupId``.
         """
         group = await self._coordinator.describe(group_id)
-        known = await read_share_partitions(self._store, group_id)
-        image = self._view.image
+        known = await read_share_partitions(self._node.store, group_id)
+        image = self._node.view.image
         if wanted is None:
             begun: dict[TopicPartition, Standing | None] = {}
             if isinstance(group, ShareGroup) and not group.is_empty:
@@ -90,8 +87,8 @@ class ShareOffsets:
         """
 
         async def change() -> tuple[dict[TopicPartition, Outcome], Sequence[Write]]:
-            known = await read_share_partitions(self._store, group_id)
-            image = self._view.image
+            known = await read_share_partitions(self._node.store, group_id)
+            image = self._node.view.image
             outcomes, writes = {}, []
             for name, offset in offsets.items():
                 partition = image.partition(name)
@@ -115,8 +112,8 @@ class ShareOffsets:
         """
 
         async def change() -> tuple[dict[str, Outcome], Sequence[Write]]:
-            known = await read_share_partitions(self._store, group_id)
-            image = self._view.image
+            known = await read_share_partitions(self._node.store, group_id)
+            image = self._node.view.image
             outcomes, writes = {}, []
             for name in topics:
                 topic = image.topic(name)

@@ -16,12 +16,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from tidelog_core.admin.share_offsets import forget, list_share_partitions
-from tidelog_core.config import NodeConfig
 from tidelog_core.errors import TidelogError
 from tidelog_core.metadata.groups import GroupOffsets
-from tidelog_core.metadata.image import ClusterImage, ClusterView
+from tidelog_core.metadata.image import ClusterImage
 from tidelog_core.metadata.share_partitions import share_partition_of
-from tidelog_core.metadata.store import MetadataStore
 
 from tidelog_node.coordinator.loaded_group import LoadedGroup, Unloaded
 from tidelog_node.coordinator.shard import Shard
@@ -30,6 +28,7 @@ from tidelog_node.groups.classic.classic_group import ClassicGroup
 from tidelog_node.groups.consumer.consumer_group import ConsumerGroup
 from tidelog_node.groups.offset_rules import earliest_end_ms, expired_partitions
 from tidelog_node.groups.share.share_group import ShareGroup
+from tidelog_node.node_context import NodeContext
 
 logger = logging.getLogger(__name__)
 
@@ -51,37 +50,22 @@ class Sweeper:
     """Looks through the groups of this node's shards from time to time."""
 
     def __init__(
-        self,
-        shards: Iterable[Shard],
-        *,
-        store: MetadataStore,
-        view: ClusterView,
-        node_config: Callable[[], NodeConfig],
-        wall_clock_ms: Callable[[], int],
-        clock_offset_ms: Callable[[], int],
-        may_expire: Callable[[], bool],
+        self, node: NodeContext, shards: Iterable[Shard], *, clock_offset_ms: Callable[[], int]
     ) -> None:
-        """``shards`` are those of each moment; ``clock_offset_ms`` is wall minus event clock.
-
-        ``may_expire`` says whether the wall clock can be trusted to tell what is too old.
-        """
+        """``shards`` are those of each moment; ``clock_offset_ms`` is wall minus event clock."""
+        self._node = node
         self._shards = shards
-        self._store = store
-        self._view = view
-        self._node_config = node_config
-        self._wall_clock_ms = wall_clock_ms
         self._clock_offset_ms = clock_offset_ms
-        self._may_expire = may_expire
         self._settled: dict[LoadedGroup, _Settled] = {}
-        self._image = view.image
+        self._image = node.view.image
         self._deletion_count = 0  # images that lacked a topic of before
 
     async def run(self) -> None:
         """Sweep until cancelled."""
-        unsubscribe = self._view.subscribe(self._on_image)
+        unsubscribe = self._node.view.subscribe(self._on_image)
         try:
             while True:
-                interval_ms = self._node_config().offsets_retention_check_interval_ms
+                interval_ms = self._node.config().offsets_retention_check_interval_ms
                 await asyncio.sleep(interval_ms / 1000)
                 known, self._settled = self._settled, {}
                 for shard in self._shards:
@@ -119,7 +103,7 @@ class Sweeper:
                 )
 
     def _is_settled(self, loaded: LoadedGroup, settled: _Settled) -> bool:
-        may_end = loaded.has_own_expiries or self._wall_clock_ms() >= settled.until_ms
+        may_end = loaded.has_own_expiries or self._node.clock_ms() >= settled.until_ms
         now = self._as_settled(loaded, settled.until_ms, self._deletion_count)
         return not may_end and settled == now
 
@@ -141,25 +125,25 @@ class Sweeper:
         ``deletion_count`` is from before the look.
         """
         # What was not there may have been committed right after it.
-        until_ms = min(end_ms, self._wall_clock_ms() + self._retention_ms())
+        until_ms = min(end_ms, self._node.clock_ms() + self._retention_ms())
         self._settled[loaded] = self._as_settled(loaded, until_ms, deletion_count)
 
     def _retention_ms(self) -> int:
-        return self._node_config().offsets_retention_minutes * 60_000
+        return self._node.config().offsets_retention_minutes * 60_000
 
     async def _end(self, loaded: LoadedGroup) -> None:
         if isinstance(loaded.group, ShareGroup):
             # It never ends by itself: that would forget where it was.
             await self._drop_share_partitions(loaded)
-        elif self._may_expire():
+        elif self._node.may_expire():
             await self._expire_offsets(loaded, loaded.group)
 
     async def _drop_share_partitions(self, loaded: LoadedGroup) -> None:
         """Drop the share partitions of topics that were deleted."""
         deletion_count = self._deletion_count
-        items = await list_share_partitions(self._store, loaded.group.group_id)
+        items = await list_share_partitions(self._node.store, loaded.group.group_id)
         # Read after them: it has every topic that anybody can have read by then.
-        image = await self._view.refresh()
+        image = await self._node.view.refresh()
         if image.unreadable:
             return  # Nobody knows which topics there are.
         gone = [
@@ -173,11 +157,11 @@ class Sweeper:
     async def _expire_offsets(
         self, loaded: LoadedGroup, group: ClassicGroup | ConsumerGroup
     ) -> None:
-        retention_ms, now_ms = self._retention_ms(), self._wall_clock_ms()
+        retention_ms, now_ms = self._retention_ms(), self._node.clock_ms()
         ends_ms, deletion_count = [math.inf], self._deletion_count
 
         def expired(page: GroupOffsets) -> frozenset[int]:
-            image, clock_offset_ms = self._view.image, self._clock_offset_ms()
+            image, clock_offset_ms = self._node.view.image, self._clock_offset_ms()
             if image.is_unreadable(page.topic):
                 ends_ms.append(-math.inf)
                 return frozenset()  # Nobody knows whether it is still the same topic.

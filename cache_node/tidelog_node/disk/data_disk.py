@@ -26,19 +26,16 @@ import logging
 import math
 import os
 import shutil
-from collections.abc import Callable
-from concurrent.futures import Executor
-from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 from tidelog_core.back_off import back_off_seconds
-from tidelog_core.config import NodeConfig
 from tidelog_core.errors import StorageError
 from tidelog_core.log.checkpoint import DISK_FULL, OUT_OF_ROOM, write_fully
 from tidelog_core.subscribers import Subscribers
+from tidelog_core.waiting import wait_and_clear
 
-from tidelog_node.node_health import NodeHealth
+from tidelog_node.node_context import NodeContext
 
 logger = logging.getLogger(__name__)
 
@@ -112,20 +109,11 @@ class _Look(NamedTuple):
 class DiskWatch:
     """Looks after one ``DataDisk``. ``run`` is one task."""
 
-    def __init__(
-        self,
-        disk: DataDisk,
-        *,
-        path: Path,
-        node_config: Callable[[], NodeConfig],
-        health: NodeHealth,
-        executor: Executor,
-    ) -> None:
+    def __init__(self, node: NodeContext, disk: DataDisk, *, path: Path) -> None:
+        self._node = node
         self._disk = disk
         self._path = path
-        self._node_config = node_config
-        self.health = health
-        self._executor = executor
+        self.health = node.health
         self._must_probe = False
         self._relapse_count = 0
         self._fit_since: float | None = -math.inf  # the loop's time; None: it is not fit
@@ -138,10 +126,7 @@ class DiskWatch:
     async def run(self) -> None:
         """Look until cancelled."""
         while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_SECONDS):
-                    await self._stir.wait()
-            self._stir.clear()
+            await wait_and_clear(self._stir, LOOK_SECONDS)
             await self.look()
 
     async def look(self) -> None:
@@ -151,7 +136,7 @@ class DiskWatch:
             return
         probes = self._must_probe or not disk.is_fit
         self._must_probe = False
-        look = await loop.run_in_executor(self._executor, _look, self._path, probes)
+        look = await loop.run_in_executor(self._node.executor, _look, self._path, probes)
         if self._must_probe:
             return  # There was trouble meanwhile, which this does not tell of.
         reserve, problem = self._reserve(look.total_bytes), look.problem
@@ -167,7 +152,7 @@ class DiskWatch:
 
     def _reserve(self, total_bytes: int) -> int:
         """Return how many bytes are to stay free."""
-        wanted = self._node_config().log_dir_reserve_bytes
+        wanted = self._node.config().log_dir_reserve_bytes
         return min(wanted, total_bytes // RESERVE_SHARE_MAX)
 
     def _look_now(self) -> None:

@@ -20,13 +20,13 @@ from collections.abc import Collection
 from tidelog_core.errors import OutcomeUnknown, TidelogError, VersionConflict
 from tidelog_core.log.local_log import LocalLog
 from tidelog_core.metadata import records
-from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.local_erasures import LOCAL_ERASURE_COLLECTION, LocalErasure
-from tidelog_core.metadata.store import ItemKey, MetadataStore
+from tidelog_core.metadata.store import ItemKey
 from tidelog_core.model import TopicPartition
 from tidelog_core.tier.contents import read_tiered_end
 
 from tidelog_node.erasure.committed_ends import CommittedEnds
+from tidelog_node.node_context import NodeContext
 from tidelog_node.tier.led_partition import ReplicaSource, TieredReplica, known_tiered_end
 
 logger = logging.getLogger(__name__)
@@ -37,23 +37,14 @@ LOOK_AGAIN_SECONDS = 60.0  # at all requests: a view that was far behind is not 
 class EvictingEraser:
     """Honours the requests for this node's replicas. For the tasks of one event loop."""
 
-    def __init__(
-        self,
-        *,
-        store: MetadataStore,
-        view: ClusterView,
-        replicas: ReplicaSource,
-        broker_id: int,
-    ) -> None:
-        self._store = store
-        self._view = view
+    def __init__(self, node: NodeContext, *, replicas: ReplicaSource) -> None:
+        self._node = node
         self._replicas = replicas
-        self._broker_id = broker_id
-        self._ends = CommittedEnds(store, broker_id)
+        self._ends = CommittedEnds(node.store, node.broker_id)
         self._requests: list[LocalErasure] = []
         self._is_stale = True
         self._read_at = 0.0  # the loop's time
-        view.watch(LOCAL_ERASURE_COLLECTION, self._on_changed)
+        node.view.watch(LOCAL_ERASURE_COLLECTION, self._on_changed)
 
     async def honour(self) -> None:
         """Do for every request what can be done now; what cannot is tried again next time."""
@@ -61,13 +52,13 @@ class EvictingEraser:
         if self._is_stale or now - self._read_at > LOOK_AGAIN_SECONDS:
             self._is_stale, self._read_at = False, now
             try:
-                items = await self._store.list(LOCAL_ERASURE_COLLECTION)
+                items = await self._node.store.list(LOCAL_ERASURE_COLLECTION)
                 self._requests = [LocalErasure.from_item(item) for item in items]
             except TidelogError as error:
                 self._is_stale = True
                 logger.warning("erasures not read, will retry", extra={"reason": str(error)})
         for request in self._requests:
-            if self._broker_id in request.honoured and not self._rolls(request):
+            if self._node.broker_id in request.honoured and not self._rolls(request):
                 continue
             try:
                 await self._honour(request)
@@ -92,7 +83,7 @@ class EvictingEraser:
         )
 
     def _replica(self, request: LocalErasure) -> TieredReplica | None:
-        topic = self._view.image.topic_by_id(request.topic_id)
+        topic = self._node.view.image.topic_by_id(request.topic_id)
         if topic is None:
             return None
         replica = self._replicas.get(TopicPartition(topic.name, request.partition))
@@ -119,7 +110,7 @@ class EvictingEraser:
             return
         up_to, is_led = found
         taken_up = dataclasses.replace(request, up_to=up_to, roll_to=up_to, honoured=())
-        await self._store.commit([records.put(taken_up)], checks=[is_led])
+        await self._node.store.commit([records.put(taken_up)], checks=[is_led])
         self._ends.forget(request.item_id)
         self._is_stale = True
 
@@ -128,7 +119,7 @@ class EvictingEraser:
         if segments:
             end_offset = segments[-1].end_offset
             tiered_end = await read_tiered_end(
-                self._store, request.topic_id, request.partition, known_tiered_end(log)
+                self._node.store, request.topic_id, request.partition, known_tiered_end(log)
             )
             if tiered_end < end_offset:
                 if end_offset > request.roll_to:
@@ -137,10 +128,10 @@ class EvictingEraser:
             log.set_tiered_up_to(tiered_end)
             log.evict_local(end_offset)
         is_behind = log.active_segment_base_offset < request.up_to
-        if not is_behind and self._broker_id not in request.honoured:
-            honoured = tuple(sorted({*request.honoured, self._broker_id}))
+        if not is_behind and self._node.broker_id not in request.honoured:
+            honoured = tuple(sorted({*request.honoured, self._node.broker_id}))
             await self._write(dataclasses.replace(request, honoured=honoured))
 
     async def _write(self, request: LocalErasure) -> None:
-        await self._store.commit([records.put(request)])
+        await self._node.store.commit([records.put(request)])
         self._is_stale = True

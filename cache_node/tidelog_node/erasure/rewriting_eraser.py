@@ -41,31 +41,30 @@ import contextlib
 import dataclasses
 import logging
 from collections.abc import Awaitable, Callable, Collection
-from concurrent.futures import Executor
 
 from tidelog_core.compaction.sealed_files import CleanedGroup
-from tidelog_core.config import NodeConfig
 from tidelog_core.erasure.log_files import plan_erasing
 from tidelog_core.errors import CorruptRecordBatch, OutcomeUnknown, TidelogError, VersionConflict
 from tidelog_core.log.cleaned import SegmentsChanged, SegmentToClean
 from tidelog_core.log.cleaning import CleaningSource
 from tidelog_core.log.local_log import LocalLog
 from tidelog_core.metadata import records
-from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.key_erasures import (
     KEY_ERASURE_COLLECTION,
     KeyErasure,
     ReplacedSegment,
     ReplicaErasure,
 )
-from tidelog_core.metadata.store import Item, ItemKey, MetadataStore, Write
+from tidelog_core.metadata.store import Item, ItemKey, Write
 from tidelog_core.metadata.update import update
 from tidelog_core.model import TopicPartition
+from tidelog_core.waiting import wait_and_clear
 
 from tidelog_node.compaction.log_cleaner import ReplicaSource, Tier
 from tidelog_node.compaction.messages import RewriteEnd, RewriterJob
 from tidelog_node.compaction.rewriting import put_in_place, rewrite
 from tidelog_node.erasure.committed_ends import CommittedEnds
+from tidelog_node.node_context import NodeContext
 from tidelog_node.replica import Replica
 
 logger = logging.getLogger(__name__)
@@ -87,27 +86,14 @@ class RewritingEraser:
     """Carries out the requests for this node's replicas, one by one. For one event loop."""
 
     def __init__(
-        self,
-        *,
-        store: MetadataStore,
-        view: ClusterView,
-        replicas: ReplicaSource,
-        tier: Tier,
-        node_config: Callable[[], NodeConfig],
-        broker_id: int,
-        busy: set[Replica],
-        executor: Executor,
+        self, node: NodeContext, *, replicas: ReplicaSource, tier: Tier, busy: set[Replica]
     ) -> None:
         """``busy`` holds the replicas whose segments are being replaced, by whomever."""
-        self._store = store
-        self._view = view
+        self._node = node
         self._replicas = replicas
         self._tier = tier
-        self._node_config = node_config
-        self._broker_id = broker_id
         self._busy = busy
-        self._executor = executor
-        self._ends = CommittedEnds(store, broker_id)
+        self._ends = CommittedEnds(node.store, node.broker_id)
         self._requests: list[KeyErasure] = []
         self._is_stale = True
         self._read_at = 0.0  # the loop's time
@@ -127,7 +113,7 @@ class RewritingEraser:
 
     async def run(self) -> None:
         """Carry out what comes, until cancelled."""
-        unwatch = self._view.watch(KEY_ERASURE_COLLECTION, self._on_changed)
+        unwatch = self._node.view.watch(KEY_ERASURE_COLLECTION, self._on_changed)
         try:
             while True:
                 try:
@@ -135,10 +121,7 @@ class RewritingEraser:
                 except Exception:
                     logger.exception("search for keys to erase broke, will retry")
                 wait_s = LOOK_SECONDS if self._requests else READ_SECONDS
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(wait_s):
-                        await self._changed.wait()
-                self._changed.clear()
+                await wait_and_clear(self._changed, wait_s)
         finally:
             unwatch()
 
@@ -157,7 +140,7 @@ class RewritingEraser:
     async def _read(self) -> None:
         self._is_stale, self._read_at = False, asyncio.get_running_loop().time()
         try:
-            items = await self._store.list(KEY_ERASURE_COLLECTION)
+            items = await self._node.store.list(KEY_ERASURE_COLLECTION)
             self._requests = [KeyErasure.from_item(item) for item in items]
         except TidelogError as error:
             self._is_stale = True
@@ -197,7 +180,7 @@ class RewritingEraser:
             )
 
     def _replica(self, request: KeyErasure) -> Replica | None:
-        topic = self._view.image.topic_by_id(request.topic_id)
+        topic = self._node.view.image.topic_by_id(request.topic_id)
         if topic is None:
             return None
         replica = self._replicas.get(TopicPartition(topic.name, request.partition))
@@ -207,7 +190,7 @@ class RewritingEraser:
 
     async def _check_done(self, request: KeyErasure, replica: Replica) -> None:
         """Take back that this replica is done where the log may have the records again."""
-        if not request.of(self._broker_id).is_done:
+        if not request.of(self._node.broker_id).is_done:
             return
         log, key = replica.log, request.item_id
         done_log, cut_count = self._done_logs.setdefault(key, (log, log.cut_count))
@@ -219,7 +202,7 @@ class RewritingEraser:
 
     async def _carry_out(self, request: KeyErasure, replica: Replica) -> None:
         """Do what can be done now; what cannot is tried again at the next look."""
-        if request.of(self._broker_id).is_done:
+        if request.of(self._node.broker_id).is_done:
             await self._check_done(request, replica)
             return
         if not request.is_taken_up:
@@ -247,7 +230,7 @@ class RewritingEraser:
             return
         up_to, is_led = found
         taken_up = dataclasses.replace(request, up_to=up_to)
-        await self._store.commit([records.put(taken_up)], checks=[is_led])
+        await self._node.store.commit([records.put(taken_up)], checks=[is_led])
         self._ends.forget(request.item_id)
         self._is_stale = True
         self._changed.set()
@@ -276,7 +259,7 @@ class RewritingEraser:
         )
 
     async def _rewrite(self, request: KeyErasure, replica: Replica, source: CleaningSource) -> None:
-        log, config = replica.log, self._node_config()
+        log, config = replica.log, self._node.config()
         task = plan_erasing(
             source,
             up_to=request.up_to,
@@ -303,7 +286,7 @@ class RewritingEraser:
         await self._say(request, lambda mine: mine.with_replaced(named))
         async with self._tier.holding_copies(replica):
             self._require_current(replica, log)
-            await put_in_place(log, source, cleaned, self._executor)
+            await put_in_place(log, source, cleaned, self._node.executor)
             replica.note_changed()
 
     def _require_current(self, replica: Replica, log: LocalLog) -> None:
@@ -322,8 +305,8 @@ class RewritingEraser:
             found = KeyErasure.from_item(item)
             if found.up_to != request.up_to:
                 raise _Withdrawn
-            return None, records.put(found.with_replica(change(found.of(self._broker_id))))
+            return None, records.put(found.with_replica(change(found.of(self._node.broker_id))))
 
-        await update(self._store, request.item_id, say, attempts_max=WRITE_ATTEMPTS_MAX)
+        await update(self._node.store, request.item_id, say, attempts_max=WRITE_ATTEMPTS_MAX)
         self._is_stale = True
         self._changed.set()

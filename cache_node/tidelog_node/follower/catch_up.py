@@ -18,7 +18,6 @@ from tidelog_core.errors import ErrorCode, NotLeaderOrFollower
 from tidelog_core.log.local_log import LocalLog
 from tidelog_core.log.producer_snapshot import CorruptSnapshot
 from tidelog_core.message_reader import read_message
-from tidelog_core.metadata.image import ClusterView
 from tidelog_core.model import TopicPartition
 from tidelog_core.replication.follower_state import (
     Action,
@@ -35,9 +34,9 @@ from tidelog_core.replication.tier_start import (
 from tidelog_core.tier.tiered_segments import TieredSegments
 from tidelog_core.wire_messages import build, write_message
 
-from tidelog_node.dialing.dialer import Dialer
 from tidelog_node.dialing.leader_connection import LeaderConnection
 from tidelog_node.follower.wire import CLIENT_ID
+from tidelog_node.node_context import NodeContext
 from tidelog_node.replica import Replica
 from tidelog_node.tier.history import LogPast, TierHistory, tier_end
 
@@ -53,19 +52,9 @@ _RESPONSE_HEADER_SIZE_BYTES = 5  # correlation id, no tags
 class CatchUp:
     """Finds new starts for replicas. For the tasks of one event loop."""
 
-    def __init__(
-        self,
-        *,
-        history: TierHistory,
-        view: ClusterView,
-        dialer: Dialer,
-        broker_id: int,
-        timeout_s: float,
-    ) -> None:
+    def __init__(self, node: NodeContext, *, history: TierHistory, timeout_s: float) -> None:
+        self._node = node
         self._history = history
-        self._view = view
-        self._dialer = dialer
-        self._broker_id = broker_id
         self._timeout_s = timeout_s
         self._slots = asyncio.Semaphore(AT_ONCE_MAX)
 
@@ -83,7 +72,7 @@ class CatchUp:
                 role = replica.role
                 if role is None or role.follower is not follower:
                     return None  # Another leader, perhaps this node itself.
-                is_in_sync = self._broker_id in follower.partition.isr
+                is_in_sync = self._node.broker_id in follower.partition.isr
                 return start_before_following(log, end, is_in_sync=is_in_sync)
 
             await self._carry_out(replica, segments, decide)
@@ -159,10 +148,10 @@ class CatchUp:
 
     async def _ask_leader(self, replica: Replica, fetch: ReplicaFetch) -> tuple[int, int, int]:
         """Return the leader's log start, local log start and log end, of the fetch's epoch."""
-        broker = self._view.image.brokers.get(fetch.leader_id)
+        broker = self._node.view.image.brokers.get(fetch.leader_id)
         if broker is None:
             raise NotLeaderOrFollower(f"broker {fetch.leader_id} is not registered")
-        connection = await self._dialer.dial_leader(broker.endpoint, timeout_s=self._timeout_s)
+        connection = await self._node.dialer.dial_leader(broker.endpoint, timeout_s=self._timeout_s)
         try:
             start, local_start, end = [
                 await self._ask(connection, replica.partition, fetch.leader_epoch, name)
@@ -181,7 +170,7 @@ class CatchUp:
     ) -> int:
         request = build(
             list_request.ListOffsetsRequest,
-            replica_id=self._broker_id,
+            replica_id=self._node.broker_id,
             topics=(
                 build(
                     list_request.ListOffsetsTopic,

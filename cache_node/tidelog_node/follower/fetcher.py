@@ -27,6 +27,7 @@ from tidelog_core.errors import ErrorCode, NotLeaderOrFollower, TidelogError
 from tidelog_core.fetch_session import SESSION_ERRORS, FetcherSession, FetchPlan
 from tidelog_core.metadata.endpoints import BrokerEndpoint
 from tidelog_core.replication.follower_state import ReplicaFetch
+from tidelog_core.waiting import wait_and_clear
 
 from tidelog_node.dialing.dialer import Dialer
 from tidelog_node.dialing.leader_connection import LeaderConnection
@@ -267,11 +268,8 @@ class LeaderFetcher:
 
     async def _pause(self, seconds: float) -> None:
         """Wait, but not when there is something new to follow."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._changed.wait()
         # It is new once: left set, it would never let the event loop do anything else.
-        self._changed.clear()
+        await wait_and_clear(self._changed, seconds)
 
 
 def _named_by_topic(

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from uuid import UUID
 
 from tidelog_core.config import NodeConfig
 from tidelog_core.metadata.endpoints import BrokerEndpoint
-from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.records import Broker
 
-from tidelog_node.dialing.dialer import Dialer
 from tidelog_node.follower.catch_up import CatchUp
 from tidelog_node.follower.fetcher import LeaderFetcher
 from tidelog_node.follower.wire import FollowerLimits
+from tidelog_node.node_context import NodeContext
 from tidelog_node.replica import Replica
 from tidelog_node.replicas import ReplicaManager
 
@@ -22,23 +20,11 @@ from tidelog_node.replicas import ReplicaManager
 class FollowerFetchers:
     """Every leader's fetcher. For the node's event loop."""
 
-    def __init__(
-        self,
-        *,
-        replicas: ReplicaManager,
-        view: ClusterView,
-        dialer: Dialer,
-        broker_id: int,
-        incarnation: UUID,
-        node_config: Callable[[], NodeConfig],
-        catch_up: CatchUp,
-    ) -> None:
+    def __init__(self, node: NodeContext, *, replicas: ReplicaManager, catch_up: CatchUp) -> None:
+        self._node = node
         self._replicas = replicas
-        self._view = view
-        self.dialer = dialer
-        self._broker_id = broker_id
-        self._incarnation = incarnation
-        self.node_config = node_config
+        self.dialer = node.dialer
+        self.node_config = node.config
         self.catch_up = catch_up
         self._fetchers: dict[int, LeaderFetcher] = {}
         self._unsubscribe: tuple[Callable[[], None], ...] = ()
@@ -62,19 +48,19 @@ class FollowerFetchers:
 
     def endpoint(self, leader_id: int) -> BrokerEndpoint | None:
         """Return where the leader listens, ``None`` where it is not registered."""
-        broker = self._view.image.brokers.get(leader_id)
+        broker = self._node.view.image.brokers.get(leader_id)
         return None if broker is None else broker.endpoint
 
     def limits(self) -> FollowerLimits | None:
         """Return who fetches how much; ``None`` while this process is not the registered one."""
-        own = self._view.image.brokers.get(self._broker_id)
-        if own is None or own.incarnation != self._incarnation:
+        own = self._node.view.image.brokers.get(self._node.broker_id)
+        if own is None or own.incarnation != self._node.incarnation:
             return None
         config = self.node_config()
         made = self._limits
         if made is None or made[0] is not own or made[1] is not config:
             limits = FollowerLimits(
-                replica_id=self._broker_id,
+                replica_id=self._node.broker_id,
                 replica_epoch=own.version,
                 max_wait_ms=config.replica_fetch_wait_max_ms,
                 max_bytes=config.replica_fetch_response_max_bytes,
@@ -91,7 +77,7 @@ class FollowerFetchers:
         fetcher = self._fetchers.get(follower.leader_id)
         if fetcher is None:
             fetcher = self._fetchers[follower.leader_id] = LeaderFetcher(
-                follower.leader_id, self, self._broker_id
+                follower.leader_id, self, self._node.broker_id
             )
         fetcher.followed.add(replica, follower)
 

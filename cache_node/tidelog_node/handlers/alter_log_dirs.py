@@ -11,9 +11,9 @@ from pathlib import Path
 from kio.schema.alter_replica_log_dirs.v2 import request as wire_request
 from kio.schema.alter_replica_log_dirs.v2 import response as wire_response
 from tidelog_core.errors import ErrorCode
-from tidelog_core.metadata.image import ClusterView
 from tidelog_core.model import TopicPartition
 
+from tidelog_node.node_context import NodeContext
 from tidelog_node.replicas import ReplicaManager
 from tidelog_node.request_turns import RequestTurn
 from tidelog_node.routes import RequestContext, Route
@@ -28,9 +28,9 @@ MOVED_SUFFIX_LENGTH = len(".") + 32 + len("-future")
 class AlterLogDirsHandler:
     """Serves AlterReplicaLogDirs."""
 
-    def __init__(self, *, replicas: ReplicaManager, view: ClusterView, data_dir: Path) -> None:
+    def __init__(self, node: NodeContext, *, replicas: ReplicaManager, data_dir: Path) -> None:
+        self._node = node
         self._replicas = replicas
-        self._view = view
         self._paths = {str(data_dir), str(data_dir.absolute())}
 
     def routes(self) -> list[Route]:
@@ -75,6 +75,6 @@ class AlterLogDirsHandler:
         replica = self._replicas.get(partition)
         if replica is not None:
             return ErrorCode.kafka_storage_error if replica.is_in_trouble else ErrorCode.none
-        if self._view.image.partition(partition) is None:
+        if self._node.view.image.partition(partition) is None:
             return ErrorCode.unknown_topic_or_partition
         return ErrorCode.replica_not_available

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from kio.schema.describe_cluster.v2 import request as cluster_request
 from kio.schema.describe_cluster.v2 import response as cluster_response
-from tidelog_core.config import NodeConfig
 from tidelog_core.errors import ErrorCode
-from tidelog_core.metadata.image import ClusterView
-from tidelog_core.metadata.store import MetadataStore
 
 from tidelog_node.handlers.authorized_operations import NOT_REQUESTED, ON_CLUSTER
-from tidelog_node.handlers.live_brokers import LiveBrokers, ReachableBrokers, registered_brokers
+from tidelog_node.handlers.live_brokers import ReachableBrokers
 from tidelog_node.handlers.metadata import controller_id
+from tidelog_node.node_context import NodeContext
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.wire.messages import build
 
@@ -24,19 +20,9 @@ BROKERS, CONTROLLERS = 1, 2
 class ClusterHandlers:
     """Answers who is in the cluster."""
 
-    def __init__(
-        self,
-        *,
-        view: ClusterView,
-        store: MetadataStore,  # noqa: ARG002 — every handler here is made with the same parts
-        node_config: Callable[[], NodeConfig],  # noqa: ARG002
-        broker_id: int,
-        clock_ms: Callable[[], int],  # noqa: ARG002
-        live_brokers: LiveBrokers = registered_brokers,
-    ) -> None:
-        self._view = view
-        self._reachable_brokers = ReachableBrokers(live_brokers)
-        self._broker_id = broker_id
+    def __init__(self, node: NodeContext) -> None:
+        self._node = node
+        self._reachable_brokers = ReachableBrokers(node.standing)
 
     def routes(self) -> list[Route]:
         """Return the routes served here."""
@@ -58,14 +44,14 @@ class ClusterHandlers:
                 if is_known
                 else f"Unsupported endpoint type {request.endpoint_type}",
             )
-        image, listener = self._view.image, context.session.listener
+        image, listener = self._node.view.image, context.session.listener
         brokers = self._reachable_brokers(image, listener)
         requested = request.include_cluster_authorized_operations
         return build(
             cluster_response.DescribeClusterResponse,
             error_code=ErrorCode.none,
             cluster_id=image.cluster_id,
-            controller_id=controller_id(brokers, self._broker_id),
+            controller_id=controller_id(brokers, self._node.broker_id),
             brokers=tuple(
                 build(
                     cluster_response.DescribeClusterBroker,

@@ -33,8 +33,6 @@ from tidelog_core.admin.describe import (
 )
 from tidelog_core.admin.failures import admin_error_code
 from tidelog_core.admin.names import validate_topic_name
-from tidelog_core.admin.service import ClusterAdmin
-from tidelog_core.config import NodeConfig
 from tidelog_core.errors import (
     ErrorCode,
     InvalidRequest,
@@ -42,9 +40,10 @@ from tidelog_core.errors import (
     TidelogError,
     UnknownTopicOrPartition,
 )
-from tidelog_core.metadata.image import ClusterImage, ClusterView
-from tidelog_core.metadata.store import MetadataStore
+from tidelog_core.metadata.image import ClusterImage
 
+from tidelog_node.handlers.administration import cluster_admin
+from tidelog_node.node_context import NodeContext
 from tidelog_node.request_turns import RequestTurn
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.wire.messages import build
@@ -80,23 +79,9 @@ R = TypeVar("R", bound=_Resource)
 class ConfigHandlers:
     """Shows and changes settings."""
 
-    def __init__(
-        self,
-        *,
-        view: ClusterView,
-        store: MetadataStore,
-        node_config: Callable[[], NodeConfig],
-        broker_id: int,
-        clock_ms: Callable[[], int],
-        static_config: NodeConfig | None = None,
-    ) -> None:
-        self._view = view
-        self._broker_id = broker_id
-        self._node_config = node_config
-        self._static_config = NodeConfig() if static_config is None else static_config
-        self._admin = ClusterAdmin(
-            store=store, view=view, node_config=node_config, clock_ms=clock_ms
-        )
+    def __init__(self, node: NodeContext) -> None:
+        self._node = node
+        self._admin = cluster_admin(node)
 
     def routes(self) -> list[Route]:
         """Return the routes served here."""
@@ -111,7 +96,7 @@ class ConfigHandlers:
         self, request: describe_request.DescribeConfigsRequest, _: RequestContext
     ) -> describe_response.DescribeConfigsResponse:
         """Answer DescribeConfigs."""
-        image = await self._newest_image() if request.resources else self._view.image
+        image = await self._newest_image() if request.resources else self._node.view.image
         results = []
         turn = RequestTurn()
         async for resource in turn.each(request.resources):
@@ -252,14 +237,14 @@ class ConfigHandlers:
     async def _newest_image(self) -> ClusterImage:
         """Return an image that shows what another node may just have changed."""
         try:
-            return await self._view.refresh()
+            return await self._node.view.refresh()
         except StoreUnavailable:
-            return self._view.image
+            return self._node.view.image
 
     def _describe(
         self, image: ClusterImage, resource: describe_request.DescribeConfigsResource
     ) -> list[ConfigEntry]:
-        layers = NodeLayers.of(self._static_config, image, self._broker_id)
+        layers = NodeLayers.of(self._node.static_config, image, self._node.broker_id)
         if int(resource.resource_type) == ResourceType.TOPIC:
             validate_topic_name(resource.resource_name)
             topic = image.topic(resource.resource_name)
@@ -271,11 +256,11 @@ class ConfigHandlers:
                 raise InvalidRequest("Group name must not be empty")
             overrides = image.group_configs.get(resource.resource_name)
             configs = {} if overrides is None else overrides.configs
-            return describe_group(configs, self._node_config())
+            return describe_group(configs, self._node.config())
         self._resource_type(resource)
         if self._node_of(resource) is None:
             return describe_every_node(layers)
-        return describe_node(layers, image.brokers.get(self._broker_id))
+        return describe_node(layers, image.brokers.get(self._node.broker_id))
 
     def _resource_type(self, resource: _Resource) -> ResourceType:
         """Return the type of a resource that can exist. Raises ``TidelogError``."""
@@ -300,12 +285,12 @@ class ConfigHandlers:
             return None
         if not name.isascii() or not name.isdigit():
             raise InvalidRequest(f"Node id must be an integer, but it is: {name}")
-        if int(name) != self._broker_id:
+        if int(name) != self._node.broker_id:
             raise InvalidRequest(
-                f"Unexpected broker id, expected {self._broker_id} or empty string,"
+                f"Unexpected broker id, expected {self._node.broker_id} or empty string,"
                 f" but received {name}"
             )
-        return self._broker_id
+        return self._node.broker_id
 
 
 async def _alter_each(

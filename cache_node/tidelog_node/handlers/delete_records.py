@@ -11,7 +11,6 @@ Source: KIP-107.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 
 from kio.schema.delete_records.v2 import request as delete_request
 from kio.schema.delete_records.v2 import response as delete_response
@@ -25,9 +24,9 @@ from tidelog_core.errors import (
     TidelogError,
 )
 from tidelog_core.metadata.leadership import Leadership, advance_log_start
-from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.model import TopicPartition
 
+from tidelog_node.node_context import NodeContext
 from tidelog_node.replicas import ReplicaManager
 from tidelog_node.request_turns import RequestTurn
 from tidelog_node.routes import RequestContext, Route
@@ -42,17 +41,9 @@ TO_HIGH_WATERMARK = -1
 class DeleteRecordsHandler:
     """Serves DeleteRecords on the partitions that this node leads."""
 
-    def __init__(
-        self,
-        *,
-        replicas: ReplicaManager,
-        store: MetadataStore,
-        can_serve: Callable[[], bool] = lambda: True,
-    ) -> None:
-        """``can_serve`` says whether this node may answer at this moment."""
+    def __init__(self, node: NodeContext, *, replicas: ReplicaManager) -> None:
+        self._node = node
         self._replicas = replicas
-        self._store = store
-        self._can_serve = can_serve
 
     def routes(self) -> list[Route]:
         """Return the routes."""
@@ -101,7 +92,7 @@ class DeleteRecordsHandler:
 
     async def _delete(self, partition: TopicPartition, offset: int) -> int:
         replica = self._replicas.leader(partition)
-        if not self._can_serve():
+        if not self._node.standing.can_serve():
             raise NotLeaderOrFollower("this node has lost touch with the cluster")
         replica.require_readable()
         if replica.is_internal:
@@ -117,6 +108,6 @@ class DeleteRecordsHandler:
             )
         if offset > log.log_start_offset:
             leadership = Leadership(replica.topic_id, partition.partition, replica.leader_epoch)
-            await advance_log_start(self._store, leadership, offset)
+            await advance_log_start(self._node.store, leadership, offset)
             log.advance_log_start_offset(offset)
         return log.log_start_offset

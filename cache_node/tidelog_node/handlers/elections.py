@@ -16,13 +16,12 @@ from tidelog_core.errors import (
     TidelogError,
     UnknownTopicOrPartition,
 )
-from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.records import Partition
-from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.model import TopicPartition
 from tidelog_core.replication.change import PartitionChange
 from tidelog_core.replication.leases import PeerLeases
 
+from tidelog_node.node_context import NodeContext
 from tidelog_node.request_turns import RequestTurn
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.wire.messages import build
@@ -46,10 +45,8 @@ _DECISIONS: dict[int, Callable[[Partition, PeerLeases], PartitionChange]] = {
 class ElectionHandlers:
     """Elects leaders on request."""
 
-    def __init__(self, *, view: ClusterView, store: MetadataStore, peers: PeerLeases) -> None:
-        self._view = view
-        self._store = store
-        self._peers = peers
+    def __init__(self, node: NodeContext) -> None:
+        self._node = node
 
     def routes(self) -> list[Route]:
         """Return the routes served here."""
@@ -70,7 +67,7 @@ class ElectionHandlers:
             async for partition in turn.each(topic.partitions)
         ]
         if is_all:
-            image = self._view.image
+            image = self._node.view.image
             wanted = [
                 TopicPartition(name, partition.partition)
                 for name in image.topics
@@ -78,10 +75,10 @@ class ElectionHandlers:
             ]
 
         def decide_one(partition: Partition) -> PartitionChange:
-            return decide(partition, self._peers)
+            return decide(partition, self._node.standing.peers)
 
         results = await change_partitions(
-            self._store, self._view, dict.fromkeys(wanted, decide_one)
+            self._node.store, self._node.view, dict.fromkeys(wanted, decide_one)
         )
         by_topic: dict[str, list[elect_response.PartitionResult]] = {}
         async for name in turn.each(dict.fromkeys(wanted)):

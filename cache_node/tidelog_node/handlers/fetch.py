@@ -19,7 +19,6 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from tidelog_core.config import NodeConfig
 from tidelog_core.errors import ErrorCode
 from tidelog_core.fetch_epochs import FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION
 
@@ -40,6 +39,7 @@ from tidelog_node.handlers.served_fetch import (
     SessionFetch,
     terms_of,
 )
+from tidelog_node.node_context import NodeContext
 from tidelog_node.replica import Replica
 from tidelog_node.replicas import ReplicaManager
 from tidelog_node.routes import HotRoute, RequestContext
@@ -53,27 +53,19 @@ class FetchHandler:
 
     def __init__(
         self,
+        node: NodeContext,
         *,
         replicas: ReplicaManager,
-        node_config: Callable[[], NodeConfig],
-        can_serve: Callable[[], bool] = lambda: True,
         closest: ClosestReplica | None = None,
         loop: asyncio.AbstractEventLoop | None = None,
         make_serving: Callable[..., FetchServing] = FetchServing,
     ) -> None:
-        """``can_serve`` says whether this node may answer at this moment.
-
-        ``loop`` is the one that runs unless given: long polls wait in its time. ``make_serving``
+        """``loop`` is the one that runs unless given: long polls wait in its time. ``make_serving``
         makes what requests are served with; another one than the node's may answer with values.
         """
         self._loop = loop or asyncio.get_running_loop()
         self._replicas = replicas
-        self.serving = make_serving(
-            replicas=replicas,
-            node_config=node_config,
-            can_serve=can_serve,
-            closest=closest,
-        )
+        self.serving = make_serving(node, replicas=replicas, closest=closest)
         self._reader = self.serving.reader
         self.sessions = self.serving.sessions
         self.lists = FetchLists(self.sessions)

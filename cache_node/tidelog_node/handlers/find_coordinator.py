@@ -7,7 +7,6 @@ shards. Source: ``KafkaApis.getCoordinator``.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -15,8 +14,6 @@ from kio.schema.find_coordinator.v3 import request as single_request
 from kio.schema.find_coordinator.v3 import response as single_response
 from kio.schema.find_coordinator.v6 import request as batched_request
 from kio.schema.find_coordinator.v6 import response as batched_response
-from tidelog_core.admin.service import ClusterAdmin
-from tidelog_core.config import NodeConfig
 from tidelog_core.errors import (
     CoordinatorNotAvailable,
     ErrorCode,
@@ -25,11 +22,11 @@ from tidelog_core.errors import (
 )
 from tidelog_core.metadata.endpoints import BrokerEndpoint
 from tidelog_core.metadata.groups import shard_of_group
-from tidelog_core.metadata.image import ClusterView
-from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.model import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 
-from tidelog_node.handlers.live_brokers import LiveBrokers, ReachableBrokers, registered_brokers
+from tidelog_node.handlers.administration import cluster_admin
+from tidelog_node.handlers.live_brokers import ReachableBrokers
+from tidelog_node.node_context import NodeContext
 from tidelog_node.request_turns import RequestTurn
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.wire.messages import build
@@ -60,25 +57,10 @@ class _Found:
 class FindCoordinatorHandlers:
     """Answers where a group lives."""
 
-    def __init__(
-        self,
-        *,
-        view: ClusterView,
-        store: MetadataStore,
-        node_config: Callable[[], NodeConfig],
-        broker_id: int,  # noqa: ARG002 — every handler here is made with the same parts
-        clock_ms: Callable[[], int],
-        live_brokers: LiveBrokers = registered_brokers,
-    ) -> None:
-        self._view = view
-        self._reachable_brokers = ReachableBrokers(live_brokers)
-        self._admin = ClusterAdmin(
-            store=store,
-            view=view,
-            node_config=node_config,
-            clock_ms=clock_ms,
-            live=lambda image: live_brokers(image).keys(),
-        )
+    def __init__(self, node: NodeContext) -> None:
+        self._node = node
+        self._reachable_brokers = ReachableBrokers(node.standing)
+        self._admin = cluster_admin(node)
 
     def routes(self) -> list[Route]:
         """Return the routes served here."""
@@ -129,7 +111,7 @@ class FindCoordinatorHandlers:
             case _:
                 raise InvalidRequest(f"unknown coordinator key type {key_type}")
         await self.ensure_shards(topic)
-        image = self._view.image
+        image = self._node.view.image
         partitions = image.partitions(topic)
         if not partitions:
             raise CoordinatorNotAvailable(f"{topic} was deleted")

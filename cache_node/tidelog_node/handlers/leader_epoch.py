@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 
 from kio.schema.offset_for_leader_epoch.v4 import request as epoch_request
 from kio.schema.offset_for_leader_epoch.v4 import response as epoch_response
 from tidelog_core.errors import ErrorCode, NotLeaderOrFollower, TidelogError
 from tidelog_core.model import TopicPartition
 
+from tidelog_node.node_context import NodeContext
 from tidelog_node.replicas import ReplicaManager
 from tidelog_node.request_turns import RequestTurn
 from tidelog_node.routes import RequestContext, Route
@@ -23,12 +23,9 @@ API_KEY = 23
 class LeaderEpochHandler:
     """Serves OffsetForLeaderEpoch on the partitions that this node leads."""
 
-    def __init__(
-        self, *, replicas: ReplicaManager, can_serve: Callable[[], bool] = lambda: True
-    ) -> None:
-        """``can_serve`` says whether this node may answer at this moment."""
+    def __init__(self, node: NodeContext, *, replicas: ReplicaManager) -> None:
+        self._node = node
         self._replicas = replicas
-        self._can_serve = can_serve
 
     def routes(self) -> list[Route]:
         """Return the routes."""
@@ -60,7 +57,7 @@ class LeaderEpochHandler:
         partition = TopicPartition(topic, wanted.partition)
         try:
             replica = self._replicas.leader(partition, wanted.current_leader_epoch)
-            if not self._can_serve():
+            if not self._node.standing.can_serve():
                 raise NotLeaderOrFollower("this node has lost touch with the cluster")
             replica.require_readable()
             epoch, end_offset = replica.unified_log.offset_for_leader_epoch(wanted.leader_epoch)

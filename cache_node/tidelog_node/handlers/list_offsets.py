@@ -9,7 +9,6 @@ tiered), KIP-1023 (earliest pending upload).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from functools import partial
 
 from kio.schema.list_offsets.v11 import request as list_request
@@ -27,6 +26,7 @@ from tidelog_core.log.local_log import LocalLog
 from tidelog_core.model import TopicPartition
 
 from tidelog_node.inspection.inspector import BatchInspector
+from tidelog_node.node_context import NodeContext
 from tidelog_node.replica import Replica
 from tidelog_node.replicas import ReplicaManager
 from tidelog_node.request_turns import RequestTurn
@@ -49,16 +49,11 @@ class ListOffsetsHandler:
     """Serves ListOffsets on the partitions that this node leads."""
 
     def __init__(
-        self,
-        *,
-        replicas: ReplicaManager,
-        inspector: BatchInspector,
-        can_serve: Callable[[], bool] = lambda: True,
+        self, node: NodeContext, *, replicas: ReplicaManager, inspector: BatchInspector
     ) -> None:
-        """``can_serve`` says whether this node may answer at this moment."""
+        self._node = node
         self._replicas = replicas
         self._inspector = inspector
-        self._can_serve = can_serve
 
     def routes(self) -> list[Route]:
         """Return the routes."""
@@ -111,7 +106,7 @@ class ListOffsetsHandler:
             if is_unknown or context.api_version < SINCE_VERSION.get(timestamp, 1):
                 raise UnsupportedVersion(f"timestamp {timestamp} has no meaning in this version")
             replica = self._replicas.leader(partition, wanted.current_leader_epoch)
-            if not self._can_serve():
+            if not self._node.standing.can_serve():
                 raise NotLeaderOrFollower("this node has lost touch with the cluster")
             replica.require_readable()
             bound = _bound(replica, request)

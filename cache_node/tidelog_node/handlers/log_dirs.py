@@ -12,7 +12,7 @@ from kio.schema.describe_log_dirs.v5 import response as log_dirs_response
 from tidelog_core.errors import ErrorCode, TidelogError
 
 from tidelog_node.disk.data_disk import FAILED
-from tidelog_node.node_health import NodeHealth
+from tidelog_node.node_context import NodeContext
 from tidelog_node.replica import Replica
 from tidelog_node.replicas import ReplicaManager
 from tidelog_node.request_turns import RequestTurn
@@ -29,10 +29,10 @@ FAILURES = frozenset({FAILED, OFFLINE})  # what the directory's error code tells
 class LogDirsHandler:
     """Serves DescribeLogDirs: a node has one log directory."""
 
-    def __init__(self, *, replicas: ReplicaManager, data_dir: Path, health: NodeHealth) -> None:
+    def __init__(self, node: NodeContext, *, replicas: ReplicaManager, data_dir: Path) -> None:
+        self._node = node
         self._replicas = replicas
         self._data_dir = data_dir
-        self._health = health
 
     def routes(self) -> list[Route]:
         """Return the routes."""
@@ -61,7 +61,7 @@ class LogDirsHandler:
                 if described is not None:
                     by_topic[topic].append(described)
         disk = shutil.disk_usage(self._data_dir)
-        has_failed = any(reason.name in FAILURES for reason in self._health.reasons)
+        has_failed = any(reason.name in FAILURES for reason in self._node.health.reasons)
         result = build(
             log_dirs_response.DescribeLogDirsResult,
             error_code=ErrorCode.kafka_storage_error if has_failed else ErrorCode.none,

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import heapq
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from typing import Any, TypeAlias
@@ -25,8 +25,6 @@ from kio.schema.metadata.v10 import response as response_v10
 from kio.schema.metadata.v13 import request as request_v13
 from kio.schema.metadata.v13 import response as response_v13
 from tidelog_core.admin.names import is_internal, validate_topic_name
-from tidelog_core.admin.service import ClusterAdmin
-from tidelog_core.config import NodeConfig
 from tidelog_core.errors import (
     ErrorCode,
     InvalidTopic,
@@ -35,13 +33,13 @@ from tidelog_core.errors import (
     TopicAlreadyExists,
     VersionConflict,
 )
-from tidelog_core.metadata.image import ClusterImage, ClusterView
+from tidelog_core.metadata.image import ClusterImage
 from tidelog_core.metadata.records import Broker, Partition, Topic
-from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.model import NO_LEADER
 
+from tidelog_node.handlers.administration import cluster_admin
 from tidelog_node.handlers.authorized_operations import NOT_REQUESTED, ON_CLUSTER, ON_TOPIC
-from tidelog_node.handlers.live_brokers import LiveBrokers, ReachableBrokers, registered_brokers
+from tidelog_node.handlers.live_brokers import ReachableBrokers
 from tidelog_node.handlers.metadata_pieces import (
     METADATA_KEY,
     EncodedTopics,
@@ -50,6 +48,7 @@ from tidelog_node.handlers.metadata_pieces import (
     join_partitions,
     join_topics,
 )
+from tidelog_node.node_context import NodeContext
 from tidelog_node.request_turns import RequestTurn
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.wire.messages import build, write_response
@@ -70,27 +69,10 @@ CacheKey = tuple[int, str, bool, bool, tuple[str, ...] | None]
 class MetadataHandlers:
     """Answers what clients ask first."""
 
-    def __init__(
-        self,
-        *,
-        view: ClusterView,
-        store: MetadataStore,
-        node_config: Callable[[], NodeConfig],
-        broker_id: int,
-        clock_ms: Callable[[], int],
-        live_brokers: LiveBrokers = registered_brokers,
-    ) -> None:
-        self._view = view
-        self._node_config = node_config
-        self._broker_id = broker_id
-        self._reachable_brokers = ReachableBrokers(live_brokers)
-        self._admin = ClusterAdmin(
-            store=store,
-            view=view,
-            node_config=node_config,
-            clock_ms=clock_ms,
-            live=lambda image: live_brokers(image).keys(),
-        )
+    def __init__(self, node: NodeContext) -> None:
+        self._node = node
+        self._reachable_brokers = ReachableBrokers(node.standing)
+        self._admin = cluster_admin(node)
         self._cache = _EncodedResponses()
         self._topics = EncodedTopics()
 
@@ -118,14 +100,14 @@ class MetadataHandlers:
         if ids:
             return await self._by_id(ids, request, context)
         wanted = tuple([name or "" async for name in turn.each(names)])
-        image = self._view.image
+        image = self._node.view.image
         if not all([name in image.topics async for name in turn.each(wanted)]):
             image = await self._refreshed()
         unknown = [name async for name in turn.each(wanted) if name not in image.topics]
         if not unknown:
             return await self._known(image, wanted, request, context)
         errors = await self._create_or_refuse(unknown, request, turn)
-        image = self._view.image
+        image = self._node.view.image
         answers = [
             await self._topic(image, image.topics[name], request, context, turn)
             if name in image.topics
@@ -141,7 +123,7 @@ class MetadataHandlers:
         turn = RequestTurn()
         cursor = request.cursor
         named = {topic.name async for topic in turn.each(request.topics)}
-        image = self._view.image
+        image = self._node.view.image
         if not named or not named <= image.topics.keys():
             image = await self._refreshed()
         start = "" if cursor is None else cursor.topic_name
@@ -197,15 +179,15 @@ class MetadataHandlers:
     async def _refreshed(self) -> ClusterImage:
         """Return the newest image, or the one at hand while the store is away."""
         try:
-            return await self._view.refresh()
+            return await self._node.view.refresh()
         except StoreUnavailable as error:
             logger.warning("answers from an older image", extra={"reason": str(error)})
-            return self._view.image
+            return self._node.view.image
 
     async def _by_id(
         self, ids: Collection[UUID], request: MetadataRequest, context: RequestContext
     ) -> object:
-        image = self._view.image
+        image = self._node.view.image
         if not all(topic_id in image.topic_names for topic_id in ids):
             image = await self._refreshed()
         answers: list[object] = []
@@ -224,13 +206,13 @@ class MetadataHandlers:
     ) -> dict[str, ErrorCode]:
         """Create the topics where that is allowed; return the codes of those that are not there."""
         may_create = (
-            request.allow_auto_topic_creation and self._node_config().auto_create_topics_enable
+            request.allow_auto_topic_creation and self._node.config().auto_create_topics_enable
         )
         errors: dict[str, ErrorCode] = {}
         wanted: list[str] = []
         async for name in turn.each(names):
             errors[name] = _name_error(name)
-            if self._view.image.is_unreadable(name):
+            if self._node.view.image.is_unreadable(name):
                 errors[name] = ErrorCode.leader_not_available  # It is there: ask again.
             elif may_create and errors[name] is not ErrorCode.invalid_topic_exception:
                 wanted.append(name)
@@ -300,7 +282,7 @@ class MetadataHandlers:
             )
             async for topic in RequestTurn().each(topics)
         ]
-        return self._response(self._view.image, answers, request, context)
+        return self._response(self._node.view.image, answers, request, context)
 
     async def _topic(
         self,
@@ -365,7 +347,7 @@ class MetadataHandlers:
                 if (endpoint := broker.endpoint_of(context.session.listener)) is not None
             ),
             "cluster_id": image.cluster_id,
-            "controller_id": controller_id(brokers, self._broker_id),
+            "controller_id": controller_id(brokers, self._node.broker_id),
             "topics": tuple(topics),
         }
         if context.api_version >= 11:

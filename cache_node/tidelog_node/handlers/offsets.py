@@ -7,7 +7,7 @@ Source: ``KafkaApis`` and ``OffsetMetadataManager`` of Kafka.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Protocol
@@ -28,19 +28,18 @@ from kio.schema.offset_fetch.v10 import request as fetch_request
 from kio.schema.offset_fetch.v10 import response as fetch_response
 from kio.schema.txn_offset_commit.v5 import request as txn_request
 from kio.schema.txn_offset_commit.v5 import response as txn_response
-from tidelog_core.clock import wall_clock_ms
-from tidelog_core.config import NodeConfig
 from tidelog_core.errors import ErrorCode, TidelogError
 from tidelog_core.metadata.groups import CommittedOffset
-from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.records import Topic
 from tidelog_core.model import TopicPartition
 
 from tidelog_node.coordinator.coordinator import GroupCoordinator
 from tidelog_node.coordinator.failures import offset_commit_error_code, offset_fetch_error_code
+from tidelog_node.node_context import NodeContext
 from tidelog_node.request_turns import RequestTurn
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.transactions.group_offsets import TransactionalOffsets
+from tidelog_node.transactions.verifier import TransactionVerifier
 from tidelog_node.wire.messages import build
 
 OFFSET_COMMIT_KEY = 8
@@ -78,18 +77,16 @@ class OffsetHandlers:
 
     def __init__(
         self,
+        node: NodeContext,
         *,
         coordinator: GroupCoordinator,
         transactional: TransactionalOffsets,
-        view: ClusterView,
-        node_config: Callable[[], NodeConfig],
-        clock_ms: Callable[[], int] = wall_clock_ms,
+        verifier: TransactionVerifier,
     ) -> None:
+        self._node = node
         self._coordinator = coordinator
         self._transactional = transactional
-        self._view = view
-        self._node_config = node_config
-        self._clock_ms = clock_ms
+        self._verifier = verifier
 
     def routes(self) -> list[Route]:
         """Return the routes served here."""
@@ -129,7 +126,7 @@ class OffsetHandlers:
         commits = [
             await self._check_commit(
                 turn,
-                self._view.image.topic_by_id(topic.topic_id or NO_TOPIC_ID),
+                self._node.view.image.topic_by_id(topic.topic_id or NO_TOPIC_ID),
                 topic.partitions,
                 unknown=ErrorCode.unknown_topic_id,
             )
@@ -163,7 +160,7 @@ class OffsetHandlers:
         commits = [
             await self._check_commit(
                 turn,
-                self._view.image.topic(topic.name),
+                self._node.view.image.topic(topic.name),
                 topic.partitions,
                 unknown=ErrorCode.unknown_topic_or_partition,
                 retention_ms=retention_ms,
@@ -194,8 +191,8 @@ class OffsetHandlers:
         unknown: ErrorCode,
         retention_ms: int | None = None,
     ) -> _TopicCommit:
-        now_ms = self._clock_ms()
-        metadata_max_bytes = self._node_config().offset_metadata_max_bytes
+        now_ms = self._node.clock_ms()
+        metadata_max_bytes = self._node.config().offset_metadata_max_bytes
         commit = _TopicCommit(topic)
         async for partition in turn.each(partitions):
             index = partition.partition_index
@@ -254,7 +251,7 @@ class OffsetHandlers:
         commits = [
             await self._check_commit(
                 turn,
-                self._view.image.topic(topic.name),
+                self._node.view.image.topic(topic.name),
                 topic.partitions,
                 unknown=ErrorCode.unknown_topic_or_partition,
             )
@@ -272,6 +269,7 @@ class OffsetHandlers:
                     member_id=request.member_id,
                     group_instance_id=request.group_instance_id,
                     generation=request.generation_id,
+                    verifier=self._verifier,
                     api_version=context.api_version,
                 )
             except TidelogError as problem:
@@ -412,7 +410,7 @@ class OffsetHandlers:
         *,
         require_stable: bool,
     ) -> fetch_response.OffsetFetchResponseGroup:
-        image = self._view.image
+        image = self._node.view.image
         names: dict[UUID, str] = {}
         for asked in group.topics or ():
             topic = image.topic_by_id(asked.topic_id or NO_TOPIC_ID)
@@ -500,7 +498,7 @@ class OffsetHandlers:
         return ErrorCode.none, found, unstable
 
     async def _unstable(self, group_id: str) -> frozenset[TopicPartition]:
-        image = self._view.image
+        image = self._node.view.image
         return frozenset(
             TopicPartition(name, index)
             for name, topic_id, index in await self._transactional.unstable(group_id)
@@ -517,7 +515,7 @@ class OffsetHandlers:
         results: list[tuple[str, int, ErrorCode]] = []
         turn = RequestTurn()
         async for asked in turn.each(request.topics):
-            topic = self._view.image.topic(asked.name)
+            topic = self._node.view.image.topic(asked.name)
             async for partition in turn.each(asked.partitions):
                 index = partition.partition_index
                 error = ErrorCode.unknown_topic_or_partition

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import struct
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
 from tidelog_core.errors import (
@@ -49,6 +49,7 @@ from tidelog_node.handlers.batch_looks import BatchLooks, Looked, has_to_look
 from tidelog_node.handlers.owed_answers import OwedAck, OwedAnswer, OwedAnswers, OwedFlush, Topics
 from tidelog_node.inspection.host_bytes import HostBytes
 from tidelog_node.inspection.inspector import BatchInspector
+from tidelog_node.node_context import NodeContext
 from tidelog_node.replica import Replica
 from tidelog_node.replicas import ReplicaManager
 from tidelog_node.routes import HotRoute, RequestContext
@@ -90,24 +91,21 @@ class ProduceHandler:
 
     def __init__(
         self,
+        node: NodeContext,
         *,
         replicas: ReplicaManager,
         flusher: Flusher,
         inspector: BatchInspector,
-        can_serve: Callable[[], bool] = lambda: True,
         gate: ProduceGate | None = None,
     ) -> None:
-        """``can_serve`` says whether this node may answer at this moment.
-
-        Without a ``gate`` no transaction can be begun here.
-        """
+        """Without a ``gate`` no transaction can be begun here."""
         self._gate = gate
         self._looks = BatchLooks(inspector)
         self._held = HostBytes(HELD_BYTES_MAX)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._replicas = replicas
         self._flusher = flusher
-        self._can_serve = can_serve
+        self._can_serve = node.standing.can_serve
         self._owed = OwedAnswers(self._encode_owed)
 
     def close(self) -> None:

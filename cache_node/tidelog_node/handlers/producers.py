@@ -5,8 +5,6 @@ Source: ``ReplicaManager.activeProducerState`` of Kafka.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from kio.schema.describe_producers.v0 import request as producers_request
 from kio.schema.describe_producers.v0 import response as producers_response
 from tidelog_core.admin.names import validate_topic_name
@@ -14,6 +12,7 @@ from tidelog_core.errors import ErrorCode, InvalidTopic, NotLeaderOrFollower, Ti
 from tidelog_core.log.producer_state import ProducerEntry
 from tidelog_core.model import TopicPartition
 
+from tidelog_node.node_context import NodeContext
 from tidelog_node.replicas import ReplicaManager
 from tidelog_node.request_turns import RequestTurn
 from tidelog_node.routes import RequestContext, Route
@@ -25,9 +24,9 @@ DESCRIBE_PRODUCERS_KEY = 61
 class ProducersHandler:
     """Serves the producers of the partitions that this node leads."""
 
-    def __init__(self, *, replicas: ReplicaManager, can_serve: Callable[[], bool]) -> None:
+    def __init__(self, node: NodeContext, *, replicas: ReplicaManager) -> None:
+        self._node = node
         self._replicas = replicas
-        self._can_serve = can_serve
 
     def routes(self) -> list[Route]:
         """Return the routes served here."""
@@ -61,7 +60,7 @@ class ProducersHandler:
         try:
             validate_topic_name(partition.topic)
             replica = self._replicas.leader(partition)
-            if not self._can_serve():
+            if not self._node.standing.can_serve():
                 raise NotLeaderOrFollower("this node has lost touch with the cluster")
             producers = () if replica.is_internal else tuple(replica.log.producers.items())
         except InvalidTopic as error:

@@ -17,14 +17,13 @@ from tidelog_core.errors import (
     StoreUnavailable,
     TidelogError,
 )
-from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.records import Partition
-from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.model import TopicPartition
 from tidelog_core.replication.reassignment import (
     ongoing_reassignment,
 )
 
+from tidelog_node.node_context import NodeContext
 from tidelog_node.request_turns import RequestTurn
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.wire.messages import build
@@ -36,9 +35,8 @@ LIST_KEY = 46
 class ReassignmentHandlers:
     """Moves partitions to other replicas, and shows what moves."""
 
-    def __init__(self, *, view: ClusterView, store: MetadataStore) -> None:
-        self._view = view
-        self._store = store
+    def __init__(self, node: NodeContext) -> None:
+        self._node = node
 
     def routes(self) -> list[Route]:
         """Return the routes served here."""
@@ -61,11 +59,11 @@ class ReassignmentHandlers:
                 if name in wanted:
                     repeated.add(name)
                 wanted[name] = reassignment(
-                    partition.replicas, view=self._view, may_resize=may_resize
+                    partition.replicas, view=self._node.view, may_resize=may_resize
                 )
         for name in repeated:
             del wanted[name]
-        results = await change_partitions(self._store, self._view, wanted)
+        results = await change_partitions(self._node.store, self._node.view, wanted)
         for name in repeated:
             results[name] = InvalidRequest(f"Partition {name} is named more than once.")
         return build(
@@ -97,7 +95,7 @@ class ReassignmentHandlers:
     ) -> list_response.ListPartitionReassignmentsResponse:
         """Answer ListPartitionReassignments."""
         try:
-            image = await self._view.refresh()
+            image = await self._node.view.refresh()
         except StoreUnavailable as error:
             return build(
                 list_response.ListPartitionReassignmentsResponse,

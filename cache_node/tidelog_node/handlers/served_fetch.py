@@ -10,10 +10,9 @@ Source: KIP-74 (size limits), KIP-227 (sessions), KIP-951 (leaders in the answer
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import islice
 
-from tidelog_core.config import NodeConfig
 from tidelog_core.errors import ErrorCode
 from tidelog_core.fetch_epochs import NO_SESSION
 from tidelog_core.replication.follower_progress import FollowerContact
@@ -27,6 +26,7 @@ from tidelog_node.handlers.fetch_reading import (
     PartitionReader,
     Reading,
 )
+from tidelog_node.node_context import NodeContext
 from tidelog_node.replica import Replica, ReplicaWaiter
 from tidelog_node.replicas import ReplicaManager
 from tidelog_node.routes import RequestContext
@@ -44,18 +44,13 @@ class FetchServing:
     """What all requests are served with: the reader, the sessions, and what an answer needs."""
 
     def __init__(
-        self,
-        *,
-        replicas: ReplicaManager,
-        node_config: Callable[[], NodeConfig],
-        can_serve: Callable[[], bool],
-        closest: ClosestReplica | None,
+        self, node: NodeContext, *, replicas: ReplicaManager, closest: ClosestReplica | None
     ) -> None:
-        self.can_serve = can_serve  # this node may answer at this moment
+        self.can_serve = node.standing.can_serve  # this node may answer at this moment
         self._replicas = replicas
-        self._node_config = node_config
+        self._node_config = node.config
         self.reader = PartitionReader(replicas=replicas, closest=closest)
-        config = node_config()
+        config = node.config()
         self.sessions = FetchSessions(
             slots_max=config.max_incremental_fetch_session_cache_slots,
             partitions_max=config.max_incremental_fetch_session_cache_partitions,

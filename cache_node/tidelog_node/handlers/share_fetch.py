@@ -7,15 +7,14 @@ then the records (``share.delivery``).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
-from tidelog_core.config import NodeConfig
 from tidelog_core.errors import InvalidRequest, TidelogError
 
 from tidelog_node.answers import Answer, Reply, TaskReply
 from tidelog_node.groups.share.delivery import ShareDelivery
 from tidelog_node.groups.share.service import ShareService
 from tidelog_node.groups.share.sessions import FINAL_EPOCH, INITIAL_EPOCH, ShareSession
+from tidelog_node.node_context import NodeContext
 from tidelog_node.routes import HotRoute, RequestContext
 from tidelog_node.session import Session
 from tidelog_node.wire import share_fetch
@@ -33,9 +32,9 @@ SHUTDOWN_SECONDS = 1.0  # for what waits to be answered
 class ShareFetchHandler:
     """Serves ShareFetch on the partitions that this node leads."""
 
-    def __init__(self, *, service: ShareService, node_config: Callable[[], NodeConfig]) -> None:
+    def __init__(self, node: NodeContext, *, service: ShareService) -> None:
         self._service = service
-        self._delivery = ShareDelivery(service=service, node_config=node_config)
+        self._delivery = ShareDelivery(service=service, node_config=node.config)
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[Reply]] = set()
 

@@ -16,12 +16,12 @@ from kio.schema.describe_share_group_offsets.v0 import request as describe_reque
 from kio.schema.describe_share_group_offsets.v0 import response as describe_response
 from tidelog_core.admin.share_offsets import Standing
 from tidelog_core.errors import CorruptItem, ErrorCode, TidelogError
-from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.share_partitions import NO_START_OFFSET
 from tidelog_core.model import TopicPartition
 
 from tidelog_node.coordinator.failures import error_code
 from tidelog_node.coordinator.share_offsets import DONE, Outcome, ShareOffsets
+from tidelog_node.node_context import NodeContext
 from tidelog_node.request_turns import RequestTurn
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.wire.messages import build
@@ -34,9 +34,9 @@ DELETE_SHARE_GROUP_OFFSETS_KEY = 92
 class ShareOffsetHandlers:
     """Serves those who look after share groups."""
 
-    def __init__(self, *, offsets: ShareOffsets, view: ClusterView) -> None:
+    def __init__(self, node: NodeContext, *, offsets: ShareOffsets) -> None:
+        self._node = node
         self._offsets = offsets
-        self._view = view
 
     def routes(self) -> list[Route]:
         """Return the routes served here."""
@@ -158,7 +158,7 @@ class ShareOffsetHandlers:
         )
 
     def _topic_id(self, name: str) -> UUID | None:
-        topic = self._view.image.topic(name)
+        topic = self._node.view.image.topic(name)
         return None if topic is None else topic.topic_id
 
 

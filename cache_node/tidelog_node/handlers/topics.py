@@ -6,7 +6,7 @@ Source: ``ControllerApis`` and ``ReplicationControlManager`` of Kafka.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Callable, Iterable
+from collections.abc import AsyncIterable, Iterable
 from typing import TypeVar
 from uuid import UUID
 
@@ -19,9 +19,7 @@ from kio.schema.delete_topics.v6 import response as delete_response
 from tidelog_core.admin.commit import Deletion
 from tidelog_core.admin.describe import NodeLayers
 from tidelog_core.admin.failures import admin_error_code
-from tidelog_core.admin.service import ClusterAdmin
 from tidelog_core.admin.topics import NewTopic, WiderTopic
-from tidelog_core.config import NodeConfig
 from tidelog_core.errors import (
     ErrorCode,
     InvalidRequest,
@@ -32,11 +30,11 @@ from tidelog_core.errors import (
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
-from tidelog_core.metadata.image import ClusterImage, ClusterView
-from tidelog_core.metadata.store import MetadataStore
+from tidelog_core.metadata.image import ClusterImage
 
+from tidelog_node.handlers.administration import cluster_admin
 from tidelog_node.handlers.created_topics import CREATE_TOPICS_KEY, CreatedTopics
-from tidelog_node.handlers.live_brokers import LiveBrokers, registered_brokers
+from tidelog_node.node_context import NodeContext
 from tidelog_node.request_turns import RequestTurn
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.wire.messages import build
@@ -50,27 +48,9 @@ CREATE_PARTITIONS_KEY = 37
 class TopicHandlers:
     """Creates, widens and deletes topics."""
 
-    def __init__(
-        self,
-        *,
-        view: ClusterView,
-        store: MetadataStore,
-        node_config: Callable[[], NodeConfig],
-        broker_id: int,
-        clock_ms: Callable[[], int],
-        static_config: NodeConfig | None = None,
-        live_brokers: LiveBrokers = registered_brokers,
-    ) -> None:
-        self._view = view
-        self._broker_id = broker_id
-        self._static_config = NodeConfig() if static_config is None else static_config
-        self._admin = ClusterAdmin(
-            store=store,
-            view=view,
-            node_config=node_config,
-            clock_ms=clock_ms,
-            live=lambda image: live_brokers(image).keys(),
-        )
+    def __init__(self, node: NodeContext) -> None:
+        self._node = node
+        self._admin = cluster_admin(node)
 
     def routes(self) -> list[Route]:
         """Return the routes served here."""
@@ -94,7 +74,7 @@ class TopicHandlers:
         ]
         answer = CreatedTopics(
             context.api_version,
-            NodeLayers.of(self._static_config, self._view.image, self._broker_id),
+            NodeLayers.of(self._node.static_config, self._node.view.image, self._node.broker_id),
         )
         async for twice in turn.each(repeated):
             answer.add_refused(twice, InvalidRequest("Duplicate topic name."))
@@ -205,7 +185,7 @@ class TopicHandlers:
             async for topic_id in turn.each(repeated_ids)
         ]
         try:
-            image = await self._view.refresh()
+            image = await self._node.view.refresh()
         except StoreUnavailable as error:
             code = admin_error_code(error)
             results += [

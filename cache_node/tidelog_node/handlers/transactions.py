@@ -26,12 +26,12 @@ from kio.schema.write_txn_markers.v1 import request as markers_request
 from kio.schema.write_txn_markers.v1 import response as markers_response
 from tidelog_core.errors import CoordinatorNotAvailable, ErrorCode, TidelogError
 from tidelog_core.metadata.groups import shard_of_group
-from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.transactions import TransactionRecord, TransactionState
 from tidelog_core.model import CONSUMER_OFFSETS_TOPIC, TopicPartition
 
 from tidelog_node.coordinator.failures import error_code
 from tidelog_node.groups.consumer.topic_pattern import InvalidPattern, TopicPattern
+from tidelog_node.node_context import NodeContext
 from tidelog_node.request_turns import RequestTurn
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.transactions.coordinator import TransactionCoordinator
@@ -58,19 +58,17 @@ class TransactionHandlers:
 
     def __init__(
         self,
+        node: NodeContext,
         *,
         coordinator: TransactionCoordinator,
         writer: MarkerWriter,
-        view: ClusterView,
-        clock_ms: Callable[[], int],
         ensure_shards: Callable[[str], Awaitable[None]],
     ) -> None:
         """``ensure_shards`` makes the topic of the groups' shards if it is not there yet."""
+        self._node = node
         self._ensure_shards = ensure_shards
         self._coordinator = coordinator
         self._writer = writer
-        self._view = view
-        self._clock_ms = clock_ms
 
     def routes(self) -> list[Route]:
         """Return the routes served here."""
@@ -242,7 +240,7 @@ class TransactionHandlers:
                 list_response.ListTransactionsResponse,
                 error_code=ErrorCode.invalid_regular_expression,
             )
-        wanted = _wanted(request, now_ms=self._clock_ms())
+        wanted = _wanted(request, now_ms=self._node.clock_ms())
         try:
             records = await self._coordinator.list_transactions()
         except TidelogError as problem:
@@ -312,11 +310,11 @@ class TransactionHandlers:
         self, partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, ErrorCode] | None:
         """Return what to answer where a partition is not there: then none is added."""
-        image = self._view.image
+        image = self._node.view.image
         missing = {p for p in partitions if image.partition(p) is None}
         if not missing:
             return None
-        self._view.nudge()  # It may be so new that this node has not heard of it.
+        self._node.view.nudge()  # It may be so new that this node has not heard of it.
         return {
             partition: ErrorCode.unknown_topic_or_partition
             if partition in missing
@@ -326,7 +324,7 @@ class TransactionHandlers:
 
     async def _offsets_partition(self, group_id: str) -> TopicPartition:
         await self._ensure_shards(CONSUMER_OFFSETS_TOPIC)
-        shards = self._view.image.partitions(CONSUMER_OFFSETS_TOPIC)
+        shards = self._node.view.image.partitions(CONSUMER_OFFSETS_TOPIC)
         if not shards:
             raise CoordinatorNotAvailable(f"{CONSUMER_OFFSETS_TOPIC} was deleted")
         return TopicPartition(CONSUMER_OFFSETS_TOPIC, shard_of_group(group_id, len(shards)))

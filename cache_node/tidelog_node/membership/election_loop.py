@@ -33,22 +33,24 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 
-from tidelog_core.config import NodeConfig, topic_config
+from tidelog_core.config import topic_config
 from tidelog_core.errors import StoreUnavailable
-from tidelog_core.metadata.image import ClusterImage, ClusterView
+from tidelog_core.metadata.image import ClusterImage
 from tidelog_core.metadata.records import Partition, Topic
 from tidelog_core.metadata.stand_in import is_readable
-from tidelog_core.metadata.store import COMMIT_WRITES_MAX, MetadataStore
+from tidelog_core.metadata.store import COMMIT_WRITES_MAX
 from tidelog_core.model import NO_LEADER, RESERVED_TOPICS
 from tidelog_core.replication.change import ChangeReason, PartitionChange
 from tidelog_core.replication.election_coordinators import ElectionCoordinators
 from tidelog_core.replication.partition_writer import write_changes
 from tidelog_core.turns import Turn
+from tidelog_core.waiting import wait_and_clear
 
 from tidelog_node.membership.membership import Membership
+from tidelog_node.node_context import NodeContext
 
 logger = logging.getLogger(__name__)
 
@@ -64,18 +66,9 @@ START_GRACE_MS_MAX = 2_000  # and at most a quarter of a lease
 class ElectionLoop:
     """Decides and writes this node's takeovers. ``round`` may be called by one task only."""
 
-    def __init__(
-        self,
-        *,
-        membership: Membership,
-        view: ClusterView,
-        store: MetadataStore,
-        node_config: Callable[[], NodeConfig],
-    ) -> None:
+    def __init__(self, node: NodeContext, *, membership: Membership) -> None:
+        self._node = node
         self._membership = membership
-        self._view = view
-        self._store = store
-        self._node_config = node_config
         self._changed: set[str] = set()
         self._waiting: set[str] = set()  # topics with a partition that may be taken over later
         self._held: dict[str, tuple[Partition, ...]] = {}  # as last looked at
@@ -90,18 +83,13 @@ class ElectionLoop:
 
     async def run(self) -> None:
         """Work until cancelled."""
-        unsubscribe = self._view.subscribe(self._on_image)
+        unsubscribe = self._node.view.subscribe(self._on_image)
         self._membership.subscribe(self._stir.set)
         self._dead = None
         try:
             while True:
                 await self.round()
-                try:
-                    async with asyncio.timeout(self._pause_s()):
-                        await self._stir.wait()
-                except TimeoutError:
-                    pass
-                self._stir.clear()
+                await wait_and_clear(self._stir, self._pause_s())
         finally:
             unsubscribe()
 
@@ -131,7 +119,7 @@ class ElectionLoop:
 
     async def _begin(self) -> _Look:
         """Return what this round looks at. What is noted from here on is for the next one."""
-        image, dead, peers = self._view.image, self._membership.dead, self._membership.peers
+        image, dead, peers = self._node.view.image, self._membership.dead, self._membership.peers
         if self._grace_until_ms is None:
             grace_ms = min(START_GRACE_MS_MAX, self._membership.times.lease_ms // 4)
             self._grace_until_ms = self._membership.now_ms() + grace_ms
@@ -155,7 +143,7 @@ class ElectionLoop:
         """Return the topics with a partition whose leader is dead, or that nobody leads."""
         found, no_leaders = set(), self._membership.dead | {NO_LEADER}
         for name in look.names:
-            partitions = self._view.image.partitions(name)
+            partitions = self._node.view.image.partitions(name)
             self._forget(name, partitions)
             if not no_leaders.isdisjoint(partition.leader for partition in partitions):
                 found.add(name)
@@ -170,7 +158,7 @@ class ElectionLoop:
         changes = await self._decide_topics(look, names)
         if not self._can_serve() or not changes:
             return 0
-        outcome = await write_changes(self._store, changes)
+        outcome = await write_changes(self._node.store, changes)
         look.is_store_away = bool(outcome.refused)
         if outcome.moved:
             self._membership.note_moved(outcome.moved)
@@ -178,7 +166,7 @@ class ElectionLoop:
         # Lost, too: where a lease has moved, and the broker is dead all the same.
         self._waiting.update(self._names(outcome.refused + outcome.unknown + outcome.lost))
         try:
-            await self._view.refresh()
+            await self._node.view.refresh()
         except StoreUnavailable:
             self._waiting.update(self._names(changes))
         return len(outcome.written)
@@ -234,7 +222,7 @@ class ElectionLoop:
         return changes
 
     async def _decide_topic(self, look: _Look, name: str) -> list[PartitionChange]:
-        image = self._view.image
+        image = self._node.view.image
         topic, partitions = image.topic(name), image.partitions(name)
         was_waiting = name in self._waiting
         self._waiting.discard(name)
@@ -327,7 +315,7 @@ class ElectionLoop:
     def _is_unclean_allowed(self, topic: Topic) -> bool:
         if topic.name in RESERVED_TOPICS:
             return True  # They carry leadership only: there are no records to lack.
-        return topic_config(topic.configs, self._node_config()).unclean_leader_election_enable
+        return topic_config(topic.configs, self._node.config()).unclean_leader_election_enable
 
     def _forget(self, name: str, partitions: tuple[Partition, ...]) -> None:
         """Drop what is remembered of partitions that this node held and holds no more.
@@ -358,7 +346,7 @@ class ElectionLoop:
             self._held.pop(name, None)
 
     def _names(self, changes: Iterable[PartitionChange]) -> set[str]:
-        names = self._view.image.topic_names
+        names = self._node.view.image.topic_names
         return {names[c.after.topic_id] for c in changes if c.after.topic_id in names}
 
     def _on_image(self, _: ClusterImage, changed_topics: frozenset[str]) -> None:

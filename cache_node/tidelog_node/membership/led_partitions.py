@@ -14,22 +14,22 @@ import asyncio
 import contextlib
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Protocol
 from uuid import UUID
 
-from tidelog_core.config import NodeConfig
 from tidelog_core.errors import StoreUnavailable
-from tidelog_core.metadata.image import ClusterImage, ClusterView
+from tidelog_core.metadata.image import ClusterImage
 from tidelog_core.metadata.records import Partition
-from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.model import RESERVED_TOPICS
 from tidelog_core.replication.change import PartitionChange
 from tidelog_core.replication.election import hand_over
 from tidelog_core.replication.partition_writer import write_changes
+from tidelog_core.waiting import wait_and_clear
 
 from tidelog_node.membership.membership import Membership
 from tidelog_node.membership.reserved_partitions import keep_reserved
+from tidelog_node.node_context import NodeContext
 
 logger = logging.getLogger(__name__)
 
@@ -57,19 +57,15 @@ class LedPartitions:
 
     def __init__(
         self,
+        node: NodeContext,
         *,
         membership: Membership,
-        view: ClusterView,
-        store: MetadataStore,
         replicas: LeaderStates,
-        node_config: Callable[[], NodeConfig],
         preferred_interval_seconds: float,
     ) -> None:
+        self._node = node
         self._membership = membership
-        self._view = view
-        self._store = store
         self._replicas = replicas
-        self._node_config = node_config
         self._preferred_look_ms = (
             min(5.0, preferred_interval_seconds / LOOKS_PER_PREFERRED_INTERVAL) * 1000
         )
@@ -84,23 +80,18 @@ class LedPartitions:
     async def run(self) -> None:
         """Work until cancelled."""
         self._membership.subscribe(self._stir.set)
-        unsubscribe = self._view.subscribe(self._on_image)
+        unsubscribe = self._node.view.subscribe(self._on_image)
         try:
             while True:
                 if self._membership.can_serve():
                     await self._write(self.decide())
-                try:
-                    async with asyncio.timeout(LOOK_SECONDS):
-                        await self._stir.wait()
-                except TimeoutError:
-                    pass
-                self._stir.clear()
+                await wait_and_clear(self._stir, LOOK_SECONDS)
         finally:
             unsubscribe()
 
     def decide(self) -> list[PartitionChange]:
         """Return what to write; begin the hand-overs that leader states write themselves."""
-        image, now_ms = self._view.image, self._membership.now_ms()
+        image, now_ms = self._node.view.image, self._membership.now_ms()
         changes = self._membership.elector.departures(
             partition for some in image.partitions_by_topic.values() for partition in some
         )
@@ -109,7 +100,7 @@ class LedPartitions:
         self._give_up_for_disk(image, now_ms)
         if now_ms >= self._preferred_from_ms:
             self._preferred_from_ms = now_ms + self._preferred_look_ms
-            if self._node_config().auto_leader_rebalance_enable:
+            if self._node.config().auto_leader_rebalance_enable:
                 taken = {change.after.item_id for change in changes}
                 changes += [
                     change
@@ -142,14 +133,14 @@ class LedPartitions:
         try:
             async with asyncio.timeout(seconds_max):
                 while self._membership.can_serve():
-                    left = self._drainable(self._view.image)
+                    left = self._drainable(self._node.view.image)
                     if not left:
                         break
                     await self._write(self._begin_draining(left, begun))
                     await self._wait_for_change(DRAIN_LOOK_SECONDS)
         except TimeoutError:
             logger.warning("leaderships not all handed over in time")
-        return sum(1 for _ in self._led(self._view.image))
+        return sum(1 for _ in self._led(self._node.view.image))
 
     def _drainable(self, image: ClusterImage) -> list[tuple[str, Partition, int]]:
         elector, peers = self._membership.elector, self._membership.peers
@@ -180,10 +171,10 @@ class LedPartitions:
         return changes
 
     async def _wait_for_change(self, seconds_max: float) -> None:
-        version = self._view.image.version
-        self._view.nudge()
+        version = self._node.view.image.version
+        self._node.view.nudge()
         with contextlib.suppress(TimeoutError):
-            await self._view.wait_for(lambda image: image.version != version, seconds_max)
+            await self._node.view.wait_for(lambda image: image.version != version, seconds_max)
 
     def _decide_reserved(self, image: ClusterImage) -> list[PartitionChange]:
         changes = []
@@ -278,9 +269,9 @@ class LedPartitions:
     async def _write(self, changes: list[PartitionChange]) -> None:
         if not changes:
             return
-        await write_changes(self._store, changes)
+        await write_changes(self._node.store, changes)
         try:
-            await self._view.refresh()
+            await self._node.view.refresh()
         except StoreUnavailable:
             return  # The next look decides on what is known by then.
 

@@ -11,10 +11,8 @@ import logging
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
-from tidelog_core.config import NodeConfig
-from tidelog_core.metadata.image import ClusterImage, ClusterView
+from tidelog_core.metadata.image import ClusterImage
 from tidelog_core.metadata.location import loss_of
 from tidelog_core.metadata.records import (
     PARTITION_COLLECTION_PREFIX,
@@ -22,11 +20,7 @@ from tidelog_core.metadata.records import (
     Partition,
 )
 from tidelog_core.metadata.store import ItemKey, MetadataStore
-from tidelog_core.replication.election import LeaderElector
-from tidelog_core.replication.lease_clock import Clock, lease_clock_ms
-from tidelog_core.replication.leases import lease_times
 
-from tidelog_node.dialing.dialer import Dialer
 from tidelog_node.membership.election_loop import ElectionLoop
 from tidelog_node.membership.joining import leave_again, take_over_id
 from tidelog_node.membership.lease_keeper import LeaseKeeper
@@ -34,7 +28,7 @@ from tidelog_node.membership.led_partitions import LeaderStates, LedPartitions
 from tidelog_node.membership.membership import Membership
 from tidelog_node.membership.node_loop import NodeLoop
 from tidelog_node.membership.peer_watch import PeerWatch
-from tidelog_node.node_health import NodeHealth
+from tidelog_node.node_context import NodeContext
 
 logger = logging.getLogger(__name__)
 
@@ -47,50 +41,32 @@ class ClusterMember:
 
     def __init__(
         self,
+        node: NodeContext,
+        membership: Membership,
         *,
-        dialer: Dialer,
-        incarnation: UUID,
-        store: MetadataStore,
         lease_store: MetadataStore,
         renewal_store: MetadataStore,
         run_renewals: RunRenewals,
-        view: ClusterView,
-        node_config: Callable[[], NodeConfig],
-        health: NodeHealth | None = None,
-        clock: Clock = lease_clock_ms,
     ) -> None:
         """``lease_store`` is for leases alone, which must not queue behind other calls.
 
         ``run_renewals`` runs what renews the own lease, on another thread unless the loop is
         one that nobody keeps waiting; there ``renewal_store`` is used, and nowhere else.
         """
-        config, broker_id = node_config(), dialer.broker_id
-        preferred_seconds = config.leader_imbalance_check_interval_seconds
-        self.membership = Membership(
-            broker_id,
-            times=lease_times(config),
-            elector=LeaderElector(broker_id, preferred_stable_ms=preferred_seconds * 1000),
-            clock=clock,
-        )
-        self._dialer = dialer
-        self._incarnation = incarnation
-        self._store = store
+        self._node = node
+        self.membership = membership
+        config = node.config()
         self._lease_store = lease_store
         self._renewal_store = renewal_store
         self._run_renewals = run_renewals
-        self._view = view
-        self._health = health or NodeHealth()
-        self._node_config = node_config
-        self._preferred_seconds = preferred_seconds
+        self._preferred_seconds = config.leader_imbalance_check_interval_seconds
         self._watch = PeerWatch(
-            membership=self.membership,
+            membership=membership,
             store=lease_store,
-            view=view,
+            view=node.view,
             poll_interval_ms=config.metadata_poll_interval_ms,
         )
-        self._elections = ElectionLoop(
-            membership=self.membership, view=view, store=store, node_config=node_config
-        )
+        self._elections = ElectionLoop(node, membership=membership)
         self._keeper: LeaseKeeper | None = None
         self._node_loop: NodeLoop | None = None
         self._led: LedPartitions | None = None
@@ -105,24 +81,24 @@ class ClusterMember:
         The caller holds the lock of the data directory, and nothing has subscribed to the
         view that asks who leads. Raises ``BrokerIdTaken``.
         """
-        self._view.subscribe(self._on_image)
+        self._node.view.subscribe(self._on_image)
         taken = await take_over_id(
             self.membership,
             store=self._lease_store,
-            view=self._view,
-            dialer=self._dialer,
+            view=self._node.view,
+            dialer=self._node.dialer,
             data_dir=data_dir,
             was_clean=was_clean,
-            incarnation=self._incarnation,
+            incarnation=self._node.incarnation,
         )
         self._node_loop = NodeLoop(
-            self.membership, read_cluster=self._view.refresh, health=self._health
+            self.membership, read_cluster=self._node.view.refresh, health=self._node.health
         )
         self._keeper = LeaseKeeper(
             membership=self.membership,
             store=self._renewal_store,
             node_loop=self._node_loop,
-            incarnation=self._incarnation,
+            incarnation=self._node.incarnation,
             found=taken.lease,
             is_store_lost=loss_of(self._renewal_store),
         )
@@ -148,24 +124,22 @@ class ClusterMember:
         if self._unsettled_dir is not None:
             await leave_again(
                 self.membership.broker_id,
-                store=self._store,
-                view=self._view,
+                store=self._node.store,
+                view=self._node.view,
                 data_dir=self._unsettled_dir,
-                incarnation=self._incarnation,
+                incarnation=self._node.incarnation,
             )
             self._unsettled_dir = None
         self.membership.start(
             partition
-            for partitions in self._view.image.partitions_by_topic.values()
+            for partitions in self._node.view.image.partitions_by_topic.values()
             for partition in partitions
         )
-        self._unread = _unread(self._view.image)
+        self._unread = _unread(self._node.view.image)
         self._led = LedPartitions(
+            self._node,
             membership=self.membership,
-            view=self._view,
-            store=self._store,
             replicas=replicas,
-            node_config=self._node_config,
             preferred_interval_seconds=self._preferred_seconds,
         )
         await self._watch.read()
@@ -211,7 +185,7 @@ class ClusterMember:
 
     async def drain(self, is_wanted: Callable[[], bool] = lambda: True) -> None:
         """Hand over what others can lead. Elections and hand-backs have been stopped."""
-        if self._led is None or not self._node_config().controlled_shutdown_enable:
+        if self._led is None or not self._node.config().controlled_shutdown_enable:
             return
         if not is_wanted():
             return

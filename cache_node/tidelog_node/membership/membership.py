@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Mapping
 
+from tidelog_core.config import NodeConfig
 from tidelog_core.metadata.image import ClusterImage
 from tidelog_core.metadata.records import Broker, BrokerLease, Partition, StepDownReason
 from tidelog_core.metadata.store import Check
 from tidelog_core.replication.election import LeaderElector
 from tidelog_core.replication.lease_clock import Clock, lease_clock_ms
-from tidelog_core.replication.leases import LeaseTimes, OwnLease, PeerLeases
+from tidelog_core.replication.leases import LeaseTimes, OwnLease, PeerLeases, lease_times
 from tidelog_core.subscribers import Subscribers
 
 from tidelog_node.membership.peer_clocks import PeerClocks
@@ -178,3 +179,16 @@ class Membership:
             self._own.step_down_reason = StepDownReason.DISK
         else:
             self._own.step_down_reason = StepDownReason.DRAINING if self._is_leaving else None
+
+
+def new_membership(
+    broker_id: int, config: NodeConfig, *, clock: Clock = lease_clock_ms
+) -> Membership:
+    """Return what a process knows that has just begun."""
+    stable_ms = config.leader_imbalance_check_interval_seconds * 1000
+    return Membership(
+        broker_id,
+        times=lease_times(config),
+        elector=LeaderElector(broker_id, preferred_stable_ms=stable_ms),
+        clock=clock,
+    )

@@ -7,31 +7,24 @@ Source: KIP-392, ``RackAwareReplicaSelector``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from tidelog_core.metadata.image import ClusterView
-
+from tidelog_node.node_context import NodeContext
 from tidelog_node.replica import Replica
 
 
 class RackAwareness:
     """Finds replicas by rack. For the node's event loop only."""
 
-    def __init__(
-        self, *, view: ClusterView, broker_id: int, is_live: Callable[[int], bool] = lambda _: True
-    ) -> None:
-        self._view = view
-        self._broker_id = broker_id
-        self._is_live = is_live
+    def __init__(self, node: NodeContext) -> None:
+        self._node = node
 
     def find(self, replica: Replica, rack: bytes, offset: int) -> int | None:
         """Return the broker to read ``offset`` from instead of here, ``None`` for here."""
         leader = replica.leader
         if leader is None or offset < replica.log.local_log_start_offset:
             return None
-        brokers = self._view.image.brokers
+        brokers = self._node.view.image.brokers
         wanted = rack.decode(errors="replace")
-        own = brokers.get(self._broker_id)
+        own = brokers.get(self._node.broker_id)
         if own is not None and own.rack == wanted:
             return None
         best: int | None = None
@@ -42,7 +35,7 @@ class RackAwareness:
                 broker is not None
                 and broker.rack == wanted
                 and broker_id in leader.partition.isr
-                and self._is_live(broker_id)
+                and self._node.standing.is_live(broker_id)
                 and follower.log_start_offset <= offset <= follower.log_end_offset
                 and follower.log_end_offset > best_end
             ):

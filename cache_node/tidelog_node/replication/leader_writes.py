@@ -14,19 +14,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable
-from typing import Protocol
+from collections.abc import Collection, Iterable
 
 from tidelog_core.errors import TidelogError
-from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.records import Partition
-from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.replication.change import PartitionChange
 from tidelog_core.replication.election import leave_isr
-from tidelog_core.replication.leases import PeerLeases
 from tidelog_core.replication.partition_writer import write_changes
 from tidelog_core.turns import Turn
+from tidelog_core.waiting import wait_and_clear
 
+from tidelog_node.node_context import NodeContext
 from tidelog_node.replica import Replica
 from tidelog_node.replicas import ReplicaManager
 from tidelog_node.replication.role import Leader
@@ -40,41 +38,14 @@ STOPPED_SECONDS = 2.0  # a look that comes this late: the process was stopped
 READS_AT_ONCE_MAX = 16
 
 
-class Standing(Protocol):
-    """What is known of this node and its peers; ``Membership``."""
-
-    @property
-    def peers(self) -> PeerLeases:
-        """Who is alive."""
-
-    def can_serve(self) -> bool:
-        """Whether this node may decide at this moment."""
-
-    def now_ms(self) -> float:
-        """The clock of the leases, which the leader states use too."""
-
-    def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call back when a peer has died or come back, or this node may serve again."""
-
-
 class LeaderWrites:
     """For the node's event loop. ``run`` is one task."""
 
     def __init__(
-        self,
-        *,
-        replicas: ReplicaManager,
-        standing: Standing,
-        store: MetadataStore,
-        view: ClusterView,
-        broker_id: int,
-        lag_time_max_ms: int,
+        self, node: NodeContext, *, replicas: ReplicaManager, lag_time_max_ms: int
     ) -> None:
-        self._broker_id = broker_id
+        self._node = node
         self._replicas = replicas
-        self._standing = standing
-        self._store = store
-        self._view = view
         interval = lag_time_max_ms / 1000 / LOOKS_PER_LAG_TIME
         self._look_seconds = min(max(interval, LOOK_SECONDS_MIN), LOOK_SECONDS_MAX)
         self._due: set[Replica] = set()
@@ -84,7 +55,7 @@ class LeaderWrites:
         self._has_broken = False  # something must be left now
         replicas.wants_write.subscribe(self._note)
         replicas.trouble.subscribe(self._note_broken)
-        standing.subscribe(self._note_peers)
+        node.standing.subscribe(self._note_peers)
 
     def on_changed(self, replicas: Collection[Replica]) -> None:
         """Look at these partitions' followers until they have everything."""
@@ -92,18 +63,13 @@ class LeaderWrites:
 
     async def run(self) -> None:
         """Work until cancelled."""
-        last_look_ms = self._standing.now_ms()
+        last_look_ms = self._node.standing.now_ms()
         while True:
-            waits_from_ms = self._standing.now_ms()
-            try:
-                async with asyncio.timeout(self._look_seconds):
-                    await self._stir.wait()
-            except TimeoutError:
-                pass
-            self._stir.clear()
-            now_ms = self._standing.now_ms()
+            waits_from_ms = self._node.standing.now_ms()
+            await wait_and_clear(self._stir, self._look_seconds)
+            now_ms = self._node.standing.now_ms()
             is_late = now_ms - waits_from_ms > (self._look_seconds + STOPPED_SECONDS) * 1000
-            can_serve = self._standing.can_serve()
+            can_serve = self._node.standing.can_serve()
             if is_late or (can_serve and not self._could_serve):
                 self._resume()
             self._could_serve = can_serve
@@ -123,7 +89,7 @@ class LeaderWrites:
         to_read: list[Replica] = []
         proposed: dict[int, tuple[Replica, Leader]] = {}  # by id of the change
         changes: list[PartitionChange] = []
-        brokers, now_ms = self._view.image.brokers, self._standing.now_ms()
+        brokers, now_ms = self._node.view.image.brokers, self._node.standing.now_ms()
         turn = Turn()
         for replica in replicas:
             await turn.step()  # A dead node may have followed thousands of them.
@@ -135,12 +101,12 @@ class LeaderWrites:
             if leader.needs_read:
                 to_read.append(replica)
                 continue
-            change = leader.propose(brokers, self._standing.peers, now_ms)
+            change = leader.propose(brokers, self._node.standing.peers, now_ms)
             self._settle(replica)  # The high watermark may move by those turned away.
             if change is not None:
                 changes.append(change)
                 proposed[id(change)] = (replica, leader)
-            elif leader.is_at_rest(self._standing.peers, now_ms):
+            elif leader.is_at_rest(self._node.standing.peers, now_ms):
                 self._restless.discard(replica)
         if changes:
             to_read += await self._write(changes, proposed)
@@ -149,28 +115,28 @@ class LeaderWrites:
 
     async def leave_broken(self) -> None:
         """Leave the ISR, and the leadership, of what this node cannot serve any more."""
-        image = self._view.image
+        image = self._node.view.image
         changes = []
         for replica in self._replicas.in_trouble():
             partition = image.partition(replica.partition)
             if partition is not None:
-                change = leave_isr(partition, self._broker_id)
+                change = leave_isr(partition, self._node.broker_id)
                 if change is not None:
                     changes.append(change)
         if changes:
-            outcome = await write_changes(self._store, changes)
+            outcome = await write_changes(self._node.store, changes)
             logger.warning(
                 "logs in trouble left to the other replicas",
                 extra={"count": len(outcome.written)},
             )
-            self._view.nudge()
+            self._node.view.nudge()
 
     async def _write(
         self, changes: list[PartitionChange], proposed: dict[int, tuple[Replica, Leader]]
     ) -> list[Replica]:
         """Write the changes and tell the leaders; return which items must be read."""
-        outcome = await write_changes(self._store, changes)
-        now_ms = self._standing.now_ms()
+        outcome = await write_changes(self._node.store, changes)
+        now_ms = self._node.standing.now_ms()
         to_read: list[Replica] = []
         turn = Turn()
         for change in outcome.written:
@@ -195,7 +161,7 @@ class LeaderWrites:
             leader.on_refused(change, now_ms)
             self._settle(replica)
         if outcome.written or outcome.lost:
-            self._view.nudge()
+            self._node.view.nudge()
         return to_read
 
     async def _read(self, replicas: list[Replica]) -> None:
@@ -208,11 +174,11 @@ class LeaderWrites:
             if leader is None or partition is None:
                 return
             async with slots:
-                item = await self._store.get(partition.item_id)
+                item = await self._node.store.get(partition.item_id)
             if item is None:
                 leader.depose()  # The topic is deleted.
             else:
-                leader.on_read(Partition.from_item(item), self._standing.now_ms())
+                leader.on_read(Partition.from_item(item), self._node.standing.now_ms())
             self._settle(replica)
             self._due.add(replica)
 

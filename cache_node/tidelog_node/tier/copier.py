@@ -15,12 +15,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from uuid import UUID, uuid4
 
 from tidelog_core.clock import steady_clock_ms
-from tidelog_core.config import UNLIMITED, NodeConfig
+from tidelog_core.config import UNLIMITED
 from tidelog_core.errors import (
     CorruptRecordBatch,
     ErrorCode,
@@ -32,10 +32,9 @@ from tidelog_core.errors import (
 )
 from tidelog_core.log.local_log import LocalLog
 from tidelog_core.log.values import SealedSegment
-from tidelog_core.metadata.image import ClusterImage, ClusterView
+from tidelog_core.metadata.image import ClusterImage
 from tidelog_core.metadata.leadership import require_leadership
 from tidelog_core.metadata.records import SegmentMeta, SegmentState, Topic
-from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.model import NO_TIMESTAMP
 from tidelog_core.retention.clock_rule import Witness
 from tidelog_core.retention.selection import (
@@ -66,6 +65,7 @@ from tidelog_core.tier.manifest import ClusterManifest, TopicManifest
 from tidelog_core.tier.persisting import persist, persist_log_start
 from tidelog_core.tier.planning import select_copies, select_leftovers
 
+from tidelog_node.node_context import NodeContext
 from tidelog_node.tier.client import TierClient
 from tidelog_node.tier.led_partition import LedPartition, TieredReplica, known_tiered_end
 from tidelog_node.tier.protocol import UploadRequest
@@ -89,24 +89,10 @@ NO_CHAINED_HASH = ""  # of a copy that has not finished
 class Copier:
     """Copies, cleans up and evicts for led partitions. For the tasks of one event loop."""
 
-    def __init__(
-        self,
-        *,
-        store: MetadataStore,
-        client: TierClient,
-        view: ClusterView,
-        node_config: Callable[[], NodeConfig],
-        clock_ms: Callable[[], int],
-        may_expire: Callable[[], bool],
-        has_own_clock: bool,
-    ) -> None:
+    def __init__(self, node: NodeContext, *, client: TierClient, has_own_clock: bool) -> None:
         """``has_own_clock`` says that the bucket's clock is not this machine's."""
-        self._store = store
+        self._node = node
         self._client = client
-        self._view = view
-        self._node_config = node_config
-        self._clock_ms = clock_ms
-        self._may_expire = may_expire
         self._has_own_clock = has_own_clock
         self.witness: Witness | None = None  # what the bucket's clock said at the last copy
         # What was last made sure of, by key, and the version of the topic's item that said so.
@@ -124,12 +110,12 @@ class Copier:
         tier = await led.remote.reload()
         under_way = set() if led.under_way is None else {led.under_way[1].segment_id}
         led.deleting.clear()
-        now_ms = self._clock_ms()
+        now_ms = self._node.clock_ms()
         for leftover in select_leftovers(tier.unfinished, under_way=under_way, now_ms=now_ms):
             if leftover.state is SegmentState.COPY_STARTED:
                 logger.info("cleaning up a segment", extra={"segment": str(leftover.segment_id)})
                 given_up = await start_deletions(
-                    self._store, [leftover], deletable_ms=AT_ONCE, leadership=leadership
+                    self._node.store, [leftover], deletable_ms=AT_ONCE, leadership=leadership
                 )
                 await self.delete(led, select_deletable(given_up, now_ms=now_ms))
             else:
@@ -138,7 +124,7 @@ class Copier:
         tiered_end = tier.finished.tiered_end(log.log_start_offset)
         if tiered_end > log.log_end_offset:
             # What another leader has added says nothing of this log.
-            await require_leadership(self._store, leadership)
+            await require_leadership(self._node.store, leadership)
             # Its next records would get offsets that stand for others in the tier.
             log.take_offline()
             raise StorageError(
@@ -178,7 +164,7 @@ class Copier:
         if self._evictable(replica, log.high_watermark) is None:
             return
         number, known_end = replica.partition.partition, known_tiered_end(log)
-        tiered_end = await read_tiered_end(self._store, replica.topic_id, number, known_end)
+        tiered_end = await read_tiered_end(self._node.store, replica.topic_id, number, known_end)
         if replica.is_follower and not log.is_offline:
             # What is not committed as far as this node knows stays, wherever else it is.
             log.set_tiered_up_to(min(tiered_end, log.high_watermark))
@@ -195,8 +181,8 @@ class Copier:
         oldest = next(log.sealed_above(log.local_log_start_offset), None)
         if oldest is None:
             return None
-        if self._evictable(replica, log.high_watermark) is not None or not self._may_expire():
-            return self._clock_ms()
+        if self._evictable(replica, log.high_watermark) is not None or not self._node.may_expire():
+            return self._node.clock_ms()
         return expiry_ms(of_local(oldest), local_limits(config))
 
     def _evict(self, replica: TieredReplica, tiered_end: int) -> None:
@@ -210,19 +196,19 @@ class Copier:
         if not config.remote_storage_enable:
             return None
         limits = local_limits(config)
-        if limits.retention_ms != UNLIMITED and not self._may_expire():
+        if limits.retention_ms != UNLIMITED and not self._node.may_expire():
             limits = limits.without_time()
         return eviction_end_offset(
             log.sealed_above(log.local_log_start_offset),
             limits,
             tiered_end=tiered_end,
             size_bytes=0 if limits.retention_bytes == UNLIMITED else log.size_bytes,
-            now_ms=self._clock_ms(),
+            now_ms=self._node.clock_ms(),
         )
 
     async def delete(self, led: LedPartition, due: Sequence[SegmentMeta]) -> None:
         """Delete segments whose time has come. Can be repeated."""
-        await end_deletions(self._store, self._client, due, keys_of=partial(self._keys, led))
+        await end_deletions(self._node.store, self._client, due, keys_of=partial(self._keys, led))
         for segment in due:
             led.deleting.pop(segment.segment_id, None)
 
@@ -246,7 +232,7 @@ class Copier:
             led.under_way = (sealed, meta)
         started = led.under_way[1]
         if started.version == 0:
-            started = await start_copy(self._store, led.leadership, started)
+            started = await start_copy(self._node.store, led.leadership, started)
             led.under_way = (sealed, started)
         source = await self._source(led, sealed, started)
         keys = self._keys(led, started)
@@ -263,7 +249,7 @@ class Copier:
             max_timestamp_ms=result.max_timestamp_ms,
         )
         try:
-            finished = await finish_copy(self._store, led.leadership, copied)
+            finished = await finish_copy(self._node.store, led.leadership, copied)
         except (NotLeaderOrFollower, UnknownTopicOrPartition, VersionConflict):
             await self._remove_given_up(started, keys)
             raise
@@ -285,7 +271,7 @@ class Copier:
         leader's to clean up. What cannot be removed now is left to the scrub.
         """
         with contextlib.suppress(TidelogError):
-            if await forsake(self._store, self._client, started, keys):
+            if await forsake(self._node.store, self._client, started, keys):
                 logger.info(
                     "copy that was given up is removed",
                     extra={"segment": str(started.segment_id)},
@@ -305,7 +291,7 @@ class Copier:
             max_timestamp_ms=sealed.max_timestamp_ms,
             leader_epochs=sealed.leader_epochs,
             chained_hash=NO_CHAINED_HASH,
-            created_ms=self._clock_ms(),
+            created_ms=self._node.clock_ms(),
         )
 
     async def _source(
@@ -335,7 +321,7 @@ class Copier:
             leader_epochs=sealed.leader_epochs,
             aborted=read.aborted_transactions,
             previous_hash=await self._previous_hash(led, sealed.base_offset),
-            key_filter_records_max=self._node_config().tier_key_filter_records_max,
+            key_filter_records_max=self._node.config().tier_key_filter_records_max,
         )
 
     async def _previous_hash(self, led: LedPartition, base_offset: int) -> bytes:
@@ -344,14 +330,14 @@ class Copier:
 
     def _keys(self, led: LedPartition, segment: SegmentMeta) -> SegmentKeys:
         topic = led.replica.partition.topic
-        return segment_keys(self._view.image.cluster_id, topic, segment)
+        return segment_keys(self._node.view.image.cluster_id, topic, segment)
 
     async def write_manifests(self, led: LedPartition) -> None:
         """Have the bucket tell the cluster's and the topic's settings. Can be repeated.
 
         Raises what the store raises.
         """
-        image = self._view.image
+        image = self._node.view.image
         cluster = ClusterManifest(cluster_id=image.cluster_id)
         await self._ensure(cluster_manifest_key(image.cluster_id), cluster)
         topic = image.topic_by_id(led.leadership.topic_id)
@@ -368,13 +354,13 @@ class Copier:
         if stored <= led.told_log_start:
             return
         is_tiered = led.replica.config.remote_storage_enable or bool(await led.remote.segments())
-        topic = self._view.image.topic_by_id(led.leadership.topic_id)
+        topic = self._node.view.image.topic_by_id(led.leadership.topic_id)
         if topic is None or not is_tiered:
             return
         await self.write_manifests(led)
         await persist_log_start(
             self._client,
-            self._view.image.cluster_id,
+            self._node.view.image.cluster_id,
             topic,
             led.leadership.partition,
             start=stored,

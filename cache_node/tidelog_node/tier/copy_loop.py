@@ -6,12 +6,12 @@ Only those partitions are looked at that have a sealed segment, several at a tim
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
 
 from tidelog_core.config import NodeConfig
+from tidelog_core.waiting import wait_and_clear
 
 from tidelog_node.tier.attempts import Attempts
 from tidelog_node.tier.client import TierClient
@@ -79,10 +79,7 @@ class CopyLoop:
                 self._start()
             except Exception:
                 logger.exception("search for segments to copy broke, will retry")
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._interval_s):
-                    await self._now.wait()
-            self._now.clear()
+            await wait_and_clear(self._now, self._interval_s)
 
     def _start(self) -> None:
         if not self._client.may_answer:

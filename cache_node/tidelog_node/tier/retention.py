@@ -18,16 +18,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from uuid import UUID
 
 from tidelog_core.config import UNLIMITED, TopicConfig
 from tidelog_core.errors import TidelogError, VersionConflict
 from tidelog_core.log.local_log import LocalLog
-from tidelog_core.metadata.image import ClusterImage, ClusterView
+from tidelog_core.metadata.image import ClusterImage
 from tidelog_core.metadata.leadership import advance_log_start
 from tidelog_core.metadata.records import DeletedTopic, SegmentMeta
-from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.retention.deleted_topics import clean_deleted_topic, deletable_topic_ms
 from tidelog_core.retention.selection import (
     Limits,
@@ -42,6 +41,7 @@ from tidelog_core.tier.lifecycle import next_deletable_ms, select_deletable, sta
 from tidelog_core.tier.persisting import persist_deletion
 
 from tidelog_node.inspection.inspector import BatchInspector
+from tidelog_node.node_context import NodeContext
 from tidelog_node.tier.client import TierClient
 from tidelog_node.tier.copier import Copier
 from tidelog_node.tier.led_partition import LedPartition, TieredReplica
@@ -62,25 +62,17 @@ class Retention:
 
     def __init__(
         self,
+        node: NodeContext,
         *,
         copier: Copier,
         client: TierClient,
         inspector: BatchInspector,
-        store: MetadataStore,
-        view: ClusterView,
-        broker_id: int,
-        clock_ms: Callable[[], int],
-        may_expire: Callable[[], bool],
         deleted_topic_delay_ms: int = TopicConfig().file_delete_delay_ms,
     ) -> None:
+        self._node = node
         self._copier = copier
         self._client = client
         self._inspector = inspector
-        self._store = store
-        self._view = view
-        self._broker_id = broker_id
-        self._clock_ms = clock_ms
-        self._may_expire = may_expire
         self._deleted_topic_delay_ms = deleted_topic_delay_ms
         self._told_deletions: set[UUID] = set()  # topics
         self.deleted_count = 0
@@ -118,8 +110,11 @@ class Retention:
             return None
         topic = led.replica.partition.topic
         limits = total_limits(config)
-        if not (self._may_expire() and self._view.image.has_all_settings(topic, self._broker_id)):
-            return self._clock_ms()
+        if not (
+            self._node.may_expire()
+            and self._node.view.image.has_all_settings(topic, self._node.broker_id)
+        ):
+            return self._node.clock_ms()
         begin, tiered = log.log_start_offset, await led.remote.segments()
         kept = retained_segments(
             tiered, log.sealed_above(tiered.end_offset), log_start_offset=begin
@@ -139,9 +134,9 @@ class Retention:
         Returns in how many seconds the next one is due, ``None`` for none. One that cannot
         be removed is tried again later and keeps no other from it.
         """
-        if not self._may_expire():
+        if not self._node.may_expire():
             return CLOCK_RETRY_SECONDS
-        image, now_ms = self._view.image, self._clock_ms()
+        image, now_ms = self._node.view.image, self._node.clock_ms()
         self._told_deletions &= image.deleted_topics.keys()
         waits: list[float] = []
         topics = tuple(image.deleted_topics.values())
@@ -158,7 +153,7 @@ class Retention:
     ) -> float | None:
         """Do what is due for a deleted topic; return in how many seconds more is, if any."""
         due_ms = deletable_topic_ms(topic, delay_ms=self._deleted_topic_delay_ms)
-        is_ours = _is_ours(topic, image, self._broker_id)
+        is_ours = _is_ours(topic, image, self._node.broker_id)
         if not is_ours:
             due_ms += OTHERS_DELAY_MS
         what = {"topic": topic.name}
@@ -184,24 +179,24 @@ class Retention:
         """Advance both log starts; return the stored one, which is never behind the local."""
         limits = total_limits(led.replica.config)
         topic = led.replica.partition.topic
-        if not expires or not self._view.image.has_all_settings(topic, self._broker_id):
+        if not expires or not self._node.view.image.has_all_settings(topic, self._node.broker_id):
             limits = Limits(UNLIMITED, UNLIMITED)
-        if not self._may_expire():
+        if not self._node.may_expire():
             limits = limits.without_time()
         start = await self._log_start(led, log, limits)
         if await self._is_active_expired(led, limits, start):
             log.roll()
             led.replica.note_changed()  # Nobody may append to it again.
             start = await self._log_start(led, log, limits)
-        known = self._view.image.partition(led.replica.partition)
+        known = self._node.view.image.partition(led.replica.partition)
         stored = 0 if known is None else known.log_start_offset
         if start > stored:  # Also where the local log is ahead of the store.
-            stored = await advance_log_start(self._store, led.leadership, start)
+            stored = await advance_log_start(self._node.store, led.leadership, start)
         log.advance_log_start_offset(min(stored, log.high_watermark))
         return stored
 
     def _restored_log_start(self, led: LedPartition) -> int:
-        known = self._view.image.partition(led.replica.partition)
+        known = self._node.view.image.partition(led.replica.partition)
         return 0 if known is None else known.restored_log_start
 
     async def _log_start(self, led: LedPartition, log: LocalLog, limits: Limits) -> int:
@@ -218,7 +213,7 @@ class Retention:
             limits,
             log_start_offset=begin,
             size_bytes=size_bytes,
-            now_ms=self._clock_ms(),
+            now_ms=self._node.clock_ms(),
         )
         return min(start, log.high_watermark)
 
@@ -235,22 +230,22 @@ class Retention:
             led.newest = None if found is None else (end_offset, found[0])
         if led.newest is None or led.newest[0] != log.log_end_offset:
             return False  # More has come while the newest was looked for.
-        return self._clock_ms() - led.newest[1] > limits.retention_ms
+        return self._node.clock_ms() - led.newest[1] > limits.retention_ms
 
     async def _delete(self, led: LedPartition, expired: Sequence[SegmentMeta]) -> float | None:
         """Begin with what is expired, end what is due; return when the next one is, in seconds."""
-        if not self._may_expire():
+        if not self._node.may_expire():
             return CLOCK_RETRY_SECONDS if expired or led.deleting else None
-        deletable_ms = self._clock_ms() + led.replica.config.file_delete_delay_ms
-        started = await start_deletions(self._store, expired, deletable_ms=deletable_ms)
+        deletable_ms = self._node.clock_ms() + led.replica.config.file_delete_delay_ms
+        started = await start_deletions(self._node.store, expired, deletable_ms=deletable_ms)
         led.deleting.update((segment.segment_id, segment) for segment in started)
         for segment in expired:
             led.remote.remove(segment)
-        due = select_deletable(led.deleting.values(), now_ms=self._clock_ms())
+        due = select_deletable(led.deleting.values(), now_ms=self._node.clock_ms())
         await self._copier.delete(led, due)
         self.deleted_count += len(due)
         next_ms = next_deletable_ms(led.deleting.values())
-        return None if next_ms is None else max(0, next_ms - self._clock_ms()) / 1000
+        return None if next_ms is None else max(0, next_ms - self._node.clock_ms()) / 1000
 
     async def _tell_deletion(self, topic: DeletedTopic, cluster_id: str) -> None:
         if topic.topic_id not in self._told_deletions:
@@ -259,7 +254,7 @@ class Retention:
 
     async def _clean_topic(self, topic: DeletedTopic, cluster_id: str) -> None:
         try:
-            await clean_deleted_topic(self._store, self._client, topic, cluster_id=cluster_id)
+            await clean_deleted_topic(self._node.store, self._client, topic, cluster_id=cluster_id)
         except VersionConflict:
             return  # Another node or a function does the same just now.
         logger.info("deleted topic cleaned up", extra={"topic": topic.name})

@@ -11,12 +11,12 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from concurrent.futures import Executor
 from functools import partial
 
 from tidelog_core.errors import TidelogError
-from tidelog_core.metadata.image import ClusterView
+from tidelog_core.waiting import wait_and_clear
 
+from tidelog_node.node_context import NodeContext
 from tidelog_node.tier.attempts import RETRY_DELAY_S_MAX, Attempts, trouble_of
 from tidelog_node.tier.client import TierClient
 from tidelog_node.tier.copier import Copier
@@ -42,6 +42,7 @@ class RetentionLoop:
 
     def __init__(
         self,
+        node: NodeContext,
         *,
         replicas: ReplicaSource,
         partitions: TieredPartitions,
@@ -49,27 +50,23 @@ class RetentionLoop:
         copier: Copier,
         retention: Retention,
         client: TierClient,
-        view: ClusterView,
-        executor: Executor,
         open_chunks: OpenChunks,
         holds_files: Callable[[TieredReplica], bool],
         interval_s: float,
-        clock_ms: Callable[[], int],
     ) -> None:
         """``holds_files`` says of a replica whose log is not open whether it is worth opening."""
+        self._node = node
         self._replicas = replicas
         self._partitions = partitions
         self._attempts = attempts
         self._copier = copier
         self._retention = retention
         self._client = client
-        self._view = view
-        self._executor = executor
         self._open_chunks = open_chunks
         self._holds_files = holds_files
         self._interval_s = interval_s
         self.times = RetentionTimes(
-            interval_s=interval_s, now=asyncio.get_running_loop().time, clock_ms=clock_ms
+            interval_s=interval_s, now=asyncio.get_running_loop().time, clock_ms=node.clock_ms
         )
         self._now = asyncio.Event()
 
@@ -106,10 +103,7 @@ class RetentionLoop:
             except Exception:
                 logger.exception("retention broke, will retry")
                 wait_s = RETRY_DELAY_S_MAX
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(wait_s):
-                    await self._now.wait()
-            self._now.clear()
+            await wait_and_clear(self._now, wait_s)
 
     async def apply(self, *, only_due: bool = False) -> float:
         """Do what retention has to do now; return in how many seconds there may be more.
@@ -129,7 +123,7 @@ class RetentionLoop:
             async def run() -> None:
                 if led.replica.opened_log is None:
                     # After a start that is every log: not on the loop.
-                    await loop.run_in_executor(self._executor, led.replica.open)
+                    await loop.run_in_executor(self._node.executor, led.replica.open)
                 due.append(await self._retention.apply(led, expires=expires))
 
             async with slots, led.lock:
@@ -212,7 +206,7 @@ class RetentionLoop:
         held = [replica for replica in unopened if self._may_hold_files(replica)]
         for start in range(0, len(held), OPEN_AT_ONCE):
             some = held[start : start + OPEN_AT_ONCE]
-            await asyncio.get_running_loop().run_in_executor(self._executor, _open_each, some)
+            await asyncio.get_running_loop().run_in_executor(self._node.executor, _open_each, some)
 
     def _may_hold_files(self, replica: TieredReplica) -> bool:
         try:
@@ -240,7 +234,7 @@ class RetentionLoop:
         return any(found)
 
     async def _clean_deleted_topics(self) -> float:
-        if self._view.image.deleted_topics and self._client.may_answer:
+        if self._node.view.image.deleted_topics and self._client.may_answer:
             wait_s = await self._retention.clean_deleted_topics()
             if wait_s is not None:
                 return wait_s

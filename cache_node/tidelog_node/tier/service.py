@@ -14,14 +14,11 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
-from concurrent.futures import Executor
 from pathlib import Path
 from uuid import UUID
 
-from tidelog_core.config import NodeConfig
 from tidelog_core.errors import TidelogError
-from tidelog_core.metadata.image import ClusterImage, ClusterView
-from tidelog_core.metadata.store import MetadataStore
+from tidelog_core.metadata.image import ClusterImage
 from tidelog_core.model import TopicPartition
 from tidelog_core.objects.location import make_local_folder, parse_object_location
 from tidelog_core.retention.clock_rule import Witness
@@ -29,6 +26,7 @@ from tidelog_core.rewriting.choice import compacted_end
 from tidelog_core.tier.contents import read_tier
 
 from tidelog_node.inspection.inspector import BatchInspector
+from tidelog_node.node_context import NodeContext
 from tidelog_node.tier.attempts import Attempts
 from tidelog_node.tier.client import TierClient, WorkerCommand
 from tidelog_node.tier.copier import Copier
@@ -52,43 +50,32 @@ class TierService:
 
     def __init__(
         self,
+        node: NodeContext,
         *,
         replicas: ReplicaSource,
-        view: ClusterView,
-        store: MetadataStore,
-        node_config: Callable[[], NodeConfig],
-        broker_id: int,
-        clock_ms: Callable[[], int],
-        executor: Executor,
         inspector: BatchInspector,
         objects_url: str,
         socket: Path,
         cache_dir: Path,
         honour_erasures: Callable[[], Awaitable[None]],
         holds_files: Callable[[TieredReplica], bool] = lambda _: True,
-        may_expire: Callable[[], bool] = lambda: True,
     ) -> None:
         """``honour_erasures`` lets local segments go that wait for nothing but their copies.
 
         ``holds_files`` says of a replica whose log is not open whether it is worth opening.
-
-        ``may_expire`` says whether ``clock_ms`` can be trusted to tell what is too old.
         """
+        self._node = node
         self._replicas = replicas
-        self._view = view
-        self._broker_id = broker_id
         self._honour_erasures = honour_erasures
         self._objects_url = objects_url
-        config = node_config()
-        self._store = store
+        config = node.config()
         self.client = TierClient(
             WorkerCommand(
                 socket=socket, objects=objects_url, cache_dir=cache_dir, node_config=config
             )
         )
-        self._indexes = IndexCache(self.client, executor=executor)
-        self.history = TierHistory(store=store, indexes=self._indexes, view=view)
-        self._executor = executor
+        self._indexes = IndexCache(self.client, executor=node.executor)
+        self.history = TierHistory(store=node.store, indexes=self._indexes, view=node.view)
         self._inspector = inspector
         self._open_chunks = OpenChunks()
         self._chunk_bytes = config.remote_chunk_bytes
@@ -96,16 +83,12 @@ class TierService:
             config.remote_fetch_concurrency,
             config.remote_cache_bytes // config.remote_chunk_bytes // AHEAD_CACHE_SHARE,
         )
-        self._partitions = TieredPartitions(replicas=replicas, view=view, reader=self._reader)
+        self._partitions = TieredPartitions(replicas=replicas, view=node.view, reader=self._reader)
         self._attempts = Attempts()
         self.suspected = self._attempts.suspected
         self._copier = Copier(
-            store=store,
+            node,
             client=self.client,
-            view=view,
-            node_config=node_config,
-            clock_ms=clock_ms,
-            may_expire=may_expire,
             has_own_clock=parse_object_location(objects_url).has_own_clock,
         )
         self._copying = CopyLoop(
@@ -117,31 +100,22 @@ class TierService:
             honour_erasures=honour_erasures,
         )
         self._retention = Retention(
-            copier=self._copier,
-            client=self.client,
-            inspector=inspector,
-            store=store,
-            view=view,
-            broker_id=broker_id,
-            clock_ms=clock_ms,
-            may_expire=may_expire,
+            node, copier=self._copier, client=self.client, inspector=inspector
         )
         self._retaining = RetentionLoop(
+            node,
             replicas=replicas,
             partitions=self._partitions,
             attempts=self._attempts,
             copier=self._copier,
             retention=self._retention,
             client=self.client,
-            view=view,
-            executor=executor,
             open_chunks=self._open_chunks,
             holds_files=holds_files,
             interval_s=config.log_retention_check_interval_ms / 1000,
-            clock_ms=clock_ms,
         )
         self._swaps = SwapWatch(
-            view=view, partitions=self._partitions, on_swapped=self._retaining.on_swapped
+            view=node.view, partitions=self._partitions, on_swapped=self._retaining.on_swapped
         )
         self._loops: list[asyncio.Task[None]] = []
         self._unsubscribe: Callable[[], None] | None = None
@@ -149,9 +123,9 @@ class TierService:
 
     async def start(self) -> None:
         """Start the loops. The worker starts when it is first needed."""
-        self._executor.submit(_make_folder, self._objects_url)
+        self._node.executor.submit(_make_folder, self._objects_url)
         self.client.start()
-        self._unsubscribe = self._view.subscribe(self._on_image)
+        self._unsubscribe = self._node.view.subscribe(self._on_image)
         await self._honour_erasures()  # before anyone is served what is to be erased
         self._loops = [
             asyncio.create_task(self._copying.run(), name="tier copier"),
@@ -192,7 +166,7 @@ class TierService:
         store raises.
         """
         number = replica.partition.partition
-        contents = await read_tier(self._store, replica.topic_id, number)
+        contents = await read_tier(self._node.store, replica.topic_id, number)
         if not contents and not replica.config.remote_storage_enable:
             return None
         return compacted_end(contents.finished)
@@ -260,7 +234,7 @@ class TierService:
         if first is not None:
             first.note_changed()  # Its leader has the bucket tell of the topic.
         for partition in image.partitions(name):
-            if partition.leader != self._broker_id:
+            if partition.leader != self._node.broker_id:
                 continue
             replica = self._replicas.get(TopicPartition(name, partition.partition))
             if replica is None or replica.topic_id != partition.topic_id or not replica.is_leader:
@@ -276,12 +250,12 @@ class TierService:
 
     def _reader(self) -> RemoteReader:
         return RemoteReader(
-            cluster_id=self._view.image.cluster_id,
-            store=self._store,
+            cluster_id=self._node.view.image.cluster_id,
+            store=self._node.store,
             client=self.client,
             indexes=self._indexes,
             open_chunks=self._open_chunks,
-            executor=self._executor,
+            executor=self._node.executor,
             inspector=self._inspector,
             chunk_bytes=self._chunk_bytes,
             ahead_chunks_max=self._ahead_chunks_max,

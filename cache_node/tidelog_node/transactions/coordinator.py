@@ -15,8 +15,6 @@ from collections.abc import Awaitable, Callable, Collection
 from typing import TypeVar
 
 from kio.schema.errors import ErrorCode
-from tidelog_core.clock import wall_clock_ms
-from tidelog_core.config import NodeConfig
 from tidelog_core.errors import (
     CoordinatorNotAvailable,
     InvalidRequest,
@@ -25,9 +23,6 @@ from tidelog_core.errors import (
     TidelogError,
     VersionConflict,
 )
-from tidelog_core.metadata.image import ClusterView
-from tidelog_core.metadata.records import Partition
-from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.metadata.transactions import (
     TransactionRecord,
     TransactionState,
@@ -38,6 +33,7 @@ from tidelog_core.model import TRANSACTION_STATE_TOPIC, TopicPartition
 
 from tidelog_node.coordinator.led_shards import Leadership, LedShards
 from tidelog_node.due_queue import DueQueue
+from tidelog_node.node_context import NodeContext
 from tidelog_node.transactions import state
 from tidelog_node.transactions.loaded import LoadedTransaction, Unloaded, not_coordinator
 from tidelog_node.transactions.markers import Marker, MarkerFenced, MarkerSender
@@ -61,33 +57,17 @@ class TransactionCoordinator:
 
     def __init__(
         self,
+        node: NodeContext,
         *,
-        store: MetadataStore,
-        view: ClusterView,
-        node_config: Callable[[], NodeConfig],
         take_producer_id: Callable[[], Awaitable[int]],
         markers: MarkerSender,
-        leads: Callable[[Partition], bool],
-        can_serve: Callable[[], bool],
-        wall_clock_ms: Callable[[], int] = wall_clock_ms,
-        may_expire: Callable[[], bool] = lambda: True,
     ) -> None:
-        """``leads`` says which shards are this process's, ``can_serve`` whether it may answer.
-
-        ``may_expire`` says whether the wall clock can be trusted to tell what is too old.
-        """
-        self._store = store
-        self._view = view
-        self._node_config = node_config
+        self._node = node
         self._take_producer_id = take_producer_id
         self._markers = markers
-        self._can_serve = can_serve
-        self._wall_clock_ms = wall_clock_ms
-        self._may_expire = may_expire
         self._shards = LedShards(
+            node,
             TRANSACTION_STATE_TOPIC,
-            view,
-            leads=leads,
             open_shard=self._open_shard,
             on_drop=self._cancel_endings,
         )
@@ -127,7 +107,7 @@ class TransactionCoordinator:
         """Give the id to a producer. INVALID_TRANSACTION_TIMEOUT, and what the state says."""
         if not transactional_id:
             return Decision(ErrorCode.invalid_request)
-        if not 0 < timeout_ms <= self._node_config().transaction_max_timeout_ms:
+        if not 0 < timeout_ms <= self._node.config().transaction_max_timeout_ms:
             return Decision(ErrorCode.invalid_transaction_timeout)
         request = InitRequest(
             self._shard_of(transactional_id).index, transactional_id, timeout_ms, expected
@@ -135,7 +115,7 @@ class TransactionCoordinator:
         return await self._apply(
             transactional_id,
             lambda record, fresh_id: state.init_producer_id(
-                record, request, now_ms=self._wall_clock_ms(), fresh_id=fresh_id
+                record, request, now_ms=self._node.clock_ms(), fresh_id=fresh_id
             ),
         )
 
@@ -159,7 +139,7 @@ class TransactionCoordinator:
                 producer_epoch,
                 partitions,
                 client_version=client_version,
-                now_ms=self._wall_clock_ms(),
+                now_ms=self._node.clock_ms(),
             ),
         )
         return decision.error
@@ -205,7 +185,7 @@ class TransactionCoordinator:
                 producer_epoch,
                 is_commit=is_commit,
                 client_version=client_version,
-                now_ms=self._wall_clock_ms(),
+                now_ms=self._node.clock_ms(),
                 fresh_id=fresh_id,
             ),
         )
@@ -221,7 +201,7 @@ class TransactionCoordinator:
     async def list_transactions(self) -> list[TransactionRecord]:
         """Return the record of every id that this node coordinates."""
         self._require_serving()
-        self._shards.follow(self._view.image)
+        self._shards.follow(self._node.view.image)
         shards = tuple(self._shards)
         for shard in shards:
             await shard.loaded()
@@ -249,7 +229,7 @@ class TransactionCoordinator:
                 continue
             except VersionConflict:
                 # Another node has written it: it coordinates the id now, most probably.
-                await self._view.refresh()
+                await self._node.view.refresh()
                 raise
             finally:
                 if loaded.is_vacant:
@@ -261,7 +241,7 @@ class TransactionCoordinator:
         raise CoordinatorNotAvailable(f"transactional id {transactional_id!r} keeps being unloaded")
 
     def _require_serving(self) -> None:
-        if not self._can_serve():
+        if not self._node.standing.can_serve():
             # Another node may coordinate the id by now, without this one having heard of it.
             raise NotCoordinator("this node's lease has lapsed")
 
@@ -277,7 +257,7 @@ class TransactionCoordinator:
         return shard
 
     def _open_shard(self, index: int, leadership: Leadership) -> TransactionShard:
-        return TransactionShard(index, leadership, self._store, host=self._host)
+        return TransactionShard(index, leadership, self._node.store, host=self._host)
 
     def _host(
         self, shard: TransactionShard, transactional_id: str, record: TransactionRecord | None
@@ -285,7 +265,7 @@ class TransactionCoordinator:
         loaded = LoadedTransaction(
             transaction_key(shard.index, transactional_id),
             record,
-            store=self._store,
+            store=self._node.store,
             take_producer_id=self._take_producer_id,
             on_change=lambda loaded: self._changed(shard, loaded),
         )
@@ -348,7 +328,7 @@ class TransactionCoordinator:
         )
         try:
             await self._markers.deliver(
-                marker, may_send=lambda: not shard.is_closed and self._can_serve()
+                marker, may_send=lambda: not shard.is_closed and self._node.standing.can_serve()
             )
         except MarkerFenced as fenced:
             logger.warning(
@@ -361,7 +341,7 @@ class TransactionCoordinator:
         def complete(current: TransactionRecord | None, _: int | None) -> Decision:
             if current != record or current is None:
                 return Decision()
-            return Decision(after=state.complete(current, now_ms=self._wall_clock_ms()))
+            return Decision(after=state.complete(current, now_ms=self._node.clock_ms()))
 
         while True:
             try:
@@ -380,7 +360,7 @@ class TransactionCoordinator:
 
     async def _abort_forever(self) -> None:
         while True:
-            config = self._node_config()
+            config = self._node.config()
             interval_ms = config.transaction_abort_timed_out_transaction_cleanup_interval_ms
             await asyncio.sleep(interval_ms / 1000)
             try:
@@ -393,7 +373,7 @@ class TransactionCoordinator:
         shards = await self._loaded_shards()
         for shard in shards:
             await shard.reload_stale()
-        due = self._timing_out.take(self._wall_clock_ms()) if shards else []
+        due = self._timing_out.take(self._node.clock_ms()) if shards else []
         try:
             for loaded in due:
                 await self._sweep(loaded, self._time_out(loaded))
@@ -403,7 +383,7 @@ class TransactionCoordinator:
 
     async def _time_out(self, loaded: LoadedTransaction) -> None:
         decision = await loaded.apply(
-            lambda record, _: state.time_out(record, now_ms=self._wall_clock_ms())
+            lambda record, _: state.time_out(record, now_ms=self._node.clock_ms())
         )
         if decision.after is not None:
             logger.info(
@@ -416,7 +396,7 @@ class TransactionCoordinator:
 
     async def _expire_forever(self) -> None:
         while True:
-            config = self._node_config()
+            config = self._node.config()
             interval_ms = config.transaction_remove_expired_transaction_cleanup_interval_ms
             await asyncio.sleep(interval_ms / 1000)
             try:
@@ -426,12 +406,12 @@ class TransactionCoordinator:
 
     async def expire_unused(self) -> None:
         """Forget ids that nobody has used for ``transactional.id.expiration.ms``."""
-        if not self._may_expire():
+        if not self._node.may_expire():
             return
-        expiration_ms = self._node_config().transactional_id_expiration_ms
+        expiration_ms = self._node.config().transactional_id_expiration_ms
         for shard in await self._loaded_shards():
             for loaded in tuple(shard.transactions.values()):
-                record, now_ms = loaded.record, self._wall_clock_ms()
+                record, now_ms = loaded.record, self._node.clock_ms()
                 if record is not None and state.is_expired(
                     record, now_ms=now_ms, expiration_ms=expiration_ms
                 ):
@@ -440,7 +420,7 @@ class TransactionCoordinator:
 
     async def _loaded_shards(self) -> list[TransactionShard]:
         found = []
-        for shard in self._shards if self._can_serve() else ():
+        for shard in self._shards if self._node.standing.can_serve() else ():
             try:
                 await shard.loaded()
             except TidelogError as error:

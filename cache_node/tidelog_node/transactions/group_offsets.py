@@ -32,9 +32,8 @@ from tidelog_core.errors import (
 )
 from tidelog_core.log.values import TransactionCoordinatorFenced
 from tidelog_core.metadata.groups import GROUP_COLLECTION_PREFIX, CommittedOffset
-from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.records import delete, put
-from tidelog_core.metadata.store import ABSENT, Check, Item, ItemKey, MetadataStore, Write
+from tidelog_core.metadata.store import ABSENT, Check, Item, ItemKey, Write
 from tidelog_core.metadata.transactions import (
     PendingOffsets,
     PendingOffsetsClaim,
@@ -49,6 +48,7 @@ from tidelog_core.model import (
 
 from tidelog_node.coordinator.coordinator import GroupCoordinator
 from tidelog_node.coordinator.led_shards import Leadership
+from tidelog_node.node_context import NodeContext
 from tidelog_node.transactions.verifier import Retries, TransactionVerifier
 
 logger = logging.getLogger(__name__)
@@ -99,23 +99,12 @@ class _Shard:
 class TransactionalOffsets:
     """The pending offsets of the groups that this node coordinates. For one event loop."""
 
-    def __init__(
-        self,
-        *,
-        store: MetadataStore,
-        view: ClusterView,
-        groups: GroupCoordinator,
-        verifier: TransactionVerifier,
-        broker_id: int,
-    ) -> None:
-        self._store = store
-        self._view = view
+    def __init__(self, node: NodeContext, *, groups: GroupCoordinator) -> None:
+        self._node = node
         self._groups = groups
-        self._verifier = verifier
-        self._broker_id = broker_id
         self._shards: dict[int, _Shard] = {}
         self._loading: dict[int, asyncio.Lock] = {}
-        view.watch(GROUP_COLLECTION_PREFIX, self._look_again)
+        node.view.watch(GROUP_COLLECTION_PREFIX, self._look_again)
 
     async def commit(
         self,
@@ -129,6 +118,7 @@ class TransactionalOffsets:
         group_instance_id: str | None,
         generation: int,
         api_version: int,
+        verifier: TransactionVerifier,
     ) -> ErrorCode:
         """Keep the offsets for the transaction's end. Durable on return of ``none``.
 
@@ -144,7 +134,7 @@ class TransactionalOffsets:
             marker = shard.last_marker(producer_id)
             code = ErrorCode.none
             if not _is_open(shard, producer_id, producer_epoch):
-                codes = await self._verifier.ask(
+                codes = await verifier.ask(
                     transactional_id, producer_id, producer_epoch, [partition], adds=adds
                 )
                 code = codes[partition]
@@ -237,7 +227,7 @@ class TransactionalOffsets:
                         each.group_id, each.offsets, also=ending, checks=[check]
                     )
                 else:
-                    work = self._store.commit([ending], checks=[check])
+                    work = self._node.store.commit([ending], checks=[check])
                 await self._guarded(shard, found, work)
                 del found.pending[producer_id, each.group_id]
 
@@ -257,7 +247,7 @@ class TransactionalOffsets:
         Costs one consistent read of a small item, nothing before the cluster's first transaction.
         Raises ``NotCoordinator``, ``CoordinatorNotAvailable``, ``StoreUnavailable``.
         """
-        if self._view.image.topic(TRANSACTION_STATE_TOPIC) is None:
+        if self._node.view.image.topic(TRANSACTION_STATE_TOPIC) is None:
             return frozenset()  # There has never been a transaction.
         for _ in range(ATTEMPTS_MAX):
             index = self._groups.shard_index(group_id)
@@ -268,12 +258,12 @@ class TransactionalOffsets:
                 for (topic, topic_id), partitions in pending.offsets.items()
                 for partition in partitions
             )
-            claim = await self._store.get(pending_offsets_claim_key(index))
+            claim = await self._node.store.get(pending_offsets_claim_key(index))
             if claim is not None and claim.version == shard.claim_version:
                 return found
             self._forget(index, shard)
             # By the newest image the shard is another node's, or ours to claim once more.
-            await self._view.refresh()
+            await self._node.view.refresh()
         raise CoordinatorNotAvailable(f"group shard {index} keeps being claimed")
 
     async def _shard(self, index: int) -> _Shard:
@@ -291,17 +281,17 @@ class TransactionalOffsets:
 
     async def _load(self, index: int, leadership: Leadership) -> _Shard:
         key = pending_offsets_claim_key(index)
-        item = await self._store.get(key)
+        item = await self._node.store.get(key)
         version = ABSENT if item is None else item.version
         claim = PendingOffsetsClaim(
             shard=index,
-            broker_id=self._broker_id,
+            broker_id=self._node.broker_id,
             leader_epoch=leadership.leader_epoch,
             version=version,
         )
-        await self._store.commit([put(claim, is_logged=False)])
+        await self._node.store.commit([put(claim, is_logged=False)])
         shard = _Shard(leadership, version + 1)
-        for found in await self._store.list(pending_offsets_collection(index)):
+        for found in await self._node.store.list(pending_offsets_collection(index)):
             pending = _read(found)
             if pending is not None:
                 shard.pending[pending.producer_id, pending.group_id] = pending

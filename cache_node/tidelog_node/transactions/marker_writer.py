@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 from kio.schema.errors import ErrorCode
@@ -36,6 +36,7 @@ from tidelog_core.records.control import (
 )
 from tidelog_core.wire_messages import build
 
+from tidelog_node.node_context import NodeContext
 from tidelog_node.replica import Replica
 from tidelog_node.replicas import ReplicaManager
 from tidelog_node.request_turns import RequestTurn
@@ -71,18 +72,16 @@ class MarkerWriter:
 
     def __init__(
         self,
+        node: NodeContext,
         *,
         replicas: ReplicaManager,
         flusher: Flusher,
         offsets: GroupOffsets,
-        can_serve: Callable[[], bool],
-        clock_ms: Callable[[], int],
     ) -> None:
+        self._node = node
         self._replicas = replicas
         self._flusher = flusher
         self._offsets = offsets
-        self._can_serve = can_serve
-        self._clock_ms = clock_ms
 
     async def write(self, markers: Sequence[Marker]) -> MarkerResults:
         """Return what became of each marker in each of its partitions."""
@@ -131,7 +130,7 @@ class MarkerWriter:
 
     async def _append(self, marker: Marker, partition: TopicPartition) -> None:
         replica = self._replicas.leader(partition)
-        if not self._can_serve():
+        if not self._node.standing.can_serve():
             raise NotLeaderOrFollower("this node has lost touch with the cluster")
         if replica.is_internal:
             return  # It carries leadership only: there is nothing to end.
@@ -144,7 +143,7 @@ class MarkerWriter:
             ),
             producer_id=marker.producer_id,
             producer_epoch=marker.producer_epoch,
-            timestamp_ms=self._clock_ms(),
+            timestamp_ms=self._node.clock_ms(),
         )
         info = replica.append(bytearray(batch), AppendOrigin.COORDINATOR)
         async with asyncio.timeout(REPLICATION_SECONDS_MAX):
@@ -183,15 +182,15 @@ async def _replicated(replica: Replica, required_offset: int) -> None:
 class BrokerMarkers:
     """Takes markers to a broker: over the wire, or to this node's own writer."""
 
-    def __init__(self, *, broker_id: int, peers: Peers) -> None:
-        self.own: MarkerWriter | None = None  # set once it is made: it needs the sender itself
-        self._broker_id = broker_id
+    def __init__(self, node: NodeContext, *, own: MarkerWriter, peers: Peers) -> None:
+        self._node = node
+        self._own = own
         self._peers = peers
 
     async def write_markers(self, broker_id: int, markers: Sequence[Marker]) -> MarkerResults:
         """Return what became of each. Raises ``TidelogError`` where the broker does not answer."""
-        if broker_id == self._broker_id and self.own is not None:
-            return await self.own.write(markers)
+        if broker_id == self._node.broker_id:
+            return await self._own.write(markers)
         answer = await self._peers.request(
             broker_id, WRITE_TXN_MARKERS, to_request(markers), timeout_s=ANSWER_SECONDS_MAX
         )

@@ -16,12 +16,12 @@ from kio.schema.add_partitions_to_txn.v5 import response as add_response
 from kio.schema.errors import ErrorCode
 from tidelog.wire.requests import Api
 from tidelog_core.errors import TidelogError
-from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.transactions import shard_of_transaction
 from tidelog_core.model import NO_LEADER, TRANSACTION_STATE_TOPIC, TopicPartition
 from tidelog_core.wire_messages import build
 
 from tidelog_node.coordinator.failures import error_code
+from tidelog_node.node_context import NodeContext
 from tidelog_node.transactions.coordinator import TransactionCoordinator
 from tidelog_node.transactions.peers import Peers
 
@@ -60,15 +60,9 @@ class TransactionVerifier:
     """Asks coordinators. For the tasks of one event loop."""
 
     def __init__(
-        self,
-        *,
-        view: ClusterView,
-        broker_id: int,
-        coordinator: TransactionCoordinator,
-        peers: Peers,
+        self, node: NodeContext, *, coordinator: TransactionCoordinator, peers: Peers
     ) -> None:
-        self._view = view
-        self._broker_id = broker_id
+        self._node = node
         self._coordinator = coordinator
         self._peers = peers
 
@@ -104,14 +98,14 @@ class TransactionVerifier:
         *,
         adds: bool,
     ) -> dict[TopicPartition, ErrorCode]:
-        shards = self._view.image.partitions(TRANSACTION_STATE_TOPIC)
+        shards = self._node.view.image.partitions(TRANSACTION_STATE_TOPIC)
         if not shards:
             return dict.fromkeys(partitions, ErrorCode.coordinator_not_available)
         leader = shards[shard_of_transaction(transactional_id, len(shards))].leader
         if leader == NO_LEADER:
             return dict.fromkeys(partitions, ErrorCode.coordinator_not_available)
         try:
-            if leader != self._broker_id:
+            if leader != self._node.broker_id:
                 return await self._ask_peer(
                     leader, transactional_id, producer_id, producer_epoch, partitions, adds=adds
                 )
@@ -123,7 +117,7 @@ class TransactionVerifier:
             )
             return dict.fromkeys(partitions, error)
         except TidelogError as error:
-            self._view.nudge()
+            self._node.view.nudge()
             return dict.fromkeys(partitions, error_code(error))
 
     async def _ask_peer(

@@ -33,21 +33,19 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from concurrent.futures import Executor
-from contextlib import suppress
 from dataclasses import dataclass
 
 from tidelog_core.back_off import back_off_seconds
 from tidelog_core.errors import StorageError, TidelogError
 from tidelog_core.log.local_log import LocalLog
 from tidelog_core.log.values import CorruptLog
-from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.records import Partition
 from tidelog_core.metadata.stand_in import is_readable
+from tidelog_core.waiting import wait_and_clear
 
 from tidelog_node.disk.data_disk import DataDisk
 from tidelog_node.logs.directories import LogDirectories
-from tidelog_node.node_health import NodeHealth
+from tidelog_node.node_context import NodeContext
 from tidelog_node.replica import Replica
 from tidelog_node.replicas import ReplicaManager
 
@@ -78,28 +76,20 @@ class LogReopener:
 
     def __init__(
         self,
+        node: NodeContext,
         *,
         replicas: ReplicaManager,
         disk: DataDisk,
         directories: LogDirectories,
-        view: ClusterView,
-        broker_id: int,
-        can_serve: Callable[[], bool],
         lead_anew: Callable[[str, Partition], None],
         register: Callable[[], Awaitable[None]],
-        health: NodeHealth,
-        executor: Executor,
     ) -> None:
+        self._node = node
         self._replicas = replicas
         self._disk = disk
         self._directories = directories
-        self._view = view
-        self._broker_id = broker_id
-        self._can_serve = can_serve
         self._lead_anew = lead_anew
         self._register = register  # this process again; the view has read the cluster since
-        self._health = health
-        self._executor = executor
         self._troubles: dict[Replica, _Trouble] = {}
         self._said: set[Replica] = set()  # in trouble, and reported
         self._given_up: set[Replica] = set()  # only a person helps
@@ -109,10 +99,7 @@ class LogReopener:
     async def run(self) -> None:
         """Work until cancelled."""
         while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_SECONDS):
-                    await self._stir.wait()
-            self._stir.clear()
+            await wait_and_clear(self._stir, LOOK_SECONDS)
             await self.look()
 
     async def look(self) -> None:
@@ -149,22 +136,22 @@ class LogReopener:
 
     def _is_last(self, replica: Replica) -> bool:
         """Whether no other replica is in sync."""
-        partition = self._view.image.partition(replica.partition)
-        return partition is not None and partition.isr == (self._broker_id,)
+        partition = self._node.view.image.partition(replica.partition)
+        return partition is not None and partition.isr == (self._node.broker_id,)
 
     def _is_ready(self, replica: Replica) -> bool:
         """Whether the replica counts for nothing, or nobody else could have its records."""
-        partition = self._view.image.partition(replica.partition)
+        partition = self._node.view.image.partition(replica.partition)
         if partition is None or not is_readable(partition) or replica in self._given_up:
             return False
-        if not (self._disk.is_fit and self._can_serve()):
+        if not (self._disk.is_fit and self._node.standing.can_serve()):
             return False
-        log, is_member = replica.opened_log, self._broker_id in partition.isr
+        log, is_member = replica.opened_log, self._node.broker_id in partition.isr
         if log is None:
             # Damaged: only what the leader has can take its place.
-            is_led = partition.leader not in (-1, self._broker_id)
+            is_led = partition.leader not in (-1, self._node.broker_id)
             return replica.damage is not None and is_led and not is_member
-        return log.may_be_reopened and (not is_member or partition.isr == (self._broker_id,))
+        return log.may_be_reopened and (not is_member or partition.isr == (self._node.broker_id,))
 
     async def _mend(self, replica: Replica) -> None:
         log = replica.opened_log
@@ -213,15 +200,15 @@ class LogReopener:
         quarantine = None if is_patient else self._directories.quarantine(replica)
         before.close()
         loop = asyncio.get_running_loop()
-        after = await loop.run_in_executor(self._executor, replica.reopen, quarantine)
+        after = await loop.run_in_executor(self._node.executor, replica.reopen, quarantine)
         is_taken = False
         try:
             if after.log_end_offset < end_offset:
                 await self._register()
-            partition = self._view.image.partition(replica.partition)
+            partition = self._node.view.image.partition(replica.partition)
             if replica.opened_log is not before or partition is None or not self._is_ready(replica):
                 return
-            is_last = partition.isr == (self._broker_id,)
+            is_last = partition.isr == (self._node.broker_id,)
             if is_last and after.log_end_offset < end_offset:
                 self._give_up(replica, after.log_end_offset, end_offset)
                 return
@@ -248,7 +235,7 @@ class LogReopener:
     def _give_up(self, replica: Replica, end_offset: int, end_before: int) -> None:
         self._given_up.add(replica)
         reason = f"the disk has lost the acknowledged records from {end_offset} to {end_before - 1}"
-        self._health.report(OFFLINE, reason, subject=str(replica.partition))
+        self._node.health.report(OFFLINE, reason, subject=str(replica.partition))
         logger.error(
             "log stays offline; restart the node to go on without the records that are lost",
             extra={"partition": str(replica.partition), "reason": reason},
@@ -278,7 +265,7 @@ class LogReopener:
         self._said.add(replica)
         log = replica.opened_log
         reason = str(replica.damage) if log is None else "the log is offline"
-        self._health.report(OFFLINE, reason, subject=str(replica.partition))
+        self._node.health.report(OFFLINE, reason, subject=str(replica.partition))
         if log is None or not log.may_be_reopened:
             return  # The caller that tried to open it, or took it offline, has logged it.
         if is_first:
@@ -290,7 +277,7 @@ class LogReopener:
     def _end_reports(self, found: list[Replica]) -> None:
         over = self._said.difference(found)
         for replica in over:
-            self._health.clear(OFFLINE, subject=str(replica.partition))
+            self._node.health.clear(OFFLINE, subject=str(replica.partition))
         self._said -= over
         if over and not self._said:
             logger.warning("logs are online again", extra={"count": len(over)})

@@ -33,7 +33,6 @@ import asyncio
 import logging
 import shutil
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
 from contextlib import AbstractAsyncContextManager, aclosing, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -58,15 +57,14 @@ from tidelog_core.log.segment_check import SegmentDamage, check_segment, require
 from tidelog_core.log.segment_indexes import SealRecord
 from tidelog_core.log.values import CorruptLog, SealedSegment
 from tidelog_core.metadata.endpoints import BrokerEndpoint
-from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.records import Partition
 from tidelog_core.model import TopicPartition
+from tidelog_core.waiting import wait_and_clear
 
 from tidelog_node.compaction.rewriting import put_in_place
-from tidelog_node.dialing.dialer import Dialer
 from tidelog_node.follower.range_fetch import fetch_range
 from tidelog_node.logs.directories import LogDirectories
-from tidelog_node.node_health import NodeHealth
+from tidelog_node.node_context import NodeContext
 from tidelog_node.replica import Replica
 from tidelog_node.replicas import ReplicaManager
 
@@ -114,32 +112,24 @@ class SegmentMender:
 
     def __init__(
         self,
+        node: NodeContext,
         *,
         replicas: ReplicaManager,
-        view: ClusterView,
-        dialer: Dialer,
-        broker_id: int,
         tier: Tier,
         directories: LogDirectories,
         hand_over: Callable[[Partition], bool],
         busy: set[Replica],
-        health: NodeHealth,
-        executor: Executor,
     ) -> None:
         """``hand_over`` begins to; it returns False where nobody else is in sync.
 
         ``busy`` holds those whose segments are being replaced, also by others than this.
         """
+        self._node = node
         self._replicas = replicas
-        self._view = view
-        self._dialer = dialer
-        self._broker_id = broker_id
         self._tier = tier
         self._directories = directories
         self._hand_over = hand_over
         self._busy = busy
-        self._health = health
-        self._executor = executor
         self._cases: dict[tuple[Replica, int], _Case] = {}  # by base offset
         self._stir = asyncio.Event()
 
@@ -160,10 +150,7 @@ class SegmentMender:
     async def run(self) -> None:
         """Work until cancelled."""
         while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_SECONDS if self._cases else None):
-                    await self._stir.wait()
-            self._stir.clear()
+            await wait_and_clear(self._stir, LOOK_SECONDS if self._cases else None)
             await self.look()
 
     async def look(self) -> None:
@@ -202,7 +189,7 @@ class SegmentMender:
         del self._cases[replica, base_offset]
         if case.damage is None:
             return
-        self._health.clear(DAMAGED, subject=str(case.damage.path))
+        self._node.health.clear(DAMAGED, subject=str(case.damage.path))
         if replica.damage is None:
             logger.warning(
                 "damaged segment replaced" if is_replaced else "damaged segment is gone",
@@ -227,7 +214,7 @@ class SegmentMender:
             async with self._tier.holding_copies(replica):
                 log.evict_local(sealed.end_offset)
             return True
-        partition = self._view.image.partition(replica.partition)
+        partition = self._node.view.image.partition(replica.partition)
         if partition is None:
             return False
         if replica.is_leader:
@@ -235,7 +222,7 @@ class SegmentMender:
             if not self._hand_over(replace(partition, isr=others)):
                 self._say_hopeless(replica, case)
             raise _Waits
-        if partition.leader in (-1, self._broker_id):
+        if partition.leader in (-1, self._node.broker_id):
             raise _Waits
         return await self._mend_follower(replica, sealed, case, partition)
 
@@ -251,7 +238,7 @@ class SegmentMender:
             await self._replace(replica, log, sealed, partition)
         except (CorruptRecordBatch, UnsupportedMagic):
             case.damaged_at.add(partition.leader)
-            if case.damaged_at.issuperset(set(partition.isr) - {self._broker_id}):
+            if case.damaged_at.issuperset(set(partition.isr) - {self._node.broker_id}):
                 self._say_hopeless(replica, case)
             raise
         except _Unlike:
@@ -267,7 +254,7 @@ class SegmentMender:
         if case.damage is not None:
             return True
         case.damage = await asyncio.get_running_loop().run_in_executor(
-            self._executor,
+            self._node.executor,
             lambda: check_segment(
                 sealed.path,
                 base_offset=sealed.base_offset,
@@ -283,7 +270,7 @@ class SegmentMender:
         return True
 
     def _report(self, replica: Replica, damage: SegmentDamage) -> None:
-        self._health.report(DAMAGED, str(damage), subject=str(damage.path))
+        self._node.health.report(DAMAGED, str(damage), subject=str(damage.path))
         logger.error(
             "segment is damaged, it is replaced from another replica or the tier",
             extra={"partition": str(replica.partition), "reason": str(damage)},
@@ -316,13 +303,13 @@ class SegmentMender:
         """Keep the damaged file under another name."""
         directory = self._directories.quarantine(replica)
         await asyncio.get_running_loop().run_in_executor(
-            self._executor, keep_file, sealed.path, directory
+            self._node.executor, keep_file, sealed.path, directory
         )
 
     async def _replace(
         self, replica: Replica, log: LocalLog, sealed: SealedSegment, partition: Partition
     ) -> None:
-        broker = self._view.image.brokers.get(partition.leader)
+        broker = self._node.view.image.brokers.get(partition.leader)
         known = log.segments_to_erase(sealed.end_offset)
         old = next((s for s in known or () if s.base_offset == sealed.base_offset), None)
         if broker is None or old is None:
@@ -331,12 +318,12 @@ class SegmentMender:
         endpoint, epochs = broker.endpoint, sealed.leader_epochs
         writer = await self._fetch(replica, source, old, partition, endpoint, leader_epochs=epochs)
         loop = asyncio.get_running_loop()
-        seal = await loop.run_in_executor(self._executor, _seal, old, writer, source)
+        seal = await loop.run_in_executor(self._node.executor, _seal, old, writer, source)
         await self._quarantine(replica, sealed)
         async with self._tier.holding_copies(replica):
             if replica.opened_log is not log or log.is_offline:
                 raise _Waits
-            await put_in_place(log, source, CleanedSegment(seal, (old,)), self._executor)
+            await put_in_place(log, source, CleanedSegment(seal, (old,)), self._node.executor)
             log.count_as_cut()  # The leader may have what was erased here.
         replica.note_changed()
 
@@ -353,14 +340,14 @@ class SegmentMender:
         """Write the leader's batches of the segment into the directory for cleaned ones."""
         folder = cleaned_directory(source.directory)
         loop = asyncio.get_running_loop()
-        await loop.run_in_executor(self._executor, _clear, folder)
+        await loop.run_in_executor(self._node.executor, _clear, folder)
         writer = SegmentWriter(
             folder,
             old.base_offset,
             index_interval_bytes=replica.config.index_interval_bytes,
         )
         next_offset = old.base_offset
-        connection = await self._dialer.dial_leader(endpoint, timeout_s=CONNECT_SECONDS_MAX)
+        connection = await self._node.dialer.dial_leader(endpoint, timeout_s=CONNECT_SECONDS_MAX)
         fetching = fetch_range(
             replica,
             connection,

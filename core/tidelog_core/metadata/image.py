@@ -20,7 +20,6 @@ has changed meanwhile is without a leader until it can be read again (``stand_in
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 import logging
 import operator
@@ -52,6 +51,7 @@ from tidelog_core.metadata.store import ClusterVersion, Item, ItemKey, MetadataS
 from tidelog_core.model import TopicPartition
 from tidelog_core.subscribers import Subscribers
 from tidelog_core.turns import Turn
+from tidelog_core.waiting import wait_and_clear
 
 logger = logging.getLogger(__name__)
 
@@ -213,11 +213,8 @@ class ClusterView:
                 if is_available:
                     logger.warning("metadata store is away", extra={"reason": str(error)})
                 is_available = False
-            with contextlib.suppress(TimeoutError):
-                polls_s = len(self._image.brokers) / POLLS_PER_S_MAX
-                async with asyncio.timeout(max(poll_interval, polls_s)):
-                    await self._nudged.wait()
-            self._nudged.clear()
+            polls_s = len(self._image.brokers) / POLLS_PER_S_MAX
+            await wait_and_clear(self._nudged, max(poll_interval, polls_s))
 
     async def wait_for(
         self, predicate: Callable[[ClusterImage], bool], timeout: float | None

@@ -6,10 +6,26 @@ import dataclasses
 import logging
 
 from tidelog_core.config import NodeConfig, settings_of
-from tidelog_core.metadata.image import ClusterImage
+from tidelog_core.metadata.image import ClusterImage, ClusterView
 from tidelog_core.setting import Value
 
 logger = logging.getLogger(__name__)
+
+
+class LiveNodeConfig:
+    """Returns the settings in force on a broker whenever it is called."""
+
+    def __init__(self, static: NodeConfig, view: ClusterView, broker_id: int) -> None:
+        self._static = static
+        self._broker_id = broker_id
+        self._follow(view.image, frozenset())
+        view.subscribe(self._follow)
+
+    def __call__(self) -> NodeConfig:
+        return self._config
+
+    def _follow(self, image: ClusterImage, _: frozenset[str]) -> None:
+        self._config = effective_node_config(self._static, image, self._broker_id)
 
 
 def effective_node_config(

@@ -41,9 +41,13 @@ class ClockWatch:
         self._wall_ms = wall_ms
         self._steady_ms = steady_ms
         self._node_config = node_config
-        self._sources = sources
+        self._sources = list(sources)
         self._has_heard_all = has_heard_all
         self._judgement = first_judgement(self._read())
+
+    def add_source(self, source: WitnessSource) -> None:
+        """Ask the source too from now on."""
+        self._sources.append(source)
 
     def may_expire(self, *also: WitnessSource) -> bool:
         """Whether records may be removed for their age now. Logs when that changes.

@@ -13,7 +13,6 @@ rebalance of their protocols.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping
@@ -21,6 +20,7 @@ from typing import Protocol
 
 from kio.schema.errors import ErrorCode
 from tidelog_core.model import TopicPartition
+from tidelog_core.waiting import wait_and_clear
 
 from tidelog.cluster import Cluster
 from tidelog.consuming.coordinator import Coordinator
@@ -163,10 +163,7 @@ class Membership(ABC):
             wait_s = self._interval_s
             if self._left_rest_s is not None:
                 wait_s = min(wait_s, max(0.01, self._left_rest_s + poll_interval_s - loop.time()))
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(wait_s):
-                    await self._beat_now.wait()
-            self._beat_now.clear()
+            await wait_and_clear(self._beat_now, wait_s)
             if not self._is_stable:
                 continue
             if progress != (progress := self._member.progress()) and self._left_rest_s is not None:

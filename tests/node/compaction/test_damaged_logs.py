@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from dataclasses import replace
 from pathlib import Path
 
 from tidelog_core.config import NodeConfig
@@ -42,15 +43,12 @@ async def test_a_log_is_compacted_again_once_its_segment_is_mended(tmp_path: Pat
         replica = await node.create_topic(**COMPACTED)
         fill(replica)
         cleaner = LogCleaner(
+            replace(node.context, config=lambda: config, clock_ms=lambda: now_ms),
             replicas=node.replicas,
             tier=CopylessTier(),
-            node_config=lambda: config,
-            clock_ms=lambda: now_ms,
-            may_expire=lambda: True,
             holds_files=node.directories.holds,
             suspect=lambda _, base_offset: suspected.append(base_offset),
             busy=set(),
-            executor=node.executor,
         )
         changes = LogChanges(node.replicas)
         changes.subscribe(cleaner.on_changed)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -46,15 +47,12 @@ class Cleaning:
         self.node, self.now_ms = node, START_MS
         self.tier = StuckTier()
         self.cleaner = LogCleaner(
+            replace(node.context, config=NodeConfig, clock_ms=lambda: self.now_ms),
             replicas=node.replicas,
             tier=self.tier,
-            node_config=NodeConfig,
-            clock_ms=lambda: self.now_ms,
-            may_expire=lambda: True,
             holds_files=node.directories.holds,
             suspect=lambda _, __: None,
             busy=set(),
-            executor=node.executor,
         )
         self.changes = LogChanges(node.replicas, told_in_turn_count=0)
         self.changes.subscribe(self.cleaner.on_changed)

@@ -52,6 +52,7 @@ from tests.support.coordinator_node import (
     topic_id,
 )
 from tests.support.memory_store import MemoryMetadataStore
+from tests.support.node_context import node_context
 from tests.support.virtual_time import run
 
 T0, T1, U0 = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
@@ -67,7 +68,7 @@ def play(
         store = MemoryMetadataStore()
         await new_cluster(store)
         async with node(store) as broker:
-            offsets = ShareOffsets(store=store, view=broker.view, coordinator=broker.coordinator)
+            offsets = ShareOffsets(node_context(store, broker.view), coordinator=broker.coordinator)
             await enter(broker, "a")
             await beat(broker, "a", -1)
             await has_read(store)

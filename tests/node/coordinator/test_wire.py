@@ -33,6 +33,7 @@ from tests.node.handlers.control_plane import make
 from tests.node.transactions.parts import transaction_parts
 from tests.support.coordinator_node import new_cluster, node, topic_id
 from tests.support.group_requests import subscription
+from tests.support.node_context import node_context
 from tests.support.request_contexts import context_of
 
 OFFSET_COMMIT, OFFSET_FETCH, OFFSET_DELETE = 8, 9, 47
@@ -66,19 +67,23 @@ class Wire:
         coordinator: GroupCoordinator,
         store: SqliteMetadataStore,
         view: ClusterView,
-        **offset_parts: Any,
+        **context: Any,
     ) -> None:
-        parts = transaction_parts(store, view, coordinator)
+        node = node_context(store, view, **context)
+        parts = transaction_parts(node, coordinator)
         routes: list[Route] = [
             *GroupHandlers(coordinator=coordinator).routes(),
             *OffsetHandlers(
-                coordinator=coordinator, transactional=parts.offsets, view=view, **offset_parts
+                node,
+                coordinator=coordinator,
+                transactional=parts.offsets,
+                verifier=parts.verifier,
             ).routes(),
             *ProducerIdHandlers(
                 producer_ids=parts.producer_ids, coordinator=parts.coordinator
             ).routes(),
             *ShareOffsetHandlers(
-                offsets=ShareOffsets(store=store, view=view, coordinator=coordinator), view=view
+                node, offsets=ShareOffsets(node, coordinator=coordinator)
             ).routes(),
         ]
         self.routes = {
@@ -181,7 +186,7 @@ async def wire(path: Path, config: NodeConfig | None = None) -> AsyncIterator[Wi
     try:
         await new_cluster(store)
         async with node(store, config=settings) as broker:
-            yield Wire(broker.coordinator, store, broker.view, node_config=lambda: settings)
+            yield Wire(broker.coordinator, store, broker.view, config=lambda: settings)
     finally:
         await store.close()
 

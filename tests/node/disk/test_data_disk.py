@@ -9,17 +9,20 @@ import shutil
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from tidelog_core.config import NodeConfig
 from tidelog_core.errors import StorageError
+from tidelog_core.metadata.image import ClusterView
 from tidelog_node.disk import data_disk
 from tidelog_node.disk.data_disk import FAILED, FULL, DataDisk, DiskWatch
-from tidelog_node.node_health import NodeHealth
 
 from tests.node.replication.led_node import led_node
 from tests.support.batches import batch_of
+from tests.support.memory_store import MemoryMetadataStore
+from tests.support.node_context import node_context
 
 NO_ROOM = StorageError("no room", errno=errno.ENOSPC)
 BROKEN = StorageError("broken", errno=errno.EIO)
@@ -29,10 +32,9 @@ BROKEN = StorageError("broken", errno=errno.EIO)
 async def a_watch(path: Path, **settings: int) -> AsyncIterator[tuple[DataDisk, DiskWatch]]:
     config = NodeConfig(**{"log_dir_reserve_bytes": 0, **settings})
     with ThreadPoolExecutor(1) as executor:
-        disk, health = DataDisk(), NodeHealth()
-        watch = DiskWatch(
-            disk, path=path, node_config=lambda: config, health=health, executor=executor
-        )
+        disk, store = DataDisk(), MemoryMetadataStore()
+        node = node_context(store, ClusterView(store), config=lambda: config, executor=executor)
+        watch = DiskWatch(node, disk, path=path)
         yield disk, watch
 
 
@@ -95,14 +97,16 @@ async def test_a_disk_that_falls_below_its_reserve_again_is_left_alone_for_longe
     async with a_watch(tmp_path) as (disk, watch):
         waits_s: list[float] = []
         for _ in range(4):
-            watch._node_config = lambda: NodeConfig(log_dir_reserve_bytes=2**62)
+            watch._node = replace(
+                watch._node, config=lambda: NodeConfig(log_dir_reserve_bytes=2**62)
+            )
             if finder == "an append":
                 disk.note_low()
             else:
                 await watch.look()
             assert disk.is_full
             waits_s.append(watch._not_before - asyncio.get_running_loop().time())
-            watch._node_config = lambda: NodeConfig(log_dir_reserve_bytes=0)
+            watch._node = replace(watch._node, config=lambda: NodeConfig(log_dir_reserve_bytes=0))
             await watch.look()
             assert disk.is_full is (waits_s[-1] > 0)
             watch._not_before = 0.0

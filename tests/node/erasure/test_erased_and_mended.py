@@ -14,14 +14,7 @@ from tests.node.upkeep.mending import CopylessTier, Mending, mending
 
 def eraser_of(one: Mending) -> RewritingEraser:
     return RewritingEraser(
-        store=one.node.store,
-        view=one.node.view,
-        replicas=one.node.replicas,
-        tier=CopylessTier(),
-        node_config=lambda: one.node.config,
-        broker_id=1,
-        busy=set(),
-        executor=one.node.executor,
+        one.node.context, replicas=one.node.replicas, tier=CopylessTier(), busy=set()
     )
 
 

@@ -44,6 +44,7 @@ from tidelog_node.wire.fetch_answer import FetchResult
 
 from tests.support.batches import batch_of
 from tests.support.memory_store import MemoryMetadataStore
+from tests.support.node_context import Alone, node_context
 from tests.support.request_contexts import context_of
 
 NAME_VERSION, ID_VERSION = 12, 17
@@ -68,20 +69,16 @@ class FetchWorld:
             await self.register(broker_id)
         self.executor = ThreadPoolExecutor(2)
         self.directories = LogDirectories(self.folder)
-        self.replicas = ReplicaManager(
-            view=self.view,
-            broker_id=1,
-            directories=self.directories,
-            node_config=lambda: self.config,
+        context = node_context(
+            self.store,
+            self.view,
+            config=lambda: self.config,
+            standing=Alone(can_serve=lambda: self.may_serve, now_ms=lambda: self.now_ms),
             executor=self.executor,
-            clock_ms=lambda: self.now_ms,
         )
+        self.replicas = ReplicaManager(context, directories=self.directories)
         await self.replicas.start()
-        self.handler = FetchHandler(
-            replicas=self.replicas,
-            node_config=lambda: self.config,
-            can_serve=lambda: self.may_serve,
-        )
+        self.handler = FetchHandler(context, replicas=self.replicas)
 
     async def stop(self) -> None:
         await self.handler.close()

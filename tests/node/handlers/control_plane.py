@@ -17,10 +17,9 @@ from tidelog_core.config import NodeConfig
 from tidelog_core.metadata import records
 from tidelog_core.metadata.endpoints import plaintext_endpoints
 from tidelog_core.metadata.image import ClusterView
-from tidelog_core.metadata.node_config import effective_node_config
+from tidelog_core.metadata.node_config import LiveNodeConfig
 from tidelog_core.metadata.records import Broker, Cluster
 from tidelog_core.metadata.sqlite import SqliteMetadataStore
-from tidelog_core.replication.leases import LeaseTimes, PeerLeases
 from tidelog_node.handlers.cluster import ClusterHandlers
 from tidelog_node.handlers.configs import ConfigHandlers
 from tidelog_node.handlers.elections import ElectionHandlers
@@ -31,6 +30,7 @@ from tidelog_node.handlers.topics import TopicHandlers
 from tidelog_node.routes import Route
 from tidelog_node.wire.messages import build, read_request, write_response
 
+from tests.support.node_context import Alone, node_context
 from tests.support.request_contexts import a_session, context_of
 
 CLUSTER_ID = "AAAAAAAAAAAAAAAAAAAAAA"
@@ -44,22 +44,25 @@ class Node:
         self.view = ClusterView(store)
         self.broker_id = broker_id
         self.static = static
-        self.peers = PeerLeases(LeaseTimes())
-        parts: dict[str, Any] = {
-            "view": self.view,
-            "store": store,
-            "node_config": lambda: effective_node_config(static, self.view.image, broker_id),
-            "broker_id": broker_id,
-            "clock_ms": lambda: NOW_MS,
-        }
+        standing = Alone(broker_id)
+        self.peers = standing.peers
+        node = node_context(
+            store,
+            self.view,
+            broker_id=broker_id,
+            static_config=static,
+            config=LiveNodeConfig(static, self.view, broker_id),
+            standing=standing,
+            clock_ms=lambda: NOW_MS,
+        )
         routes: Iterable[Route] = [
-            *MetadataHandlers(**parts).routes(),
-            *TopicHandlers(**parts, static_config=static).routes(),
-            *ConfigHandlers(**parts, static_config=static).routes(),
-            *ClusterHandlers(**parts).routes(),
-            *FindCoordinatorHandlers(**parts).routes(),
-            *ElectionHandlers(view=self.view, store=store, peers=self.peers).routes(),
-            *ReassignmentHandlers(view=self.view, store=store).routes(),
+            *MetadataHandlers(node).routes(),
+            *TopicHandlers(node).routes(),
+            *ConfigHandlers(node).routes(),
+            *ClusterHandlers(node).routes(),
+            *FindCoordinatorHandlers(node).routes(),
+            *ElectionHandlers(node).routes(),
+            *ReassignmentHandlers(node).routes(),
         ]
         self.session = a_session()
         self._routes = {

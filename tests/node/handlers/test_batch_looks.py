@@ -64,6 +64,7 @@ def transactional_handler(
 ) -> ProduceHandler:
     coordinator: Any = Coordinator(before)
     return ProduceHandler(
+        node.context,
         replicas=node.replicas,
         flusher=node.flusher,
         inspector=node.inspector,

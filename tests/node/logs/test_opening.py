@@ -26,6 +26,7 @@ from tidelog_node.replicas import ReplicaManager
 from tidelog_node.wire.fetch import FetchPartition, FetchRequest
 
 from tests.support.batches import batch_of
+from tests.support.node_context import node_context
 from tests.support.request_contexts import context_of
 
 TOPIC = "t"
@@ -45,13 +46,10 @@ class Holder:
 
     async def open(self) -> None:
         self.directories = LogDirectories(self.folder / "data")
-        self.replicas = ReplicaManager(
-            view=self.view,
-            broker_id=1,
-            directories=self.directories,
-            node_config=lambda: self.config,
-            executor=self.executor,
+        self.context = node_context(
+            self.store, self.view, config=lambda: self.config, executor=self.executor
         )
+        self.replicas = ReplicaManager(self.context, directories=self.directories)
         await self.replicas.start()
         self.held = list(self.replicas.replicas())
 
@@ -118,7 +116,7 @@ async def until_half(holder: Holder) -> None:
 
 async def test_a_fetch_opens_logs_while_the_loop_goes_on(tmp_path: Path) -> None:
     async with holding(tmp_path) as holder:
-        handler = FetchHandler(replicas=holder.replicas, node_config=lambda: holder.config)
+        handler = FetchHandler(holder.context, replicas=holder.replicas)
         with holder.held[PARTITION_COUNT // 2].opening:
             answer = handler.handle(fetch_all(), context_of(VERSION))
             assert isinstance(answer, TaskReply)
@@ -135,7 +133,7 @@ async def test_a_log_that_cannot_be_opened_keeps_no_other_from_being_read(tmp_pa
     async with holding(tmp_path) as holder:
         broken = holder.held[7]
         broken.refuse(StorageError("broken"))
-        handler = FetchHandler(replicas=holder.replicas, node_config=lambda: holder.config)
+        handler = FetchHandler(holder.context, replicas=holder.replicas)
         answer = handler.handle(fetch_all(), context_of(VERSION))
         assert isinstance(answer, TaskReply)
         await answer

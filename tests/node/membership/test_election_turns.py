@@ -9,7 +9,6 @@ from uuid import UUID
 
 import pytest
 from tidelog_core import turns
-from tidelog_core.config import NodeConfig
 from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.records import Broker, Partition, Topic, put
 from tidelog_core.metadata.store import ABSENT, ItemKey, Write
@@ -22,6 +21,7 @@ from tidelog_node.membership.membership import Membership
 
 from tests.support.loop_turns import loop_turns
 from tests.support.memory_store import MemoryMetadataStore
+from tests.support.node_context import node_context
 from tests.support.replication_cluster import make_brokers, make_lease
 
 TIMES = LeaseTimes()
@@ -73,10 +73,8 @@ async def make_elections(
     own.on_renewed(own.begin_renewal(now_ms), started_ms=now_ms, now_ms=now_ms)
     membership.hold(own)
     membership.on_cluster_read(now_ms)
-    config = NodeConfig()
-    elections = ElectionLoop(
-        membership=membership, view=view, store=store, node_config=lambda: config
-    )
+    node = node_context(store, view, broker_id=SELF, standing=membership)
+    elections = ElectionLoop(node, membership=membership)
     elections._grace_until_ms = now_ms  # It has been up for a while.
     store.commits.clear()
     return elections, membership, store
@@ -185,7 +183,7 @@ async def test_what_is_noted_while_a_round_decides_is_looked_at_in_the_next_one(
     monkeypatch.setattr(turns, "TURN_SECONDS", 0.0)
 
     elections, membership, _ = await make_elections(topics=20, partitions=2, leaders=(SELF, OTHER))
-    membership.elector.start(elections._view.image.partitions("t7"))
+    membership.elector.start(elections._node.view.image.partitions("t7"))
     in_round = asyncio.create_task(elections.round())
     await asyncio.sleep(0)
     assert not in_round.done()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -148,7 +149,8 @@ def test_the_next_in_line_steps_in_where_the_first_does_not(tmp_path: Path) -> N
             await cluster.create("t", partitions=1)
             await asyncio.sleep(3)
             # 2 lives and sees, but cannot write partitions.
-            cluster[2].member._elections._store = _Unwritable()  # type: ignore[assignment]
+            elections = cluster[2].member._elections
+            elections._node = replace(elections._node, store=_Unwritable())
             await cluster[1].kill()
             # 3 names it all the same: it lives.
             seconds = await until_led(cluster, "t", {2}, LEASE_S + 3)
@@ -168,7 +170,8 @@ def test_the_next_of_those_that_write_for_others_steps_in_without_the_heirs(
             await cluster.create("led", partitions=3, replicas=(5, 4), leader=5)
             await asyncio.sleep(3)
             for broker_id in (1, 5):
-                cluster[broker_id].member._elections._store = _Unwritable()  # type: ignore[assignment]
+                elections = cluster[broker_id].member._elections
+                elections._node = replace(elections._node, store=_Unwritable())
             await cluster[4].kill()
             await until_led(cluster, "t", {5}, LEASE_S + 2)
             await asyncio.sleep(0.1)
@@ -203,9 +206,11 @@ def test_nobody_steps_in_while_the_one_that_writes_gets_on(tmp_path: Path) -> No
             await asyncio.sleep(3)
             others = {b: _Unwritable() for b in (2, 3, 5)}
             for broker_id, store in others.items():
-                cluster[broker_id].member._elections._store = store  # type: ignore[assignment]
+                elections = cluster[broker_id].member._elections
+                elections._node = replace(elections._node, store=store)
             slow = _Slow(cluster[1].link)
-            cluster[1].member._elections._store = slow  # type: ignore[assignment]
+            elections = cluster[1].member._elections
+            elections._node = replace(elections._node, store=slow)
             await cluster[4].kill()
             seconds = await until_led(cluster, "t", {5}, LEASE_S + 12)
             assert seconds > LEASE_S - 3 + 6 * 0.7 - 1
@@ -280,7 +285,8 @@ def test_takeovers_whose_leader_lives_are_sent_once(tmp_path: Path) -> None:
             await asyncio.sleep(3)
             await cluster[1].kill()
             late = _Late(cluster)
-            cluster[2].member._elections._store = late  # type: ignore[assignment]
+            elections = cluster[2].member._elections
+            elections._node = replace(elections._node, store=late)
             await asyncio.sleep(LEASE_S + 2)
             assert late.commits == 1
             assert await cluster.leaders("t") == [1] * 500
@@ -297,7 +303,8 @@ def test_a_follower_that_renewed_after_all_stays_in_the_isr(tmp_path: Path) -> N
             await asyncio.sleep(3)
             await cluster[1].kill()
             late = _Late(cluster)
-            cluster[2].member._elections._store = late  # type: ignore[assignment]
+            elections = cluster[2].member._elections
+            elections._node = replace(elections._node, store=late)
             await asyncio.sleep(LEASE_S + 2)
             assert late.commits == 1
             assert {p.isr for p in await cluster.partitions("t")} == {(2, 1)}

@@ -39,11 +39,12 @@ from tidelog_core.metadata.store import (
     Write,
 )
 from tidelog_core.model import TopicPartition
-from tidelog_node.dialing.dialer import Dialer
 from tidelog_node.membership.member import ClusterMember
+from tidelog_node.membership.membership import new_membership
 from tidelog_node.registration import register_broker
 
 from tests.support.memory_store import MemoryMetadataStore
+from tests.support.node_context import node_context
 
 LEASE_S = 9.0
 
@@ -128,18 +129,23 @@ class Member:
         self.folder.mkdir(exist_ok=True)
         self.view = ClusterView(self.link)
         await self.view.refresh()
+        self.membership = new_membership(
+            self.broker_id, self.config, clock=lambda: loop.time() * 1000
+        )
+        node = node_context(
+            self.link,
+            self.view,
+            broker_id=self.broker_id,
+            config=lambda: self.config,
+            standing=self.membership,
+        )
         self.member = ClusterMember(
-            dialer=Dialer(self.broker_id),
-            incarnation=uuid4(),
-            store=self.link,
+            node,
+            self.membership,
             lease_store=self.link,
             renewal_store=self.link,
             run_renewals=lambda work: work,  # no thread: all in one virtual time
-            view=self.view,
-            node_config=lambda: self.config,
-            clock=lambda: loop.time() * 1000,
         )
-        self.membership = self.member.membership
         await self.member.prepare(self.folder, was_clean=was_clean)
         self._begin(self.view.run(self.config.metadata_poll_interval_ms / 1000))
         await self.member.take_lease(self._begin)

@@ -36,6 +36,7 @@ from tidelog_node.wire.fetch import FetchPartition, FetchRequest
 from tidelog_node.wire.produce import ProduceRequest
 
 from tests.support.batches import batch_of
+from tests.support.node_context import Alone, node_context
 from tests.support.request_contexts import context_of
 
 TOPIC = "t"
@@ -67,36 +68,28 @@ class LedNode:
         await self.view.refresh()
         self.executor = ThreadPoolExecutor(2)
         self.directories = LogDirectories(self.folder / "data")
-        self.replicas = ReplicaManager(
-            view=self.view,
-            broker_id=1,
-            directories=self.directories,
-            node_config=lambda: self.config,
+        self.context = node_context(
+            self.store,
+            self.view,
+            incarnation=self.view.image.brokers[1].incarnation,
+            config=lambda: self.config,
+            standing=Alone(can_serve=self.can_serve, now_ms=lambda: self.now_ms),
             executor=self.executor,
-            may_serve=self.can_serve,
-            clock_ms=lambda: self.now_ms,
         )
+        self.replicas = ReplicaManager(self.context, directories=self.directories)
         await self.replicas.start()
         self.flusher = Flusher(self.executor)
         self.inspector = BatchInspector()
         self.produce = ProduceHandler(
-            replicas=self.replicas,
-            flusher=self.flusher,
-            inspector=self.inspector,
-            can_serve=self.can_serve,
+            self.context, replicas=self.replicas, flusher=self.flusher, inspector=self.inspector
         )
         self.fetch = FetchHandler(
-            replicas=self.replicas,
-            node_config=lambda: self.config,
-            can_serve=self.can_serve,
-            closest=RackAwareness(view=self.view, broker_id=1),
+            self.context, replicas=self.replicas, closest=RackAwareness(self.context)
         )
         self.list_offsets = ListOffsetsHandler(
-            replicas=self.replicas, inspector=self.inspector, can_serve=self.can_serve
+            self.context, replicas=self.replicas, inspector=self.inspector
         )
-        self.delete_records = DeleteRecordsHandler(
-            replicas=self.replicas, store=self.store, can_serve=self.can_serve
-        )
+        self.delete_records = DeleteRecordsHandler(self.context, replicas=self.replicas)
 
     async def stop(self) -> None:
         self.produce.close()

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from tidelog_core.config import NodeConfig
-from tidelog_node.dialing.dialer import Dialer
 from tidelog_node.follower import fetcher
 from tidelog_node.follower.catch_up import CatchUp
 from tidelog_node.follower.fetchers import FollowerFetchers
@@ -36,17 +35,8 @@ def fetchers_of(node: LedNode) -> FollowerFetchers:
         indexes=IndexCache(TierClient(worker), executor=node.executor),
         view=node.view,
     )
-    return FollowerFetchers(
-        replicas=node.replicas,
-        view=node.view,
-        dialer=Dialer(1),
-        broker_id=1,
-        incarnation=node.view.image.brokers[1].incarnation,
-        node_config=lambda: node.config,
-        catch_up=CatchUp(
-            history=history, view=node.view, dialer=Dialer(1), broker_id=1, timeout_s=5.0
-        ),
-    )
+    catch_up = CatchUp(node.context, history=history, timeout_s=5.0)
+    return FollowerFetchers(node.context, replicas=node.replicas, catch_up=catch_up)
 
 
 def test_an_error_of_a_later_version_holds_up_its_partition_alone(

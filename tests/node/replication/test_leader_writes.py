@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from tidelog_node.upkeep.log_changes import LogChanges
 
 from tests.node.replication.led_node import LedNode, led_node
 from tests.support.loop_turns import loop_turns
+from tests.support.node_context import Alone
 from tests.support.replication_cluster import make_lease
 
 LAG_MS = 30_000  # as the setting has it by default
@@ -29,30 +31,19 @@ LONGEST_SHARE_MAX = 0.2  # of the time that all turns take
 LONG_STEP_MS = 1_500  # less than what would count as a pause of the process
 
 
-class Standing:
+class Standing(Alone):
     """Peers whose leases a test sets; this node may always serve."""
 
     def __init__(self, node: LedNode) -> None:
-        self._node = node
+        super().__init__(now_ms=lambda: node.now_ms)
         self.peers = PeerLeases(LeaseTimes(lease_ms=LEASE_MS, renew_ms=3_000))
-        self._subscribers: list[Callable[[], None]] = []
-
-    def can_serve(self) -> bool:
-        return True
-
-    def now_ms(self) -> float:
-        return self._node.now_ms
-
-    def subscribe(self, callback: Callable[[], None]) -> None:
-        self._subscribers.append(callback)
 
     def observe(self, *counters: int) -> None:
         """Read the leases of brokers 2 and 3, which have been renewed so often."""
         leases = [make_lease(2 + index, counter) for index, counter in enumerate(counters)]
         now_ms = self.now_ms()
         self.peers.observe(leases, started_ms=now_ms, now_ms=now_ms)
-        for subscriber in self._subscribers:
-            subscriber()
+        self.changed.notify()
 
 
 class Leading:
@@ -62,11 +53,8 @@ class Leading:
         self.node = node
         self.standing = Standing(node)
         self.writes = LeaderWrites(
+            replace(node.context, standing=self.standing),
             replicas=node.replicas,
-            standing=self.standing,
-            store=node.store,
-            view=node.view,
-            broker_id=1,
             lag_time_max_ms=200,  # Only how often is looked hangs on it.
         )
         self.changes = LogChanges(node.replicas, told_in_turn_count=0)

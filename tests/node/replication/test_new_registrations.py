@@ -30,6 +30,7 @@ from tests.node.replication.test_following_exchanged_logs import (
 from tests.node.replication.test_following_sessions import run
 from tests.node.replication.test_leader_answers import fetchers_of
 from tests.support.batches import batch_of
+from tests.support.node_context import node_context
 from tests.support.request_contexts import context_of
 from tests.support.waiting import eventually_async
 
@@ -41,17 +42,20 @@ class LeadingNode:
 
     def __init__(self, folder: Path, follower: LedNode) -> None:
         self.directories = LogDirectories(folder)
-        self.replicas = ReplicaManager(
-            view=follower.view,
+        self.config = follower.config
+        self.context = node_context(
+            follower.store,
+            follower.view,
             broker_id=LEADER_ID,
-            directories=self.directories,
-            node_config=lambda: follower.config,
+            config=lambda: self.config,
             executor=follower.executor,
         )
+        self.replicas = ReplicaManager(self.context, directories=self.directories)
 
     async def start(self, config: NodeConfig) -> None:
         await self.replicas.start()
-        self.fetch = FetchHandler(replicas=self.replicas, node_config=lambda: config)
+        self.config = config
+        self.fetch = FetchHandler(self.context, replicas=self.replicas)
 
     async def stop(self) -> None:
         await self.fetch.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,16 @@ from tidelog_core.model import (
     TRANSACTION_STATE_TOPIC,
     TopicPartition,
 )
-from tidelog_node.transactions.group_offsets import TransactionalOffsets
 
-from tests.node.transactions.world import GROUP, TXN, Client, Strike, TransactionWorld, a_world
+from tests.node.transactions.world import (
+    GROUP,
+    TXN,
+    Client,
+    Node,
+    Strike,
+    TransactionWorld,
+    a_world,
+)
 from tests.support.coordinator_node import topic_id
 from tests.support.virtual_time import run
 
@@ -52,7 +60,7 @@ class CountedStore:
         return getattr(self._store, name)
 
 
-async def commit(offsets: TransactionalOffsets, client: Client, offset: int, **options: Any) -> Any:
+async def commit(node: Node, client: Client, offset: int, **options: Any) -> Any:
     given = {
         "transactional_id": TXN,
         "producer_id": client.producer_id,
@@ -61,10 +69,11 @@ async def commit(offsets: TransactionalOffsets, client: Client, offset: int, **o
         "group_instance_id": None,
         "generation": -1,
         "api_version": 5,
+        "verifier": node.verifier,
         **options,
     }
     value = CommittedOffset(offset, -1, "", 1)
-    return await offsets.commit(GROUP, {("t", topic_id("t")): {0: value}}, **given)
+    return await node.offsets.commit(GROUP, {("t", topic_id("t")): {0: value}}, **given)
 
 
 def test_offsets_are_not_kept_if_their_transaction_ends_while_its_coordinator_is_asked(
@@ -78,9 +87,9 @@ def test_offsets_are_not_kept_if_their_transaction_ends_while_its_coordinator_is
             await world.node.transactions.add_partitions(
                 TXN, client.producer_id, client.epoch, [shard], client_version=0
             )
-            verifier: Any = HeldVerifier(world.node.offsets._verifier)
-            world.node.offsets._verifier = verifier
-            late = asyncio.create_task(commit(world.node.offsets, client, 5, api_version=3))
+            verifier: Any = HeldVerifier(world.node.verifier)
+            world.node.verifier = verifier
+            late = asyncio.create_task(commit(world.node, client, 5, api_version=3))
             await verifier.has_asked.wait()
             assert await client.end(is_commit=True) is ErrorCode.none
             await world.settle()
@@ -137,8 +146,8 @@ def test_what_is_pending_costs_one_read_and_nothing_before_the_first_transaction
         async with a_world(tmp_path, step=None, strike=Strike.BEFORE) as world:
             offsets, view = world.node.offsets, world.node.view
             await offsets.unstable(GROUP)  # The first time it claims the shard.
-            store: Any = CountedStore(offsets._store)
-            offsets._store = store
+            store: Any = CountedStore(offsets._node.store)
+            offsets._node = replace(offsets._node, store=store)
             await offsets.unstable(GROUP)
             assert store.calls == ["get"]
             await world.delete_topic(TRANSACTION_STATE_TOPIC)
@@ -195,7 +204,7 @@ def test_a_clock_that_goes_back_changes_nothing_of_what_is_later(
                 assert error is ErrorCode.none
 
             await commit_plainly(4, committed_ms=world.now_ms() + 1_000_000)
-            assert await commit(world.node.offsets, client, 5) is ErrorCode.none
+            assert await commit(world.node, client, 5) is ErrorCode.none
             if is_pending:
                 await commit_plainly(6, committed_ms=2)
             assert await client.end(is_commit=True) is ErrorCode.none
@@ -210,11 +219,11 @@ def test_members_of_other_generations_cannot_commit_with_a_transaction(tmp_path:
         async with a_world(tmp_path, step=None, strike=Strike.BEFORE) as world:
             client = Client(world, version=2)
             await client.init()
-            offsets = world.node.offsets
-            error = await commit(offsets, client, 5, member_id="m", generation=3)
+            node = world.node
+            error = await commit(node, client, 5, member_id="m", generation=3)
             assert error is ErrorCode.illegal_generation
             assert await client.commit_offset(5) is ErrorCode.none
-            error = await commit(offsets, client, 5, member_id="m", generation=3)
+            error = await commit(node, client, 5, member_id="m", generation=3)
             assert error is ErrorCode.unknown_member_id
 
     run(main())

@@ -47,7 +47,6 @@ from tidelog_core.records.encode import build_batch
 from tidelog_core.records.record import Record
 from tidelog_node.coordinator.coordinator import GroupCoordinator
 from tidelog_node.coordinator.hosted_groups import HostedGroups
-from tidelog_node.dialing.dialer import Dialer
 from tidelog_node.transactions.coordinator import TransactionCoordinator
 from tidelog_node.transactions.group_offsets import TransactionalOffsets
 from tidelog_node.transactions.markers import Marker, MarkerResults, MarkerSender
@@ -57,6 +56,7 @@ from tidelog_node.transactions.verifier import TransactionVerifier
 
 from tests.support.coordinator_node import create_topic, delete_topic, topic_id
 from tests.support.memory_store import MemoryMetadataStore
+from tests.support.node_context import node_context
 
 T = TypeVar("T")
 
@@ -140,6 +140,7 @@ class Node:
     groups: GroupCoordinator
     transactions: TransactionCoordinator
     offsets: TransactionalOffsets
+    verifier: TransactionVerifier
 
 
 @dataclass
@@ -177,42 +178,24 @@ class TransactionWorld:
         view = ClusterView(self.store)
         await view.refresh()
 
-        def leads(partition: Any) -> bool:
-            return bool(partition.leader == broker_id)
-
-        hosted = HostedGroups(
-            store=store,
-            view=view,
-            node_config=lambda: self.config,
+        context = node_context(
+            store,
+            view,
             broker_id=broker_id,
-            clock=asyncio.get_running_loop().time,
-            wall_clock_ms=self.now_ms,
-        )
-        groups = GroupCoordinator(hosted, store=store, view=view, node_config=lambda: self.config)
-        transactions = TransactionCoordinator(
-            store=store,
-            view=view,
-            node_config=lambda: self.config,
-            take_producer_id=ProducerIds(store).take,
-            markers=MarkerSender(view=view, target=Leaders(self, fate)),
-            leads=leads,
-            can_serve=lambda: True,
-            wall_clock_ms=self.now_ms,
+            config=lambda: self.config,
+            clock_ms=self.now_ms,
             may_expire=lambda: self.is_clock_trusted,
         )
-        offsets = TransactionalOffsets(
-            store=store,
-            view=view,
-            groups=groups,
-            verifier=TransactionVerifier(
-                view=view,
-                broker_id=broker_id,
-                coordinator=transactions,
-                peers=Peers(view=view, dialer=Dialer(broker_id)),
-            ),
-            broker_id=broker_id,
+        hosted = HostedGroups(context, clock=asyncio.get_running_loop().time)
+        groups = GroupCoordinator(context, hosted)
+        transactions = TransactionCoordinator(
+            context,
+            take_producer_id=ProducerIds(store).take,
+            markers=MarkerSender(view=view, target=Leaders(self, fate)),
         )
-        node = Node(broker_id, fate, view, groups, transactions, offsets)
+        offsets = TransactionalOffsets(context, groups=groups)
+        verifier = TransactionVerifier(context, coordinator=transactions, peers=Peers(context))
+        node = Node(broker_id, fate, view, groups, transactions, offsets, verifier)
         self.nodes.append(node)
         await groups.start()
         await transactions.start()
@@ -432,6 +415,7 @@ class Client:
                 group_instance_id=None,
                 generation=-1,
                 api_version=5,
+                verifier=node.verifier,
             ),
             tries_again=tries_again,
         )

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from tidelog_core.metadata.records import Partition
-from tidelog_node.dialing.dialer import Dialer
 from tidelog_node.node_health import NodeHealth
 from tidelog_node.replica import Replica
 from tidelog_node.upkeep.segment_mending import SegmentMender
@@ -43,16 +43,12 @@ class Mending:
         self.offered: list[tuple[int, ...]] = []  # the members that it would hand over to
         self.trouble: Exception | None = None  # what handing over raises
         self.mender = SegmentMender(
+            replace(node.context, health=self.health),
             replicas=node.replicas,
-            view=node.view,
-            dialer=Dialer(1),
-            broker_id=1,
             tier=Tier(),
             directories=node.directories,
             hand_over=self._hand_over,
             busy=set(),
-            health=self.health,
-            executor=node.executor,
         )
         self.paths = [sealed.path for sealed in replica.log.sealed_segments()]
         self.whole = [path.read_bytes() for path in self.paths]

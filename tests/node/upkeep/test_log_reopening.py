@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 from tidelog_core.errors import StorageError
 from tidelog_core.log.values import CorruptLog
-from tidelog_node.node_health import NodeHealth
 from tidelog_node.replica import Replica
 from tidelog_node.upkeep import log_reopening
 from tidelog_node.upkeep.log_reopening import LogReopener
@@ -31,16 +30,12 @@ class Reopening:
         self.node, self.replica = node, replica
         self.trouble: Exception | None = None  # what registering again raises
         self.reopener = LogReopener(
+            node.context,
             replicas=node.replicas,
             disk=node.replicas.disk,
             directories=node.directories,
-            view=node.view,
-            broker_id=1,
-            can_serve=node.can_serve,
             lead_anew=lambda _, __: None,
             register=self._register,
-            health=NodeHealth(),
-            executor=node.executor,
         )
 
     async def _register(self) -> None:

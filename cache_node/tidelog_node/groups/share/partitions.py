@@ -13,8 +13,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable
 from uuid import UUID
 
-from tidelog_core.clock import wall_clock_ms
-from tidelog_core.config import GroupConfig, NodeConfig
+from tidelog_core.config import GroupConfig
 from tidelog_core.errors import (
     GroupIdNotFound,
     NotLeaderOrFollower,
@@ -23,14 +22,13 @@ from tidelog_core.errors import (
     VersionConflict,
 )
 from tidelog_core.metadata.groups import GroupRecord, group_key, shard_of_group
-from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.share_partitions import (
     NO_START_OFFSET,
     SHARE_COLLECTION_PREFIX,
     SharePartitionRecord,
     share_partition_key,
 )
-from tidelog_core.metadata.store import ItemKey, MetadataStore
+from tidelog_core.metadata.store import ItemKey
 from tidelog_core.metadata.update import retried
 from tidelog_core.model import CONSUMER_OFFSETS_TOPIC
 from tidelog_core.offset_reset import parse_offset_reset
@@ -38,6 +36,7 @@ from tidelog_core.offset_reset import parse_offset_reset
 from tidelog_node.groups.share.partition import SharePartition, store_record
 from tidelog_node.groups.share.state import SharePartitionState
 from tidelog_node.inspection.inspector import BatchInspector
+from tidelog_node.node_context import NodeContext
 from tidelog_node.replica import Replica
 from tidelog_node.replicas import ReplicaManager
 from tidelog_node.wire.share_fetch import PartitionKey
@@ -51,21 +50,11 @@ class SharePartitions:
     """Every share partition of this node that is in use. For the tasks of one event loop."""
 
     def __init__(
-        self,
-        *,
-        store: MetadataStore,
-        view: ClusterView,
-        replicas: ReplicaManager,
-        node_config: Callable[[], NodeConfig],
-        inspector: BatchInspector,
-        clock_ms: Callable[[], int] = wall_clock_ms,
+        self, node: NodeContext, *, replicas: ReplicaManager, inspector: BatchInspector
     ) -> None:
-        self._store = store
-        self._view = view
+        self._node = node
         self._replicas = replicas
-        self._node_config = node_config
         self._inspector = inspector
-        self._clock_ms = clock_ms
         self._held: dict[ItemKey, SharePartition] = {}
         self._loading: dict[ItemKey, asyncio.Task[SharePartition | TidelogError]] = {}
         self._ended: set[SharePartition] = set()  # that may still be written
@@ -73,7 +62,7 @@ class SharePartitions:
 
     def start(self) -> None:
         """Begin to hear of what others change."""
-        self._unwatch = self._view.watch(SHARE_COLLECTION_PREFIX, self._on_changed_elsewhere)
+        self._unwatch = self._node.view.watch(SHARE_COLLECTION_PREFIX, self._on_changed_elsewhere)
 
     async def close(self) -> None:
         """Finish what is being read and stored."""
@@ -89,8 +78,8 @@ class SharePartitions:
 
     def settings(self, group_id: str) -> GroupConfig:
         """Return the group's settings, with the node's defaults."""
-        config = self._node_config()
-        return self._view.image.group_config(group_id, config)
+        config = self._node.config()
+        return self._node.view.image.group_config(group_id, config)
 
     def get(self, group_id: str, replica: Replica) -> SharePartition | None:
         """Return the share partition if it has been loaded in this leader term."""
@@ -152,7 +141,7 @@ class SharePartitions:
     async def _claim(self, group_id: str, replica: Replica) -> SharePartition:
         leader_epoch = replica.leader_epoch
         key = _key(group_id, replica)
-        item = await self._store.get(key)
+        item = await self._node.store.get(key)
         if item is None:
             await self._require_group(group_id)
             record = SharePartitionRecord(
@@ -168,33 +157,33 @@ class SharePartitions:
         state = SharePartitionState(
             start_offset,
             record.batches,
-            delivery_count_limit=self._node_config().group_share_delivery_count_limit,
+            delivery_count_limit=self._node.config().group_share_delivery_count_limit,
         )
         log = replica.log
         state.cut_at(log.log_end_offset)
         state.advance_log_start(log.log_start_offset)
         is_fenced = record.leader_epoch > leader_epoch
         if is_fenced or not replica.is_leader or replica.leader_epoch != leader_epoch:
-            self._view.nudge()
+            self._node.view.nudge()
             raise NotLeaderOrFollower("another node leads the partition")
         start_offset, batches = state.stored()
         record = await store_record(
-            self._store,
+            self._node.store,
             dataclasses.replace(
                 record, leader_epoch=leader_epoch, start_offset=start_offset, batches=batches
             ),
         )
-        loaded = SharePartition(record, state, replica, store=self._store, on_end=self._on_end)
+        loaded = SharePartition(record, state, replica, store=self._node.store, on_end=self._on_end)
         loaded.leader_epoch = leader_epoch
         self._held[key] = loaded
         return loaded
 
     async def _require_group(self, group_id: str) -> None:
         """Raise ``GroupIdNotFound`` where nothing would ever clean up after the share partition."""
-        shard_count = len(self._view.image.partitions(CONSUMER_OFFSETS_TOPIC))
+        shard_count = len(self._node.view.image.partitions(CONSUMER_OFFSETS_TOPIC))
         if shard_count > 0:
             shard = shard_of_group(group_id, shard_count)
-            item = await self._store.get(group_key(shard, group_id))
+            item = await self._node.store.get(group_key(shard, group_id))
             if item is not None and GroupRecord.from_item(item).share is not None:
                 return
         raise GroupIdNotFound(f"there is no share group {group_id!r}")
@@ -205,7 +194,7 @@ class SharePartitions:
         It is decided once and stored, so the settings must be those of this moment: another
         node may have acknowledged them just now.
         """
-        await self._view.refresh()
+        await self._node.view.refresh()
         reset = parse_offset_reset(self.settings(group_id).share_auto_offset_reset)
         log = replica.log
         if reset.strategy == "earliest":
@@ -214,7 +203,7 @@ class SharePartitions:
         if leader is not None and not leader.is_high_watermark_settled:
             raise OffsetNotAvailable("the partition's end is not known to its new leader yet")
         if reset.strategy == "by_duration":
-            since_ms = max(self._clock_ms() - reset.duration_ms, 0)
+            since_ms = max(self._node.clock_ms() - reset.duration_ms, 0)
             found = await replica.unified_log.offset_for_timestamp(since_ms, self._inspector.search)
             if found is not None and found[1] < log.high_watermark:
                 return max(found[1], log.log_start_offset)

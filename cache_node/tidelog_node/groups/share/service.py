@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 
-from tidelog_core.config import NodeConfig
 from tidelog_core.errors import (
     ErrorCode,
     InvalidGroupId,
@@ -21,6 +20,7 @@ from tidelog_node.groups.share.partitions import SharePartitions
 from tidelog_node.groups.share.sessions import INITIAL_EPOCH, ShareSession, ShareSessions
 from tidelog_node.groups.share.state import Acknowledgement
 from tidelog_node.leaders import CurrentLeader
+from tidelog_node.node_context import NodeContext
 from tidelog_node.replica import Replica
 from tidelog_node.replicas import ReplicaManager
 from tidelog_node.wire.share_fetch import PartitionKey
@@ -36,18 +36,11 @@ class ShareService:
     """The share groups' side of the partitions that this node leads."""
 
     def __init__(
-        self,
-        *,
-        replicas: ReplicaManager,
-        partitions: SharePartitions,
-        node_config: Callable[[], NodeConfig],
-        can_serve: Callable[[], bool] = lambda: True,
+        self, node: NodeContext, *, replicas: ReplicaManager, partitions: SharePartitions
     ) -> None:
-        """``can_serve`` says whether this node may answer at this moment."""
+        self._node = node
         self.partitions = partitions
         self.replicas = replicas
-        self._node_config = node_config
-        self._can_serve = can_serve
         self._sessions = ShareSessions()
         self._releases: set[asyncio.Task[None]] = set()
 
@@ -65,7 +58,7 @@ class ShareService:
         replica = self.replicas.led_by_id.get(topic_id, _NONE).get(index)
         if replica is None:
             raise self.replicas.leaders.refusal(topic_id, index, is_id=True)
-        if not self._can_serve():
+        if not self._node.standing.can_serve():
             raise NotLeaderOrFollower("this node has lost touch with the cluster")
         replica.require_readable()
         return replica
@@ -97,7 +90,7 @@ class ShareService:
             group_id,
             member_id,
             connection,
-            sessions_max=self._node_config().group_share_max_share_sessions,
+            sessions_max=self._node.config().group_share_max_share_sessions,
         )
         session.change(keys, ())
         return session

@@ -10,7 +10,6 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
-from tidelog_core.config import NodeConfig
 from tidelog_core.errors import (
     GroupIdNotFound,
     NotLeaderOrFollower,
@@ -43,6 +42,7 @@ from tidelog_node.groups.share.state import (
 
 from tests.node.replication.led_node import LedNode, led_node
 from tests.support.memory_store import MemoryMetadataStore
+from tests.support.node_context import node_context
 
 GROUP = "g"
 SHARDS = 2
@@ -73,10 +73,8 @@ class LedSharePartitions:
 
     def registry(self) -> SharePartitions:
         return SharePartitions(
-            store=self.store,
-            view=self.node.view,
+            node_context(self.store, self.node.view),
             replicas=self.node.replicas,
-            node_config=NodeConfig,
             inspector=self.node.inspector,
         )
 

@@ -1,0 +1,110 @@
+"""The first part of a start: the data directory, the stores, the cluster and this node in it."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from uuid import uuid4
+
+from tidelog_core.clock import steady_clock_ms, wall_clock_ms
+from tidelog_core.config import NodeConfig, parse_config
+from tidelog_core.metadata.endpoints import plaintext_endpoints
+from tidelog_core.metadata.image import ClusterView
+from tidelog_core.metadata.location import open_metadata_store
+from tidelog_core.metadata.node_config import LiveNodeConfig
+from tidelog_core.retention.clock_watch import ClockWatch, store_witness
+
+from tidelog_node.dialing.dialer import Dialer
+from tidelog_node.logs.directories import LogDirectories
+from tidelog_node.logs.restore import Unrestored, restore_logs
+from tidelog_node.membership.lease_thread import LeaseThread
+from tidelog_node.membership.member import ClusterMember
+from tidelog_node.membership.membership import new_membership
+from tidelog_node.node_context import NodeContext
+from tidelog_node.node_health import NodeHealth
+from tidelog_node.registration import ensure_cluster, register_broker
+from tidelog_node.settings import NodeSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """The cluster as this node sees it, and what it keeps of it on its disk."""
+
+    node: NodeContext
+    member: ClusterMember
+    directories: LogDirectories
+    unrestored: Unrestored
+    clock_watch: ClockWatch
+
+    async def register(self, settings: NodeSettings, port: int) -> None:
+        """Make this process known to the cluster, and see it in the view."""
+        await register_broker(
+            self.node.store,
+            broker_id=self.node.broker_id,
+            incarnation=self.node.incarnation,
+            endpoints=plaintext_endpoints(settings.client_host, settings.advertised_port or port),
+            rack=settings.rack,
+        )
+        await self.node.view.refresh()
+
+
+async def open_cluster(settings: NodeSettings, stack: AsyncExitStack) -> Cluster:
+    """Open directory and stores; on return no other process of this broker id acts."""
+    broker_id = settings.broker_id
+    static_config = parse_config(NodeConfig, settings.config_overrides)
+    directories = LogDirectories(settings.data_dir)
+    stack.callback(directories.close)
+    executor = ThreadPoolExecutor(static_config.background_threads, "tidelog-files")
+    stack.callback(executor.shutdown)
+    store = open_metadata_store(settings.metadata_store_url)
+    stack.push_async_callback(store.close)
+    # Of their own: readings of leases must not queue behind other calls to the store, and
+    # renewals must not wait for this loop.
+    lease_store = open_metadata_store(settings.metadata_store_url)
+    stack.push_async_callback(lease_store.close)
+    renewal_store = open_metadata_store(settings.metadata_store_url)
+    lease_thread = LeaseThread()
+    stack.push_async_callback(lease_thread.close)
+    stack.push_async_callback(lambda: lease_thread.run(renewal_store.close()))
+    known = await ensure_cluster(store, may_create=directories.is_new)
+    directories.take_possession(known.cluster_id, broker_id)
+    view = ClusterView(store)
+    await view.refresh()
+    config = LiveNodeConfig(static_config, view, broker_id)
+    membership = new_membership(broker_id, config())
+    clock_watch = ClockWatch(
+        wall_ms=wall_clock_ms,
+        steady_ms=steady_clock_ms,
+        node_config=config,
+        sources=[store_witness(store), membership.peer_clocks.witnesses],
+        has_heard_all=lambda: membership.peer_clocks.have_heard(
+            membership.live_brokers(view.image)
+        ),
+    )
+    node = NodeContext(
+        broker_id=broker_id,
+        incarnation=uuid4(),
+        static_config=static_config,
+        config=config,
+        store=store,
+        view=view,
+        standing=membership,
+        dialer=Dialer(broker_id),
+        executor=executor,
+        health=NodeHealth(),
+        clock_ms=wall_clock_ms,
+        may_expire=clock_watch.may_expire,
+    )
+    member = ClusterMember(
+        node,
+        membership,
+        lease_store=lease_store,
+        renewal_store=renewal_store,
+        run_renewals=lease_thread.run,
+    )
+    await member.prepare(settings.data_dir, was_clean=directories.was_clean)
+    unrestored = await restore_logs(
+        store, view, directories, broker_id=broker_id, objects_url=settings.object_store_url
+    )
+    return Cluster(node, member, directories, unrestored, clock_watch)

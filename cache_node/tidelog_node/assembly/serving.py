@@ -1,0 +1,162 @@
+"""What answers clients: the handlers, the dispatch table and the server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from tidelog_node.assembly.logs import Logs
+from tidelog_node.assembly.transactions import Transactions
+from tidelog_node.coordinator.coordinator import GroupCoordinator
+from tidelog_node.coordinator.share_offsets import ShareOffsets
+from tidelog_node.dispatch import Dispatch
+from tidelog_node.groups.share.partitions import SharePartitions
+from tidelog_node.groups.share.service import ShareService
+from tidelog_node.handlers.alter_log_dirs import AlterLogDirsHandler
+from tidelog_node.handlers.api_versions import ApiVersionsHandler
+from tidelog_node.handlers.cluster import ClusterHandlers
+from tidelog_node.handlers.configs import ConfigHandlers
+from tidelog_node.handlers.controllers import ControllerHandlers
+from tidelog_node.handlers.delete_records import DeleteRecordsHandler
+from tidelog_node.handlers.elections import ElectionHandlers
+from tidelog_node.handlers.fetch import FetchHandler
+from tidelog_node.handlers.find_coordinator import FindCoordinatorHandlers
+from tidelog_node.handlers.groups import GroupHandlers
+from tidelog_node.handlers.leader_epoch import LeaderEpochHandler
+from tidelog_node.handlers.list_offsets import ListOffsetsHandler
+from tidelog_node.handlers.log_dirs import LogDirsHandler
+from tidelog_node.handlers.metadata import MetadataHandlers
+from tidelog_node.handlers.offsets import OffsetHandlers
+from tidelog_node.handlers.produce import ProduceHandler
+from tidelog_node.handlers.producer_ids import ProducerIdHandlers
+from tidelog_node.handlers.producers import ProducersHandler
+from tidelog_node.handlers.reassignments import ReassignmentHandlers
+from tidelog_node.handlers.share_acknowledge import ShareAcknowledgeHandler
+from tidelog_node.handlers.share_fetch import ShareFetchHandler
+from tidelog_node.handlers.share_offsets import ShareOffsetHandlers
+from tidelog_node.handlers.topics import TopicHandlers
+from tidelog_node.handlers.transactions import TransactionHandlers
+from tidelog_node.node_context import NodeContext
+from tidelog_node.replication.closest import RackAwareness
+from tidelog_node.routes import Route
+from tidelog_node.server import Server
+from tidelog_node.transactions.produce_gate import ProduceGate
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """The server, which has no address yet, and the handlers of requests that may wait."""
+
+    server: Server
+    produce: ProduceHandler
+    fetch: FetchHandler
+    share_fetch: ShareFetchHandler
+
+    async def end_waiting(self) -> None:
+        """Answer the requests that wait for records or replicas."""
+        self.produce.close()
+        await self.share_fetch.close()
+        await self.fetch.close()
+
+
+def build_serving(
+    stack: AsyncExitStack,
+    node: NodeContext,
+    logs: Logs,
+    groups: GroupCoordinator,
+    transactions: Transactions,
+    *,
+    data_dir: Path,
+) -> Serving:
+    """Return what answers clients; the stack closes what the dispatch table holds."""
+    produce = ProduceHandler(
+        node,
+        replicas=logs.replicas,
+        flusher=logs.flusher,
+        inspector=logs.inspector,
+        gate=ProduceGate(transactions.verifier),
+    )
+    fetch = FetchHandler(node, replicas=logs.replicas, closest=RackAwareness(node))
+    share_service = _start_share_service(stack, node, logs)
+    share_fetch = ShareFetchHandler(node, service=share_service)
+    control = [
+        *_control_routes(node, logs, groups, transactions, data_dir=data_dir),
+        *ShareAcknowledgeHandler(service=share_service).routes(),
+        *ApiVersionsHandler(lambda: dispatch.advertised()).routes(),  # noqa: PLW0108
+    ]
+    config = node.static_config
+    dispatch = Dispatch(
+        [produce.hot_route(), fetch.hot_route(), share_fetch.hot_route()],
+        control,
+        elements_max=config.socket_request_max_elements,
+        partitions_max=config.socket_request_max_partitions,
+    )
+    stack.callback(dispatch.close)
+    server = Server(
+        dispatch,
+        request_bytes_max=config.socket_request_max_bytes,
+        queued_requests_max=config.queued_max_requests,
+        queued_request_bytes_max=config.queued_max_request_bytes,
+        frame_seconds_max=config.queued_request_receive_timeout_ms / 1000,
+        idle_seconds_max=config.connections_max_idle_ms / 1000,
+        send_buffer_bytes=config.socket_send_buffer_bytes,
+    )
+    return Serving(server, produce, fetch, share_fetch)
+
+
+def _start_share_service(stack: AsyncExitStack, node: NodeContext, logs: Logs) -> ShareService:
+    """Start to keep what share groups do with the partitions that this node leads."""
+    partitions = SharePartitions(node, replicas=logs.replicas, inspector=logs.inspector)
+    partitions.start()
+    stack.push_async_callback(partitions.close)
+    service = ShareService(node, replicas=logs.replicas, partitions=partitions)
+    stack.push_async_callback(service.close)
+    return service
+
+
+def _control_routes(
+    node: NodeContext,
+    logs: Logs,
+    groups: GroupCoordinator,
+    transactions: Transactions,
+    *,
+    data_dir: Path,
+) -> Iterator[Route]:
+    """Yield the routes of what is not on the hot path."""
+    replicas, coordinator = logs.replicas, transactions.coordinator
+    find_coordinator = FindCoordinatorHandlers(node)
+    handlers = (
+        MetadataHandlers(node),
+        TopicHandlers(node),
+        ConfigHandlers(node),
+        ClusterHandlers(node),
+        find_coordinator,
+        GroupHandlers(coordinator=groups),
+        ShareOffsetHandlers(node, offsets=ShareOffsets(node, coordinator=groups)),
+        OffsetHandlers(
+            node,
+            coordinator=groups,
+            transactional=transactions.offsets,
+            verifier=transactions.verifier,
+        ),
+        ElectionHandlers(node),
+        ReassignmentHandlers(node),
+        ProducerIdHandlers(producer_ids=transactions.producer_ids, coordinator=coordinator),
+        TransactionHandlers(
+            node,
+            coordinator=coordinator,
+            writer=transactions.writer,
+            ensure_shards=find_coordinator.ensure_shards,
+        ),
+        ProducersHandler(node, replicas=replicas),
+        ListOffsetsHandler(node, replicas=replicas, inspector=logs.inspector),
+        LeaderEpochHandler(node, replicas=replicas),
+        LogDirsHandler(node, replicas=replicas, data_dir=data_dir),
+        AlterLogDirsHandler(node, replicas=replicas, data_dir=data_dir),
+        ControllerHandlers(),
+        DeleteRecordsHandler(node, replicas=replicas),
+    )
+    for handler in handlers:
+        yield from handler.routes()
