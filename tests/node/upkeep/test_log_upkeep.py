@@ -24,7 +24,7 @@ from tests.node.replication.led_node import LedNode, led_node
 from tests.support.batches import batch_of
 
 HOUR_MS = 3_600_000
-PRODUCER = {"producer_id": 7, "producer_epoch": 0, "base_sequence": 0}
+PRODUCER = (7, 0, 0)
 
 
 class Flushing:
@@ -135,7 +135,7 @@ async def test_a_log_that_breaks_the_sweep_keeps_no_other_from_its_turn(tmp_path
         await one.create(partition_count=3, **{"segment.ms": str(HOUR_MS)})
         logs = [replica.log for replica in one.node.replicas.replicas()]
         for replica in one.node.replicas.replicas():
-            replica.append(bytearray(batch_of(b"x", **PRODUCER)))
+            replica.append(bytearray(batch_of(b"x", producer=PRODUCER)))
         one.changes.tell()
         clock_ms = logs[0]._clock_ms
         logs[0]._clock_ms = logs[0].producers._clock_ms = broken_clock_ms
@@ -158,7 +158,7 @@ async def test_idle_producers_are_forgotten(tmp_path: Path) -> None:
     config = NodeConfig(producer_id_expiration_ms=24 * HOUR_MS)
     async with flushing(tmp_path, config) as one:
         replica = await one.create()
-        replica.append(bytearray(batch_of(b"x", **PRODUCER)))
+        replica.append(bytearray(batch_of(b"x", producer=PRODUCER)))
         one.changes.tell()
         one.sweep(after_ms=24 * HOUR_MS - 1)
         assert replica.log.producers.count == 1
@@ -170,7 +170,7 @@ async def test_idle_producers_are_forgotten(tmp_path: Path) -> None:
 async def test_a_dropped_log_is_not_kept_in_mind(tmp_path: Path) -> None:
     async with flushing(tmp_path) as one:
         replica = await one.create()
-        replica.append(bytearray(batch_of(b"x", **PRODUCER)))
+        replica.append(bytearray(batch_of(b"x", producer=PRODUCER)))
         one.changes.tell()
         assert replica in one.upkeep._to_roll
         assert replica in one.upkeep._to_expire
