@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from tidelog_core.config import NodeConfig, TopicConfig
+from tidelog_core.config import TopicConfig
 from tidelog_core.errors import (
     ErrorCode,
     NotLeaderOrFollower,
@@ -21,18 +21,22 @@ from tidelog_core.errors import (
     StorageError,
     TidelogError,
 )
+from tidelog_core.metadata.image import ClusterView
 from tidelog_core.model import TopicPartition
 from tidelog_node.answers import OwedReply
 from tidelog_node.disk.data_disk import DataDisk
 from tidelog_node.fetch_sessions import FetchSessions
 from tidelog_node.handlers.fetch import FetchHandler
 from tidelog_node.handlers.served_fetch import FetchServing
+from tidelog_node.node_context import NodeContext
 from tidelog_node.replica import Replica, ReplicaWaiter
 from tidelog_node.routes import RequestContext
 from tidelog_node.wire.fetch import FetchRequest
 from tidelog_node.wire.fetch_answer import FetchResult
 
 from tests.simulation.world import World
+from tests.support.memory_store import MemoryMetadataStore
+from tests.support.node_context import Alone, node_context
 from tests.support.request_contexts import context_of
 from tests.support.sim_log import Entry
 
@@ -252,15 +256,15 @@ class FetchSide:
             draw=lambda _: random.choice((0, 0, 0, *range(SESSION_IDS))),
         )
 
-        def make_serving(**given: Any) -> FetchServing:
-            serving = SimServing(**given)
+        def make_serving(context: NodeContext, **given: Any) -> FetchServing:
+            serving = SimServing(context, **given)
             serving.sessions = self.sessions
             return serving
 
+        store = MemoryMetadataStore()  # nothing of a fetch asks it
         self._handler = handler(
+            node_context(store, ClusterView(store), standing=Alone(can_serve=node.may_act)),
             replicas=SimReplicas(node, self.replica),  # type: ignore[arg-type]
-            node_config=NodeConfig,
-            can_serve=node.may_act,
             loop=SimLoop(world, node),  # type: ignore[arg-type]
             make_serving=make_serving,
         )
