@@ -199,8 +199,10 @@ def test_credentials_that_end_before_their_time_are_looked_for_anew(
     node.consume(topic)
     assert fetch_cold(node, cold) is ErrorCode.kafka_storage_error
     # An alarm looks for lines like this one.
-    eventually(lambda: "object store refuses:" in node.process.log, "the refusal is told")
-    refusals = [line for line in node.process.log.splitlines() if "object store refuses:" in line]
+    eventually(lambda: "object store refuses bucket=" in node.process.log, "the refusal is told")
+    refusals = [
+        line for line in node.process.log.splitlines() if "object store refuses bucket=" in line
+    ]
     assert all(" ERROR " in line and "ExpiredToken" in line for line in refusals)
     node.behave(s3=second, dynamodb=second)
     eventually(lambda: node.dynamodb.counts["expired"] > 0, "DynamoDB refuses too")

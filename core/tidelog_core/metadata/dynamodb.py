@@ -171,7 +171,10 @@ class DynamoDbMetadataStore:
             try:
                 keys.update(items.parse_changelog(entry))
             except CorruptItem as error:
-                logger.error("changelog cannot be read, everything is read anew: %s", error)
+                logger.error(
+                    "changelog cannot be read, everything is read anew",
+                    extra={"reason": str(error)},
+                )
                 return Changes(newest, None)
         return Changes(newest, frozenset(keys))
 

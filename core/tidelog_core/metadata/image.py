@@ -664,11 +664,15 @@ def _log_damage(before: Mapping[ItemKey, str], after: Mapping[ItemKey, str]) -> 
     for key in after:
         if key not in before:
             logger.error(
-                "metadata item cannot be read: %s/%s: %s", key.collection, key.key, after[key]
+                "metadata item cannot be read",
+                extra={"collection": key.collection, "key": key.key, "reason": after[key]},
             )
     for key in before:
         if key not in after:
-            logger.info("metadata item is in order again or gone: %s/%s", key.collection, key.key)
+            logger.info(
+                "metadata item is in order again or gone",
+                extra={"collection": key.collection, "key": key.key},
+            )
 
 
 def _read_topic(item: Item) -> Topic:

@@ -33,9 +33,8 @@ class Refusals:
             return
         self._told_at[operation] = now_s
         logger.error(
-            "object store refuses: %s",
-            problem,
-            extra={"bucket": self._bucket, "operation": operation},
+            "object store refuses",
+            extra={"bucket": self._bucket, "operation": operation, "reason": problem},
         )
 
     def note_success(self, operation: str) -> None:

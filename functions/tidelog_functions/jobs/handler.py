@@ -12,7 +12,6 @@ become due during a run wait for the next event or the schedule. Two runs would 
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import os
 from collections.abc import Callable, Sequence
@@ -121,7 +120,7 @@ async def start_if_due(
         "run_id": run_id,
         "failed": problems,
     }
-    logger.info("compaction looked at %s", json.dumps(summary))
+    logger.info("compaction looked at", extra={"summary": summary})
     if problems:
         raise PartitionsFailed(problems)
     return summary

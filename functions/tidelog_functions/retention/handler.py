@@ -19,7 +19,6 @@ and then sends it to the dead-letter queue.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -113,7 +112,7 @@ async def _run(
         )
     problems = problems_of(result.failed.items())
     summary = _summary(result, problems)
-    logger.info("retention applied %s", json.dumps(summary))
+    logger.info("retention applied", extra={"summary": summary})
     if problems:
         raise PartitionsFailed(problems)
     return summary

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import json
 import logging
 import os
 from collections.abc import Callable
@@ -82,7 +81,7 @@ async def _run(
         )
     problems = problems_of(report.failed.items())
     summary = dataclasses.asdict(dataclasses.replace(report, failed={})) | {"failed": problems}
-    logger.info("bucket scrubbed %s", json.dumps(summary))
+    logger.info("bucket scrubbed", extra={"summary": summary})
     if problems:
         raise PartitionsFailed(problems)
     return summary

@@ -150,7 +150,7 @@ def test_what_an_item_said_last_stays_while_it_cannot_be_read(
     play(scene)
     errors = [r for r in caplog.records if r.levelno == logging.ERROR]
     assert len(errors) == 1
-    assert f"{key.collection}/{key.key}" in errors[0].getMessage()
+    assert (vars(errors[0])["collection"], vars(errors[0])["key"]) == (key.collection, key.key)
 
 
 @pytest.mark.parametrize("key", SHOWN, ids=str)
