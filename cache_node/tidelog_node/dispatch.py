@@ -96,14 +96,6 @@ class Dispatch:
         """Let go of what reads large requests."""
         self._large.close()
 
-    def advertised(self) -> list[tuple[int, int, int]]:
-        """Return (api key, min version, max version) of every API, by key."""
-        ranges = {r.api_key: (r.advertised_min_version, r.max_version) for r in self._hot.values()}
-        for api_key, version in self._control:
-            low, high = ranges.get(api_key, (version, version))
-            ranges[api_key] = (min(low, version), max(high, version))
-        return [(api_key, *ranges[api_key]) for api_key in sorted(ranges)]
-
     def __call__(self, frame: memoryview, session: Session) -> Answer:
         """Return the answer to a frame. Raises ``CloseConnection`` and ``NotYet``."""
         try:

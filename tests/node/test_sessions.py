@@ -43,7 +43,7 @@ class Handler:
     def __init__(self) -> None:
         self.contexts: list[RequestContext] = []
         hot = HotRoute(HOT, 0, 2, 99, lambda *_: Request(), self.handle, 0)
-        control = ApiVersionsHandler(lambda: [(HOT, 0, 2)]).routes()
+        control = ApiVersionsHandler([hot], ()).routes()
         self.dispatch = Dispatch([hot], control, elements_max=100, partitions_max=100)
 
     def handle(self, _: Request, context: RequestContext) -> Answer:

@@ -81,15 +81,15 @@ def build_serving(
     fetch = FetchHandler(node, replicas=logs.replicas, closest=RackAwareness(node))
     share_service = _start_share_service(stack, node, logs)
     share_fetch = ShareFetchHandler(node, service=share_service)
+    hot = [produce.hot_route(), fetch.hot_route(), share_fetch.hot_route()]
     control = [
         *_control_routes(node, logs, groups, transactions, data_dir=data_dir),
         *ShareAcknowledgeHandler(service=share_service).routes(),
-        *ApiVersionsHandler(lambda: dispatch.advertised()).routes(),  # noqa: PLW0108
     ]
     config = node.static_config
     dispatch = Dispatch(
-        [produce.hot_route(), fetch.hot_route(), share_fetch.hot_route()],
-        control,
+        hot,
+        [*control, *ApiVersionsHandler(hot, control).routes()],
         elements_max=config.socket_request_max_elements,
         partitions_max=config.socket_request_max_partitions,
     )

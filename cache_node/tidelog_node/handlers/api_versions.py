@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Iterable
 
 from kio.schema.api_versions.v4 import request as wire_request
 from kio.schema.api_versions.v4 import response as wire_response
 from tidelog_core.errors import ErrorCode
 
 from tidelog_node.dispatch import API_VERSIONS_KEY
-from tidelog_node.routes import RequestContext, Route
+from tidelog_node.routes import HotRoute, RequestContext, Route
 from tidelog_node.wire.messages import build
 
 SOFTWARE_FROM = 3
@@ -24,10 +24,14 @@ _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
 class ApiVersionsHandler:
-    """Answers with the dispatch table, which is complete only once every handler is wired."""
+    """Answers with what all other routes serve, and with its own."""
 
-    def __init__(self, advertised: Callable[[], list[tuple[int, int, int]]]) -> None:
-        self._advertised = advertised
+    def __init__(self, hot: Iterable[HotRoute], control: Iterable[Route]) -> None:
+        ranges = {r.api_key: (r.advertised_min_version, r.max_version) for r in hot}
+        for route in (*control, *self.routes()):
+            low, high = ranges.get(route.api_key, (route.min_version, route.max_version))
+            ranges[route.api_key] = (min(low, route.min_version), max(high, route.max_version))
+        self._ranges = sorted(ranges.items())
 
     def routes(self) -> list[Route]:
         """Return the routes."""
@@ -48,7 +52,7 @@ class ApiVersionsHandler:
             error_code=ErrorCode.none,
             api_keys=tuple(
                 build(wire_response.ApiVersion, api_key=api_key, min_version=low, max_version=high)
-                for api_key, low, high in self._advertised()
+                for api_key, (low, high) in self._ranges
             ),
             supported_features=(
                 build(
