@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -232,6 +233,9 @@ def running(cluster: ReplicatedCluster) -> Iterator[ReplicatedCluster]:
             node.spawn()
         for node in cluster.nodes.values():
             node.wait_ready()
+        # librdkafka fails the request to a broker that another one does not name yet.
+        for node in cluster.nodes.values():
+            eventually(partial(_knows_all, node, len(cluster.nodes)), "the nodes know each other")
         yield cluster
     except BaseException:
         print(cluster.logs)
@@ -239,6 +243,11 @@ def running(cluster: ReplicatedCluster) -> Iterator[ReplicatedCluster]:
     finally:
         for node in cluster.running:
             node.kill()
+
+
+def _knows_all(node: NodeProcess, count: int) -> bool:
+    admin = AdminClient({"bootstrap.servers": node.address})
+    return len(admin.list_topics(timeout=10).brokers) == count
 
 
 @contextmanager
