@@ -1,24 +1,40 @@
 """The answers that wait for those before them, in the order of the requests.
 
 An answer that is ready waits for those that are owed. A control request waits for its turn, too:
-it is carried out when its answer would be the next, and one a time.
+it is carried out when its answer would be the next. Answers that the client has not taken count
+in the memory of requests, files apart.
 """
 
 from __future__ import annotations
 
 from collections import deque
 
-from tidelog_node.answers import ControlReply, OwedReply, Reply, bytes_in_memory
+from tidelog_node.answers import ControlReply, OwedReply, Reply, Segment, bytes_in_memory
+from tidelog_node.request_memory import Claimant, RequestMemory
+
+COUNTED_ANSWER_BYTES_MIN = 65_536  # fewer bytes of a connection's answers are not counted
 
 
 class AnswerQueue:
     """The waiting answers of one connection."""
 
-    __slots__ = ("blocked_bytes", "control", "control_bytes", "waiting")
+    __slots__ = (
+        "_counted_bytes",
+        "_memory",
+        "blocked_bytes",
+        "control",
+        "control_bytes",
+        "sending_bytes",
+        "waiting",
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, memory: RequestMemory) -> None:
+        self._memory = memory
         self.waiting: deque[Reply | OwedReply] = deque()
-        self.blocked_bytes = 0  # of answers that are ready behind one that is not, files apart
+        # Of answers that the client has not taken, files apart.
+        self.sending_bytes = 0  # of those whose turn has come, until all of them are sent
+        self.blocked_bytes = 0  # of those that are ready behind one that is not
+        self._counted_bytes = 0  # of both, as the memory of requests knows them
         self.control: deque[ControlReply] = deque()  # those in ``waiting`` that are not begun
         self.control_bytes = 0  # of those requests and of the one under way
 
@@ -44,15 +60,19 @@ class AnswerQueue:
         self.control.clear()
         return dropped_bytes
 
-    def pop_ready(self) -> Reply | None:
-        """Take the first answer if it is ready."""
-        if not self.waiting:
-            return None
-        entry = self.waiting[0]
-        reply = entry.reply if isinstance(entry, OwedReply) else entry
-        if reply is not None:
-            self.waiting.popleft()
-        return reply
+    def move_ready(self, unsent: deque[Segment]) -> None:
+        """Move the answers whose turn has come to those that are sent."""
+        waiting = self.waiting
+        while waiting:
+            entry = waiting[0]
+            reply = entry.reply if isinstance(entry, OwedReply) else entry
+            if reply is None:
+                break
+            waiting.popleft()
+            unsent.extend(reply)
+            self.sending_bytes += bytes_in_memory(reply)
+        if waiting or self.blocked_bytes:
+            self.blocked_bytes = self.ready_bytes()
 
     @property
     def problem(self) -> Exception | None:
@@ -69,10 +89,25 @@ class AnswerQueue:
                 size_bytes += bytes_in_memory(reply)
         return size_bytes
 
-    def give_up(self) -> None:
+    def count(self, claimant: Claimant) -> None:
+        """Have the memory of requests know of the answers; small differences are left out."""
+        answer_bytes = self.sending_bytes + self.blocked_bytes
+        if answer_bytes < COUNTED_ANSWER_BYTES_MIN:
+            answer_bytes = 0
+        uncounted_bytes = answer_bytes - self._counted_bytes
+        if not answer_bytes and uncounted_bytes:
+            self._memory.release_answer(claimant)
+        elif abs(uncounted_bytes) >= COUNTED_ANSWER_BYTES_MIN:
+            self._memory.hold_answer(claimant, answer_bytes)
+        else:
+            return
+        self._counted_bytes = answer_bytes
+
+    def give_up(self, claimant: Claimant) -> None:
         """Drop the waiting answers: the connection is closed."""
         for entry in self.waiting:
             if isinstance(entry, OwedReply):
                 entry.give_up()
         self.waiting.clear()
-        self.blocked_bytes = 0
+        self.sending_bytes = self.blocked_bytes = 0
+        self.count(claimant)

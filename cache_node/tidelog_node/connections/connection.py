@@ -51,7 +51,6 @@ logger = logging.getLogger(__name__)
 
 UNSENT_SEGMENTS_MAX = 128  # more than this, and no further request is read
 UNSENT_BYTES_MAX = 1_048_576  # as UNSENT_SEGMENTS_MAX; files apart
-COUNTED_ANSWER_BYTES_MIN = 65_536  # fewer bytes of a connection's answers are not counted
 
 _SIZE = struct.Struct(">i")
 
@@ -84,7 +83,6 @@ class Connection:
         "_answers",
         "_awaits_turn",
         "_buffers",
-        "_counted_answer_bytes",
         "_fd",
         "_handle",
         "_is_closed",
@@ -98,7 +96,6 @@ class Connection:
         "_loop",
         "_owner",
         "_sender",
-        "_sending_bytes",
         "_transport",
         "active_at",
         "session",
@@ -123,7 +120,7 @@ class Connection:
         self._loop = loop
         self._owner = owner
         self._kept = KeptFrames(buffers.memory)
-        self._answers = AnswerQueue()
+        self._answers = AnswerQueue(buffers.memory)
         self._sender = SegmentSender(transport)
         self._is_drain_due = False  # the loop will call for owed replies that are settled
         self._is_held = False  # by an answer before which nothing further is handled
@@ -135,10 +132,6 @@ class Connection:
         self._is_leaving = False  # never reads again
         # Its first frame waits for memory to be received into, or for its turn to be handled.
         self._awaits_turn = False
-        # Of answers whose turn has come, files apart, until all of them are sent.
-        self._sending_bytes = 0
-        # Of those and of the ones behind an answer that is owed, as the memory of requests knows.
-        self._counted_answer_bytes = 0
         loop.add_reader(self._fd, self._on_readable)
 
     @property
@@ -201,12 +194,10 @@ class Connection:
             )
         self._loop.remove_reader(self._fd)
         self._loop.remove_writer(self._fd)
-        self._answers.give_up()
+        self._answers.give_up(self)
         self._sender.unsent.clear()
         self._is_writing = False
         self._kept.let_go(self)
-        self._sending_bytes = 0
-        self._count_answers()
         self._transport.close()
         self._start_control()
         self.session.closed()
@@ -217,7 +208,7 @@ class Connection:
     def _on_readable(self) -> None:
         transport = self._transport
         self._receive()
-        # Of these no event tells. They are what one receive left over, so others wait little.
+        # No event tells of these. They are the rest of one receive, so other clients wait little.
         while transport.has_received and self._is_reading and not self._is_closed:
             self._receive()
         self._send_unsent()
@@ -315,8 +306,7 @@ class Connection:
             self._pause()
 
     def _close_broken(self, reason: str, *, is_expected: bool = False) -> None:
-        if self._sender.unsent and not self._is_writing:
-            self._send()
+        self._send_unsent()
         self.close(reason, is_expected=is_expected)
 
     def _on_turn(self) -> None:
@@ -324,14 +314,15 @@ class Connection:
         self._resume()
 
     def _must_pause(self) -> bool:
-        if len(self._sender.unsent) > UNSENT_SEGMENTS_MAX and not self._is_writing:
+        answers, unsent = self._answers, self._sender.unsent
+        if len(unsent) > UNSENT_SEGMENTS_MAX and not self._is_writing:
             self._send()
         return (
             self._is_held
-            or len(self._sender.unsent) > UNSENT_SEGMENTS_MAX
-            or self._sending_bytes + self._answers.blocked_bytes > UNSENT_BYTES_MAX
-            or len(self._answers.waiting) >= self._buffers.queued_requests_max
-            or self._answers.control_bytes > self._buffers.queued_control_bytes_max
+            or len(unsent) > UNSENT_SEGMENTS_MAX
+            or answers.sending_bytes + answers.blocked_bytes > UNSENT_BYTES_MAX
+            or len(answers.waiting) >= self._buffers.queued_requests_max
+            or answers.control_bytes > self._buffers.queued_control_bytes_max
         )
 
     def _pause(self) -> None:
@@ -362,12 +353,12 @@ class Connection:
             self._accept_owed(answer, request_bytes)
         elif self._answers.waiting:
             self._answers.add_blocked(answer)
-            self._count_answers()
+            self._answers.count(self)
         else:
             self._sender.unsent.extend(answer)
             if self._is_writing:  # Otherwise it is about to be sent, and nearly always all of it.
-                self._sending_bytes += bytes_in_memory(answer)
-                self._count_answers()
+                self._answers.sending_bytes += bytes_in_memory(answer)
+                self._answers.count(self)
 
     def _accept_owed(self, answer: OwedReply, request_bytes: int) -> None:
         self._answers.waiting.append(answer)
@@ -384,6 +375,7 @@ class Connection:
         elif isinstance(answer, TaskReply):
             memory.add_control(request_bytes)
             answer.on_done = functools.partial(memory.give_back_control, request_bytes)
+            answer.on_settled = self._drain_settled  # A task settles no other answer.
         if answer.is_settled:
             self._on_settled()
 
@@ -425,20 +417,6 @@ class Connection:
                 self._buffers.memory.give_back_control(self._answers.drop_control())
                 self.close(reason, is_expected=is_expected)
 
-    def _count_answers(self) -> None:
-        """Have the memory of requests know of the answers; small differences are left out."""
-        answer_bytes = self._sending_bytes + self._answers.blocked_bytes
-        if answer_bytes < COUNTED_ANSWER_BYTES_MIN:
-            answer_bytes = 0
-        uncounted_bytes = answer_bytes - self._counted_answer_bytes
-        if not answer_bytes and uncounted_bytes:
-            self._buffers.memory.release_answer(self)
-        elif abs(uncounted_bytes) >= COUNTED_ANSWER_BYTES_MIN:
-            self._buffers.memory.hold_answer(self, answer_bytes)
-        else:
-            return
-        self._counted_answer_bytes = answer_bytes
-
     def _on_released(self) -> None:
         self._is_held = False
         self._resume()
@@ -455,19 +433,14 @@ class Connection:
             self._drain_waiting()
 
     def _drain_waiting(self) -> None:
-        answers, sender = self._answers, self._sender
-        while (reply := answers.pop_ready()) is not None:
-            sender.unsent.extend(reply)
-            self._sending_bytes += bytes_in_memory(reply)
-        problem = answers.problem
+        """Send the answers whose turn has come, and go on with what they were in the way of."""
+        self._answers.move_ready(self._sender.unsent)
+        problem = self._answers.problem
         if problem is not None:
             self._close_failed(problem)
             return
-        if answers.waiting or answers.blocked_bytes:
-            answers.blocked_bytes = answers.ready_bytes()
-        if self._sender.unsent and not self._is_writing:
-            self._send()
-        self._count_answers()
+        self._send_unsent()
+        self._answers.count(self)
         self._start_control()
         if not self._is_reading:
             self._resume()
@@ -509,9 +482,9 @@ class Connection:
 
     def _on_sent(self) -> None:
         """Note that nothing is unsent."""
-        if self._sending_bytes:
-            self._sending_bytes = 0
-            self._count_answers()
+        if self._answers.sending_bytes:
+            self._answers.sending_bytes = 0
+            self._answers.count(self)
         if self._is_writing and not self._is_closed:
             self._is_writing = False
             self._loop.remove_writer(self._fd)
@@ -519,8 +492,10 @@ class Connection:
     def _await_writable(self) -> None:
         if not self._is_writing:
             self._is_writing = True
-            self._sending_bytes = max(self._sending_bytes, bytes_in_memory(self._sender.unsent))
-            self._count_answers()
+            self._answers.sending_bytes = max(
+                self._answers.sending_bytes, bytes_in_memory(self._sender.unsent)
+            )
+            self._answers.count(self)
             self._loop.add_writer(self._fd, self._on_writable)
 
     def _read_in(self, cold: ColdBytes) -> None:

@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import sys
 from pathlib import Path
 
 import pytest
 from tidelog_core.model import FileSlice, ReadableFile
-from tidelog_node.answers import CloseConnection, OwedReply, Reply
+from tidelog_node.answers import Answer, CloseConnection, OwedReply, Reply, TaskReply
 from tidelog_node.connections import segment_sender
 from tidelog_node.connections.connection import Connection
 from tidelog_node.session import Session
 
 from tests.node.connections.served_connections import REQUEST, connect, unread_bytes
 from tests.support.cold_files import write_cold
+from tests.support.waiting import eventually_async
 
 SLICE_BYTES = 300_000
 TURN_BYTES = 65_536
@@ -160,3 +162,36 @@ def test_an_owed_reply_that_fails_ends_the_connection() -> None:
         client.close()
 
     asyncio.run(asyncio.wait_for(run(), 30))
+
+
+async def test_the_answer_of_a_task_leaves_in_the_turn_after_its_end() -> None:
+    ended: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+    tasks: list[asyncio.Task[Reply]] = []
+
+    def answer_by_task(_: memoryview, __: Session) -> TaskReply:
+        tasks.append(asyncio.create_task(asyncio.wait_for(ended, None)))
+        return TaskReply(tasks[0])
+
+    client, served = connect(answer_by_task)
+    client.sendall(REQUEST)
+    await eventually_async(lambda: bool(tasks))
+    ended.set_result([b"answer"])
+    while not tasks[0].done():  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert served.is_answered
+    assert client.recv(100) == b"answer"
+    served.close()
+    client.close()
+
+
+async def test_a_closed_connection_is_freed_without_a_collection() -> None:
+    """Collections are seldom: what they alone would free grows with each client that leaves."""
+    answers: list[Answer] = [[b"now"], OwedReply(), [b"behind"]]
+    client, served = connect(lambda _, __: answers.pop(0))
+    client.sendall(REQUEST * 3 + REQUEST[:2])
+    await eventually_async(lambda: not answers and served.arrived_bytes == 2)
+    served.close()
+    await asyncio.sleep(0)
+    assert sys.getrefcount(served) == 2  # ``served`` and the call
+    client.close()
