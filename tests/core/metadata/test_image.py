@@ -22,7 +22,7 @@ from tidelog_core.metadata.image import (
     ClusterImage,
     ClusterView,
 )
-from tidelog_core.metadata.node_config import effective_node_config
+from tidelog_core.metadata.node_config import LiveNodeConfig, effective_node_config
 from tidelog_core.metadata.records import (
     Broker,
     Cluster,
@@ -433,3 +433,17 @@ def test_node_settings_are_overridden_for_all_and_then_for_one(
     assert (one.num_partitions, one.group_max_size, one.message_max_bytes) == (3, 9, 5)
     assert (two.num_partitions, two.group_max_size) == (4, 9)
     assert "node setting ignored" in caplog.text
+
+
+async def test_the_settings_in_force_follow_the_view(tmp_path: Path) -> None:
+    async with store_at(tmp_path) as store:
+        view = ClusterView(store)
+        await view.refresh()
+        config = LiveNodeConfig(NodeConfig(num_partitions=2), view, 1)
+        before = config()
+        assert before.num_partitions == 2
+        assert config() is before
+        await store.commit([put(NodeConfigOverrides(broker_id=1, configs={"num.partitions": "3"}))])
+        assert config() is before  # until the view has read it
+        await view.refresh()
+        assert config().num_partitions == 3

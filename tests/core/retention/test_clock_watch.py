@@ -69,6 +69,16 @@ def test_the_bound_is_the_setting_of_the_moment() -> None:
     assert watch.may_expire()
 
 
+def test_a_source_that_is_added_later_is_heard_from_then_on() -> None:
+    clocks = Clocks()
+    watch = ClockWatch(wall_ms=clocks.wall_ms, steady_ms=clocks.steady_ms, node_config=NodeConfig)
+    clocks.off = 8 * DAY_MS
+    assert not watch.may_expire()
+    now = Witness("the bucket's clock", clocks.wall_ms(), 0.0, is_independent=True)
+    watch.add_source(lambda: [now])
+    assert watch.may_expire()
+
+
 def test_a_metadata_store_with_a_clock_has_the_last_word() -> None:
     clocks = Clocks()
     store = ClockedMemoryStore()
