@@ -97,9 +97,9 @@ class SessionPartition:
     __slots__ = (
         "_replica",
         "is_dirty",
+        "sent_high_watermark",
+        "sent_log_start",
         "session",
-        "told_high_watermark",
-        "told_log_start",
         "topic",
         "wanted",
     )
@@ -108,8 +108,8 @@ class SessionPartition:
         self.session = session
         self.topic = topic  # its name or id, as the session's requests have it
         self.wanted = wanted  # as the client has said last
-        self.told_high_watermark = _UNKNOWN
-        self.told_log_start = _UNKNOWN
+        self.sent_high_watermark = _UNKNOWN
+        self.sent_log_start = _UNKNOWN
         self.is_dirty = False
         self._replica: Replica | None = None  # that it watches
 
@@ -159,18 +159,18 @@ class SessionPartition:
         """Whether the client must be sent this result."""
         return (
             result.records is not None
-            or result.high_watermark != self.told_high_watermark
-            or result.log_start_offset != self.told_log_start
+            or result.high_watermark != self.sent_high_watermark
+            or result.log_start_offset != self.sent_log_start
             or result.error_code != 0
             or result.diverging is not None
             or result.preferred_replica >= 0
         )
 
-    def tell(self, result: FetchResult) -> None:
+    def note_sent(self, result: FetchResult) -> None:
         """Note that the client is sent this result."""
         # After an error nothing counts as told, so that it hears once the error is over.
-        self.told_high_watermark = _UNKNOWN if result.error_code else result.high_watermark
-        self.told_log_start = result.log_start_offset
+        self.sent_high_watermark = _UNKNOWN if result.error_code else result.high_watermark
+        self.sent_log_start = result.log_start_offset
 
 
 class FetchSession:

@@ -177,7 +177,7 @@ class Replica:
             # The ISR is this node alone: whatever the log holds is replicated.
             log.advance_high_watermark(log.log_end_offset)
         self._changed.add(self)
-        log.on_moved = self.tell_waiters
+        log.on_moved = self.notify_waiters
         return log
 
     def open(self) -> None:
@@ -192,12 +192,12 @@ class Replica:
     def note_offline(self) -> None:
         """Note that a log of this replica went offline, on whatever thread this is.
 
-        The event loop tells everyone concerned soon, see ``tell_trouble``.
+        The event loop tells everyone concerned soon, see ``publish_trouble``.
         """
         self._troubled.add(self)
         self._on_offline(self)
 
-    def tell_trouble(self) -> None:
+    def publish_trouble(self) -> None:
         """Tell everyone concerned that the log is in trouble, if it is."""
         if self.is_in_trouble:
             self._on_trouble(self)
@@ -226,7 +226,7 @@ class Replica:
     def note_failure(self, error: OSError | StorageError) -> bool:
         """Take an error that a file of the log has met; return whether the disk is only full."""
         is_disk_full = self._disk.note(error)
-        self.tell_trouble()
+        self.publish_trouble()
         return is_disk_full
 
     def reopen(self, quarantine: Path | None) -> LocalLog:
@@ -247,7 +247,7 @@ class Replica:
         if self.role is None:
             log.advance_high_watermark(log.log_end_offset)
         self._changed.add(self)
-        log.on_moved = self.tell_waiters
+        log.on_moved = self.notify_waiters
         self._on_exchanged(self)
         self.wake()
 
@@ -256,9 +256,9 @@ class Replica:
         with self.opening:
             self._log = self._unified = None
             self._set_refusal(damage)
-        self.tell_trouble()
+        self.publish_trouble()
 
-    def begin_anew(self) -> None:
+    def allow_reopening(self) -> None:
         """Let a log be opened where the damaged one was; its files are set aside."""
         with self.opening:
             self._log = self._unified = self._refusal = None
@@ -376,7 +376,7 @@ class Replica:
             for waiter in tuple(self.follower_waiters):
                 waiter.on_change()
 
-    def tell_waiters(self) -> None:
+    def notify_waiters(self) -> None:
         """Tell everyone that something is not as it was when they looked."""
         self._changed.add(self)
         for waiter in (*self.waiters, *self.follower_waiters):

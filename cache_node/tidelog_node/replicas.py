@@ -299,7 +299,7 @@ class ReplicaManager:
             troubled=self._troubled,
             disk=self.disk,
             on_trouble=self.trouble.notify,
-            on_offline=self._tell_trouble_soon,
+            on_offline=self._publish_trouble_soon,
             on_exchanged=self.exchanged.notify,
             remote_of=self._remote_of,
         )
@@ -421,7 +421,7 @@ class ReplicaManager:
         if replica.is_leader:
             replica.settled_epoch = partition.leader_epoch
         if change is RoleChange.NONE:
-            replica.tell_waiters()  # Of another ISR, for example.
+            replica.notify_waiters()  # Of another ISR, for example.
         else:
             replica.wake()
         if change is RoleChange.BECAME_FOLLOWER:
@@ -450,11 +450,11 @@ class ReplicaManager:
         """Follow what the image says of a topic once more: a log has come or gone."""
         self._follow_topic(self._node.view.image, topic)
 
-    def _tell_trouble_soon(self, replica: Replica) -> None:
+    def _publish_trouble_soon(self, replica: Replica) -> None:
         """Tell of a log that went offline, in a turn of the loop. For any thread."""
         if self._loop is not None:
             with suppress(RuntimeError):  # The loop is closed: nobody is left to be told.
-                self._loop.call_soon_threadsafe(replica.tell_trouble)
+                self._loop.call_soon_threadsafe(replica.publish_trouble)
 
     def _make_role(self, replica: Replica) -> ReplicaRole:
         return ReplicaRole(
@@ -462,7 +462,7 @@ class ReplicaManager:
             clock_ms=self.clock_ms,
             may_serve=self._node.standing.can_serve,
             wake_readers=replica.wake_readers,
-            tell_waiters=replica.tell_waiters,
+            notify_waiters=replica.notify_waiters,
             wants_write=partial(self.wants_write.notify, replica),
         )
 

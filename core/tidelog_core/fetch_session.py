@@ -113,7 +113,7 @@ class FetcherSession(Generic[Key, Wanted]):
         """Whether there is something to tell the node."""
         return bool(self._new or self._moved or self._to_forget) or self._epoch == INITIAL_EPOCH
 
-    def told(self, key: Key) -> Wanted | None:
+    def last_asked(self, key: Key) -> Wanted | None:
         """Return how the node was last asked for the partition, ``None`` if it was not."""
         return self._told.get(key)
 

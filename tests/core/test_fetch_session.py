@@ -127,7 +127,7 @@ def test_later_fetches_name_what_has_changed() -> None:
     session.forget("c")
     session.want("a", 0)  # as before
     assert session.next_fetch() == FetchPlan(1, 2, [("b", 5), ("d", 9)], ["c"], may_wait=True)
-    assert [session.told(key) for key in "abcd"] == [0, 5, None, 9]
+    assert [session.last_asked(key) for key in "abcd"] == [0, 5, None, 9]
 
 
 def test_a_change_that_is_taken_back_is_not_told() -> None:
@@ -328,7 +328,7 @@ def test_an_error_of_the_session_makes_the_next_fetch_full(
     session.want("a", 1)
     session.next_fetch()
     assert not session.on_answer(error, 0, [])
-    assert session.told("b") is None
+    assert session.last_asked("b") is None
     expected = FetchPlan(session_id, 0, [("b", 0), ("a", 1)], [], may_wait=False)
     assert session.next_fetch() == expected
 
@@ -371,7 +371,7 @@ def test_a_node_that_closes_the_session_with_a_good_answer_gets_a_full_fetch() -
     session, _ = established("a")
     session.next_fetch()
     assert session.on_answer(NONE, 0, ["a"])
-    assert session.told("a") == 0
+    assert session.last_asked("a") == 0
     assert session.next_fetch() == FetchPlan(0, 0, [("a", 0)], [], may_wait=False)
 
 
@@ -457,8 +457,8 @@ def test_fetcher_and_node_agree_whatever_is_lost_or_mixed_up(seed: int) -> None:
         heard.update(answered)
         if session_id:
             kept = node.sessions[session_id].partitions
-            assert kept == {key: session.told(key) for key in kept}, f"seed {seed}"
-            assert all(session.told(key) is None for key in keys if key not in kept)
+            assert kept == {key: session.last_asked(key) for key in kept}, f"seed {seed}"
+            assert all(session.last_asked(key) is None for key in keys if key not in kept)
             assert kept.keys() == heard, f"seed {seed}: the fetcher knows of all of them"
 
     for _ in range(random.randint(5, 60)):

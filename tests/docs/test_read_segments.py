@@ -305,7 +305,7 @@ def test_the_log_starts_where_the_bucket_tells_also_within_a_segment(tmp_path: P
     assert offsets_of(objects) == []
 
 
-def test_what_is_missing_behind_the_told_log_start_is_told(tmp_path: Path) -> None:
+def test_what_is_missing_behind_the_published_log_start_is_reported(tmp_path: Path) -> None:
     objects = tmp_path / "objects"
     put_segment(objects, range(100, 200, 10), previous=b"x" * 32)
     assert offsets_of(objects) == list(range(100, 200))

@@ -184,7 +184,7 @@ def test_a_node_starts_beside_an_item_that_it_cannot_read_and_keeps_its_logs(
     assert epochs[before[0] - 1] < epochs[before[0]]
 
 
-def test_a_log_lost_while_its_partition_cannot_be_read_does_not_begin_anew(
+def test_a_log_lost_while_its_partition_cannot_be_read_does_not_start_empty(
     cluster: Cluster,
 ) -> None:
     """What its tier has is looked for at the start of a node, and nobody knew of it then."""

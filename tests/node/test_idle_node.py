@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from tidelog_node.settings import parse_settings
-from tidelog_node.upkeep.log_changes import TOLD_IN_TURN_COUNT
+from tidelog_node.upkeep.log_changes import UNCHANGED_COUNT
 from tidelog_node.wiring import run_node
 
 # Everything that comes round does so several times in the seconds that are counted.
@@ -35,7 +35,7 @@ A_PARTITION = ("Replica.", "ReplicaManager.replicas.", "LocalLog.", "LogSegments
 @pytest.mark.parametrize("partition_count", [300, pytest.param(2000, marks=pytest.mark.slow)])
 async def test_idle_partitions_are_not_looked_at(tmp_path: Path, partition_count: int) -> None:
     """But for those that are told in turn, so many a second, and by the scrubber."""
-    allowed = partition_count / 2 + TOLD_IN_TURN_COUNT * CALLS_PER_LOOK_MAX
+    allowed = partition_count / 2 + UNCHANGED_COUNT * CALLS_PER_LOOK_MAX
 
     async with filled_node(tmp_path, partition_count), asyncio.timeout(SETTLE_SECONDS_MAX):
         while True:  # At first each is looked at, since it has changed.

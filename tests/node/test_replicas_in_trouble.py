@@ -50,11 +50,11 @@ async def test_a_log_is_in_trouble_whatever_took_it_offline(tmp_path: Path, trou
         replica.append(bytearray(batch_of(b"x")))
         assert node.replicas.in_trouble() == []
         if trouble == "it is refused":
-            replica.begin_anew()  # Only what is not open can be.
+            replica.allow_reopening()  # Only what is not open can be.
         TROUBLES[trouble](replica)
         assert replica.is_in_trouble
         assert node.replicas.in_trouble() == node.replicas.in_trouble() == [replica]
-        replica.begin_anew()
+        replica.allow_reopening()
         assert node.replicas.in_trouble() == []
 
 
@@ -88,7 +88,7 @@ async def test_a_log_that_opens_offline_is_in_trouble(tmp_path: Path) -> None:
         log: LocalLog = replica.log
         log.take_offline()
         assert node.replicas.in_trouble() == [replica]
-        replica.begin_anew()
+        replica.allow_reopening()
         assert node.replicas.in_trouble() == []
         replica.take(log)
         assert node.replicas.in_trouble() == [replica]

@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tidelog_core.metadata.records import Partition
-from tidelog_core.replication.tier_start import StartAnew
+from tidelog_core.replication.tier_start import TruncateFully
 
 from tests.support.sim_log import NOT_IDEMPOTENT, Entry, Payload, SimLog
 
@@ -111,7 +111,7 @@ class Checker:
             if offset < len(self.committed)
         }
 
-    def on_tier_ahead(self, broker_id: int, log: SimLog, start: StartAnew) -> None:
+    def on_tier_ahead(self, broker_id: int, log: SimLog, start: TruncateFully) -> None:
         """A broker that is to lead lacks what the tier has; ``on_lead`` follows."""
         self._tier_ahead = f"{broker_id} ends at {log.log_end_offset}, the tier at {start.offset}"
 

@@ -179,13 +179,13 @@ class SimFetcher:
 
     def _take(self, answer: FetchedAnswer) -> None:
         keys = [KEY for _ in answer.results]
-        if keys and not self._under_way and self._session.told(KEY) is None:
+        if keys and not self._under_way and self._session.last_asked(KEY) is None:
             self._node.checker.on_forgotten_told()
         if not self._session.on_answer(answer.error, answer.session_id, keys):
             if self._under_way:
                 self._disconnect()
             return
-        follower, fetch = self._follower, self._session.told(KEY)
+        follower, fetch = self._follower, self._session.last_asked(KEY)
         for result in answer.results:
             if follower is not None and fetch is not None:
                 self._is_changed = True

@@ -51,7 +51,7 @@ from tidelog_core.replication.leader_state import LeaderState, ReplicationRules
 from tidelog_core.replication.leases import LeaseTimes, OwnLease, PeerLeases
 from tidelog_core.replication.partition_state import PartitionState, RoleChange
 from tidelog_core.replication.tier_start import (
-    StartAnew,
+    TruncateFully,
     start_before_following,
     start_before_leading,
 )
@@ -477,7 +477,7 @@ class SimNode:
         elif change is RoleChange.NO_REPLICA:
             self.log = SimLog(self._s.tier)
         if change is RoleChange.NONE:
-            self.fetches.replica.tell_waiters()  # Of another ISR, for example.
+            self.fetches.replica.notify_waiters()  # Of another ISR, for example.
         else:
             self.fetches.replica.wake()
 
@@ -486,7 +486,7 @@ class SimNode:
         start = start_before_leading(self.log, self._s.tier.end, log_start_offset=0)
         if start is not None:
             self._s.checker.on_tier_ahead(self.broker_id, self.log, start)
-            self.log.start_anew(start.offset, start.log_start_offset)
+            self.log.truncate_fully(start.offset, start.log_start_offset)
 
     def _begin_to_lead(self) -> None:
         leader = self.state.leader
@@ -802,7 +802,7 @@ class SimNode:
         start = start_before_following(self.log, self._s.tier.end, is_in_sync=is_in_sync)
         if start is None:
             return fetch
-        self.log.start_anew(start.offset, start.log_start_offset)
+        self.log.truncate_fully(start.offset, start.log_start_offset)
         return follower.next_fetch(self.log)
 
     def send_fetch(self, leader_id: int, number: int, request: FetchRequest) -> None:
@@ -843,7 +843,7 @@ class SimNode:
                 return FETCH_TIMEOUT_MS
             case Ignore():
                 return FETCH_RETRY_MS if action.must_wait else 0.0
-            case StartAnew():
+            case TruncateFully():
                 raise AssertionError("not an answer to a fetch")
         return 0.0
 
@@ -863,8 +863,8 @@ class SimNode:
             leader_end=end,
             tier_end=self._s.tier.end,
         )
-        if isinstance(action, StartAnew):
-            self.log.start_anew(action.offset, action.log_start_offset)
+        if isinstance(action, TruncateFully):
+            self.log.truncate_fully(action.offset, action.log_start_offset)
         elif isinstance(action, Truncate):
             self.log.truncate_to(action.offset)
         else:

@@ -204,7 +204,7 @@ class FunctionWorld:
         """Return what tells of log starts and deletions."""
         return {key async for key in self._keys() if _tells(key)}
 
-    async def told_log_starts(self, topic: Topic, partition: int = 0) -> list[int]:
+    async def published_log_starts(self, topic: Topic, partition: int = 0) -> list[int]:
         """Return where the bucket says that the log starts, ascending."""
         parsed = map(parse_log_start_key, sorted(await self.told()))
         return [

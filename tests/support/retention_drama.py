@@ -172,7 +172,7 @@ class Drama:
                 start = (await self.world.partition(topic, number)).log_start_offset
                 assert start <= model.log_start(self.world.clock())
                 # Were the metadata lost now, the bucket would bring back nothing that is going.
-                told = max(await self.world.told_log_starts(topic, number), default=0)
+                told = max(await self.world.published_log_starts(topic, number), default=0)
                 metas = await self.world.segments(topic.topic_id, number)
                 going = [m.end_offset for m in metas if m.state is SegmentState.DELETE_STARTED]
                 assert max(going, default=0) <= told <= start

@@ -105,7 +105,7 @@ class SimLog:
     def truncate_to(self, offset: int) -> None:
         """Cut; the epochs are cut even where no record goes."""
         if offset < self.local_log_start_offset:
-            self.start_anew(offset, min(self.log_start_offset, offset))
+            self.truncate_fully(offset, min(self.log_start_offset, offset))
             return
         self._epochs.truncate_from_end(offset)
         if offset < self.log_end_offset:
@@ -114,7 +114,7 @@ class SimLog:
             self.flushed_offset = min(self.flushed_offset, offset)
             self._load_producers()
 
-    def start_anew(self, offset: int, log_start_offset: int) -> None:
+    def truncate_fully(self, offset: int, log_start_offset: int) -> None:
         """Begin an empty log; epochs and producers come from the tier."""
         self.entries.clear()
         self.local_log_start_offset = self.high_watermark = self.flushed_offset = offset

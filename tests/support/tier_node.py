@@ -50,7 +50,7 @@ TOPIC = "events"
 START_MS = BASE_TIMESTAMP_MS + 10_000  # a little after the records
 READY_TIMEOUT_S = 30.0
 SETTLE_TIMEOUT_S = 30.0
-TELL_SECONDS = 0.02
+PUBLISH_SECONDS = 0.02
 
 CONFIG = NodeConfig(
     remote_chunk_bytes=4096,
@@ -108,7 +108,7 @@ class TierNode:
         await self.replicas.start(remote_of=self.tier.remote_log)
         for replica in self.replicas.replicas():
             replica.log.advance_high_watermark(replica.log.log_end_offset)
-        self.changes = LogChanges(self.replicas, told_in_turn_count=0, interval_s=TELL_SECONDS)
+        self.changes = LogChanges(self.replicas, unchanged_count=0, interval_s=PUBLISH_SECONDS)
         self.changes.subscribe(self.tier.on_changed)
         self.telling = asyncio.create_task(self.changes.run())
         await self.tier.start()

@@ -118,7 +118,7 @@ class Witness:
         if deletion is not None and [m async for m in objects.list(f"{deletion.folder}/")]:
             self.wrong.append(f"{key} went before all that it tells of")
         if start is not None and start.topic_id not in self.deleted_topics_ms:
-            told = await told_log_start(objects, key)
+            told = await published_log_start(objects, key)
             if told <= start.offset:
                 self.wrong.append(f"{key} went, and the log start that it tells of with it")
         if parsed is None:
@@ -141,7 +141,7 @@ class Witness:
         if meta.state is not SegmentState.DELETE_STARTED:
             self.wrong.append(f"{key} went while it was {meta.state}")
             return
-        if await told_log_start(objects, key) < meta.end_offset:
+        if await published_log_start(objects, key) < meta.end_offset:
             self.wrong.append(f"{key} went before the bucket was told of the log start")
         moves = self._passed_ms.get((meta.topic_id, meta.partition), [])
         passed = [ms for start, ms in moves if start >= meta.end_offset]
@@ -149,7 +149,7 @@ class Witness:
             self.wrong.append(f"{key} went before readers could be done")
 
 
-async def told_log_start(objects: ObjectStore, key: str) -> int:
+async def published_log_start(objects: ObjectStore, key: str) -> int:
     """Return where the bucket says that the log starts of the partition that the key is of."""
     folder = key.rpartition("/")[0]
     told = [parse_log_start_key(found.key) async for found in objects.list(f"{folder}/")]

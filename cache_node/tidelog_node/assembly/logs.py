@@ -52,7 +52,7 @@ async def open_logs(settings: NodeSettings, stack: AsyncExitStack, cluster: Clus
     """Recover the logs and start what all of them need."""
     node, membership = cluster.node, cluster.member.membership
     disk = DataDisk()
-    disk.changed.subscribe(lambda: membership.tell_disk(is_fit=disk.is_fit))
+    disk.changed.subscribe(lambda: membership.report_disk(is_fit=disk.is_fit))
     disk_watch = DiskWatch(node, disk, path=settings.data_dir)
     await disk_watch.look()
     replicas = ReplicaManager(
@@ -146,7 +146,7 @@ def start_replication(
         replicas=replicas,
         disk=replicas.disk,
         directories=cluster.directories,
-        lead_anew=cluster.member.lead_anew,
+        start_next_epoch=cluster.member.start_next_epoch,
         register=register,
     )
     tasks.add(reopener.run())

@@ -283,7 +283,7 @@ class LoadedGroup:
                 await self.storage.claim()
                 created_ms = self._now_ms() + self._environment.clock_offset_ms()
                 timed = await self.storage.after_committed(offsets)
-                await self.storage.write_beside([write(timed)], checks, created_ms=created_ms)
+                await self.storage.write_checked([write(timed)], checks, created_ms=created_ms)
             return error
 
         return await self.exclusively(commit)

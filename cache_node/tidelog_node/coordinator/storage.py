@@ -186,7 +186,7 @@ class GroupStorage:
         if error is not None:
             raise error
 
-    async def write_beside(
+    async def write_checked(
         self, writes: Sequence[Write], checks: Sequence[Check], *, created_ms: int
     ) -> None:
         """Do writes of other items if the group is as it is known here. Durable on return.

@@ -27,7 +27,7 @@ from tidelog_core.replication.follower_state import (
     Truncate,
 )
 from tidelog_core.replication.tier_start import (
-    StartAnew,
+    TruncateFully,
     start_before_following,
     start_before_leading,
 )
@@ -68,7 +68,7 @@ class CatchUp:
             segments = await self._segments(replica)
             end = tier_end(segments, partition.log_start_offset)
 
-            def decide(log: LocalLog) -> StartAnew | None:
+            def decide(log: LocalLog) -> TruncateFully | None:
                 role = replica.role
                 if role is None or role.follower is not follower:
                     return None  # Another leader, perhaps this node itself.
@@ -87,7 +87,7 @@ class CatchUp:
             start_offset = replica.log_start_offset
             end = tier_end(segments, start_offset)
 
-            def decide(log: LocalLog) -> StartAnew | None:
+            def decide(log: LocalLog) -> TruncateFully | None:
                 if replica.is_leader:
                     return None
                 return start_before_leading(log, end, log_start_offset=start_offset)
@@ -135,10 +135,10 @@ class CatchUp:
         action = decide(replica.log)
         if isinstance(action, Truncate):
             replica.log.truncate_to(action.offset)
-        elif isinstance(action, StartAnew):
+        elif isinstance(action, TruncateFully):
             past = await self._history.past(replica.partition, segments, action.offset)
             if decide(replica.log) == action:
-                _start_anew(replica.log, action, past)
+                _truncate_fully(replica.log, action, past)
                 logger.info(
                     "replica begins where the tier ends",
                     extra={"partition": str(replica.partition), "offset": action.offset},
@@ -201,7 +201,7 @@ class CatchUp:
         return int(found.offset)
 
 
-def _start_anew(log: LocalLog, action: StartAnew, past: LogPast) -> None:
+def _truncate_fully(log: LocalLog, action: TruncateFully, past: LogPast) -> None:
     try:
         _restart(log, action, past, past.producer_snapshot)
     except CorruptSnapshot as error:
@@ -214,7 +214,7 @@ def _start_anew(log: LocalLog, action: StartAnew, past: LogPast) -> None:
     log.set_tiered_up_to(action.offset)
 
 
-def _restart(log: LocalLog, action: StartAnew, past: LogPast, snapshot: bytes | None) -> None:
+def _restart(log: LocalLog, action: TruncateFully, past: LogPast, snapshot: bytes | None) -> None:
     log.truncate_fully_and_start_at(
         action.offset,
         log_start_offset=action.log_start_offset,

@@ -178,7 +178,7 @@ class FollowedPartitions:
 
     def take(self, key: PartitionKey, answer: FetchedPartition) -> None:
         """Do what the leader's answer for one partition asks for."""
-        followed, fetch = self._partitions.get(key), self._session.told(key)
+        followed, fetch = self._partitions.get(key), self._session.last_asked(key)
         if followed is None or fetch is None:
             return
         self._to_look_at[followed] = None

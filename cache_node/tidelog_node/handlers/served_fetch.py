@@ -246,7 +246,7 @@ class FullFetch(ServedFetch):
         session.add(request.topics)
         for name, results in reading.topics:
             for result in results:
-                session.partitions[name, result.partition].tell(result)
+                session.partitions[name, result.partition].note_sent(result)
         sessions.touch(session, now_ms)
         return session.session_id
 
@@ -397,7 +397,7 @@ class SessionFetch(ServedFetch):
         for partition, result in zip(self._visited, self._found, strict=True):
             if not partition.has_news(result):
                 continue
-            partition.tell(result)
+            partition.note_sent(result)
             if result.records is not None:
                 session.move_back(partition)
             if not topics or partition.topic != topic:

@@ -230,17 +230,17 @@ class LeaseKeeper:
                 await self._store.commit([put(record, is_logged=False)])
         except StoreUnavailable as error:
             self._own.on_refused(self._membership.now_ms())
-            self._tell_trouble("lease not renewed", str(error))
+            self._log_trouble("lease not renewed", str(error))
             return False
         except (OutcomeUnknown, VersionConflict, TimeoutError) as error:
             self._own.on_unknown(self._membership.now_ms())
-            self._tell_trouble("lease perhaps not renewed", str(error) or "took too long")
+            self._log_trouble("lease perhaps not renewed", str(error) or "took too long")
             return False
         self._is_in_trouble = False
         self._has_renewed = True
         return self._own.on_renewed(record, started_ms=started_ms, now_ms=self._membership.now_ms())
 
-    def _tell_trouble(self, problem: str, reason: str) -> None:
+    def _log_trouble(self, problem: str, reason: str) -> None:
         """Say that renewals fail, once until one succeeds: they are tried twice a second."""
         if not self._is_in_trouble:
             self._is_in_trouble = True

@@ -175,7 +175,7 @@ class ClusterMember:
         """Begin to hand a partition over; return whether anybody else is in sync."""
         return self._led is not None and self._led.hand_over(partition)
 
-    def lead_anew(self, topic: str, partition: Partition) -> None:
+    def start_next_epoch(self, topic: str, partition: Partition) -> None:
         """Lead the partition in its next leader epoch, as after a start of this node.
 
         For one whose log was opened again: it may lack what followers have of this epoch.
@@ -189,7 +189,7 @@ class ClusterMember:
             return
         if not is_wanted():
             return
-        self.membership.tell_leaving()
+        self.membership.report_leaving()
         left = await self._led.drain()
         if left:
             logger.info("leaderships kept, nobody else is in sync", extra={"count": left})

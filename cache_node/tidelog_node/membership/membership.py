@@ -103,14 +103,14 @@ class Membership:
         """Whether this node's disk takes records; else others had better lead."""
         return self._is_disk_fit
 
-    def tell_disk(self, *, is_fit: bool) -> None:
+    def report_disk(self, *, is_fit: bool) -> None:
         """Take whether the disk takes records; the next renewal of the lease tells the others."""
         self._is_disk_fit = is_fit
         self.elector.is_stepping_down = not is_fit
         self._tell_others()
         self._subscribers.notify()
 
-    def tell_leaving(self) -> None:
+    def report_leaving(self) -> None:
         """Have the next renewal of the lease tell that others had better lead and write.
 
         For a node that has begun to stop: it may keep its lease for a while yet.

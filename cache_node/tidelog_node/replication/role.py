@@ -38,9 +38,9 @@ class ReplicaRole:
     __slots__ = (
         "_clock_ms",
         "_may_serve",
+        "_notify_waiters",
         "_said_serving",
         "_state",
-        "_tell_waiters",
         "_uncommitted_bytes",
         "_wake_readers",
         "_wants_write",
@@ -53,10 +53,10 @@ class ReplicaRole:
         clock_ms: Callable[[], float],
         may_serve: Callable[[], bool],
         wake_readers: Callable[[int], None],
-        tell_waiters: Callable[[], None],
+        notify_waiters: Callable[[], None],
         wants_write: Callable[[], None],
     ) -> None:
-        """``wake_readers`` tells of committed bytes, ``tell_waiters`` of what else changes.
+        """``wake_readers`` tells of committed bytes, ``notify_waiters`` of what else changes.
 
         ``wants_write`` is called when the partition's item may have to be written.
         """
@@ -64,7 +64,7 @@ class ReplicaRole:
         self._clock_ms = clock_ms
         self._may_serve = may_serve
         self._wake_readers = wake_readers
-        self._tell_waiters = tell_waiters
+        self._notify_waiters = notify_waiters
         self._wants_write = wants_write
         self._said_serving = True  # that the leader may answer, as those who wait were told last
         self._uncommitted_bytes = 0  # appended, and readers have not been told
@@ -180,7 +180,7 @@ class ReplicaRole:
             # What fetch sessions have settled is looked at again by the next look. A fetch that
             # waits is not answered for it: a doubt mostly ends within one metadata write, and a
             # change of hands wakes it (``Replica.wake``). No look reads while the doubt lasts.
-            self._tell_waiters()
+            self._notify_waiters()
         self.release()
 
     def release(self) -> None:

@@ -345,13 +345,13 @@ class Copier:
             key = topic_manifest_key(image.cluster_id, topic.name, topic.topic_id)
             await self._ensure(key, _manifest(topic, image), topic.version)
 
-    async def tell_log_start(self, led: LedPartition, stored: int) -> None:
+    async def publish_log_start(self, led: LedPartition, stored: int) -> None:
         """Publish to the bucket where the log starts. Can be repeated. The caller holds the lock.
 
         ``stored`` is what the metadata store has, so the bucket never goes ahead of it. It is
         published before anything is deleted for it. Raises what the store raises.
         """
-        if stored <= led.told_log_start:
+        if stored <= led.published_log_start:
             return
         is_tiered = led.replica.config.remote_storage_enable or bool(await led.remote.segments())
         topic = self._node.view.image.topic_by_id(led.leadership.topic_id)
@@ -364,9 +364,9 @@ class Copier:
             topic,
             led.leadership.partition,
             start=stored,
-            before=led.told_log_start,
+            before=led.published_log_start,
         )
-        led.told_log_start = stored
+        led.published_log_start = stored
 
     async def _ensure(
         self, key: str, manifest: ClusterManifest | TopicManifest, version: int = 0

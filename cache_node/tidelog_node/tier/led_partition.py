@@ -94,11 +94,11 @@ class LedPartition:
         "lock",
         "newest",
         "not_before",
+        "published_log_start",
         "remote",
         "replica",
         "retained_at",
         "swap_count",
-        "told_log_start",
         "under_way",
         "was_looked_at",
     )
@@ -116,7 +116,7 @@ class LedPartition:
         self.copied_up_to = NOT_LOOKED_AT
         # Deletions that have begun, by segment id: ended when each says, also after a failure.
         self.deleting: dict[UUID, SegmentMeta] = {}
-        self.told_log_start = 0  # what the bucket was made to tell in this epoch; 0: nothing
+        self.published_log_start = 0  # what the bucket was made to tell in this epoch; 0: nothing
         self.newest: tuple[int, int] | None = None  # log end offset, greatest timestamp then
         # When retention was last applied, by the loop's time; the first time waits as any other.
         self.retained_at = replica.held_since

@@ -91,10 +91,10 @@ class Retention:
         # DeleteRecords may move the log on meanwhile: no more goes now than is published.
         start = min(stored, log.log_start_offset)
         expired = (await led.remote.whole()).below(start)
-        if not expired and stored <= max(led.told_log_start, self._restored_log_start(led)):
+        if not expired and stored <= max(led.published_log_start, self._restored_log_start(led)):
             return await self._delete(led, ())
         if expired or self._client.may_answer:
-            await self._copier.tell_log_start(led, stored)
+            await self._copier.publish_log_start(led, stored)
             return await self._delete(led, expired)
         wait_s = await self._delete(led, ())
         return TELL_RETRY_SECONDS if wait_s is None else min(wait_s, TELL_RETRY_SECONDS)

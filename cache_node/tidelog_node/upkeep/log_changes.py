@@ -25,8 +25,8 @@ from tidelog_node.replicas import ReplicaManager
 
 logger = logging.getLogger(__name__)
 
-TELL_SECONDS = 1.0
-TOLD_IN_TURN_COUNT = 4  # logs that are told each time without a change
+PUBLISH_SECONDS = 1.0
+UNCHANGED_COUNT = 4  # logs that are told each time without a change
 PORTION_COUNT_MAX = 100  # logs that are told before others have their turn: about a millisecond
 RETRY_SECONDS = 60.0  # before a log is told again that has broken a subscriber
 
@@ -40,14 +40,14 @@ class LogChanges:
         self,
         replicas: ReplicaManager,
         *,
-        interval_s: float = TELL_SECONDS,
-        told_in_turn_count: int = TOLD_IN_TURN_COUNT,
+        interval_s: float = PUBLISH_SECONDS,
+        unchanged_count: int = UNCHANGED_COUNT,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         """``now`` is in seconds."""
         self._replicas = replicas
         self._interval_s = interval_s
-        self._told_in_turn_count = told_in_turn_count
+        self._unchanged_count = unchanged_count
         self._subscribers: list[Subscriber] = []
         self._turn: Iterator[Replica] = iter(())
         self._now = now
@@ -65,23 +65,23 @@ class LogChanges:
             await asyncio.sleep(self._interval_s)
             turn = Turn()
             for portion in self._portions():
-                self._tell(portion)
+                self._publish(portion)
                 await turn.step()
 
-    def tell(self) -> None:
+    def publish(self) -> None:
         """Tell what has changed, and the next few logs."""
         for portion in self._portions():
-            self._tell(portion)
+            self._publish(portion)
 
-    def _tell(self, replicas: Collection[Replica]) -> None:
+    def _publish(self, replicas: Collection[Replica]) -> None:
         for subscriber in self._subscribers:
             try:
                 subscriber(replicas)
             except Exception:
                 logger.exception("changed logs could not be looked at, each is tried alone")
-                self._tell_each(subscriber, replicas)
+                self._publish_each(subscriber, replicas)
 
-    def _tell_each(self, subscriber: Subscriber, replicas: Collection[Replica]) -> None:
+    def _publish_each(self, subscriber: Subscriber, replicas: Collection[Replica]) -> None:
         for replica in replicas:
             try:
                 subscriber((replica,))
@@ -94,12 +94,12 @@ class LogChanges:
 
     def _portions(self) -> Iterator[Sequence[Replica]]:
         again = self._again.take(self._now())
-        told = list(self._replicas.take_changed().union(again, self._next_in_turn()))
-        for start in range(0, len(told), PORTION_COUNT_MAX):
-            yield told[start : start + PORTION_COUNT_MAX]
+        changed = list(self._replicas.take_changed().union(again, self._next_in_turn()))
+        for start in range(0, len(changed), PORTION_COUNT_MAX):
+            yield changed[start : start + PORTION_COUNT_MAX]
 
     def _next_in_turn(self) -> Iterator[Replica]:
-        for index in range(self._told_in_turn_count):
+        for index in range(self._unchanged_count):
             replica = next(self._turn, None)
             if replica is None:
                 if index:

@@ -81,14 +81,14 @@ class LogReopener:
         replicas: ReplicaManager,
         disk: DataDisk,
         directories: LogDirectories,
-        lead_anew: Callable[[str, Partition], None],
+        start_next_epoch: Callable[[str, Partition], None],
         register: Callable[[], Awaitable[None]],
     ) -> None:
         self._node = node
         self._replicas = replicas
         self._disk = disk
         self._directories = directories
-        self._lead_anew = lead_anew
+        self._start_next_epoch = start_next_epoch
         self._register = register  # this process again; the view has read the cluster since
         self._troubles: dict[Replica, _Trouble] = {}
         self._said: set[Replica] = set()  # in trouble, and reported
@@ -157,7 +157,7 @@ class LogReopener:
         log = replica.opened_log
         try:
             if log is None:
-                await self._begin_anew(replica)
+                await self._fetch_again(replica)
             else:
                 await self._reopen(replica, log)
         except CorruptLog as error:
@@ -178,7 +178,7 @@ class LogReopener:
                 extra={"partition": str(replica.partition)},
             )
 
-    async def _begin_anew(self, replica: Replica) -> None:
+    async def _fetch_again(self, replica: Replica) -> None:
         await self._register()
         if not self._is_ready(replica):
             return
@@ -191,7 +191,7 @@ class LogReopener:
                 "reason": str(replica.damage),
             },
         )
-        replica.begin_anew()
+        replica.allow_reopening()
         self._replicas.look_again(replica.partition.topic)
 
     async def _reopen(self, replica: Replica, before: LocalLog) -> None:
@@ -229,7 +229,7 @@ class LogReopener:
         replica.take(log)
         replica.followed = None
         if is_last:
-            self._lead_anew(replica.partition.topic, partition)
+            self._start_next_epoch(replica.partition.topic, partition)
         self._replicas.look_again(replica.partition.topic)
 
     def _give_up(self, replica: Replica, end_offset: int, end_before: int) -> None:

@@ -40,7 +40,7 @@ async def request_rewrite(
     new = KeyErasure(topic_id=topic_id, partition=partition, key_sha256=key_sha256)
 
     def ask(item: Item | None) -> tuple[None, Write]:
-        request = new if item is None else KeyErasure.from_item(item).asked_anew()
+        request = new if item is None else KeyErasure.from_item(item).restarted()
         return None, records.put(request)
 
     await update(store, new.item_id, ask)

@@ -1,8 +1,8 @@
-"""What a leader checks in a client's batches before a byte is written.
+"""Checks a client's batches for the leader, before a byte is written.
 
-Header fields and CRCs of every batch are checked; records are looked at only if the
-topic needs it: compacted topics (keys), a codec of the topic's own. Nothing here changes
-the buffer.
+Header fields and CRCs of every batch are checked. Records are read only for compacted
+topics, which require keys, and for topics with a compression codec of their own. The
+buffer is not changed.
 Source: ``UnifiedLog.append`` and ``LogValidator`` of Apache Kafka.
 """
 
@@ -35,8 +35,8 @@ LOG_APPEND_TIME = "LogAppendTime"
 
 LZ4_LEVEL_MAX = 16  # of the library; Kafka allows 17, which is the same
 
-# A client that is told of more splits its batch: ``MESSAGE_TOO_LARGE`` says so. Kafka knows no
-# such bound; a batch without compression cannot hold enough of them to come near it.
+# MESSAGE_TOO_LARGE makes the client split its batch. Kafka has no such bound. A batch
+# without compression cannot hold so many records.
 CHECKED_RECORDS_MAX = 1_000_000
 
 _CODEC_NAMES = {"uncompressed": "NONE", "none": "NONE"}
@@ -59,7 +59,7 @@ def check_produced(
 
     Raises the errors of ``validate_produced``, ``MessageTooLarge``,
     ``RecordListTooLarge``, ``InvalidTimestamp`` or ``InvalidRecord``; ``TooMuchToLookAt``
-    where the budget leaves the rest to somebody who has more time.
+    if the remaining checks exceed the budget.
     """
     batches = check_headers(buffer, config, now_ms=now_ms)
     return check_contents(buffer, batches, config, now_ms=now_ms, budget=budget)
@@ -94,10 +94,10 @@ def check_contents(
 def check_headers(
     buffer: WritableBuffer, config: TopicConfig, *, now_ms: int
 ) -> list[PositionedHeader]:
-    """Return the batches, as far as sizes, header fields and CRCs tell that they are sound.
+    """Check sizes, header fields and CRCs; return the batches.
 
-    The size is asked first: a batch that is too large costs no look at its bytes. Raises as
-    ``check_produced``, which goes on with the records.
+    The size is checked first, so a batch that is too large is not read. Raises as
+    ``check_produced``, which also checks the records.
     """
     batches: list[PositionedHeader] = []
     position, end = 0, len(buffer)

@@ -1,4 +1,4 @@
-"""From the bytes of an append to batches with offsets: checked, but not written yet."""
+"""Turns the bytes of an append into checked batches with offsets. Nothing is written yet."""
 
 from __future__ import annotations
 
@@ -51,11 +51,11 @@ def stage_leader_append(
     now_ms: int,
     checked_before: CheckedBatches | None = None,
 ) -> StagedAppend | RetainedBatch:
-    """Check batches and give them offsets from ``base_offset`` on; the buffer is not changed.
+    """Check batches and assign offsets from ``base_offset`` on; the buffer is not changed.
 
-    ``checked_before`` is what ``check_produced`` has made of the buffer already. Returns the
-    old batch instead if a client repeats it. Raises what
-    ``check_produced`` and ``ProducerDraft.add`` raise.
+    ``checked_before`` is the result of an earlier ``check_produced`` of the buffer. Returns
+    the earlier batch if this one is a duplicate. Raises the errors of ``check_produced`` and
+    ``ProducerDraft.add``.
     """
     if checked_before is not None:
         buffer, checked = checked_before

@@ -1,7 +1,7 @@
-"""Walks over the batches of a segment file, for recovery and for rebuilding.
+"""Reads the batches of a segment file, for recovery and for rebuilding indexes.
 
-The file is read in chunks and not mapped: a page that the disk cannot give is an
-``OSError`` for one log then, and not a SIGBUS for the whole node.
+The file is read in chunks and not mapped: an unreadable page then raises ``OSError`` for
+one log, and no SIGBUS stops the node.
 """
 
 from __future__ import annotations

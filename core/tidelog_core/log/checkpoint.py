@@ -1,8 +1,8 @@
-"""Small files of integers that are replaced whole and survive a crash at any point.
+"""Reads and writes small files of integers that are replaced atomically.
 
 Layout, text: a version line, one line per row of space-separated decimal numbers,
-and a last line ``crc32c <8 hex digits>`` over everything before it. A reader that
-finds the last line right may trust all the others.
+and a last line ``crc32c <8 hex digits>`` over everything before it. If the last line
+is right, so are all the others.
 
 A write goes to a temporary file that is fsynced and renamed over the old one, and
 then the directory is fsynced: a crash leaves the old rows or the new ones.
@@ -32,7 +32,7 @@ Rows = Sequence[Sequence[int]]
 
 
 class CorruptCheckpoint(Exception):
-    """The file's last line does not match what stands before it."""
+    """The file's last line does not match the lines before it."""
 
 
 def write_checkpoint(path: Path, rows: Iterable[Sequence[int]], *, is_durable: bool = True) -> None:

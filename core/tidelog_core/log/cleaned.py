@@ -1,27 +1,27 @@
-"""Replacing segments with the compacted one that was made from them.
+"""Replaces segments with the compacted segment that was made from them.
 
 Compaction writes the new segment, with its index files, into the directory ``cleaned``,
 and fsyncs it there. Then:
 
-    1. ``sealed-segments`` vouches for the new segment beside the old ones, durably;
+    1. ``sealed-segments`` gets a row for the new segment, next to those of the old ones, durably;
        ``cleaned/<base>.log`` becomes ``<base>.log.<end>.swap``; the directory is fsynced
-    2. the new index files come, and the log has the new segment instead of the old ones
-    3. the files of the other old segments go; the directory is fsynced
+    2. the new index files are renamed; in memory the new segment replaces the old ones
+    3. the files of the other old segments are removed; the directory is fsynced
     4. the swap file becomes ``<base>.log``
     5. the directory is fsynced
 
-A crash before 1 is durable leaves the old segments, and the next open throws ``cleaned``
-away. After it, the next open does the rest again: everything in ``[base, end)`` but the
-swap file is old. Only 1 needs space on the disk, and until then nothing has changed.
+    After a crash before 1 is durable, the old segments are used and the next open removes
+    ``cleaned``. After a later crash, the next open repeats the other steps: every file in
+    ``[base, end)`` except the swap file is old. Only step 1 needs space on the disk.
 
-1, 3 and 5 wait for the disk, and run on any thread (``PendingSwap``). Meanwhile the log's own
-thread may read, append and roll: 1 and 3 touch no file that the log has open or opens, and the
-segments that are replaced are sealed. Whoever cuts or removes segments, writes
-``sealed-segments`` (a flush), closes or deletes the log lets the swap come to its end first
-(``Cleaning.settle``): a swap file that outlived a truncation would bring back what was cut.
+    Steps 1, 3 and 5 block on the disk, and run on any thread (``PendingSwap``). The log's own
+    thread may read, append and roll at the same time: 1 and 3 use no file that the log has open or
+    opens, and the replaced segments are sealed. Code that truncates or removes segments, writes
+    ``sealed-segments`` (a flush), or closes or deletes the log first finishes the swap
+    (``Cleaning.settle``). A swap file that outlived a truncation would restore truncated records.
 
-Of several groups of one compaction, some may be replaced and others not: what went from
-one group is still told by a newer record in another, replaced or not.
+    A compaction has several groups, and some may be replaced without the others. A record that was
+    removed from one group is still superseded by a newer record in another group.
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ def segments_to_clean(
 ) -> Iterator[SegmentToClean]:
     """Yield the sealed segments wholly below ``up_to``. Raises ``OSError``.
 
-    First timestamps are told of those that reach above ``dirty_from`` only: they may have
-    to be read.
+    Only segments that reach above ``dirty_from`` have a first timestamp, which may have to
+    be read from the file.
     """
     for segment in segments.all[:-1]:
         if segment.end_offset > up_to:
@@ -132,7 +132,7 @@ class PendingSwap:
         self._replaced = find_replaced(segments, cleaned)
         self._segments = segments
         self._seal = cleaned.seal
-        # What stands twice is told apart by what the file turns out to be.
+        # A name that occurs twice is told apart by the content of the file.
         self._rows = [*segments.seals(), cleaned.seal]
         self._old = [one.base_offset for one in cleaned.replaced]
         self._segment = segments.new_segment(cleaned.seal.base_offset)
@@ -235,14 +235,14 @@ def move_indexes(directory: Path, base_offset: int) -> None:
         try:
             os.rename(cleaned_directory(directory) / index.name, index)  # noqa: PTH104
         except OSError as error:
-            # Without aborted transactions there is none, after a crash there is no other:
-            # what is not there is rebuilt.
+            # A segment without aborted transactions has no such file, and a crash may have lost it.
+            # A missing index file is rebuilt.
             if error.errno != errno.ENOENT:
                 raise
 
 
 def remove_replaced(directory: Path, base_offset: int, old: Sequence[int]) -> None:
-    """Remove the files of the old segments but for those that have the new one's names."""
+    """Remove the files of the old segments, except those with the names of the new one's."""
     for old_offset in old:
         if old_offset != base_offset:
             remove_segment_files(directory, old_offset)

@@ -1,4 +1,4 @@
-"""A log's part in its compaction: what may be compacted, and taking the result over."""
+"""Selects the segments of a log that may be compacted, and replaces them with the result."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Cleaning:
     def begin(
         self, chosen: Sequence[SegmentToClean], *, dirty_from: int, producers: ProducerState
     ) -> CleaningSource:
-        """Return what else there is to know of the segments. Raises ``StorageError``."""
+        """Return the source of a compaction of these segments. Raises ``StorageError``."""
         segments = self._segments
         aborted: list[AbortedTransaction] = []
         with segments.storage_errors("looking for what to compact"):

@@ -1,8 +1,8 @@
-"""Removing a partition's directory.
+"""Removes a partition's directory.
 
-It is renamed to ``<name>.<random>-delete`` first: a topic of the same name can be made
-at once, and a crash half-way leaves a directory whose name says what to do with it.
-The name is cut where a long topic's would pass what file systems take.
+The directory is first renamed to ``<name>.<random>-delete``. A topic of the same name can
+then be created immediately, and after a crash the next start recognizes the directory.
+The name is shortened if it would exceed the file system's limit.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pathlib import Path
 from tidelog_core.log.checkpoint import sync_directory
 from tidelog_core.log.paths import DELETED_DIRECTORY_SUFFIX
 
-NAME_LENGTH_MAX = 200  # of what is kept of the name; 255 is what most file systems take
+NAME_LENGTH_MAX = 200  # characters kept of the directory's name; most file systems allow 255
 
 
 def rename_deleted(directory: Path) -> Path:

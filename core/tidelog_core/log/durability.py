@@ -1,4 +1,4 @@
-"""How far a log is flushed, and the flushes that take it further."""
+"""Tracks the recovery point of a log, and prepares the flushes that advance it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Making a log durable, in an order that a crash cannot turn around.
+"""Makes a log durable in an order that is safe at every crash point.
 
-First the batches, then the index files and snapshots of sealed segments, then the
-checkpoints that speak of them, then the names in the directory, and only then the
-recovery point: whoever reads it may rely on everything below it.
+The order is: batches, index files and snapshots of sealed segments, checkpoints about
+them, names in the directory, recovery point. So everything below a stored recovery point
+is durable.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from tidelog_core.log.seal_file import SealWrite
 
 @dataclass(slots=True)
 class PendingFlush:
-    """One flush, begun by the log's thread and carried out on any.
+    """One flush. The log's thread begins it, any thread carries it out.
 
-    Holds descriptors of its own, so segments may be removed meanwhile. ``run`` closes them,
-    or ``cancel`` if ``run`` has not begun.
+    It holds file descriptors of its own, so segments may be removed during the flush. ``run``
+    closes them, or ``cancel`` if ``run`` has not begun.
     """
 
     recovery_point: int  # what the recovery point becomes

@@ -1,8 +1,8 @@
-"""Which leader epoch wrote which offsets: (epoch, start offset), both ascending.
+"""Maps leader epochs to their start offsets: (epoch, start offset), both ascending.
 
-Followers find by it where their log and the leader's part. The checkpoint file is
-written before the recovery point moves, so it lacks no epoch of flushed batches;
-those of later batches are read back from the batches when the log is recovered.
+A follower uses it to find where its log diverges from the leader's. The checkpoint file
+is written before the recovery point moves, so it has every epoch of flushed batches.
+Recovery reads the epochs of later batches from the batches.
 Source: KIP-101, KIP-279.
 """
 
@@ -98,9 +98,9 @@ class LeaderEpochs:
 
 
 def is_epoch_at(entries: Sequence[EpochEntry], epoch: int, offset: int) -> bool:
-    """Whether ``epoch`` may have written ``offset``, as far as the entries tell.
+    """Return whether ``epoch`` may have written ``offset``, according to the entries.
 
-    What lies before the first of them is of no newer epoch than the first.
+    Offsets below the first entry have its epoch or an older one.
     """
     known = _epoch_for(entries, offset)
     if known == NO_LEADER_EPOCH:

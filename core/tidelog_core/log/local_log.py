@@ -1,4 +1,4 @@
-"""One partition's log on this node: what is appended, what may be read, what is kept.
+"""One partition's log on this node's disk: appends, reads, flushes, truncation, retention.
 
     log start ≤ local log start ≤ … recovery point … high watermark … log end
 
@@ -7,8 +7,8 @@ are in the tier only; below the recovery point they are flushed. Consumers read 
 the high watermark or the last stable offset: the caller says which, as ``up_to``.
 
 One thread uses a log. The exception is ``PendingFlush.run``, which may block and
-runs on any. Nothing is open and nothing is read until it is needed, and there are no
-timers: a node calls ``maybe_roll``, ``LogProducers.expire`` and the flush when it likes.
+runs on any thread. Files are opened and read on first use. There are no timers: the node
+calls ``maybe_roll``, ``LogProducers.expire`` and the flush.
 """
 
 from __future__ import annotations
@@ -138,11 +138,11 @@ class LocalLog:
     ) -> LocalLog:
         """Open the log, recovering it if it was not closed in order. Makes the directory.
 
-        ``log_start_offset`` is what the metadata store knows; the greater of it and
-        the local one holds. ``is_clean`` is the caller's word that no CRC need be
-        checked. The high watermark starts at the local log start: the caller
-        advances it. Logs that share ``open_files`` share its limit. ``on_offline`` is
-        called whenever the log goes offline. Raises ``CorruptLog`` or ``StorageError``.
+        ``log_start_offset`` is the one in the metadata store; the greater of it and the local
+        one applies. With ``is_clean`` the caller guarantees that no CRC has to be checked. The
+        high watermark starts at the local log start offset; the caller advances it. Logs that
+        share ``open_files`` share its limit. ``on_offline`` is called whenever the log goes
+        offline. Raises ``CorruptLog`` or ``StorageError``.
         """
         opened = open_log(
             directory,
@@ -254,15 +254,15 @@ class LocalLog:
         origin: AppendOrigin = AppendOrigin.CLIENT,
         checked: CheckedBatches | None = None,
     ) -> AppendInfo:
-        """Append batches at the log end, giving them offsets, in the buffer itself.
+        """Append batches at the log end and assign their offsets in the buffer.
 
-        All are checked before any byte is written, unless the caller has had them ``checked``
-        with the log's settings as they are. A batch that its producer has
-        sent before is not written again: the answer is where it lies. Transaction
+        All batches are checked before any byte is written, unless the caller passes the result
+        of a check with the current settings as ``checked``. A duplicate batch is not written
+        again: the answer has the offsets of the first one. Transaction
         markers are appended with ``AppendOrigin.COORDINATOR``. Not durable on
         return. Raises the errors of ``check_produced``, ``OutOfOrderSequence``,
-        ``InvalidProducerEpoch``, ``InvalidTxnState`` and ``StorageError``; the log
-        is as it was before then.
+        ``InvalidProducerEpoch``, ``InvalidTxnState`` and ``StorageError``, and then leaves the
+        log unchanged.
         """
         return self._appender.append_as_leader(
             batches, leader_epoch=leader_epoch, origin=origin, checked=checked
@@ -387,10 +387,10 @@ class LocalLog:
         self._appender.roll()
 
     def maybe_roll(self) -> bool:
-        """Roll if the active segment is older than ``segment.ms``. Returns whether it did.
+        """Roll if the active segment is older than ``segment.ms``. Returns whether it rolled.
 
-        Older by this node's clock: by the records' own time, one that takes in old
-        records would be sealed as often as anyone asks.
+        The age is measured on this node's clock. By record timestamps, a segment with old
+        records would be rolled again and again.
         """
         segments = self._segments
         active = segments.active
@@ -477,12 +477,12 @@ class LocalLog:
         return self._start.remove_segments_below(min(up_to_offset, self._start.tiered_up_to))
 
     def truncate_to(self, offset: int) -> None:
-        """Remove the batches that reach ``offset`` or lie above it. Durable on return.
+        """Remove the batches at and above ``offset``, and one that spans it. Durable on return.
 
-        The log ends where the last batch does that is left: before ``offset`` if a batch
-        spans it, or if compaction has left a gap there. A log that ended in the gap could not
-        be told, after a crash, from one that has lost a batch. Leader epochs that start at the
-        end or above go too, also where they have no batch.
+        The log then ends after the last remaining batch. That is below ``offset`` if a batch
+        spanned it, or if compaction has left a gap there: after a crash, a log that ends in a gap
+        looks like one that has lost a batch. Leader epochs that start at the new end or above are
+        removed too, even without a batch.
         """
         segments = self._segments
         segments.check_online()
@@ -508,9 +508,9 @@ class LocalLog:
     ) -> None:
         """Remove everything and start an empty log at ``offset``. Durable on return.
 
-        ``log_start_offset`` (``offset`` where it is ``None``) says from where on the tier
-        has what lies before; ``leader_epochs`` and ``producer_snapshot`` are of the log up
-        to ``offset``. Raises ``CorruptSnapshot`` before anything is changed.
+        The tier has ``[log_start_offset, offset)``; ``None`` means ``offset``.
+        ``leader_epochs`` and ``producer_snapshot`` describe the log up to ``offset``. Raises
+        ``CorruptSnapshot`` before any change.
         """
         self._segments.check_online()
         log_start_offset = offset if log_start_offset is None else min(log_start_offset, offset)
@@ -519,7 +519,7 @@ class LocalLog:
             producers = decode_snapshot(producer_snapshot, expiration_ms=self._expiration_ms)
             if producers.end_offset != offset:
                 raise CorruptSnapshot(f"it is of offset {producers.end_offset}, not {offset}")
-        self._truncation().start_anew(
+        self._truncation().truncate_fully(
             offset,
             log_start_offset=log_start_offset,
             leader_epochs=leader_epochs,
@@ -553,9 +553,9 @@ class LocalLog:
         return max(self._cleaning.up_to, self.local_log_start_offset)
 
     def segments_to_clean(self) -> tuple[SegmentToClean, ...]:
-        """Return what compaction may look at and replace: what cannot change any more.
+        """Return the segments that compaction may read and replace.
 
-        That is sealed, flushed, replicated and free of open transactions. Raises
+        They are sealed, flushed, replicated and free of open transactions. Raises
         ``StorageError``.
         """
         self._segments.check_online()
@@ -611,11 +611,11 @@ class LocalLog:
         self._cleaning.settle()
 
     def begin_replacing(self, source: CleaningSource, cleaned: CleanedSegment) -> PendingSwap:
-        """Begin what ``replace_segments`` does, to be brought to its end in steps.
+        """Begin ``replace_segments``, to be finished in steps.
 
-        Until ``is_done`` the caller runs ``PendingSwap.run`` on any thread, which may block, and
-        then calls ``go_on_replacing`` here. Whatever else changes the log's files meanwhile
-        waits for the end of it. Raises as ``replace_segments``.
+        Until ``is_done``, the caller runs ``PendingSwap.run`` on any thread, where it may block,
+        and then calls ``go_on_replacing`` here. Other changes of the log's files wait for the end
+        of the swap. Raises as ``replace_segments``.
         """
         self._segments.check_online()
         return self._cleaning.begin_replacing(source, cleaned)
@@ -719,10 +719,10 @@ class LocalLog:
             remove_directories([directory])
 
     def begin_deletion(self) -> Path:
-        """Take the log away; return the directory for ``remove_directories``, which blocks.
+        """Detach the log; return the directory for ``remove_directories``, which blocks.
 
-        The directory has another name then, so that a log of the same name can be made
-        at once. What a crash leaves of it, the next start removes.
+        The directory is renamed, so a log of the same name can be created immediately. After a
+        crash the next start removes it.
         """
         self._is_closed = True
         self._durability.cancel()

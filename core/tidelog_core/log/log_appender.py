@@ -1,7 +1,7 @@
-"""Appending to one log: check, give offsets, make room, write, take note.
+"""Appends to one log: check, assign offsets, roll if needed, write, update the state.
 
-All of an append is checked before its first byte is written. What is written to the files comes
-first, and then what is known of it, so an append that fails leaves the log as it was.
+An append is checked completely before its first byte is written. The state is updated after
+the write, so an append that fails leaves the log unchanged.
 """
 
 from __future__ import annotations

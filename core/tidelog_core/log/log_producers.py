@@ -1,4 +1,4 @@
-"""The producers that one log knows: their sequences, their transactions, and who may open one."""
+"""Tracks the producers of one log: sequences, transactions and verification guards."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ class LogProducers:
     def begin_verification(
         self, header: BatchHeader, *, bumps_epoch: bool
     ) -> VerificationGuard | None:
-        """Return the guard that a client's transactional batch is to be appended with.
+        """Return the guard with which to append a client's transactional batch.
 
-        To be called before the transaction's coordinator is asked. ``None`` where it need not
-        be: the batch belongs to a transaction that is open here.
+        Call this before the transaction's coordinator is asked. Returns ``None`` if the batch
+        belongs to a transaction that is open here: it needs no verification.
         """
         if self.state.has_ongoing_transaction(header.producer_id, header.producer_epoch):
             return None

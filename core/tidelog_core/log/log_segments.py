@@ -1,9 +1,8 @@
-"""The segments of one log on this node's disk: written, found, rolled, cut, removed.
+"""The segments of one log on this node's disk: write, find, roll, truncate, remove.
 
-Knows bytes and offsets; what may be appended, read or removed is decided by
-``LocalLog``. A write that finds no room is taken back; if that fails too, or a write or an
-fsync fails otherwise, nobody knows what the disk holds: the log goes offline, and only one
-that is opened again, which recovers it, takes its place (``rewriting``).
+``LocalLog`` decides what may be appended, read or removed. A write that fails for lack of
+space is undone. If the undo fails, or another write or fsync fails, the content of the disk is
+unknown: the log goes offline. Opening it again recovers it (``rewriting``).
 """
 
 from __future__ import annotations
@@ -123,7 +122,7 @@ class LogSegments:
     def go_away(self) -> None:
         """Refuse everything from now on: the log was deleted."""
         self._is_deleted = self._is_offline = True
-        # What refers back to the log goes, so that the log goes with the last who uses it.
+        # Break the references back to the log, so that it is freed with its last user.
         self._on_offline = None
         for segment in self.all:
             segment.forget_log()
@@ -241,10 +240,10 @@ class LogSegments:
     ) -> tuple[FileSlice, int] | None:
         """Return the bytes from the batch with ``offset`` on, and that batch's base offset.
 
-        None if no batch lies in ``[offset, up_to)``. The bytes belong to one segment
-        and end before the first batch that reaches ``up_to``. The last batch may be
-        cut, the first never: without ``min_one_batch`` it is left out where it does not
-        fit, since clients take bytes without a whole batch for a broken broker.
+        Returns ``None`` if no batch is in ``[offset, up_to)``. The bytes belong to one segment and
+        end before the first batch that reaches ``up_to``. The last batch may be cut, the first
+        never: without ``min_one_batch`` it is left out if it does not fit, because clients treat
+        bytes without a whole batch as a broker's fault.
         """
         for index in range(self.floor_index(offset), len(self.all)):
             segment = self.all[index]
@@ -327,7 +326,7 @@ class LogSegments:
             sync_directory(self.directory)
 
     def replace(self, replaced: range, segment: LogSegment) -> None:
-        """Let a segment whose files are in place stand for some sealed ones, by their index."""
+        """Replace the sealed segments at these indexes with a segment whose files are in place."""
         removed = self.all[replaced.start : replaced.stop]
         self.all[replaced.start : replaced.stop] = [segment]
         for old in removed:

@@ -1,10 +1,10 @@
-"""Where a log begins, which of its segments are sealed, and what the tier has of them.
+"""Tracks the log start offset, the local log start offset and the end of the tiered segments.
 
     log start ≤ local start ≤ … end of the sealed segments ≤ log end
 
-Records below the log start are deleted. The local start is the first segment's base
-offset; what lies between the two is in the tier only. Both are written down before
-segments go, so that a removal that a crash cuts short is finished by the next open.
+Records below the log start are deleted. The local start is the base offset of the first
+segment; records between the two are only in the tier. Both are stored before segments
+are removed, so the next open finishes a removal that a crash interrupted.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Where in a segment file an offset lies: a sparse index.
+"""Maps offsets to positions in a segment file: a sparse index.
 
 Entries of 8 bytes, big-endian, ascending: offset relative to the segment's base
 offset (4 bytes), position of the batch that starts with it (4 bytes). There is an
 entry about every ``index.interval.bytes`` of log.
 
-Kafka puts a batch's last offset in the entry, Tidelog its first: either way the
-greatest entry at or below an offset is at or before the batch that holds it, and
-a reader cannot tell the two apart.
+Kafka stores a batch's last offset in the entry, Tidelog its first. In both cases the
+greatest entry at or below an offset is at or before the batch that holds it, so readers
+work with either.
 """
 
 from __future__ import annotations

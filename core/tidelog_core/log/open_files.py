@@ -1,13 +1,12 @@
-"""The segment files that are open, over all logs that share the limit.
+"""Bounds the open segment files of all logs that share the limit.
 
-A log keeps the files open that it works on, and there may be more logs than a process may
-have descriptors. So whoever opens a file notes it here, and where that makes too many, the
-files that have not been used for longest (roughly) are let go of; they come back on use. A
-file that someone still sends from stays open until that is done.
+There may be more logs than a process may have descriptors. Every opened file is registered
+here. Above the limit, the least recently used files (roughly) are closed, and opened again
+on use. A file that is being sent stays open until the send is done.
 
-A file with bytes that are not flushed is pinned: were its last descriptor closed, and the
-writing back of its pages failed later, nobody would be told. Once only pinned files are
-left, no further one can be pinned until some are flushed.
+A file with unflushed bytes is pinned: if its last descriptor were closed and a later
+write-back failed, the error would be lost. If only pinned files remain, no other file can
+be pinned until some are flushed.
 """
 
 from __future__ import annotations

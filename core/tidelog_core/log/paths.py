@@ -8,12 +8,11 @@ A segment's files are named after its base offset, 20 digits, as in Kafka:
     00000000000000000042.txnindex   aborted transactions (likewise, only if there are any)
     00000000000000000042.snapshot   producers' state at offset 42: what the segment starts from
 
-and beside them the small checkpoint files named below. While compaction replaces segments,
-there are also:
+and the small checkpoint files named below. While compaction replaces segments, there are also:
 
-    cleaned/                                                the new ones, until they are whole
-    00000000000000000042.log.00000000000000000099.swap      one that takes the place of all
-                                                            segments in [42, 99), see ``cleaned``
+cleaned/                                                new segments, until they are complete
+00000000000000000042.log.00000000000000000099.swap      the segment that replaces all
+                                                        segments in [42, 99), see ``cleaned``
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The producers' state at an offset, as a file.
+"""Encodes and decodes the producers' state at an offset.
 
 Layout, big-endian: magic ``TLPS`` (4 bytes), version 1 or 2 (2), CRC-32C (4) of all
 that follows, end offset (8), producer count (4), then for each producer: id (8),
@@ -6,14 +6,14 @@ epoch (2), coordinator epoch (4), last seen (8, milliseconds), first offset of i
 open transaction or -1 (8), batch count (1), and for each batch: last sequence (4),
 last offset (8), offset delta (4), timestamp (8).
 
-Version 2 goes on with the transactions that had ended above the high watermark: their
-count (4), then for each its first offset (8) and its marker's (8). Without any, version
-1 is written, which older nodes read as well.
+Version 2 appends the transactions that had ended above the high watermark: their
+count (4), then for each its first offset (8) and its marker's (8). If there are none,
+version 1 is written, which older nodes also read.
 
-Kafka keeps only a producer's last batch in its snapshot, and no transaction that has
-ended. All five batches are kept here, so that requests that were in flight over a restart
-are still recognized when repeated; and a leader that comes back does not show a
-transaction whose marker it may yet lose.
+Kafka stores only a producer's last batch in its snapshot, and no ended transactions. Here
+all five batches are stored, so that requests in flight during a restart are still
+recognized as duplicates. Ended transactions are stored so that a restarted leader hides a
+transaction whose marker may still be lost.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The snapshot files of a partition: written at every roll and close, read when it opens.
+"""Writes a partition's snapshot files at every roll and close, and reads them at open.
 
-A snapshot at offset N lets the producers' state be rebuilt from the batches after N
-alone. Any that is missing or damaged is passed over for the one before, down to the
-empty state where the local log starts: it only takes longer.
+With a snapshot at offset N, the producers' state is rebuilt from the batches after N. If
+one is missing or damaged, the one before it is used, or the empty state at the local log
+start. That only takes longer.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the log knows of each producer: its epoch, its last batches, its open transaction.
+"""Tracks each producer of a log: its epoch, its last batches, its open transaction.
 
 A batch is checked before it is written and noted after: ``stage`` opens a draft,
 ``ProducerDraft.add`` checks one batch against the state and the draft so far, and
@@ -141,8 +141,8 @@ class ProducerState:
         self._producers: dict[int, ProducerEntry] = {}
         self._ongoing: dict[int, int] = {}  # first offset → producer id
         self._unreplicated: dict[int, int] = {}  # first offset → last offset, above the watermark
-        # The least first offset of each, NONE_BEGUN where there is none: every append asks for it,
-        # and there may be thousands that nobody ends.
+        # The lowest first offset of each, NONE_BEGUN for none. Every append reads it, and there may
+        # be thousands of transactions that are never ended.
         self._first_ongoing = NONE_BEGUN
         self._first_unreplicated = NONE_BEGUN
         self._expiration_ms = expiration_ms
@@ -281,12 +281,12 @@ class ProducerDraft:
     def add(
         self, header: BatchHeader, base_offset: int, marker: EndTransactionMarker | None = None
     ) -> None:
-        """Check a batch with a producer id, and note it.
+        """Check a batch with a producer id, and add it to the draft.
 
-        ``marker`` is what a control batch says; a control batch without one (its
-        transaction has been compacted away) changes nothing. Raises
+        ``marker`` is the content of a control batch. A control batch without one (its
+        transaction was compacted away) changes nothing. Raises
         ``OutOfOrderSequence``, ``InvalidProducerEpoch``, ``InvalidTxnState`` and
-        ``TransactionCoordinatorFenced``; followers take what the leader took.
+        ``TransactionCoordinatorFenced``. Followers accept every batch that the leader accepted.
         """
         producer_id = header.producer_id
         entry = self.entries.get(producer_id)

@@ -1,4 +1,4 @@
-"""Keeping damaged files for a person to look at."""
+"""Keeps damaged files for inspection."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Where records are read that are no longer on this node's disk.
+"""The interface through which records are read that are not on this node's disk.
 
-The records of a partition below the local log start offset are in the tier. ``UnifiedLog`` reads
-them from a ``RecordSource``, and knows nothing of objects, caches or stores. A source answers for
-its own records only, from the first to the last that it holds: where several share a log, each
-reads on from the end of the one before.
+The records of a partition below the local log start offset are in the tier. ``UnifiedLog``
+reads them from a ``RecordSource``, which hides objects, caches and stores. A source answers
+for its own records only, from the first to the last one. If several share a log, each begins
+at the end of the one before.
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ class RecordSource(Protocol):
         """Return what ``read`` would if it need not wait for it, else ``None``."""
 
     async def read(self, offset: int, limits: ReadLimits) -> SourceRead | None:
-        """Return batches from the one that holds ``offset`` on.
+        """Return batches, beginning with the one that holds ``offset``.
 
-        ``None`` where compaction has left no batch from there to the source's end. Raises
-        ``OffsetOutOfRange`` where the source does not hold the offset, and what the stores
-        raise.
+        Returns ``None`` if compaction has left no batch from ``offset`` to the source's end.
+        Raises ``OffsetOutOfRange`` if the source does not cover the offset, and the errors of the
+        stores.
         """
 
     async def offset_for_timestamp(

@@ -1,26 +1,26 @@
-"""Opening a log: what the files say, and what is left of it after a crash.
+"""Opens a log: reads its files, and recovers them after a crash.
 
-The crash story. A flush makes the batches durable first, then the index files,
+A flush makes the batches durable first, then the index files,
 snapshots and checkpoints of sealed segments, then the names in the directory, and
-last the ``recovery-point``. So everything below the recovery point is there, and
-everything past it must be looked at:
+last the ``recovery-point``. So everything below the recovery point is durable, and
+everything above it has to be checked:
 
 - the segment that holds the recovery point and all after it are read; every batch
   past the recovery point must have its CRC right, continue the offsets and not go
   back in leader epochs. At the first that does not, the file is cut (durably, so
   that what was cut cannot come back behind newer batches) and later segments go.
 - their indexes, leader epochs and the producers' state are rebuilt on the way.
-- segments wholly below the recovery point are left alone, if their size and extent are
-  what they were sealed with. Their indexes are loaded when they are first used, and
-  rebuilt if no seal record vouches for them.
+- segments wholly below the recovery point are not read, if their size and extent match
+  their seal records. Their indexes are loaded on first use, and rebuilt if no seal record
+  has their size and CRC.
 
 If the recovery would have to cut below the recovery point, flushed bytes are
 damaged: ``CorruptLog`` is raised and nothing is changed.
 
-A ``clean-shutdown`` file says that the log was closed in order and how it ended; if
-it fits the active segment's size, nothing is read. It is removed on open. A crash
-may bring the removed file back, but then it fits only a log that nothing was
-appended to; cutting a log makes its removal durable first.
+A ``clean-shutdown`` file says that the log was closed in order, and how it ended. If
+it matches the active segment's size, nothing is read. It is removed on open. A crash
+may bring the removed file back, but it then matches only a log without new appends;
+truncating a log first makes the removal durable.
 """
 
 from __future__ import annotations
@@ -341,7 +341,7 @@ class _Opening:
         segments.remove_last(len(segments.all) - index - 1)
 
     def _lost(self, segment: LogSegment, size_bytes: int) -> CorruptLog:
-        """Return what is said of a segment that should reach further, and has so many bytes."""
+        """Describe a segment of this size that should reach further."""
         end_offset = segment.end_offset
         if segment.size_bytes < size_bytes:
             where = f"{segment.path} is damaged at position {segment.size_bytes} of {size_bytes}"
@@ -366,7 +366,7 @@ class _Opening:
         )
 
     def restart_if_behind(self, start_offset: int, producers: ProducerState) -> ProducerState:
-        """Start anew at the log start offset if all that is here lies before it."""
+        """Restart empty at the log start offset if all local records are below it."""
         segments = self.segments
         if segments.end_offset >= start_offset:
             return producers
@@ -497,7 +497,7 @@ def _has_right_crc(buffer: Buffer, position: int, header: BatchHeader) -> bool:
 
 
 def read_checkpoints(directory: Path) -> Checkpoints:
-    """Return what the checkpoint files say; what cannot be read is not known."""
+    """Return the content of the checkpoint files; an unreadable file counts as missing."""
     start_file = directory / START_OFFSET_FILE
     start = _rows(start_file)
     point = _rows(directory / RECOVERY_POINT_FILE)

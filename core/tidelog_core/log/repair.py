@@ -1,26 +1,26 @@
-"""What is left of a damaged log, and making it one that opens. For the last copy of a log.
+"""Repairs a damaged log so that it opens again. For the last copy of a log.
 
-Every batch of every segment file is read and its CRC checked. What is whole stays, in its place
-and at its offsets; what is not leaves a hole, which readers pass over like what compaction has
-removed. Offsets are never given again: where the end is lost, the log goes on at the recovery
-point, up to which it was flushed.
+Every batch of every segment file is read and its CRC checked. Whole batches stay at their
+offsets. Damaged ones leave a gap, which readers skip like gaps left by compaction. Offsets
+are never reused: if the end is lost, the log continues at the recovery point, up to which it
+was flushed.
 
-    file        what is wrong                     what becomes of it
+    file        problem                           result
     ----------  --------------------------------  ----------------------------------------------
-    whole       nothing                           is left alone
+    whole       none                              is not changed
     damaged     batches that fail their CRC, or   is replaced by its whole batches; the damaged
-                bytes that are none               file goes to the quarantine
-    missing     the next file begins later than   an empty segment takes its place
-                this one ends
+                bytes that are no batch           file goes to the quarantine
+    missing     the next file begins after the    an empty segment is added
+                end of this one
     at the end  fewer batches than were flushed   an empty segment up to the recovery point, and
                                                   a new active one from there
 
-A batch behind a damaged one is found where that says it ends, or by the offset index. What is
-damaged past the recovery point is not touched: opening the log cuts it, as after any crash.
+The batch after a damaged one is found by the damaged header, or by the offset index. Damage
+above the recovery point is not repaired: opening the log truncates it, as after any crash.
 
-``plan_repair`` reads and changes nothing. After a crash within ``carry_out`` the log is planned
-and repaired again: each file is the old one or the new one, the old one is in the quarantine
-before it is replaced, and the holes in the new ones are no damage.
+``plan_repair`` changes nothing. After a crash during ``carry_out`` the log is planned and
+repaired again: each file is the old or the new one, the old one is copied to the quarantine
+before it is replaced, and the gaps in new files are no damage.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class RepairStep:
 
 @dataclass(frozen=True, slots=True)
 class RepairPlan:
-    """What is left of a log, and what would be done about the rest."""
+    """The readable rest of a log, and the changes that make it open again."""
 
     directory: Path
     intact: tuple[OffsetRange, ...]
@@ -223,9 +223,9 @@ class _Planning:
 
 
 def carry_out(plan: RepairPlan, quarantine: Path) -> None:
-    """Do what the plan says; damaged files are kept in ``quarantine``. Durable on return.
+    """Carry out the plan; damaged files are kept in ``quarantine``. Durable on return.
 
-    Nobody uses the log meanwhile. Raises ``OSError``.
+    The log must not be in use. Raises ``OSError``.
     """
     directory = plan.directory
     changed = {step.path for step in plan.steps}

@@ -1,20 +1,19 @@
-"""Writing again what a disk may not have: before a log is opened that has met an error of it.
+"""Writes unflushed segments again, before a log is opened that had a disk error.
 
-After an ``fsync`` that has failed nobody knows what is on the disk. Linux reports such an error
-once and then takes the pages for clean: reading them shows what was written, the next
-``fsync`` succeeds, and once they leave the page cache the old bytes are back. So neither is a
-proof of anything, and what was not flushed with success before is not trusted to be there.
+After a failed ``fsync`` the content of the disk is unknown. Linux reports such an error once
+and then marks the pages clean: reads return the written bytes, the next ``fsync`` succeeds, and
+once the pages leave the page cache the old bytes are back. So neither a read nor a later
+``fsync`` proves that unflushed bytes are durable.
 
-It need not be on the disk to be saved: whatever can be read and has its CRC right is what was
-appended. Every segment file that reaches past the recovery point is copied to a new file, which
-is flushed and takes the old one's name. Its pages are new ones: an ``fsync`` that succeeds on
-them is worth as much as any. The recovery that follows finds lost bytes and cuts the log there,
-as after a crash.
+They can still be saved: readable bytes with a right CRC are the appended ones. Every segment
+file that reaches above the recovery point is copied to a new file, which is flushed and
+renamed over the old one. A successful ``fsync`` of the new pages is proof. The
+recovery that follows finds lost bytes and truncates the log there, as after a crash.
 
-A page that the disk does not give may be read the next time. A caller that has waited long enough
-names a quarantine: the page then becomes zeros, everything around it is copied, and the old
-file is kept. Recovery cuts the log at such a page if it is past the recovery point, and calls the
-log damaged otherwise.
+An unreadable page may become readable later. A caller that has waited long enough passes a
+quarantine: the page is then replaced by zeros, everything around it is copied, and the old
+file is kept. Recovery truncates the log at such a page if it is above the recovery point, and
+otherwise reports the log as damaged.
 """
 
 from __future__ import annotations
@@ -46,11 +45,11 @@ LOST_PAGES_MAX = 256  # of a file: a disk that gives no more than that has faile
 
 
 def rewrite_unflushed(directory: Path, *, quarantine: Path | None = None) -> None:
-    """Make what can be read past the recovery point durable. Blocks.
+    """Make the readable bytes above the recovery point durable. Blocks.
 
-    ``quarantine`` says that pages that cannot be read are lost; their file is kept there.
-    Raises ``OSError``, also for such a page without a quarantine. Nobody uses the log meanwhile.
-    A crash leaves each file as it was, or the new one.
+    With ``quarantine``, unreadable pages count as lost and their file is kept there. Raises
+    ``OSError``, also for an unreadable page without a quarantine. The log must not be in use.
+    A crash leaves each file old or new.
     """
     parsed = map(parse_segment_name, os.listdir(directory))  # noqa: PTH208
     bases = sorted(found[0] for found in parsed if found is not None and found[1] == LOG_SUFFIX)

@@ -1,16 +1,15 @@
-"""``sealed-segments``, which vouches for a log's sealed segments: written whole, or appended to.
+"""The file ``sealed-segments``: size, extent and CRCs of a log's sealed segments.
 
-The file is a run of checkpoints (``checkpoint``), with a seal record a row. Writing the file whole
-leaves one checkpoint. Each later flush appends one more, with the segments sealed since. A reader
-stops at the first checkpoint that is damaged and believes those before it: if the first is
-damaged, nothing is known. A crash tears only what an unfinished flush appended, and the next
-write replaces that.
+The file is a run of checkpoints (``checkpoint``), with one seal record a row. A full write
+leaves one checkpoint. Each later flush appends one more, with the segments sealed since. A
+reader stops at the first damaged checkpoint and uses those before it. A crash tears only what
+an unfinished flush appended, and the next write replaces that.
 
-A flush appends while every new row is of a segment behind all rows of the file, so a roll costs as
-much beside many segments as beside few. Rows of segments removed at the front stay, since nobody
-asks for them, until they outnumber the rows of segments that exist. After any other change the
-file is written whole, so that no row is about another segment at the same place, except while one
-segment replaces others (``cleaned``).
+A flush appends if every new row is about a segment behind all rows of the file, so a roll costs
+the same with many segments as with few. Rows of segments removed at the front stay until they
+outnumber the rows of existing segments. After any other change the file is written in full, so
+that no row is about another segment at the same place, except while one segment replaces
+others (``cleaned``).
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ class SealWrite:
 
 
 class SealFile:
-    """What one log's file has, and what it lacks. For the log's thread."""
+    """The rows in one log's file, and the rows to be written. For the log's thread."""
 
     __slots__ = ("_added", "_is_changed", "_is_whole", "_last_base_offset", "_path", "_row_count")
 
@@ -95,7 +94,7 @@ class SealFile:
         self._is_changed, self._is_whole = True, False
 
     def begin_write(self, segment_count: int, seals: Callable[[], list[SealRecord]]) -> SealWrite:
-        """Return what brings the file up to date with the log, which has so many segments."""
+        """Return the write that brings the file up to date, for a log of so many segments."""
         row_count = self._row_count + len(self._added)
         if self._is_whole and row_count <= max(2 * segment_count, STALE_ROWS_MIN):
             write = SealWrite(self._path, self._added, is_append=True)
@@ -112,7 +111,7 @@ class SealFile:
             self._row_count -= len(write.rows)
             self._added[:0] = write.rows
         elif not write.is_done:
-            self.require_rewrite()  # Nobody knows what is in the file.
+            self.require_rewrite()  # The content of the file is unknown.
 
 
 def read_seals(path: Path) -> tuple[list[SealRecord], bool]:

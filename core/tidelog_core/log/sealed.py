@@ -1,4 +1,4 @@
-"""What the tier and retention are told of a sealed segment."""
+"""The description of a sealed segment for the tier and retention."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
 """One segment of a log: a file of record batches back to back, and its indexes.
 
-Only the last segment of a log, the active one, is written to. Its size and end
-offset are kept in memory and are the truth: bytes past ``size_bytes`` in the file
-(of a write that failed half-way) do not exist, and the next write covers them.
+Only the last segment of a log, the active one, is written to. Its size and end offset in
+memory are authoritative: bytes above ``size_bytes`` in the file (of a failed write) do not
+count, and the next write overwrites them.
 
-To find an offset, the batches appended last are looked up in memory; any other
-offset by way of the sparse offset index and the batch headers from there on.
+The last appended batches are found in memory, any other offset through the sparse offset
+index and the batch headers behind its entry.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class BatchSpan(NamedTuple):
 
 
 class NewBatch(NamedTuple):
-    """A batch about to be appended: where it starts in the buffer, and what it holds."""
+    """A batch to append: its position in the buffer, and its header."""
 
     position: int
     base_offset: int
@@ -111,8 +111,8 @@ class LogSegment:
         self._indexes: SegmentIndexes | None = None  # None: not loaded
         self._first_timestamp_ms: int | None = None  # None: not read yet, or the segment is empty
         self._bytes_since_entry = 0
-        # One descriptor for reading and appending. Whoever uses it holds the object meanwhile:
-        # ``let_go`` may be called at any moment, and by any thread.
+        # One descriptor for reading and appending. A user of it holds the object: ``let_go`` may be
+        # called at any time, on any thread.
         self._file: ReadableFile | None = None
         self._is_writable = False  # whether the file is open for appending
         self._open_files = open_files
@@ -246,7 +246,7 @@ class LogSegment:
             self.end_offset = end_offset
 
     def start_scan(self) -> None:
-        """Forget what is known of the content: ``note_scanned`` will tell it anew."""
+        """Forget the content; ``note_scanned`` adds it again."""
         self._indexes = SegmentIndexes.empty(self.base_offset)
         self._forget_recent()
         self.seal = None
@@ -312,8 +312,8 @@ class LogSegment:
     def whole_below(self, offset: int) -> int:
         """Return the end offset, exclusive, of the last batch that lies wholly below ``offset``.
 
-        The base offset if there is none. Where compaction has left a gap it is less than
-        ``offset``, and less than where the next batch begins.
+        Returns the base offset if there is none. If compaction has left a gap, the result is less
+        than ``offset`` and less than the base offset of the next batch.
         """
         position = self.indexes.offset.lookup(offset)
         while True:
@@ -324,7 +324,7 @@ class LogSegment:
                 end_offset = span.last_offset + 1
             if end_offset > self.base_offset or start == 0:
                 return end_offset
-            # The batch of the index entry is not below: the one before it is what is asked for.
+            # The index entry's batch is not below ``offset``: return the end of the one before.
             position = self.indexes.offset.lookup(next(self.spans(start)).base_offset - 1)
 
     def batch_size_bytes(self, position: int) -> int:

@@ -1,4 +1,4 @@
-"""Whether a sealed segment's file is what was appended: every batch's CRC, offsets, leader epoch.
+"""Checks a sealed segment's file: every batch's CRC, offsets and leader epoch.
 
 The CRC does not cover the leader epoch, which is compared with the log's own checkpoint.
 """
@@ -41,11 +41,10 @@ def check_segment(
     leader_epochs: Sequence[EpochEntry],
     throttle: Callable[[int], None] = _at_once,
 ) -> SegmentDamage | None:
-    """Read the whole file; return what is wrong with it, if anything. Blocks.
+    """Read the whole file; return a description of its damage, or ``None``. Blocks.
 
-    ``leader_epochs`` are those of the segment, as far as they are known, oldest first.
-    ``throttle`` is told of the bytes of each batch, and may block. A file that is not there,
-    or that the disk does not give, is damaged too.
+    ``leader_epochs`` are the known epochs of the segment, oldest first. ``throttle`` is called
+    with the size of each batch, and may block. A missing or unreadable file counts as damaged.
     """
     position, next_offset = 0, base_offset
     try:

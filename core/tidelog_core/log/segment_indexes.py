@@ -1,11 +1,10 @@
-"""The three indexes of a segment together, and the record that vouches for their files.
+"""The three indexes of a segment, and the seal record of their files.
 
-While a segment is active its indexes grow in memory only: recovery reads the active
-segment anyway, so writing them earlier would save nothing. Sealing writes the files.
-A reader trusts an index file only if the segment's seal record, kept in the
-``sealed-segments`` checkpoint, states its size and CRC; any other file, and any file
-that is not there, is rebuilt from the log. So a cut, stale, damaged or lost index
-file costs time and never an answer.
+While a segment is active its indexes are in memory only: recovery reads the active segment
+anyway. Sealing writes the files. A reader uses an index file only if the segment's seal
+record, in the ``sealed-segments`` checkpoint, has its size and CRC. Any other or missing file
+is rebuilt from the log. So a truncated, stale, damaged or lost index file costs time and
+never correctness.
 """
 
 from __future__ import annotations

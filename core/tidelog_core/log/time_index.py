@@ -1,10 +1,10 @@
-"""Where in a segment a time begins: a sparse index.
+"""Maps timestamps to offsets in a segment: a sparse index.
 
 Entries of 12 bytes, big-endian, ascending in both fields: timestamp in
 milliseconds (8 bytes), relative offset (4 bytes) of the start of the batch that
 was the first to carry that timestamp. Every record with a greater timestamp than
-an entry's lies after the entry's batch began. The last entry of a sealed segment
-is the greatest timestamp of the whole segment.
+was the first to carry that timestamp. Every record with a timestamp greater than an
+entry's is after the start of the entry's batch. The last entry of a sealed segment
 """
 
 from __future__ import annotations

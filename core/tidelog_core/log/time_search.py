@@ -68,8 +68,8 @@ def _newest_record(
         if found is not None:
             return found
         spans = segment.spans()
-    # The greatest of the whole segment may be deleted, or its batch have lost its records to
-    # compaction: look at what is left.
+    # The record with the segment's greatest timestamp may be deleted or compacted away, so
+    # search the remaining records.
     for span in spans:
         if span.last_offset < start_offset or span.max_timestamp_ms < 0:
             continue

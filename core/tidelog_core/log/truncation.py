@@ -1,11 +1,11 @@
-"""Cutting one log at its end, or starting an empty one at another offset. Durable on return.
+"""Truncates one log at its end, or restarts it empty at another offset. Durable on return.
 
-    1. the recovery point and the end of what is compacted go below the cut, durably
-    2. segments, snapshots and the active segment's end go, newest first
-    3. epochs, producers and the log start follow in memory
+1. the recovery point and the compacted offset are lowered to the new end, durably
+2. segments, snapshots and the active segment's end are removed, newest first
+3. leader epochs, producers and the log start follow in memory
 
-A failure half-way takes the log offline: what was to go and is still there would come back behind
-newer batches, and only the next open knows what the log is.
+A failure in between takes the log offline: remaining truncated bytes would reappear behind
+newer batches, and only the next open can find out.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Truncation:
         self._start.offset = min(self._start.offset, offset)
         return offset
 
-    def start_anew(
+    def truncate_fully(
         self,
         offset: int,
         *,

@@ -1,4 +1,4 @@
-"""The aborted transactions whose abort marker lies in a segment.
+"""The aborted transactions whose abort marker is in a segment.
 
 Entries of 34 bytes, big-endian, in the order of the markers, as in Kafka: version
 0 (2 bytes), producer id, first offset, last offset (of the marker), last stable
@@ -46,7 +46,7 @@ class TxnIndex:
         return False
 
     def truncate_to(self, offset: int) -> None:
-        """Drop the transactions whose marker lies at ``offset`` or above."""
+        """Remove the transactions whose marker is at ``offset`` or above."""
         self._transactions = [t for t in self._transactions if t.last_offset < offset]
 
     def to_bytes(self) -> bytes:

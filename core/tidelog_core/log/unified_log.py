@@ -1,4 +1,4 @@
-"""All records of one partition, on this node's disk or not: reading, and offsets by time and epoch.
+"""All records of one partition, local or remote: reads, and offsets by time and epoch.
 
     log start offset ≤ … local log start offset ≤ … log end offset
     [------ remote source ------)
@@ -7,9 +7,9 @@
 The remote source holds every record below the local log start offset: a segment is evicted only
 after it was copied. Where both have a record, the local log is read.
 
-Reading the remote source and looking into large batches take time, and the log goes on meanwhile:
-segments are copied and evicted, the log start offset advances. An offset that was evicted before
-the local log was asked is asked of the remote source again.
+Reads of the remote source and searches of large batches take time. Meanwhile segments may be
+copied and evicted, and the log start offset may advance. If an offset is evicted before the
+local log is read, the remote source is read again.
 """
 
 from __future__ import annotations
@@ -118,8 +118,8 @@ class UnifiedLog:
     ) -> TimestampOffset | None:
         """Return the first record at or after a time, if there is one.
 
-        «First» is by offset. Not bounded by the high watermark. Raises ``StorageError``, and what
-        ``search`` and the remote source raise.
+        «First» means the lowest offset. Not bounded by the high watermark. Raises
+        ``StorageError``, and the errors of ``search`` and of the remote source.
         """
         local = self.local
         while True:
@@ -137,7 +137,7 @@ class UnifiedLog:
             found = await search(partial(local.offset_for_timestamp, timestamp_ms))
             if local.local_log_start_offset == start_offset:
                 return found
-            # What was evicted meanwhile may have been searched in neither.
+            # Segments that were evicted during the search may have been searched in neither.
 
     async def max_timestamp(self, search: SearchLocal) -> TimestampOffset | None:
         """Return the first record that has the greatest timestamp, if any has one.

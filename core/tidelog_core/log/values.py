@@ -1,4 +1,4 @@
-"""What the log is asked with and what it answers. Offsets ``[start, end)`` as everywhere."""
+"""The arguments and results of log operations. Offset ranges are ``[start, end)``."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class TransactionCoordinatorFenced(TidelogError):
 
 
 class AppendInfo(NamedTuple):
-    """Where the appended batches lie, or where they lay if they are duplicates."""
+    """The offsets of the appended batches, or of the earlier ones if they are duplicates."""
 
     base_offset: int
     last_offset: int  # inclusive

@@ -1,9 +1,9 @@
-"""Whether a transactional batch that comes first in its transaction may be appended.
+"""Decides whether the first batch of a transaction may be appended.
 
-A batch of a transaction that this log does not know to be open must not open it on its own
-account: it may be late, from a transaction that has ended, and nobody would ever end the one
-that it opened. So the transaction's coordinator is asked first. Between the question and the
-append the transaction may end: a marker makes every guard given out before it worthless.
+A batch whose transaction is not open in this log may be late: its transaction may have ended,
+and nothing would end the one that the batch opens. So the leader first asks the transaction's
+coordinator. If a marker arrives before the append, every guard given out before it becomes
+invalid.
 Source: KIP-890; ``ProducerStateManager`` and ``VerificationStateEntry`` of Kafka.
 """
 

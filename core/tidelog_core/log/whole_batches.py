@@ -1,16 +1,16 @@
-"""Finding the whole batches of a segment file that may be damaged.
+"""Finds the whole batches of a segment file that may be damaged.
 
-A batch is whole if its CRC is right. The base offset is under no CRC, so it has to fit as well:
+A batch is whole if its CRC is right. The CRC does not cover the base offset, which has to fit
+as well:
 
-- A batch right behind a whole one fits if it continues the offsets. If it begins later, that
-  is a gap as compaction leaves it, unless what is behind says that the base offset is wrong: it
-  begins before this batch would end.
-- Behind damaged batches, the next one is looked for where their headers say that they end, and
+- A batch right behind a whole one fits if it continues the offsets. A higher base offset is
+  taken for a gap left by compaction, unless the next batch begins before this one would end:
+  then the base offset is wrong.
+- Behind damaged batches, the next one is searched at the ends that their headers give, and
   at the positions in the offset index. Its base offset must agree with the damaged batch, with
-  what is behind, or with the end of the file.
+  the next batch, or with the end of the file.
 
-Gaps need no other proof: a replica that has fetched from a compacted leader has them, and
-nothing beside its files says so.
+Gaps need no other proof: a replica that fetched from a compacted leader has them too.
 """
 
 from __future__ import annotations

@@ -115,7 +115,7 @@ class KeyErasure(Record):
         replicas = sorted((*others, replica), key=lambda one: one.broker_id)
         return dataclasses.replace(self, replicas=tuple(replicas))
 
-    def asked_anew(self) -> KeyErasure:
+    def restarted(self) -> KeyErasure:
         """Return it to be done again; what was replaced already stays named."""
         undone = tuple(dataclasses.replace(one, is_done=False) for one in self.replicas)
         return dataclasses.replace(self, up_to=NOT_TAKEN_UP, replicas=undone)

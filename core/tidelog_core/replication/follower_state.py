@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from tidelog_core.errors import ErrorCode
 from tidelog_core.metadata.records import Partition
 from tidelog_core.model import NO_LEADER, NO_LEADER_EPOCH, NO_OFFSET
-from tidelog_core.replication.tier_start import ReplicaLog, StartAnew, TierEnd
+from tidelog_core.replication.tier_start import ReplicaLog, TierEnd, TruncateFully
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class AskOffsets:
     """Ask the leader for its log start, local start and end, and the store for the tier's end."""
 
 
-Action = Ignore | Append | Truncate | StartAnew | AskOffsets
+Action = Ignore | Append | Truncate | TruncateFully | AskOffsets
 
 _NOT_LOCAL = frozenset({ErrorCode.offset_out_of_range, ErrorCode.offset_moved_to_tiered_storage})
 
@@ -173,13 +173,13 @@ class FollowerState:
             # An unclean leader knows less than this log, and its epochs do not reach back.
             action = Truncate(leader_end)
             if leader_end < log.local_log_start_offset:
-                action = StartAnew(leader_end, min(leader_start, leader_end))
+                action = TruncateFully(leader_end, min(leader_start, leader_end))
         elif end_offset < leader_local_start:
             # Where neither holds, the catalogue is older than the leader's eviction: look again.
             if tier_end is not None and tier_end.offset >= leader_local_start:
-                action = StartAnew(tier_end.offset, tier_end.log_start_offset)
+                action = TruncateFully(tier_end.offset, tier_end.log_start_offset)
             elif leader_local_start <= leader_start:
-                action = StartAnew(leader_start, leader_start)  # All below has been deleted.
+                action = TruncateFully(leader_start, leader_start)  # All below has been deleted.
         return action
 
     def _is_current(self, fetch: ReplicaFetch, log: ReplicaLog) -> bool:

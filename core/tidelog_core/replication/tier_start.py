@@ -58,7 +58,7 @@ class TierEnd:
 
 
 @dataclass(frozen=True, slots=True)
-class StartAnew:
+class TruncateFully:
     """Drop the local log and go on at ``offset``.
 
     Everything in ``[log_start_offset, offset)`` is in the tier; its leader epochs and
@@ -71,7 +71,7 @@ class StartAnew:
 
 def start_before_following(
     log: ReplicaLog, tier_end: TierEnd | None, *, is_in_sync: bool
-) -> StartAnew | None:
+) -> TruncateFully | None:
     """Return what a replica does before its first fetch from a leader."""
     if (
         tier_end is None
@@ -80,12 +80,12 @@ def start_before_following(
         or log.log_end_offset >= tier_end.offset
     ):
         return None
-    return StartAnew(tier_end.offset, tier_end.log_start_offset)
+    return TruncateFully(tier_end.offset, tier_end.log_start_offset)
 
 
 def start_before_leading(
     log: ReplicaLog, tier_end: TierEnd | None, *, log_start_offset: int
-) -> StartAnew | None:
+) -> TruncateFully | None:
     """Return what a replica does before it leads, where an election may have lost records.
 
     ``log_start_offset`` is the partition's as the metadata store has it. After a clean
@@ -93,7 +93,7 @@ def start_before_leading(
     """
     if tier_end is None and log.log_end_offset < log_start_offset:
         # Its next records would get offsets of deleted ones, and be deleted like them.
-        return StartAnew(log_start_offset, log_start_offset)
+        return TruncateFully(log_start_offset, log_start_offset)
     if tier_end is None or tier_end.offset <= log.log_start_offset:
         return None
     if log.log_end_offset >= tier_end.offset and (
@@ -101,4 +101,4 @@ def start_before_leading(
         or log.leader_epoch_for(tier_end.offset - 1) == tier_end.leader_epoch
     ):
         return None
-    return StartAnew(tier_end.offset, tier_end.log_start_offset)
+    return TruncateFully(tier_end.offset, tier_end.log_start_offset)

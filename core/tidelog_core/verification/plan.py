@@ -88,7 +88,7 @@ class MetadataPlan:
         for topic in cluster.topics.values():
             if topic.topic_id in self._names:
                 problems += await self._orphans(topic)
-                problems += self._told_too_much(topic)
+                problems += self._published_too_much(topic)
                 if topic.topic_id in self._tiered:
                     wanted.append(topic)
             elif is_all and not await self._is_known_topic(topic):
@@ -151,7 +151,7 @@ class MetadataPlan:
                 problems += [Problem(name, key, text, is_leftover) for key in keys]
         return problems
 
-    def _told_too_much(self, topic: TopicObjects) -> list[Problem]:
+    def _published_too_much(self, topic: TopicObjects) -> list[Problem]:
         """Return where the bucket tells what the metadata store does not know, and must.
 
         So it is after the metadata was set back to an earlier time; the scrub mends it.

@@ -82,7 +82,7 @@ def truncate_deep(log: LocalLog) -> None:
     log.truncate_to(1)
 
 
-def begin_anew(log: LocalLog) -> None:
+def restart(log: LocalLog) -> None:
     log.truncate_fully_and_start_at(7)
 
 
@@ -105,7 +105,7 @@ OPERATIONS: list[tuple[Callable[[LocalLog], None], list[int]]] = [
     (flush, [*LEFT, 21]),
     (truncate, [0, 19]),
     (truncate_deep, [0]),
-    (begin_anew, []),
+    (restart, []),
     (advance_start, [19, 20]),
     (evict, LEFT),
     (close, LEFT),

@@ -20,8 +20,8 @@ from tidelog_core.replication.follower_state import (
     find_divergence,
 )
 from tidelog_core.replication.tier_start import (
-    StartAnew,
     TierEnd,
+    TruncateFully,
     start_before_following,
     start_before_leading,
 )
@@ -195,12 +195,12 @@ def test_an_offset_that_the_leader_does_not_have_is_asked_about() -> None:
     ("own", "leader", "tier_end", "action"),
     [
         # start and epochs of the own log; start, local start and end of the leader's
-        ((0, 3), (0, 10, 20), TierEnd(12, 4, 0), StartAnew(12, 0)),
+        ((0, 3), (0, 10, 20), TierEnd(12, 4, 0), TruncateFully(12, 0)),
         ((0, 3), (0, 10, 20), TierEnd(9, 4, 0), Ignore()),
         ((0, 3), (0, 10, 20), None, Ignore()),
-        ((0, 3), (10, 10, 20), None, StartAnew(10, 10)),
+        ((0, 3), (10, 10, 20), None, TruncateFully(10, 10)),
         ((0, 30), (0, 0, 20), None, Truncate(20)),
-        ((25, 5), (0, 0, 20), None, StartAnew(20, 0)),
+        ((25, 5), (0, 0, 20), None, TruncateFully(20, 0)),
         ((0, 15), (0, 10, 20), None, Ignore()),
     ],
 )
@@ -228,7 +228,7 @@ def test_it_starts_anew_where_the_tier_ends(
 
 def test_a_new_replica_copies_the_local_tail_only() -> None:
     end = TierEnd(12, 4, 3)
-    assert start_before_following(make_log(), end, is_in_sync=False) == StartAnew(12, 3)
+    assert start_before_following(make_log(), end, is_in_sync=False) == TruncateFully(12, 3)
     assert start_before_following(make_log(), end, is_in_sync=True) is None
     assert start_before_following(make_log(1), end, is_in_sync=False) is None
     assert start_before_following(make_log(), None, is_in_sync=False) is None
@@ -236,12 +236,12 @@ def test_a_new_replica_copies_the_local_tail_only() -> None:
 
 def test_a_leader_has_at_least_what_the_tier_has() -> None:
     assert start_before_leading(make_log(1, 1, 4), TierEnd(2, 1, 0), log_start_offset=0) is None
-    assert start_before_leading(make_log(1, 1), TierEnd(3, 4, 0), log_start_offset=0) == StartAnew(
-        3, 0
-    )
+    assert start_before_leading(
+        make_log(1, 1), TierEnd(3, 4, 0), log_start_offset=0
+    ) == TruncateFully(3, 0)
     assert start_before_leading(
         make_log(1, 1, 2), TierEnd(3, 4, 0), log_start_offset=0
-    ) == StartAnew(3, 0)
+    ) == TruncateFully(3, 0)
     assert start_before_leading(make_log(1), None, log_start_offset=0) is None
     assert start_before_leading(make_log(5, start=8), TierEnd(8, 4, 0), log_start_offset=0) is None
 
@@ -249,5 +249,5 @@ def test_a_leader_has_at_least_what_the_tier_has() -> None:
 def test_a_leader_begins_no_earlier_than_the_records_that_are_kept() -> None:
     log = make_log(1, 1)
     assert start_before_leading(log, None, log_start_offset=2) is None
-    assert start_before_leading(log, None, log_start_offset=3) == StartAnew(3, 3)
-    assert start_before_leading(log, TierEnd(5, 4, 3), log_start_offset=3) == StartAnew(5, 3)
+    assert start_before_leading(log, None, log_start_offset=3) == TruncateFully(3, 3)
+    assert start_before_leading(log, TierEnd(5, 4, 3), log_start_offset=3) == TruncateFully(5, 3)

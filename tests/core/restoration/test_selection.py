@@ -204,7 +204,7 @@ def test_the_log_starts_where_the_bucket_tells_if_that_is_later() -> None:
         assert [len(found) for found in remarks(selection)] == [3 - kept, 0]
 
 
-def test_what_is_missing_behind_the_told_log_start_is_told() -> None:
+def test_what_is_missing_behind_the_published_log_start_is_reported() -> None:
     """Nothing is deleted before the log start is told: so it was lost."""
     _, second, third = chain((0, 10), (10, 20), (20, 30))
     assert remarks(select_segments([second, third], told_start=10)) == ([], [])
@@ -218,7 +218,7 @@ def test_what_is_missing_behind_the_told_log_start_is_told() -> None:
     assert remarks(select_segments([segment(10, 20)], told_start=5)) == ([], [])
 
 
-def test_holes_and_damage_below_the_told_log_start_do_not_matter() -> None:
+def test_holes_and_damage_below_the_published_log_start_do_not_matter() -> None:
     first, _, third = chain((0, 10), (10, 20), (20, 30))
     selection = select_segments([first, third], [broken(10, 20)], told_start=20)
     assert ranges(selection) == [(20, 30)]

@@ -231,7 +231,7 @@ class LifecycleWorld:
     async def metas(self) -> list[SegmentMeta]:
         return await read_segments(self.store, self.tier.topic.topic_id, 0)
 
-    async def told_log_start(self) -> int:
+    async def published_log_start(self) -> int:
         """Return where the bucket says that the log starts."""
         found = [parse_log_start_key(key) for key in await self._keys()]
         return max((one.offset for one in found if one is not None), default=0)
@@ -254,7 +254,7 @@ class LifecycleWorld:
         meta = metas.get(parsed.segment_id)
         assert meta is None or (meta.state is MARKED and meta.deletable_ms <= self.clock()), key
         was_read = self._were_read.get(parsed.segment_id)
-        if was_read is None or await self.told_log_start() >= was_read.end_offset:
+        if was_read is None or await self.published_log_start() >= was_read.end_offset:
             return
         newer = [
             one

@@ -59,7 +59,7 @@ async def orphans(world: FunctionWorld) -> list[ScrubOrphans]:
     return [ScrubOrphans.from_item(item) for item in items]
 
 
-async def tell_log_start(world: FunctionWorld, topic: Topic, offset: int) -> str:
+async def publish_log_start(world: FunctionWorld, topic: Topic, offset: int) -> str:
     key = log_start_key(CLUSTER_ID, topic.name, topic.topic_id, 0, offset)
     await world.objects.put(key, b"")
     return key
@@ -172,7 +172,7 @@ def test_below_a_log_start_that_a_restoration_has_chosen_everything_stays() -> N
             report = await world.scrub()
             assert (report.orphan_count, report.unexplained_count) == (0, 2)
             world.clock.now_ms += 365 * DAY_MS
-        assert await world.told_log_starts(topic) == []
+        assert await world.published_log_starts(topic) == []
         await world.delete_records(topic, 21)
         assert (await world.scrub()).young_count == 2
         world.clock.now_ms += WEEK_MS + 1
@@ -299,17 +299,17 @@ def test_of_what_tells_a_log_start_the_true_one_stays() -> None:
         topic, gone = await world.create_topic("events"), await world.create_topic("gone")
         await world.delete_records(topic, 20)
         for offset in (5, 20, 90):
-            await tell_log_start(world, topic, offset)
-            await tell_log_start(world, gone, offset)
+            await publish_log_start(world, topic, offset)
+            await publish_log_start(world, gone, offset)
         await world.store.commit([records.delete(gone)])
         assert (await world.scrub()).foreign_count == 0
         world.clock.now_ms += DAY_MS + 1
         report = await world.scrub()
         assert (report.orphan_count, report.young_count) == (2, 3)
-        assert await world.told_log_starts(topic) == [20]
+        assert await world.published_log_starts(topic) == [20]
         world.clock.now_ms += WEEK_MS
         assert (await world.scrub()).orphan_count == 3
-        assert await world.told_log_starts(gone) == []
+        assert await world.published_log_starts(gone) == []
 
     in_world(run)
 

@@ -52,7 +52,7 @@ async def test_a_log_is_compacted_again_once_its_segment_is_mended(tmp_path: Pat
         )
         changes = LogChanges(node.replicas)
         changes.subscribe(cleaner.on_changed)
-        changes.tell()
+        changes.publish()
         path = replica.log.sealed_segments()[1].path
         whole = path.read_bytes()
         path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))

@@ -54,7 +54,7 @@ class Cleaning:
             suspect=lambda _, __: None,
             busy=set(),
         )
-        self.changes = LogChanges(node.replicas, told_in_turn_count=0)
+        self.changes = LogChanges(node.replicas, unchanged_count=0)
         self.changes.subscribe(self.cleaner.on_changed)
 
     async def create(self, **configs: str) -> Replica:
@@ -68,7 +68,7 @@ class Cleaning:
             replica.append(bytearray(build_batch([record])))
             replica.log.roll()
         replica.log.flush()
-        self.changes.tell()
+        self.changes.publish()
 
     def is_due(self) -> bool:
         return self.cleaner._dirtiest() is not None
@@ -110,10 +110,10 @@ async def test_a_log_is_due_by_new_settings(tmp_path: Path) -> None:
         assert not one.is_due()
         assert not one.is_looked_at(replica)
         await one.node.configure(**COMPACTED, **{"min.compaction.lag.ms": str(HOUR_MS)})
-        one.changes.tell()
+        one.changes.publish()
         assert not one.is_due()
         await one.node.configure(**{**COMPACTED, "min.cleanable.dirty.ratio": "0.5"})
-        one.changes.tell()
+        one.changes.publish()
         assert one.is_due()
 
 
@@ -125,7 +125,7 @@ async def test_a_log_that_is_offline_is_looked_at_once_it_is_open_again(tmp_path
         assert not one.is_due()
         before.close()
         replica.take(replica.reopen(None))
-        one.changes.tell()
+        one.changes.publish()
         assert one.is_due()
 
 
@@ -148,7 +148,7 @@ async def test_a_deleted_log_is_forgotten(tmp_path: Path) -> None:
         assert not one.is_due()
         assert replica in one.cleaner._later
         await one.node.delete_topic()
-        one.changes.tell()
+        one.changes.publish()
         assert replica not in one.cleaner._later
         assert not one.is_looked_at(replica)
 
@@ -167,7 +167,7 @@ async def test_a_log_that_is_deleted_while_its_compaction_fails_is_forgotten(
         attempt = asyncio.create_task(one.cleaner._attempt(*found))
         await one.tier.is_asked.wait()
         await one.node.delete_topic()
-        one.changes.tell()
+        one.changes.publish()
         one.tier.may_answer.set()
         await attempt
         assert not one.cleaner._not_before_ms

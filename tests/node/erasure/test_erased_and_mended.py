@@ -58,7 +58,7 @@ async def test_an_erasure_is_done_again_after_the_log_was_fetched_again(tmp_path
         end_offset = one.replica.log.log_end_offset
         one.replica.log.close()
         one.node.directories.set_aside(one.replica)
-        one.replica.begin_anew()
+        one.replica.allow_reopening()
         for content in one.whole:
             one.replica.log.append_as_follower(bytearray(content))
         assert one.replica.log.log_end_offset == end_offset

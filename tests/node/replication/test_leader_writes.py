@@ -57,7 +57,7 @@ class Leading:
             replicas=node.replicas,
             lag_time_max_ms=200,  # Only how often is looked hangs on it.
         )
-        self.changes = LogChanges(node.replicas, told_in_turn_count=0)
+        self.changes = LogChanges(node.replicas, unchanged_count=0)
         self.changes.subscribe(self.writes.on_changed)
 
     async def fetch(self) -> None:
@@ -100,7 +100,7 @@ async def leading(folder: Path) -> AsyncIterator[Leading]:
         one.standing.observe(1, 1)
         running = asyncio.create_task(one.writes.run())
         await one.fetch()
-        one.changes.tell()
+        one.changes.publish()
         await one.until(one.is_at_rest)
         yield one
         running.cancel()
@@ -112,7 +112,7 @@ async def test_a_follower_that_stops_leaves_the_isr_once_it_lacks_something_for_
 ) -> None:
     async with leading(tmp_path) as one:
         one.node.send(b"x", acks=1)
-        one.changes.tell()
+        one.changes.publish()
         await one._fetch(2, 1)
         for _ in range(LAG_MS // LONG_STEP_MS - 1):
             await one.step(LONG_STEP_MS)
@@ -140,7 +140,7 @@ async def test_a_partition_at_rest_is_not_looked_at(tmp_path: Path) -> None:
             assert one.is_at_rest()
         assert one.isr() == (1, 2, 3)
         one.node.send(b"x", acks=1)
-        one.changes.tell()
+        one.changes.publish()
         assert not one.is_at_rest()
         await one.fetch()
         await one.until(one.is_at_rest)
@@ -151,7 +151,7 @@ async def test_a_follower_that_has_less_than_before_disturbs_a_partition_at_rest
 ) -> None:
     async with leading(tmp_path) as one:
         one.node.send(b"x", acks=1)
-        one.changes.tell()
+        one.changes.publish()
         await one.fetch()
         await one.until(one.is_at_rest)
         await one._fetch(2, 0)
@@ -162,7 +162,7 @@ async def test_a_follower_that_has_less_than_before_disturbs_a_partition_at_rest
 async def test_partitions_that_are_gone_are_forgotten(tmp_path: Path) -> None:
     async with leading(tmp_path) as one:
         one.node.send(b"x", acks=1)
-        one.changes.tell()
+        one.changes.publish()
         assert not one.is_at_rest()
         await one.node.delete_topic()
         await one.until(one.is_at_rest)

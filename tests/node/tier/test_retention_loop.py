@@ -252,7 +252,7 @@ async def test_an_active_segment_that_expires_is_flushed_without_another_append(
         async def is_durable() -> bool:
             return replica.log.recovery_point == replica.log.log_end_offset
 
-        changes.tell()
+        changes.publish()
         assert not await is_durable()  # The active segment may wait.
         running = tasks.create_task(changes.run())
         node.clock.now_ms = START_MS + 200_000

@@ -119,9 +119,9 @@ async def test_what_nobody_has_noted_is_seen_in_turn(tmp_path: Path) -> None:
         node.tier._retaining.times.forget(replica)
         await asyncio.sleep(3 * INTERVAL_S)
         assert replica.log.log_start_offset == 0
-        in_turn = LogChanges(node.replicas, told_in_turn_count=1)
+        in_turn = LogChanges(node.replicas, unchanged_count=1)
         in_turn.subscribe(node.tier.on_changed)
-        in_turn.tell()
+        in_turn.publish()
         await cut(replica)
 
 
@@ -174,7 +174,7 @@ async def test_a_partition_that_is_deleted_while_it_is_looked_at_is_forgotten(
             looking = asyncio.create_task(node.tier.apply_retention())
             await asyncio.sleep(0)
             await node.delete_topic()
-            node.changes.tell()
+            node.changes.publish()
             assert replica not in times._due
         await looking
         assert replica not in times._due

@@ -34,7 +34,7 @@ class Reopening:
             replicas=node.replicas,
             disk=node.replicas.disk,
             directories=node.directories,
-            lead_anew=lambda _, __: None,
+            start_next_epoch=lambda _, __: None,
             register=self._register,
         )
 

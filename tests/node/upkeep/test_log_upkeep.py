@@ -17,7 +17,7 @@ from tidelog_core.log.local_log import LocalLog
 from tidelog_node.replica import Replica
 from tidelog_node.upkeep import log_changes, log_upkeep
 from tidelog_node.upkeep.flushing import Flusher
-from tidelog_node.upkeep.log_changes import RETRY_SECONDS, TOLD_IN_TURN_COUNT, LogChanges
+from tidelog_node.upkeep.log_changes import RETRY_SECONDS, UNCHANGED_COUNT, LogChanges
 from tidelog_node.upkeep.log_upkeep import RETRY_MS, LogUpkeep
 
 from tests.node.replication.led_node import LedNode, led_node
@@ -80,7 +80,7 @@ async def test_a_segment_is_rolled_when_it_is_old_enough_without_another_append(
     async with flushing(tmp_path) as one:
         replica = await one.create(**{"segment.ms": str(HOUR_MS)})
         replica.append(bytearray(batch_of(b"x")))
-        one.changes.tell()
+        one.changes.publish()
         one.sweep(after_ms=HOUR_MS)
         assert replica.log.active_segment_base_offset == 0
         one.sweep(after_ms=1)
@@ -94,10 +94,10 @@ async def test_a_shorter_age_of_segments_holds_at_once(tmp_path: Path) -> None:
     async with flushing(tmp_path) as one:
         replica = await one.create()
         replica.append(bytearray(batch_of(b"x")))
-        one.changes.tell()
+        one.changes.publish()
         one.sweep(after_ms=HOUR_MS)
         await one.node.configure(**{"segment.ms": str(HOUR_MS - 1)})
-        one.changes.tell()
+        one.changes.publish()
         one.sweep(after_ms=0)
         assert replica.log.active_segment_base_offset == 1
 
@@ -106,7 +106,7 @@ async def test_a_clock_that_was_put_back_delays_a_roll_and_does_not_lose_it(tmp_
     async with flushing(tmp_path) as one:
         replica = await one.create(**{"segment.ms": str(HOUR_MS)})
         replica.append(bytearray(batch_of(b"x")))
-        one.changes.tell()
+        one.changes.publish()
         one.sweep(after_ms=-HOUR_MS)
         one.sweep(after_ms=2 * HOUR_MS)
         assert replica.log.active_segment_base_offset == 0
@@ -118,7 +118,7 @@ async def test_a_roll_that_finds_no_room_is_tried_again(tmp_path: Path) -> None:
     async with flushing(tmp_path) as one:
         replica = await one.create(**{"segment.ms": str(HOUR_MS)})
         replica.append(bytearray(batch_of(b"x")))
-        one.changes.tell()
+        one.changes.publish()
         snapshot = replica.log.directory / "00000000000000000001.snapshot"
         snapshot.symlink_to("/dev/full")
         one.sweep(after_ms=HOUR_MS + 1)
@@ -136,7 +136,7 @@ async def test_a_log_that_breaks_the_sweep_keeps_no_other_from_its_turn(tmp_path
         logs = [replica.log for replica in one.node.replicas.replicas()]
         for replica in one.node.replicas.replicas():
             replica.append(bytearray(batch_of(b"x", producer=PRODUCER)))
-        one.changes.tell()
+        one.changes.publish()
         clock_ms = logs[0]._clock_ms
         logs[0]._clock_ms = logs[0].producers._clock_ms = broken_clock_ms
         one.sweep(after_ms=HOUR_MS + 1)
@@ -159,7 +159,7 @@ async def test_idle_producers_are_forgotten(tmp_path: Path) -> None:
     async with flushing(tmp_path, config) as one:
         replica = await one.create()
         replica.append(bytearray(batch_of(b"x", producer=PRODUCER)))
-        one.changes.tell()
+        one.changes.publish()
         one.sweep(after_ms=24 * HOUR_MS - 1)
         assert replica.log.producers.count == 1
         one.sweep(after_ms=1)
@@ -171,28 +171,28 @@ async def test_a_dropped_log_is_not_kept_in_mind(tmp_path: Path) -> None:
     async with flushing(tmp_path) as one:
         replica = await one.create()
         replica.append(bytearray(batch_of(b"x", producer=PRODUCER)))
-        one.changes.tell()
+        one.changes.publish()
         assert replica in one.upkeep._to_roll
         assert replica in one.upkeep._to_expire
         await one.node.delete_topic()
-        one.changes.tell()
+        one.changes.publish()
         assert replica not in one.upkeep._to_roll
         assert replica not in one.upkeep._to_expire
 
 
 async def test_logs_that_have_not_changed_are_told_a_few_at_a_time(tmp_path: Path) -> None:
     async with flushing(tmp_path) as one:
-        count = 10 * TOLD_IN_TURN_COUNT
+        count = 10 * UNCHANGED_COUNT
         await one.create(partition_count=count)
         told: list[Replica] = []
         one.changes.subscribe(told.extend)
-        one.changes.tell()
+        one.changes.publish()
         assert set(told) == set(one.node.replicas.replicas())  # Nobody subscribes too late.
         told.clear()
-        one.changes.tell()
-        assert len(told) == TOLD_IN_TURN_COUNT
+        one.changes.publish()
+        assert len(told) == UNCHANGED_COUNT
         for _ in range(10):
-            one.changes.tell()
+            one.changes.publish()
         assert set(told) == set(one.node.replicas.replicas())
 
 
@@ -217,9 +217,9 @@ async def test_many_changes_are_told_in_portions_between_other_work(
     async with flushing(tmp_path) as one:
         await one.create(partition_count=10)
         sizes: list[int] = []
-        changes = LogChanges(one.node.replicas, told_in_turn_count=0)
+        changes = LogChanges(one.node.replicas, unchanged_count=0)
         changes.subscribe(lambda replicas: sizes.append(len(replicas)))
-        changes.tell()
+        changes.publish()
         assert sorted(sizes) == [1, 3, 3, 3]
 
 
@@ -237,17 +237,17 @@ async def test_a_log_that_breaks_a_subscriber_keeps_no_other_from_being_told(
                 raise ValueError("this log cannot be looked at")
             heard.extend(replicas)
 
-        changes = LogChanges(one.node.replicas, told_in_turn_count=0, now=lambda: now)
+        changes = LogChanges(one.node.replicas, unchanged_count=0, now=lambda: now)
         changes.subscribe(hear)
         changes.subscribe(told.extend)
-        changes.tell()
+        changes.publish()
         assert set(told) == {broken, *others}
         assert set(heard) == set(others)
         heard.clear()
-        changes.tell()
+        changes.publish()
         assert not heard
         now = RETRY_SECONDS
-        changes.tell()
+        changes.publish()
         assert heard == [broken]
 
 
@@ -261,7 +261,7 @@ async def test_the_loops_over_logs_survive_a_log_that_breaks_them(
         await one.create(**{"segment.ms": "1"})
         (replica,) = one.node.replicas.replicas()
         replica.append(bytearray(batch_of(b"x")))
-        one.changes.tell()
+        one.changes.publish()
         replica.log._clock_ms = broken_clock_ms
         one.now_ms += HOUR_MS
         calls: list[int] = []

@@ -63,10 +63,10 @@ def _heartbeat(
         before = group.replace(known, request.member_id)
     else:
         before = known
-    told = _told(before, request)
+    reported = _reported(before, request)
     member = group.settle(
         before,
-        told,
+        reported,
         seen_epoch=request.member_epoch,
         owned=request.owned,
         settings=settings,
@@ -162,10 +162,10 @@ def _in_epoch(member: ConsumerMember, request: ConsumerHeartbeat) -> ConsumerMem
     raise in_other_epoch("consumer", received=request.member_epoch, known=member.epoch)
 
 
-def _told(before: ConsumerMember, request: ConsumerHeartbeat) -> ConsumerMember:
+def _reported(before: ConsumerMember, request: ConsumerHeartbeat) -> ConsumerMember:
     """Return the member with what the request says; what it leaves out stays."""
     names = request.subscribed_topics
-    told = dataclasses.replace(
+    reported = dataclasses.replace(
         before,
         instance_id=before.instance_id if request.instance_id is None else request.instance_id,
         rack_id=before.rack_id if request.rack_id is None else request.rack_id,
@@ -185,4 +185,4 @@ def _told(before: ConsumerMember, request: ConsumerHeartbeat) -> ConsumerMember:
         client_host=request.client_host,
         classic=None,
     )
-    return before if told == before else told
+    return before if reported == before else reported

@@ -168,8 +168,8 @@ class SharePartition:
                 if not self._is_stored:
                     await self._put()
             except TidelogError as error:
-                self.end(_told(error))
-                done.set_exception(_told(error))
+                self.end(_answered_error(error))
+                done.set_exception(_answered_error(error))
             except Exception as error:
                 logger.exception("share partition could not be stored")
                 self.end(OutcomeUnknown(str(error)))
@@ -215,8 +215,8 @@ async def store_record(store: MetadataStore, record: SharePartitionRecord) -> Sh
     return after
 
 
-def _told(error: TidelogError) -> TidelogError:
-    """Return what a client is told of a write that was lost."""
+def _answered_error(error: TidelogError) -> TidelogError:
+    """Return the error that a client gets for a failed write."""
     if isinstance(error, VersionConflict):
         # As Kafka does: the client asks who leads, and fetches again.
         return NotLeaderOrFollower("the share partition's state was changed elsewhere")

@@ -173,13 +173,13 @@ class ShareGroup(EpochGroup):
                 " members.",
             )
         before = self._caller(request)
-        told = _told(before, request)
-        if told != before or member_id not in self._members:
+        member = _merge(before, request)
+        if member != before or member_id not in self._members:
             self.step.must_store = True
             if self.is_empty:
                 self.phase_since_ms = self._now_ms
-            self._members[member_id] = told
-        is_bumped = told.subscribed_topics != before.subscribed_topics
+            self._members[member_id] = member
+        is_bumped = member.subscribed_topics != before.subscribed_topics
         is_due = self.epoch > self.assignment_epoch
         if topics is not self._seen_topics or is_bumped or is_due:
             self._find_topics(topics)
@@ -271,7 +271,7 @@ class ShareGroup(EpochGroup):
         return member
 
 
-def _told(before: ShareMember, request: ShareHeartbeat) -> ShareMember:
+def _merge(before: ShareMember, request: ShareHeartbeat) -> ShareMember:
     """Return the member with what the request says; what it leaves out stays."""
     names = request.subscribed_topics
     return dataclasses.replace(
