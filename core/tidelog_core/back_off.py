@@ -1,4 +1,4 @@
-"""How long to wait before something that failed is tried again."""
+"""The delay before a failed operation is retried."""
 
 DOUBLINGS_MAX = 10  # far more than any wait here has room for, and no number that overflows
 

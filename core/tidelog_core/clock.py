@@ -1,4 +1,4 @@
-"""The clocks of this machine: one that tells the time, and one that is never set."""
+"""The clocks of this machine: the wall clock, and a monotonic one."""
 
 from __future__ import annotations
 

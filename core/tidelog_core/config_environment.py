@@ -1,7 +1,7 @@
 """Node settings given as environment variables: ``TIDELOG_CONFIG_NUM_PARTITIONS=3``.
 
-Nodes read them, and functions too: what a node's settings make the default of topics must
-be the same for whoever applies a topic's settings.
+Nodes and functions read them. A node's settings give the defaults of topic settings, so every
+process that applies a topic's settings needs the same ones.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """One error tree. Every error carries its Kafka code and whether a retry may help.
 
-Source: the error table of the Kafka protocol guide. The classes that only differ
-by code are made from that table's names, so that a handler can raise any of them;
-those below carry fields or a meaning of their own.
+Source: the error table of the Kafka protocol guide. Classes that differ only by code are
+generated from that table, so that a handler can raise any of them. The classes below have
+fields or a meaning of their own.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ class TidelogError(Exception):
     """The root of every error that Tidelog raises on purpose."""
 
     code: ClassVar[ErrorCode] = ErrorCode.unknown_server_error
-    # What a person does next, to follow the message; empty where the message says it, or nothing
-    # can be done. An instance may have a hint of its own.
+    # What an operator should do next. Empty if the message says it, or if nothing can be done.
+    # An instance may have a hint of its own.
     hint: str = ""
 
     @property
@@ -37,7 +37,7 @@ _START_REPLICAS = (
 
 
 class OffsetOutOfRange(TidelogError):
-    """The offset lies outside what the log holds, ``[start, end]``."""
+    """The offset is outside the log's ``[start, end]``."""
 
     code = ErrorCode.offset_out_of_range
 
@@ -197,7 +197,7 @@ class UnknownLeaderEpoch(TidelogError):
 
 
 class ClusterNotFound(TidelogError):
-    """A store holds no cluster, not the one asked for, or several and none was asked for."""
+    """The store has no cluster, not the requested one, or several and none was requested."""
 
     code = ErrorCode.inconsistent_cluster_id
 
@@ -278,7 +278,7 @@ class ShareSessionLimitReached(TidelogError):
 
 
 class UnsupportedVersion(TidelogError):
-    """The two ends share no version of the API that has what is asked for."""
+    """Client and server share no version of the API with the requested feature."""
 
     code = ErrorCode.unsupported_version
     hint = "update the older of the two"
@@ -326,7 +326,7 @@ class GroupIdNotFound(TidelogError):
 
 
 class NonEmptyGroup(TidelogError):
-    """The group has members, who would not hear of the change."""
+    """The group has members, which would not learn of the change."""
 
     code = ErrorCode.non_empty_group
     hint = "stop its members, and try again"
@@ -385,10 +385,10 @@ class OutcomeUnknown(TidelogError):
 
 
 class RequestTimedOut(TidelogError):
-    """The time that the caller gave was over.
+    """The caller's timeout has passed.
 
-    On a node, before this part of the request was begun. For a client, before an answer came:
-    what it asked for may still have happened.
+    On a node, this part of the request was not begun. For a client, no answer came: the
+    request may still have been carried out.
     """
 
     code = ErrorCode.request_timed_out

@@ -1,4 +1,4 @@
-"""The ids and epochs by which the two ends of a fetch session know its requests.
+"""The session ids and epochs of fetch requests.
 
 Source: KIP-227, Kafka's ``FetchMetadata``.
 """

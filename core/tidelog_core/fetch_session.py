@@ -1,28 +1,26 @@
-"""What a fetcher says in each fetch of an incremental fetch session (KIP-227).
+"""Builds the requests of an incremental fetch session (KIP-227) for a fetcher.
 
-Theory of operation. The node keeps, for each session, the partitions that the fetcher wants and
-from which offset on. A *full* fetch has session epoch 0, begins with nothing and asks for a
-session; the node's answer has the id of the new session, or 0 if it gives none. Each fetch after
-it is *incremental*: its epoch is one higher than the last one's, and it names only partitions
-that are new or wanted with other parameters, and those to forget. Its answer leaves out every
-partition of which there is nothing new.
+Theory of operation. For each session, the node keeps the partitions that the fetcher wants and
+their fetch offsets. A *full* fetch has session epoch 0, lists all partitions and requests a
+session. The node's answer has the id of the new session, or 0 if it refuses one. Each later
+fetch is *incremental*: its epoch is one higher, and it names only partitions that are new, have
+changed, or are to be removed. The answer leaves out every partition without news.
 
-Fetcher and node must agree on what is in the session, so:
+Fetcher and node must agree on the content of the session, so:
 
-- Any doubt ends the session: an error of the whole answer, an answer that does not come, one that
-  does not fit. The next fetch is full. It names the old id, so that the node lets go of it.
-- A partition that is forgotten and wanted again is forgotten in one fetch and named in a later
-  one. The node then begins with it as with a new one, and tells its high watermark and its log
-  start offset again.
-- A partition whose records came must be named with its next offset, or be forgotten: the node
-  would send the same records again.
+- Any doubt ends the session: an error of the whole answer, a missing answer, one that does not
+  match. The next fetch is full. It names the old id, so that the node removes that session.
+- A partition that is removed and wanted again is removed in one fetch and named in a later one.
+  The node then treats it as new, and sends its high watermark and log start offset again.
+- A partition whose records arrived must be named with its next offset, or be removed: otherwise
+  the node would send the same records again.
 
-One fetch names a bounded number of new partitions; further fetches tell the rest. It names all
-that have moved on, up to what a fetch may name at all, and all that are to be forgotten: of more
-than that a full fetch begins another session. A node that gives no session, or lets none grow, is
-told all of them with every fetch. Where they are more than one fetch may name it is told a part of
-them in turn, and of a node that lets none grow no session is asked for a while: it would have the
-same part each time, and would not grow.
+One fetch names a bounded number of new partitions, and later fetches name the others. It names
+all partitions that have moved and all to be removed, up to the limit of one fetch; above the
+limit, a full fetch starts another session. A node that refuses a session, or does not let it
+grow, gets all partitions with every fetch. If they exceed the limit of one fetch, each fetch
+names a part of them in rotation. A node that does not let a session grow is asked for none for a
+while, because its session would always have the same partitions.
 
 Source: KIP-227; Kafka's ``FetchSessionHandler``.
 """
@@ -58,29 +56,29 @@ class FetchPlan(NamedTuple, Generic[Key, Wanted]):
     session_epoch: int
     named: list[tuple[Key, Wanted]]
     forgotten: list[Key]
-    # Whether the node may hold this fetch until there is something new. Not while a session is
-    # hoped for, or more is to be told.
+    # Whether the node may hold this fetch until there is news. False while a session is
+    # requested or partitions are still to be named.
     may_wait: bool
 
 
 class FetcherSession(Generic[Key, Wanted]):
     """The fetcher's side of its sessions with one node, one after the other.
 
-    ``Wanted`` is how a partition is asked for; equal values are the same to the node. It costs
-    what changes: nothing here goes through all partitions but a full fetch.
+    ``Wanted`` has the fetch parameters of a partition; equal values mean no change. The cost
+    grows with the changes: only a full fetch iterates over all partitions.
     """
 
     def __init__(self, *, new_max: int, named_max: int, clock_s: Callable[[], float]) -> None:
         """Bound what one fetch names.
 
-        ``new_max`` bounds the partitions that come into the session, ``named_max`` all that are
-        named, those to forget among them. ``clock_s`` only measures how much time goes by.
+        ``new_max`` bounds the partitions added to the session, ``named_max`` all named partitions,
+        removed ones included. ``clock_s`` only measures durations.
         """
         self._new_max = new_max
         self._named_max = named_max
         self._clock_s = clock_s
         self._wanted: dict[Key, Wanted] = {}  # those that changed last at the end
-        # Of this session, or of the last fetch without one: what the node has been told.
+        # Of this session, or of the last fetch without one: the parameters sent to the node.
         self._told: dict[Key, Wanted] = {}
         # Wanted, and not told so, oldest first: those not in the session, and the others.
         self._new: dict[Key, None] = {}
@@ -110,7 +108,7 @@ class FetcherSession(Generic[Key, Wanted]):
 
     @property
     def has_news(self) -> bool:
-        """Whether there is something to tell the node."""
+        """Whether the next fetch has to name a partition."""
         return bool(self._new or self._moved or self._to_forget) or self._epoch == INITIAL_EPOCH
 
     def last_asked(self, key: Key) -> Wanted | None:
@@ -140,7 +138,7 @@ class FetcherSession(Generic[Key, Wanted]):
             self._to_forget[key] = None
 
     def replace(self, wanted: Mapping[Key, Wanted]) -> None:
-        """Ask for exactly these partitions. Looks at every one."""
+        """Want exactly these partitions. Iterates over all of them."""
         for key in [key for key in self._wanted if key not in wanted]:
             self.forget(key)
         for key, value in wanted.items():
@@ -150,10 +148,10 @@ class FetcherSession(Generic[Key, Wanted]):
     # -- fetches and their answers
 
     def next_fetch(self) -> FetchPlan[Key, Wanted] | None:
-        """Return what to say next, ``None`` where nothing is wanted.
+        """Return the next fetch, ``None`` if nothing is wanted.
 
-        Nothing may be under way before a full fetch. Also ``None`` where only that can say what
-        there is to say, and something is under way.
+        No fetch may be under way before a full one. Also returns ``None`` if a full fetch is
+        needed while another one is under way.
         """
         if not self._wanted:
             return None
@@ -165,7 +163,7 @@ class FetcherSession(Generic[Key, Wanted]):
         return self._next_full() if self._epoch == INITIAL_EPOCH else self._next_incremental()
 
     def last_fetch(self) -> FetchPlan[Key, Wanted] | None:
-        """Return what ends the node's session, ``None`` where there is none."""
+        """Return a fetch that ends the node's session, ``None`` if there is no session."""
         session_id, self._id = self._id, NO_SESSION
         self.restart()
         if session_id == NO_SESSION:

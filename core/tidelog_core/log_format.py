@@ -1,4 +1,4 @@
-"""The process's own log: one line an event, the data of ``extra`` as key=value."""
+"""Formats the process's own log: one line an event, the fields of ``extra`` as key=value."""
 
 from __future__ import annotations
 

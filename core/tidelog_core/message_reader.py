@@ -1,12 +1,12 @@
-"""Messages of the Kafka protocol, read from bytes that anyone may have sent.
+"""Decodes messages of the Kafka protocol from untrusted bytes.
 
-kio's own reader is not made for that: it reserves memory for as many elements as an array says
-it has, which ends the process, and it refuses tagged fields that are newer than its schemas. Here
-a length counts only as far as bytes are left, unknown tagged fields are skipped (KIP-482), null
-is refused where the schema has none, and whatever is wrong with a message is one error. The
-memory that a message takes is bounded by its size: less than fifty times as much.
+kio's own reader is not safe for that: it reserves memory for as many elements as an array
+claims, which can end the process, and it refuses tagged fields that are newer than its schemas.
+Here a length is checked against the remaining bytes, unknown tagged fields are skipped
+(KIP-482), null is refused unless the schema allows it, and every fault of a message raises one
+error. A message takes less than fifty times its size in memory.
 
-As with Kafka, bytes behind a message are ignored, and an error code that is not known is
+As in Kafka, bytes behind a message are ignored, and an unknown error code becomes
 UNKNOWN_SERVER_ERROR.
 """
 

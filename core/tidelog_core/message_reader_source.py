@@ -1,8 +1,8 @@
-"""The source of a message's reader: one function, made of the message's schema class.
+"""Generates the source of a message's reader: one function, from the message's schema class.
 
-kio's classes say how a message is encoded: the order of its fields, their Kafka types, what may
-be null, which fields are tagged. One function reads all of it, nested structs included, so that
-reading costs little more than making the objects:
+kio's classes declare how a message is encoded: field order, Kafka types, nullable and tagged
+fields. One function decodes all of it, nested structs included, so decoding costs little more
+than creating the objects:
 
     def read(data, p, left):
         size = len(data)
@@ -13,10 +13,10 @@ reading costs little more than making the objects:
         ...
         return o1, p, left
 
-``p`` is the position, ``left`` the number of array elements that may still come. No length is
-believed: an array is not begun unless the bytes that are left could hold all its elements. The
-function's errors do not name the field; each of its lines belongs to one, and ``fields`` says
-to which.
+``p`` is the position, ``left`` the number of array elements that may still follow. Lengths are
+not trusted: an array is decoded only if the remaining bytes could hold all its elements. The
+function's errors do not name the field. Each line decodes one field, and ``fields`` maps lines
+to fields.
 
 Source: the Kafka protocol guide, primitive types; KIP-482 (compact types, tagged fields), KIP-893
 (nullable structs); Kafka's MessageDataGenerator for what is refused.
@@ -74,10 +74,10 @@ class _Shape(NamedTuple):
 
 
 def source_of(schema: type[Any], target: type[Any]) -> ReaderSource:
-    """Return the source of a function that reads ``schema`` and makes a ``target`` of it.
+    """Return the source of a function that decodes ``schema`` and creates a ``target``.
 
-    ``target`` is another version of the same message, or the schema itself. What it does not
-    have is read over; what only it has gets its default.
+    ``target`` is another version of the same message, or the schema itself. Fields that it
+    lacks are skipped; fields that only it has get their defaults.
     """
     source = _Source()
     source.emit("def read(data, p, left):")

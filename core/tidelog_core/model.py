@@ -1,4 +1,4 @@
-"""The plain values that every part of Tidelog shares.
+"""The plain values that all parts of Tidelog share.
 
 Ranges of offsets are half open, ``[start, end)``, everywhere in Tidelog.
 """
@@ -40,7 +40,7 @@ class Principal:
         return f"{self.kind}:{self.name}"
 
 
-ANONYMOUS = Principal("User", "ANONYMOUS")  # a client that was not asked who it is
+ANONYMOUS = Principal("User", "ANONYMOUS")  # a client that did not authenticate
 
 
 class TopicPartition(NamedTuple):

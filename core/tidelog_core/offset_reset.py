@@ -1,4 +1,4 @@
-"""Where a group begins to read a partition of which it has no offset.
+"""Where a group begins to read a partition without a committed offset.
 
     earliest | latest | by_duration:<ISO 8601 duration, PnDTnHnMn.nS>
 
@@ -33,7 +33,7 @@ class OffsetReset:
 
 
 def parse_offset_reset(text: str) -> OffsetReset:
-    """Return what ``text`` says. Raises ``ValueError`` saying what is allowed."""
+    """Parse ``text``. Raises ``ValueError`` that lists the allowed values."""
     match text:
         case "earliest":
             return OffsetReset("earliest")

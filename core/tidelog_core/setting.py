@@ -1,4 +1,4 @@
-"""One setting: how it is declared, and how its text is read and written."""
+"""Declares one setting, and parses and formats its text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Taking turns: a request about thousands of partitions must not keep everyone waiting."""
+"""Cuts long work into turns, so that a request about thousands of partitions blocks no other."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Turn:
         self._ends_at = self._loop.time() + TURN_SECONDS
 
     async def step(self) -> None:
-        """Go on at once, or after everyone else who is ready to run."""
+        """Return immediately, or after all other tasks that are ready to run."""
         if self._loop.time() >= self._ends_at:
             await asyncio.sleep(0)
             self._ends_at = self._loop.time() + TURN_SECONDS

@@ -1,10 +1,9 @@
-"""Protocol messages in any version, through kio, where the code knows only the newest.
+"""Encodes and decodes protocol messages of any version as classes of the newest version.
 
-A message that comes in an older version is read as the newest class (``message_reader``):
-the fields it lacks get their defaults. A message that goes out in an older version is
-written by that version's writer, which takes the fields it knows from the newest class.
-This holds as long as newer versions only add fields; where one drops or reshapes them, the
-caller keeps to the versions of one shape.
+An incoming message of an older version is decoded into the newest class (``message_reader``);
+missing fields get their defaults. An outgoing message is encoded by the writer of its version,
+which takes the fields it needs from the newest class. This works as long as newer versions only
+add fields. If one removes or changes fields, the caller has to use versions of one shape.
 """
 
 from __future__ import annotations

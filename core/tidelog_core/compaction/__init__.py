@@ -1,6 +1,6 @@
-"""Compaction: the newest record of every key stays, at the offset that it always had.
+"""Compaction: keeps the newest record of every key, at its offset.
 
 Pure decisions and rewrites. The node's cleaner uses them for local segments, a job for
-tiered ones; erasing one key is the same rewrite with another ``keep``.
+tiered ones. Erasing one key is the same rewrite with another ``keep``.
 Source: Kafka's log cleaner, KIP-98 (transactions) and KIP-534 (delete horizons).
 """

@@ -1,9 +1,9 @@
-"""Compacts the segment files of one log: reads them twice, and writes others beside them.
+"""Compacts the segment files of one log: reads them twice, and writes new ones.
 
-First the uncompacted part, to learn the newest offset of every key; then everything from
-the log's start, to leave out what is older. What is written goes to the directory
-``cleaned`` and is fsynced there; putting it in place is the log's own affair
-(``tidelog_core.log.cleaned``). Nothing here needs the log to be open, or in this process.
+The first pass reads the uncompacted part and collects the newest offset of every key. The
+second pass reads all segments from the log's start and drops older records. The new files go
+to the directory ``cleaned`` and are fsynced there; ``tidelog_core.log.cleaned`` swaps them in.
+The log need not be open, or be in this process.
 """
 
 from __future__ import annotations
@@ -94,11 +94,11 @@ def build_offset_map(task: CleaningTask, throttle: Callable[[int], None]) -> Off
 def clean_groups(
     task: CleaningTask, latest: OffsetMap, throttle: Callable[[int], None]
 ) -> Iterator[CleanedGroup]:
-    """Write what is left of the segments that begin below the map's end.
+    """Write the remaining records of the segments that begin below the map's end.
 
-    Into one file goes what is left of as many as fit, so that no segment stays empty: a
-    reader would have to ask for each of them. Raises ``CorruptRecordBatch``, ``OSError``;
-    what was yielded before is whole.
+    One file takes the records of as many segments as fit, so that no segment stays empty:
+    readers would have to request each of them. Raises ``CorruptRecordBatch``, ``OSError``;
+    the groups yielded before are complete.
     """
     target = cleaned_directory(task.directory)
     shutil.rmtree(target, ignore_errors=True)  # of a run that was ended half-way

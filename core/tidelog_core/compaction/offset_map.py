@@ -1,9 +1,9 @@
-"""Which offset of every key is its newest, over a range of a log.
+"""The newest offset of every key in a range of a log.
 
-Keys are kept as they are, not hashed: two keys that share a hash would cost one of them
-its record, and whoever chooses keys could choose such a pair. The price is memory. It is
-bounded, so a map may be full before its range ends: ``end_offset`` says how far it looked,
-and a rewrite by it leaves what lies at or above that as it is.
+Keys are stored, not hashed: of two keys with the same hash one would lose its record, and
+clients could choose such a pair. This costs memory, which is bounded, so a map may be full
+before its range ends: ``end_offset`` is the end of the covered range, and a rewrite keeps all
+records at or above it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Bodies of metadata items: to and from JSON."""
+"""Encodes and decodes the JSON bodies of metadata items."""
 
 from __future__ import annotations
 

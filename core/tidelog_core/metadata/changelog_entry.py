@@ -1,13 +1,13 @@
-"""The text of a changelog entry in DynamoDB: the keys that one commit has touched.
+"""Encodes a changelog entry for DynamoDB: the keys that one commit has changed.
 
-Every node reads every entry, and when a zone goes they are many, so they are short. A JSON object:
+Every node reads every entry, and a failing zone causes many, so entries are short. A JSON object:
 
     collection                   [key, ...]
     prefix of such collections   {topic id: [key, ...], ...}
 
-Collections that end with a UUID, as a topic's partitions do, are together under what comes before
-it, and the UUID is its 16 bytes in 22 letters of URL-safe base64. A key of ten digits, the number
-of a broker or a partition, is written as that number. Entries of before are a JSON list of
+Collections that end with a UUID, such as the partitions of a topic, are grouped by their prefix,
+and the UUID is written as its 16 bytes in 22 letters of URL-safe base64. A key of ten digits, the
+number of a broker or a partition, is written as that number. Older entries are a JSON list of
 [collection, key].
 """
 
@@ -61,7 +61,7 @@ def decode_keys(text: str) -> tuple[ItemKey, ...]:
 
 
 def _split(collection: str) -> tuple[str, str | None]:
-    """Return what comes before a collection's UUID, and that; ``None`` where it has none."""
+    """Return the collection's prefix and UUID, ``None`` if it does not end with a UUID."""
     text = collection[-UUID_LENGTH:]
     try:
         found = UUID(text)

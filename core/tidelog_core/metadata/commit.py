@@ -1,4 +1,4 @@
-"""What every store checks of a commit before it touches anything."""
+"""The checks that every store makes before a commit."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tidelog_core.metadata.store import (
     Write,
 )
 
-# How many commits a reader may be behind and still be told what changed. One that is
-# further behind loads everything, which is cheaper by then.
+# The changelog keeps so many commits. A reader that is further behind loads everything, which
+# is cheaper by then.
 CHANGELOG_LENGTH = 1000
 
 # DynamoDB stops at 4 MB a transaction.

@@ -1,11 +1,11 @@
-"""What is stored of a consumer group of KIP-848: within its group's record, and of its members.
+"""The stored state of a consumer group (KIP-848): in its group's record, and of its members.
 
-Members, with what each has, gives up and is to have, are packed like those of a classic
-group. A member whose target is what it has stores no target.
+Members, with their assigned, revoked and target partitions, are packed like those of a classic
+group. A member whose target equals its assignment stores no target.
 
-Of the topics that the group subscribes to the record has a hash alone (``hash_topics``): it
-tells a coordinator that takes over whether they have changed since the group's epoch began.
-Everything else about them is in the cluster's image and in what the members say.
+The record has only a hash of the subscribed topics (``hash_topics``): a new coordinator uses it to
+see whether they have changed since the group epoch began. The cluster's image and the members'
+subscriptions have everything else.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class MemberState(Enum):
 
     STABLE = "stable"
     UNREVOKED_PARTITIONS = "unrevoked"  # it has yet to say that it gave some up
-    UNRELEASED_PARTITIONS = "unreleased"  # others have yet to give up what it is to have
+    UNRELEASED_PARTITIONS = "unreleased"  # other members still own some of its target
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,13 +88,13 @@ class ConsumerMember:
 
     @property
     def held(self) -> Partitions:
-        """What nobody else may be given yet."""
+        """The partitions that no other member may get yet."""
         return self.assigned | self.revoking
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerGroupState:
-    """What a group's record holds in addition where it is a consumer group."""
+    """The additional state in the record of a consumer group."""
 
     assignment_epoch: int  # the group epoch that the targets belong to
     topics_hash: str  # of the topics that the group's epoch stands for

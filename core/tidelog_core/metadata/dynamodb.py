@@ -1,17 +1,15 @@
 """The metadata store of a deployed cluster: one DynamoDB table.
 
-A commit is one ``TransactWriteItems``: the caller's writes and checks, the step of the
-cluster version, and the changelog entry of the new version. The version item makes all
-logged commits of a cluster meet, so losing there is no conflict of the caller's: the
-transaction is tried again on the next version. Within a store logged commits take turns,
-so they meet only those of other processes. A single unlogged write needs no transaction
-and costs half.
+A commit is one ``TransactWriteItems``: the caller's writes and checks, the increment of the
+cluster version, and the changelog entry of the new version. All logged commits of a cluster
+write the version item. A conflict there is not the caller's: the transaction is retried on the
+next version. Within a process, logged commits take turns, so only those of different processes
+conflict. A single unlogged write needs no transaction and costs half.
 
-A call that timed out may have been carried out. It is repeated with the same client
-token, which DynamoDB carries out at most once in ten minutes; and before a failed
-condition is believed after that, the changelog entry (or the item) is read: it bears
-the id of the commit that made it. Only where even that cannot be read the caller gets
-``OutcomeUnknown``.
+A call that timed out may have been carried out. It is repeated with the same client token, which
+DynamoDB carries out at most once in ten minutes. If the repeated call reports a failed condition,
+the changelog entry (or the item) is read first: it has the id of the commit that wrote it. If
+that cannot be read either, the caller gets ``OutcomeUnknown``.
 """
 
 from __future__ import annotations
@@ -69,10 +67,10 @@ CLIENTS_KEPT = 5  # On the oldest, no call of CONNECT_TIMEOUT + READ_TIMEOUT is 
 
 
 def turn_delay_s_max(losses: int) -> float:
-    """Return how long a logged commit waits at most that has lost so many turns in a row.
+    """Return the longest wait before a logged commit that has conflicted so often in a row.
 
-    Twice as long each time: how many others want a turn nobody knows, and where they are many,
-    most of what is sent at once is lost and costs as much as what is written.
+    It doubles each time: the number of other writers is unknown, and with many of them most
+    simultaneous commits conflict and cost as much as successful ones.
     """
     doublings = min(losses + 1, 16)
     return min(DELAY_MAX, DELAY_FIRST * float(2**doublings))
@@ -278,9 +276,9 @@ class DynamoDbMetadataStore:
     async def _transact(
         self, actions: Sequence[dict[str, Any]], is_done: Callable[[], Awaitable[bool]]
     ) -> Failure | None:
-        """Carry out a transaction once; return the failure where a condition did not hold.
+        """Carry out a transaction once; return the failure if a condition did not hold.
 
-        ``is_done`` tells from what is stored whether it was carried out.
+        ``is_done`` decides from the stored items whether it was carried out.
         """
         request = {"TransactItems": actions, "ClientRequestToken": uuid.uuid4().hex}
         attempts = _Attempts()

@@ -1,4 +1,4 @@
-"""What a failed call to DynamoDB means for whoever made it.
+"""Maps failed calls to DynamoDB to Tidelog's errors.
 
 Source: the error tables of the DynamoDB developer guide, «Error handling» and
 «TransactWriteItems».
@@ -53,7 +53,7 @@ _NOT_NOW = frozenset(
         "TransactionConflictException",
     }
 )
-# What can stand for one action of a canceled transaction, besides a failed condition.
+# Reasons besides a failed condition for one action of a canceled transaction.
 _NOT_NOW_REASONS = frozenset(
     {"ProvisionedThroughputExceeded", "ThrottlingError", "TransactionConflict"}
 )

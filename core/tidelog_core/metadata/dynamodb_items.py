@@ -1,4 +1,4 @@
-"""Items, conditions and transactions in DynamoDB's own words. Pure: nothing is sent here.
+"""Encodes items, conditions and transactions for DynamoDB. Pure: nothing is sent here.
 
 One table, partition key ``pk`` (the collection), sort key ``sk`` (the key):
 
@@ -100,11 +100,11 @@ def parse_changelog(attributes: Attributes) -> tuple[ItemKey, ...]:
 
 
 def listing_query(collection: str, prefix: str, keys: KeyRange) -> dict[str, Any] | None:
-    """Return the arguments of ``Query`` for a listing, ``None`` where no key can be in it.
+    """Return the arguments of ``Query`` for a listing, ``None`` if no key can match.
 
-    The upper bound is exclusive, and DynamoDB has one condition for both bounds, which includes
-    it: going up, the caller leaves out an item whose key is the end; going down, the query
-    starts below that key.
+    The upper bound is exclusive, but DynamoDB's condition for both bounds includes it. In
+    ascending order, the caller leaves out an item whose key is the end; in descending order,
+    the query starts below that key.
     """
     start, end = keys.bounds(prefix)
     if end is not None and start >= end:

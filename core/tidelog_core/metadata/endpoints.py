@@ -1,4 +1,4 @@
-"""Where the listeners of a broker are reached, and how its item keeps that.
+"""The endpoints of a broker's listeners, and how its item stores them.
 
 A broker whose only listener is ``PLAINTEXT`` is stored as ``host`` and ``port``, as programs
 from before named listeners write and read it. Any other is stored as ``endpoints``, a list of

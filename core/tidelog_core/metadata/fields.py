@@ -1,7 +1,7 @@
-"""How a record's field is declared, and what is stored of it.
+"""Declares a record's fields and how they are stored.
 
-A field's type says how it is stored: a UUID and an enum as text, a tuple as a list, the rest as it
-is. What the type does not say is a rule in ``Annotated``.
+A field's type decides how it is stored: a UUID and an enum as text, a tuple as a list, all others
+unchanged. Additional rules are in ``Annotated``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tidelog_core.metadata.store import JsonValue
 
 T = TypeVar("T")
 
-# Return what a field holds of what is stored, and of the fields before it.
+# Decodes a stored value; the second argument has the fields before it.
 Read = Callable[[Any, Mapping[str, Any]], Any]
 # Return what is stored of a field's value.
 Convert = Callable[[Any], JsonValue]

@@ -1,7 +1,7 @@
-"""The record of a group's own settings: one item a group, beside the group and outliving it.
+"""The record of a group's own settings: one item per group, independent of the group's record.
 
-It holds what was set for the group and nothing else; a group without settings of its own has no
-item, whether there is such a group or not.
+It holds only the settings that were set for the group. A group without such settings has no item.
+An item may exist without its group.
 """
 
 from __future__ import annotations

@@ -1,29 +1,28 @@
 """The records of groups: one item a group, one item a page of committed offsets.
 
 A ``GroupRecord`` holds a group's generation. The record of a consumer group (KIP-848) has a field
-``consumer``, that of a share group (KIP-932) a field ``share``. Every commit of offsets checks the
-record and pays by its size, so nothing is in it that grows with the group:
+``consumer``, that of a share group (KIP-932) a field ``share``. Every offset commit checks the
+record and costs by its size, so the record does not grow with the group:
 
-- The members are in pages beside it (``member_pages``), with what they subscribe to and have.
-- Of the subscribed topics it has a hash (``hash_topics``), whatever their number.
+- The members are in pages of their own (``member_pages``), with subscriptions and assignments.
+- The subscribed topics are only a hash (``hash_topics``).
 
-A coordinator needs the topics themselves only while it assigns partitions, and the cluster's
-image shows them. All that it has to remember is whether they have changed since the group's epoch
-began, which the hash tells. Epoch and hash are one item, so no write comes between them:
+A coordinator needs the topics only while it assigns partitions, and the cluster's image has them.
+It only has to remember whether they have changed since the group epoch began, which the hash
+shows. Epoch and hash are in one item, so they change together:
 
-- A coordinator that dies before it has stored a new epoch leaves the epoch and the hash of before.
-  The next one finds other topics than those of the hash, and begins the epoch itself. If the
-  record was written, the next one finds the same topics, and begins none.
-- Two coordinators may find the same change. One writes the record; the other's write, conditional
-  on the record's version, loses.
-- A coordinator whose image is behind finds other topics than those of the hash. It assigns those
-  that it knows, and again with the next image. Until it has assigned, it tells no classic member
-  what it has: its image may not have all the names (``classic_members``).
+- A coordinator that fails before it has stored a new epoch leaves the previous epoch and hash.
+  The next one finds topics with another hash, and begins the epoch itself. If the record was
+  written, the next one finds the same hash and begins none.
+- Two coordinators may find the same change. One writes the record; the other's write expects the
+  record's version and conflicts.
+- A coordinator whose image is behind finds topics with another hash. It assigns the topics that
+  it knows, and again with the next image. Until then it sends no classic member its assignment,
+  because its image may lack names (``classic_members``).
 
-An older program kept the topics in the record, or the members too. Both are read. The first
-write of a coordinator that takes over, which comes before any commit, replaces the topics by
-their hash; the group's next change moves the members. An older program refuses a group whose
-record has neither.
+Older programs stored the topics in the record, or the members too. Both are readable. The first
+write of a new coordinator, which precedes every commit, replaces the topics by their hash; the
+group's next change moves the members. An older program refuses a group whose record has neither.
 
 A ``GroupOffsets`` holds the committed offsets of up to ``OFFSETS_PAGE_PARTITIONS`` neighbouring
 partitions of one topic. A whole topic is one item unless it is wide: a write costs by the size of

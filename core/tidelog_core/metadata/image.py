@@ -1,20 +1,20 @@
-"""What one process knows of the cluster: an immutable image, advanced by the changelog.
+"""One process's view of the cluster: an immutable image, advanced by the changelog.
 
-``ClusterView`` loads everything once and then follows: each refresh reads the keys
-that changed since the image's version and builds the next image, sharing what did
-not change. An image may hold items a little newer than its version (they are read
-after the changelog); the next refresh reads them again, so it never stays behind.
+``ClusterView`` first loads everything. Each refresh then reads the keys that changed since the
+image's version and builds the next image, which shares everything unchanged. An image may hold
+items that are newer than its version (they are read after the changelog); the next refresh reads
+them again, so an image never stays behind.
 
-Much that changed at once comes in several images, with pauses for everyone else between
-them: whoever subscribes has as much to do as there is news. All but the last are of the
-version before, so a refresh that ends half way begins again from there.
+Many changes are split into several images, with pauses between them, because subscribers' work
+grows with the changes. All but the last have the previous version, so a refresh that is
+interrupted starts again from there.
 
-A topic and its partitions are always seen together: partitions are read after the
-topic item that names them, and partitions past its count are left out.
+A topic and its partitions always appear together: partitions are read after the topic item that
+counts them, and partitions above its count are left out.
 
-An item that cannot be read is never taken for one that is gone. The image goes on with what
-it said last, names it in ``unreadable``, and follows everything else; a partition whose item
-has changed meanwhile is without a leader until it can be read again (``stand_in``).
+An unreadable item is never treated as removed. The image keeps the last readable value, lists the
+item in ``unreadable``, and applies all other changes. A partition whose item has become unreadable
+has no leader until it is readable again (``stand_in``).
 """
 
 from __future__ import annotations
@@ -115,11 +115,11 @@ class ClusterImage:
         return group_config({} if overrides is None else overrides.configs, node)
 
     def is_unreadable(self, topic: str) -> bool:
-        """Whether there is a topic of this name of which nobody can read what it is now."""
+        """Whether a topic with this name exists whose item is unreadable."""
         return topic_key(topic) in self.unreadable
 
     def require_readable(self, topic: str) -> None:
-        """Raise ``CorruptItem`` where there is such a topic, and nobody can read what it is."""
+        """Raise ``CorruptItem`` if a topic with this name exists whose item is unreadable."""
         key = topic_key(topic)
         if key in self.unreadable:
             raise CorruptItem((key.collection, key.key), self.unreadable[key])
@@ -169,10 +169,10 @@ class ClusterView:
         return self._subscribers.subscribe(callback)
 
     def watch(self, collection_prefix: str, callback: Watcher) -> Callable[[], None]:
-        """Call back with changed items of collections that no image shows. Returns the end of it.
+        """Call back with changed items of collections that are not in the image. Returns a remover.
 
-        Called in the refresh that saw them, once the image is there. What happened before
-        the first refresh, or while this view was too far behind, is not told.
+        Called in the refresh that read the changes, after the image was published. Changes before
+        the first refresh, and those missed when this view was too far behind, are not reported.
         """
         watcher = (collection_prefix, callback)
         self._watchers.append(watcher)
@@ -199,8 +199,8 @@ class ClusterView:
     async def run(self, poll_interval: float) -> None:
         """Refresh every ``poll_interval`` seconds and on every nudge, until cancelled.
 
-        Less often where so many brokers poll that all of them would ask the store for more
-        than ``POLLS_PER_S_MAX``.
+        Less often if there are so many brokers that their polls together would exceed
+        ``POLLS_PER_S_MAX``.
         """
         is_available = True
         while True:
@@ -248,7 +248,7 @@ class ClusterView:
                 watcher(watched)
 
     def _show(self, after: ClusterImage) -> None:
-        """Make it the newest image and tell who has subscribed."""
+        """Publish it as the newest image and call the subscribers."""
         before = self._image
         _log_damage(before.unreadable, after.unreadable)
         if self._is_loaded and after == before:
@@ -268,9 +268,9 @@ class ClusterView:
 
 
 async def _load(store: MetadataStore, before: ClusterImage) -> ClusterImage:
-    """Return the whole image. The version is read first: what changes meanwhile is read again.
+    """Return the whole image. The version is read first, so concurrent changes are read again.
 
-    ``before`` tells what items said that cannot be read any more.
+    ``before`` has the last readable values of items that are unreadable now.
     """
     version = (await store.changes_since(NO_VERSION)).version
     collections = (
@@ -310,9 +310,9 @@ async def _apply(
 def _portions(
     changed: Mapping[ItemKey, Item | None], image: ClusterImage
 ) -> list[dict[ItemKey, Item | None]]:
-    """Divide the changes into what one image shall bring each; all of a topic together.
+    """Split the changes into one portion an image; the changes of a topic stay together.
 
-    Brokers, settings and tombstones come first, as what follows may name them.
+    Brokers, settings and tombstones come first, because later items may name them.
     """
     by_topic: defaultdict[str, dict[ItemKey, Item | None]] = defaultdict(dict)
     portions: list[dict[ItemKey, Item | None]] = [{}]
@@ -401,7 +401,7 @@ def _known_count(image: ClusterImage, collection: str) -> int:
 
 
 class _Readings:
-    """Makes records of items; notes those that cannot be read, with what they said last."""
+    """Decodes items; notes the unreadable ones with their last readable value."""
 
     def __init__(self, unreadable: Mapping[ItemKey, str]) -> None:
         self.unreadable = dict(unreadable)
@@ -409,7 +409,7 @@ class _Readings:
     def record(
         self, key: ItemKey, item: Item | None, read: Callable[[Item], R], before: R | None
     ) -> R | None:
-        """Return the item's record, ``None`` where it is gone; ``before`` where it is damaged."""
+        """Return the item's record, ``None`` if it is removed, ``before`` if it is damaged."""
         self.unreadable.pop(key, None)
         if item is None:
             return None
@@ -428,9 +428,9 @@ class _Readings:
     def partition(
         self, key: ItemKey, item: Item | None, topic_id: UUID, before: Partition | None
     ) -> Partition:
-        """Return the partition's record, or what stands for it.
+        """Return the partition's record, or a stand-in.
 
-        ``item`` is ``None`` where it is not there, although the topic counts it.
+        ``item`` is ``None`` if it is missing although the topic counts it.
         """
         found = self.record(key, item, Partition.from_item, None)
         if found is not None:
@@ -450,7 +450,7 @@ async def _merge(
     changed: Mapping[ItemKey, Item | None],
     before: ClusterImage,
 ) -> ClusterImage:
-    """Return the image with the changed items; ``before`` tells what damaged ones said."""
+    """Return the image with the changed items; ``before`` is used for damaged ones."""
     readings = _Readings(image.unreadable)
     cluster_id = image.cluster_id
     brokers = dict(image.brokers)
@@ -606,7 +606,7 @@ async def _list_new_partitions(
                 readings.unreadable[topic.item_id] = (
                     f"{count} partitions, of which {len(items)} are there"
                 )
-                # So many are not lost: what is wrong is the count.
+                # So many items cannot be lost: the count is wrong.
                 last = before.topics.get(topic.name)
                 count = 0 if last is None else last.partition_count
         known = before.partitions_by_topic.get(topic.topic_id, ())
@@ -699,10 +699,10 @@ def _number(key: str) -> int | None:
 
 
 def _shared(before: Mapping[K, V], after: Mapping[K, V]) -> Mapping[K, V]:
-    """Return the very mapping of before if nothing in it has changed: who keeps what is
-    derived from it sees that at once.
+    """Return the mapping of before if nothing has changed.
 
-    The very records, for one that has been written anew is equal in all but its version.
+    Users of derived data then see that by identity. Records are compared by identity too,
+    because a rewritten record differs only in its version.
     """
     is_same = before.keys() == after.keys() and all(after[key] is before[key] for key in after)
     return before if is_same else after

@@ -1,4 +1,4 @@
-"""Every kind of item in the metadata store: its record, who writes it and who reads it.
+"""Lists every kind of item in the metadata store: its record, writers and readers.
 
 ``docs/internals/metadata-items.md`` is made from this table.
 """
@@ -44,7 +44,7 @@ IMAGES = "every image"
 
 @dataclass(frozen=True, slots=True)
 class ItemKind:
-    """What there is to know of items under one form of key."""
+    """The description of the items with one form of key."""
 
     value: type[Record] | ItemKey  # a key: of a counter
     logged: str  # whether, or when, a write of it is in the changelog

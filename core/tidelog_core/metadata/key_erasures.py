@@ -1,8 +1,8 @@
-"""That replicas are to erase a key from their own segments, which no tier has.
+"""The request that replicas erase a key from their own segments, for topics without a tier.
 
-Written by whoever erases. The leader says up to which offset; each replica names the segments
-that it replaces, and says when no record of the key is left below that. One that is down finds
-the item when it comes back. The key itself is not in it: metadata have backups.
+The erasing process writes it. The leader adds the offset; each replica names the segments that it
+replaces, and reports when no record of the key is left below that offset. A replica that is down
+finds the item when it starts. The item has a hash of the key, because metadata have backups.
 """
 
 from __future__ import annotations

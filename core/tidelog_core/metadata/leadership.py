@@ -1,13 +1,13 @@
-"""The fence of what is decided from a partition's log: the leader epoch.
+"""Fences decisions about a partition's log with the leader epoch.
 
-A leader decides from its own log, a function from the segments that it has read. Another leader's
-log may be another one, so a decision holds in the leader epoch in which it was made. A commit
-that follows from it expects the version of the partition's item at which that epoch was
-read; if only something else has changed in the item, such as the ISR, it is tried again.
+A leader decides from its own log, a function from the segments that it has read. Another leader
+may have another log, so a decision is valid only in its leader epoch. A commit that follows from
+it expects the version of the partition's item at which that epoch was read. If only something else
+in the item has changed, such as the ISR, the commit is retried.
 
-The epoch is all that counts. Each change of leader begins an epoch, and so does each start of a
-node that led before: an epoch has one leader and one log. The leader's id says nothing more. The
-item's version says less, if it is read just before the commit and long after the decision.
+The epoch alone identifies the log. Each change of leader begins an epoch, and so does each start
+of a node that led before: an epoch has one leader and one log. The leader's id adds nothing. The
+item's version would protect less if it is read just before the commit and long after the decision.
 """
 
 from __future__ import annotations
@@ -41,22 +41,22 @@ def leadership_of(partition: Partition) -> Leadership:
 
 
 async def require_leadership(store: MetadataStore, leadership: Leadership) -> Partition:
-    """Return the partition as it is stored, for its version to be part of a commit.
+    """Return the stored partition; a commit can expect its version.
 
-    Raises ``UnknownTopicOrPartition`` where it was deleted, ``NotLeaderOrFollower`` where it is
-    in another leader epoch by now.
+    Raises ``UnknownTopicOrPartition`` if it was deleted, ``NotLeaderOrFollower`` if it has
+    another leader epoch.
     """
     key = records.partition_key(leadership.topic_id, leadership.partition)
     return _led(await store.get(key), leadership)
 
 
 async def advance_log_start(store: MetadataStore, leadership: Leadership, offset: int) -> int:
-    """Store the log start offset, unless the store has it or a later one; return what it has.
+    """Store the log start offset unless the stored one is greater; return the stored one.
 
-    Durable on return. The offset is at most the leader's high watermark, or the end of what is
-    tiered: in another epoch the leader's log may end before it, and would lose what is appended
-    up to there. The log start never goes back, so an outcome that is not known is found out
-    by reading. Raises as ``require_leadership`` and what the store raises.
+    Durable on return. The offset is at most the leader's high watermark or the end of the tiered
+    segments. In another epoch the leader's log may end before it and would lose appends up to
+    there. The log start never goes back, so an unknown outcome is settled by reading. Raises as
+    ``require_leadership``, and the errors of the store.
     """
 
     def advance(item: Item | None) -> tuple[int, Write | None]:

@@ -1,7 +1,7 @@
-"""That replicas are to let go of local segments, since records in them are being erased.
+"""The request that replicas drop local segments while records in them are being erased.
 
-Written by whoever erases. The leader says up to which offset; each replica says when it has
-nothing local below that. One that is down finds the item when it comes back.
+The erasing process writes it. The leader adds the offset; each replica adds itself when it has
+nothing local below that offset. A replica that is down finds the item when it starts.
 """
 
 from __future__ import annotations

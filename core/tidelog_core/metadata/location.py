@@ -1,4 +1,4 @@
-"""Metadata stores by URL.
+"""Opens metadata stores by URL.
 
 sqlite:///var/lib/tidelog/metadata.db     an absolute path
 sqlite:metadata.db                        a path relative to the working directory
@@ -42,12 +42,12 @@ async def opened_metadata_store(url: str) -> AsyncIterator[MetadataStore]:
 
 
 def never_lost() -> bool:
-    """Say that the store is where it was: of stores that nobody can take away."""
+    """Return that the store was not lost: for stores that cannot be deleted while open."""
     return False
 
 
 def loss_of(store: MetadataStore) -> Callable[[], bool]:
-    """Return what tells, on any thread, whether the store was deleted or replaced while open."""
+    """Return a check, for any thread, of whether the open store was deleted or replaced."""
     return store.is_lost if isinstance(store, SqliteMetadataStore) else never_lost
 
 

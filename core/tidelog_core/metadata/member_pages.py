@@ -1,19 +1,19 @@
-"""The members of a group as they are stored: in pages beside the group's record.
+"""The stored members of a group: pages next to the group's record.
 
-A ``MemberPage`` holds up to ``MEMBERS_PER_PAGE`` members of one group, each with its place in the
-order in which they joined. What one member does is written to its page alone, on the condition
-that the group's record is as it was.
+A ``MemberPage`` holds up to ``MEMBERS_PER_PAGE`` members of one group, each with its position in
+the order of joining. A change of one member writes only its page, on condition that the group's
+record is unchanged.
 
-A change of more pages than one transaction takes becomes valid with the record:
+A change of more pages than one transaction can hold becomes valid with the record:
 
 1. The pages are written, in several transactions, with a stamp one above the record's. Each
-   keeps its previous members beside the new ones.
+   keeps its previous members in addition to the new ones.
 2. The record is written with that stamp.
 
-A reader takes the new members of a page whose stamp is not above the record's, and the
-previous ones otherwise. So a crash between the two leaves the group as it was. A page that is left
-with a stamp above the record's is torn: the group's next write, whatever it is for, writes
-all torn pages again. Hence no torn page is there when the stamp grows.
+A reader uses the new members of a page whose stamp is not above the record's, and the previous
+ones otherwise. So a crash between the two leaves the group unchanged. A page with a stamp above
+the record's is torn: the group's next write of any kind rewrites all torn pages. Hence no page is
+torn when the stamp grows.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A node's settings with the changes that were made while it runs."""
+"""A node's settings, with the changes made at runtime."""
 
 from __future__ import annotations
 

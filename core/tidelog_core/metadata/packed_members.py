@@ -1,8 +1,8 @@
-"""How the members of a group are packed into one string of its item: ``base64(zlib(JSON))``.
+"""Packs the members of a group into one string: ``base64(zlib(JSON))``.
 
-Members mostly repeat each other, so a thousand of them fit the 400 KB that DynamoDB allows
-an item. Partitions are runs of ``[topic, partition, …]``, where the topic is an index into a
-table of topic ids beside the members.
+Members mostly repeat each other, so a thousand of them fit into the 400 KB of a DynamoDB item.
+Partitions are runs of ``[topic, partition, …]``, where the topic is an index into a table of topic
+ids next to the members.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PACKED_SIZE_BYTES_MAX = 64 * 1024 * 1024  # once unpacked; a guard against corru
 
 
 def pack(document: Any) -> str:
-    """Return the document, of what JSON knows, as one string."""
+    """Return the JSON document packed as one string."""
     data = json.dumps(document, separators=(",", ":"))
     return encode_bytes(zlib.compress(data.encode()))
 

@@ -1,4 +1,4 @@
-"""Records of the metadata store: what an item holds, and its key, declared in one place.
+"""Declares records of the metadata store: an item's fields and its key, in one place.
 
     @key_form
     def broker_key(broker_id: int) -> ItemKey:
@@ -15,11 +15,11 @@ Fields are stored in the order of declaration (``fields`` says how). A default i
 stored item has the field. The key function's parameters are fields: either only the key has them
 (``InKey``), or the body has them too and must agree with the key.
 
-Reading is strict. A program that meets a field that it does not know must not go on, for it would
-drop the field with its next write.
+Decoding is strict. A program that meets an unknown field must stop, because its next write would
+drop the field.
 
-Written here, and not with msgspec or cattrs: their errors name the field without the value, and
-the key, the omitted fields and the packed members would still need functions of their own.
+msgspec and cattrs are not used: their errors name the field without the value, and the key, the
+omitted fields and the packed members would still need functions of their own.
 """
 
 from __future__ import annotations

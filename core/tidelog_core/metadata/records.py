@@ -1,9 +1,9 @@
-"""The records of the cluster itself: brokers, topics, partitions, segments, and what runs on them.
+"""The records of the cluster itself: brokers, topics, partitions, segments, and work on them.
 
-``items`` lists these and all others, with their keys, writers and readers.
+``items`` lists all records, with their keys, writers and readers.
 
-A topic is there when its ``topic`` item is: partition items under a topic id that no
-topic item names, or past the topic's partition count, are not part of the cluster yet.
+A topic exists when its ``topic`` item exists. Partition items under another topic id, or above
+the topic's partition count, are not part of the cluster yet.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class Broker(Record):
 
 
 class StepDownReason(StrEnum):
-    """Why a broker asks others to lead in its place while they can."""
+    """Why a broker asks others to lead instead of it."""
 
     DISK = "disk"  # its disk takes no records: what it follows falls behind as well
     DRAINING = "draining"  # it stops soon, and follows until then
@@ -151,8 +151,8 @@ class BrokerLease(Record):
     incarnation: UUID
     counter: Natural
     step_down_reason: Omitted[StepDownReason | None] = None  # None: it leads like any other
-    # What the broker's clock said when it wrote this; NO_TIMESTAMP before nodes told. No lease
-    # is measured by it: others see by it when a clock is wrong.
+    # The broker's wall clock when it wrote this; NO_TIMESTAMP from older nodes. Leases are not
+    # measured by it: other nodes compare it with their clocks.
     wall_ms: Omitted[Natural] = NO_TIMESTAMP
 
     @classmethod
@@ -222,7 +222,7 @@ def partition_key(topic_id: UUID, partition: int) -> ItemKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partition(Record):
-    """Who holds a partition, who leads it, and where its log starts."""
+    """A partition's replicas, leader, ISR and log start offset."""
 
     KEY = partition_key
 
@@ -235,8 +235,8 @@ class Partition(Record):
     log_start_offset: Natural = 0  # local and tiered together; never goes back
     adding: tuple[int, ...] = ()  # replicas that a reassignment brings in
     removing: tuple[int, ...] = ()  # replicas that it takes out
-    # Where a restoration began the log though nobody is known to have deleted what lies before:
-    # it could not be read. The bucket does not get it, so that it can be put back. 0: nowhere.
+    # Where a restoration began the log because older records were unreadable. They are not known
+    # to be deleted, so the bucket does not get this log start. 0: nowhere.
     restored_log_start: Omitted[Natural] = 0
 
 
@@ -288,7 +288,7 @@ class SegmentMeta(Record):
     deletable_ms: Omitted[Natural] = 0
     # Of the claim that wrote it in place of others; 0: its bytes are those that were copied.
     rewrite_epoch: Omitted[Natural] = 0
-    # It has no record with a newer one of its key below this offset. 0: nobody has looked.
+    # Below this offset no key has an older record. 0: not compacted.
     compacted_up_to: Omitted[Natural] = 0
 
 

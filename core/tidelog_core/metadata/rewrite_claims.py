@@ -1,7 +1,7 @@
-"""Who may replace a partition's tiered segments with rewritten ones.
+"""The claim that allows one process to replace a partition's tiered segments.
 
-The item stays when its holder is through: the epochs of a partition's claims must grow. It is
-logged with every swap, and only then: by that nodes learn that the segments are others.
+The item stays when its holder has finished, because the epochs of a partition's claims must grow.
+It is logged with every swap and only then, so nodes learn of swaps from the changelog.
 """
 
 from __future__ import annotations

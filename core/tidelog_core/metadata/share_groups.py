@@ -1,9 +1,9 @@
-"""What is stored of a share group of KIP-932: within its group's record, and of its members.
+"""The stored state of a share group (KIP-932): in its group's record, and of its members.
 
-How far the group has got with each partition is not here: that belongs to the partitions'
-leaders (``share_partitions``). Of the topics that the group subscribes to there is a hash, as in
-a consumer group's record. A partition may be with many members, so members do not wait for
-each other: each gets what it is to have with its next heartbeat.
+The group's progress in each partition is not here: the partitions' leaders store it
+(``share_partitions``). The subscribed topics are only a hash, as in a consumer group's record.
+Several members may have the same partition, so members do not wait for each other: each gets its
+target with its next heartbeat.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ class ShareMember:
     epoch: int = 0  # of the target that it was last told of
     previous_epoch: int = 0  # it may not have heard of the newer one
     assigned: Partitions = NO_PARTITIONS
-    target: Partitions = NO_PARTITIONS  # what it is told next
+    target: Partitions = NO_PARTITIONS  # sent with the next heartbeat
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShareGroupState:
-    """What a group's record holds in addition where it is a share group."""
+    """The additional state in the record of a share group."""
 
     assignment_epoch: int  # the group epoch that the targets belong to
     topics_hash: str  # of the topics that the group's epoch stands for

@@ -1,19 +1,17 @@
-"""The record of a share partition: how far a share group has got with one partition (KIP-932).
+"""The record of a share partition: a share group's progress in one partition (KIP-932).
 
-The item holds the start offset (SPSO): everything before it is done. From there on ``batches``
-says what is known of single records: which are acknowledged or archived for good, and how often
-those that are available again were delivered. What no row names was never delivered, or is
-delivered just now: acquisitions are not stored, so that the next leader finds acquired records
-available.
+The item holds the start offset (SPSO): all records before it are done. ``batches`` has the state
+of single records from there on: acknowledged, archived, or available again with a delivery count.
+Records without a row were never delivered, or are acquired: acquisitions are not stored, so the
+next leader finds acquired records available.
 
-The partition's leader alone writes an item, conditional on its version and before anyone
-hears of what it says. Each leader writes it once before it reads from it, with its leader
-epoch, so that what a leader of before still has under way loses. Leaders' writes are not
-logged; whoever else changes or deletes an item raises ``state_epoch``, and logs the write, so
-that the leader reads it again. Such a change wins: the leader's next write loses.
+Only the partition's leader writes an item, conditional on its version, before the members see its
+content. Each leader writes it once before it reads from it, with its leader epoch. This fences
+pending writes of previous leaders. Leaders' writes are not logged. Any other process that changes
+or deletes an item raises ``state_epoch`` and logs the write, so that the leader reads it again.
+Such a change wins: the leader's next write conflicts.
 
-An item with ``start_offset`` -1, like none at all, leaves the start to
-``share.auto.offset.reset``.
+Without an item, or with ``start_offset`` -1, ``share.auto.offset.reset`` decides the start.
 
 A row of ``batches`` is [first offset - start offset, records, state, delivery count]: a
 write costs by the size of its item. Source: ``PersisterStateBatch`` of Kafka.

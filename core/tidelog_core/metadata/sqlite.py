@@ -6,10 +6,9 @@ either all of a commit or nothing. Writers take turns through ``BEGIN IMMEDIATE`
 which waits for the lock instead of failing half way. One dedicated thread per store
 owns the connection, so calls never block the event loop and run in order.
 
-A file that is deleted or replaced while it is open stays open for those who have it, and
-whoever opens the path meets another one, or makes it. So every call makes sure that the path
-still leads to the files that were opened, and a commit makes sure of it once more before it
-is believed.
+If the file is deleted or replaced, processes that have it open keep using the old one, while
+other processes open or create a new one. So every call checks that the path still leads to the
+files that were opened, and a commit checks it again before it is reported as done.
 
     items       collection, key, version, body (JSON)
     changelog   cluster version, collection, key; the newest ``changelog_length`` versions
@@ -196,10 +195,10 @@ _FileId = tuple[int, int]  # device and inode
 
 
 def _identify(paths: Iterable[Path]) -> tuple[_FileId | None, ...]:
-    """Return which files the paths lead to now, None for one that cannot be reached.
+    """Return the ids of the files at the paths, None for one that cannot be reached.
 
-    A file that is not there and one whose folder cannot be entered are the same: nobody reads
-    what is written to it.
+    A missing file and a folder that cannot be entered are the same: other processes cannot read
+    what is written there.
     """
     found: list[_FileId | None] = []
     for path in paths:
@@ -267,8 +266,8 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
     try:
         connection.execute("COMMIT")
     except sqlite3.Error as error:
-        # A COMMIT that failed leaves the transaction open where nothing was written.
-        # Where it is gone, nobody can say whether it reached the disk.
+        # A failed COMMIT leaves the transaction open if nothing was written.
+        # If it is not open any more, the write may have reached the disk.
         if not connection.in_transaction:
             raise OutcomeUnknown(f"the metadata store failed in a commit: {error}") from error
         connection.execute("ROLLBACK")

@@ -1,13 +1,13 @@
-"""What stands in the cluster's image for a partition whose item cannot be read.
+"""The stand-in in the cluster's image for a partition whose item is unreadable.
 
-The item may say anything by now: that another node leads, that the replicas are others. So
-nobody leads and nobody is in sync by the stand-in, and its version loses every conditional
-write. Replicas, leader epoch and log start are those of the last record that could be read:
-nodes keep the logs that they hold. Where there never was one, there are no replicas either,
-and whoever has files of the partition leaves them alone.
+The item may hold anything by now, such as another leader or other replicas. So the stand-in has
+no leader and no ISR, and every conditional write that expects its version conflicts. Replicas,
+leader epoch and log start are those of the last readable record, so nodes keep their logs. If no
+record was ever readable, the stand-in has no replicas, and nodes with files of the partition
+leave them alone.
 
-An item that is damaged at the version that was read before is no such case: what it said is
-known, and the next write puts it right.
+An item that is damaged at an already known version needs no stand-in: its record is known, and
+the next write repairs it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tidelog_core.model import NO_LEADER
 
 
 def stand_in(topic_id: UUID, partition: int, before: Partition | None) -> Partition:
-    """Return what stands for the partition; ``before`` is its last record or stand-in."""
+    """Return the stand-in; ``before`` is the partition's last record or stand-in."""
     if before is None:
         return Partition(
             topic_id=topic_id,
@@ -38,5 +38,5 @@ def stand_in(topic_id: UUID, partition: int, before: Partition | None) -> Partit
 
 
 def is_readable(partition: Partition) -> bool:
-    """Whether this is the record of an item, and not what stands for one."""
+    """Whether this is the record of an item and no stand-in."""
     return partition.version != UNREADABLE_VERSION

@@ -1,15 +1,14 @@
-"""What Tidelog asks of a metadata store: items, conditional transactions, a changelog.
+"""The interface of a metadata store: items, conditional transactions, a changelog.
 
-An item lies under ``(collection, key)``: a collection is what one query lists (one
-topic's partitions, one group's offsets), the key orders it. Its body is a flat
-mapping of strings to JSON-like values; ``records`` turns bodies into values and back.
-Every item carries a version, 1 when it is created and one more with every write.
+An item has the id ``(collection, key)``. One query lists a collection (one topic's partitions,
+one group's offsets) in the order of keys. The body is a flat mapping of strings to JSON-like
+values; ``records`` encodes and decodes bodies. Every item carries a version, 1 when it is
+created and one more with every write.
 
-A commit is one transaction: either all of its writes happen or none. Each write says
-the version it expects, so whoever acts on an old reading loses and must read again.
-A commit that touches a logged write also advances the cluster version by one and
-appends the changed item keys under it, in the same transaction; nodes that poll
-``changes_since`` therefore miss nothing and read only what changed.
+A commit is one transaction: all of its writes happen or none. Each write names the version that
+it expects, so a decision from an old reading conflicts and has to be made again. A commit with a
+logged write also increments the cluster version and appends the changed item keys under it, in
+the same transaction. So nodes that poll ``changes_since`` miss nothing and read only changes.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ ClusterVersion = NewType("ClusterVersion", int)
 
 ABSENT = 0  # the version of an item that is not there
 ANY_VERSION = -1  # write whatever is there
-# Of an item whose version nobody can tell, and of a record that stands in for an item that
-# cannot be read: a write or check that expects it always loses.
+# The version of an item whose version is unknown, and of a stand-in for an unreadable item.
+# A write or check that expects it always conflicts.
 UNREADABLE_VERSION = -2
 LAST_KEY = "\U0010ffff"  # no key has it; with a prefix before it, it sorts after all that do
 COMMIT_WRITES_MAX = 90  # DynamoDB takes 100 per transaction; the changelog needs a few
@@ -112,7 +111,7 @@ class Changes:
 
 @dataclass(frozen=True, slots=True)
 class HeardTime:
-    """What somebody else's clock said, and when by our steady clock it was asked."""
+    """The time of another machine's clock, and the time of our steady clock when it was read."""
 
     wall_ms: int  # Unix time
     steady_ms: float
@@ -120,11 +119,11 @@ class HeardTime:
 
 @runtime_checkable
 class ClockedStore(Protocol):
-    """A store with a clock of its own, which its answers tell."""
+    """A store with a clock of its own, which its answers carry."""
 
     @property
     def heard_time(self) -> HeardTime | None:
-        """What the last answer told, ``None`` before the first."""
+        """The time in the last answer, ``None`` before the first."""
 
 
 class MetadataStore(Protocol):
@@ -146,7 +145,7 @@ class MetadataStore(Protocol):
     ) -> list[Item]:
         """Return the collection's items whose key starts with ``prefix``, in key order.
 
-        Of those only the ones in ``keys``; what lies outside is not read and costs nothing.
+        Only those in the range ``keys``; items outside it are not read and cost nothing.
         """
 
     async def commit(self, writes: Sequence[Write], *, checks: Sequence[Check] = ()) -> None:

@@ -1,4 +1,4 @@
-"""A cluster read from its metadata store, by what works on the stores and asks no node."""
+"""Reads a cluster from its metadata store, for programs that work without a node."""
 
 from __future__ import annotations
 

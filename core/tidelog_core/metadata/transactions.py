@@ -1,13 +1,13 @@
-"""The records of transactions: one item a transactional id, one an offset commit that is pending.
+"""The records of transactions: one item per transactional id, one per pending offset commit.
 
-A ``TransactionRecord`` says how far the id's transaction is. Its shard is the partition of
-``__transaction_state`` whose leader coordinates it, found as the shard of a group is. Source:
+A ``TransactionRecord`` has the state of the id's transaction. Its shard is the partition of
+``__transaction_state`` whose leader coordinates it, computed as for a group. Source:
 ``TransactionStateManager.partitionFor`` of Kafka.
 
-``PendingOffsets`` are what a group commits with a producer's transaction, from TxnOffsetCommit to
-the transaction's end; the shard is the group's. ``PendingOffsetsClaim`` is written by each
-coordinator of the shard before it looks at those items, and every write of them is conditional on
-it: what a coordinator of before still has under way fails.
+``PendingOffsets`` are the offsets that a group commits with a producer's transaction, from
+TxnOffsetCommit to the transaction's end; the shard is the group's. Each coordinator of the shard
+writes ``PendingOffsetsClaim`` before it reads those items, and every write of them is conditional
+on the claim. So pending writes of previous coordinators fail.
 
 None of these is logged: only their coordinators read them.
 """

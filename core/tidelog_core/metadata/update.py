@@ -1,17 +1,17 @@
-"""Changing what others change too: read, decide, write, and all of it again where that was lost.
+"""Updates shared items by compare-and-set: read, decide, write, and retry on a conflict.
 
-What may interleave, and why it does no harm:
+What may interleave, and why it is safe:
 
-- *Another's write between reading and commit.* The commit expects the version that was read, so
-  it is lost, and the next attempt decides on what is there by then. An item that was removed and
-  created again counts from the start, so a decision compares an id or an epoch where that matters.
-- *A commit whose outcome is unknown.* The next attempt reads the item with the write or without.
-  The decision sees that there is nothing left to do, or is one that may be made twice.
-- *Such a commit that lands late.* It is lost once anyone has written the item. Two kinds may land
+- *Another write between read and commit.* The commit expects the version that was read, so it
+  conflicts, and the next attempt decides from the new item. An item that was removed and created
+  again counts from the start, so a decision compares an id or an epoch where that matters.
+- *A commit with an unknown outcome.* The next attempt reads the item with or without the write.
+  The decision finds nothing left to do, or is safe to repeat.
+- *Such a commit that lands late.* It conflicts once the item was written again. Two kinds may land
   and must be harmless: the creation of an item that was removed again, and ``ANY_VERSION``.
 
-A writer that keeps the item in memory does not belong here: it stops once another has written it.
-Nor does a commit of many items that has to find out which of them were lost.
+This is not for a writer that keeps the item in memory, which stops once another has written it,
+nor for a commit of many items that has to find out which of them conflicted.
 """
 
 from __future__ import annotations

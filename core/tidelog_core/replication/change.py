@@ -1,4 +1,4 @@
-"""A decided change of one partition's item: what to write, and on which conditions."""
+"""A decided change of one partition's item: the new record and the conditions of the write."""
 
 from __future__ import annotations
 

@@ -1,35 +1,35 @@
-"""Who leads a partition next: decided by each node for itself, settled by one conditional write.
+"""Elects leaders: each node decides for itself, one conditional write settles it.
 
-Theory of operation. There is no controller. Every node looks at the partitions that it
-holds a replica of and asks whether it should be the one to act:
+Theory of operation. There is no controller. Every node checks the partitions that it has a
+replica of, and decides whether it should act:
 
-- A leader is gone when its lease is dead, or when nobody leads. Of a dead leader one node
-  writes all takeovers (``election_coordinators``). Where it does not, and where nobody leads,
-  the first member of the ISR in replica order that is not dead takes over; the second steps
-  in a delay later, the third two delays later. Several may act at the same time all the same:
-  the write is conditional on the partition's version, so one wins and the others read again.
+- A leader is gone when its lease is dead, or when the partition has no leader. One node writes
+  all takeovers from a dead leader (``election_coordinators``). If it does not, or if there is no
+  leader, the first live member of the ISR in replica order takes over; the second one
+  a delay later, the third two delays later. Several may act at the same time:
+  the write expects the partition's version, so one wins and the others read again.
 - The write is committed with a check that the dead leader's lease item has not moved.
-  A leader that has renewed meanwhile keeps its partition: it acts again only after that
+  A leader that has renewed since keeps its partition: it acts only after that
   renewal, and from then on no takeover decided earlier can land (see ``leases``).
 - Only a member of the *stored* ISR takes over. The leader counts every replica that the
   store may name towards the high watermark (``LeaderState.maximal_isr``), so every such
-  member has every acknowledged record; and a successor fetches from nobody once it leads,
-  so a leader that has not heard of it cannot commit anything new either.
-- Dead members leave the ISR with the takeover; a new leader would wait for them in vain.
+  member has every acknowledged record. A successor stops fetching when it leads,
+  so a leader that has not seen the takeover cannot commit anything new either.
+- A takeover removes dead members from the ISR: a new leader would wait for them in vain.
   Where the leader lives, the coordinator takes them out, checked against their leases too.
-- A node that has restarted never goes on in the epoch that it led before: its followers
-  may have more of that epoch than it has left. ``LeaderElector.start`` notes the epochs
-  of the first reading, and a partition that names this node leader in such an epoch is
-  taken over again, one epoch on. A later epoch was written after this process had
+- A restarted node never continues the epoch that it led before: its followers
+  may have more of that epoch than it still has. ``LeaderElector.start`` notes the epochs
+  of the first reading. A partition that names this node leader in such an epoch is
+  taken over again, with the next epoch. A later epoch was written after this process had
   started, so no earlier process has led in it.
-- A node whose disk may have lost records that it had told the leader of (the machine went
-  down, see ``leave_isr``) must leave every ISR before it renews its lease the first time,
-  and once more when it has registered and before it leads: a leader's write that counts on
-  its earlier life may land until then.
-- A broker that others should lead for says why with its lease (``StepDownReason``): its disk
-  takes no records, or it is about to stop. It hands over to members of the ISR that say
-  nothing of the kind, comes after them where it could take over, and gets nothing back as
-  the preferred leader. It leads what nobody else can.
+- After its machine went down, a node may lack records that it had acknowledged to the leader
+  (see ``leave_isr``). It must leave every ISR before it renews its lease for the first time,
+  and once more after its registration and before it leads: until then a leader's write that
+  relies on its previous registration may land.
+- A broker that should not lead publishes a reason with its lease (``StepDownReason``): its disk
+  takes no records, or it is stopping. It hands over to ISR members without a reason, takes over
+  after them, and is not given leadership back as the preferred leader. It leads what no other
+  broker can.
 - Without any live member of the ISR the partition waits, unless the topic allows unclean
   elections: then the first live replica takes over with itself as the only member,
   provided (checked in the commit) that no lease of an ISR member has moved.
@@ -78,9 +78,9 @@ class LeaderElector:
             self._start_epochs[_key(partition)] = partition.leader_epoch
 
     def note_lacking(self, partitions: Iterable[Partition]) -> None:
-        """Note that this broker may lack records that the ISRs of these vouch for.
+        """Note that this broker may lack records although it is in these ISRs.
 
-        For partitions that could be read only after it should have left every ISR: it takes
+        For partitions that became readable only after it should have left every ISR: it takes
         none of them over before it has left.
         """
         self._to_leave.update(map(_key, partitions))
@@ -156,9 +156,9 @@ class LeaderElector:
     ) -> PartitionChange | None:
         """Return the write by which the first choice takes over from a dead leader, if any.
 
-        For the one node that writes for all others; its own lease must allow it to act. It names
-        only who has outlived the dead leader: of others it may be the first to learn that they
-        died together, and the old leader could not lead again though it came back first.
+        For the one node that writes for all others; its own lease must allow it to act. It elects
+        only brokers that have outlived the dead leader. Others may have died with it, and the old
+        leader could then not lead again even if it came back first.
         """
         if not is_readable(partition) or partition.leader in (NO_LEADER, self._broker_id):
             return None
@@ -173,11 +173,11 @@ class LeaderElector:
     def shrink_isr(
         self, partition: Partition, peers: PeerLeases, dead: Container[int], *, now_ms: float
     ) -> PartitionChange | None:
-        """Return the write that takes dead followers out of the ISR of a leader that lives.
+        """Return the write that removes dead followers from the ISR of a live leader.
 
-        For the one node that writes for all leaders, of the ``dead`` that it writes for. A leader
-        that may have died together with them is left to itself, as in ``elect``. The write is
-        checked against the leases of those that it takes out: who has come back meanwhile stays.
+        For the one node that writes for all leaders after the death of ``dead``. A leader that may
+        have died with them is skipped, as in ``elect``. The write checks the leases of the removed
+        brokers, so one that has come back stays.
         """
         leader = partition.leader
         if not is_readable(partition) or leader == NO_LEADER or leader not in partition.isr:
@@ -219,12 +219,12 @@ class LeaderElector:
         return preferred if now_ms >= since_ms + self._preferred_stable_ms else None
 
     def drain_successor(self, partition: Partition, peers: PeerLeases) -> int | None:
-        """Return who should lead instead of this broker, ``None`` where nobody else can."""
+        """Return the broker that should lead instead of this one, ``None`` if there is none."""
         others = (b for b in self.candidates(partition, peers) if b != self._broker_id)
         return next(others, None)
 
     def fit_successor(self, partition: Partition, peers: PeerLeases) -> int | None:
-        """Return who can lead better than this broker, which is not fit, ``None`` for nobody."""
+        """Return a fit broker to lead instead of this unfit one, ``None`` if there is none."""
         successor = self.drain_successor(partition, peers)
         return None if successor is None or peers.is_stepping_down(successor) else successor
 
@@ -281,12 +281,12 @@ class LeaderElector:
 
 
 def leave_isr(partition: Partition, broker_id: int) -> PartitionChange | None:
-    """Return the write that takes a broker out of the ISR, ``None`` where there is none.
+    """Return the write that removes a broker from the ISR, ``None`` if it is no member.
 
     For a broker that drains (it must have stopped fetching the partition), and for one
-    that starts after its machine went down without flushing: it may lack records that
-    the ISR vouches for. The last member stays, as in Kafka: nobody else has the records.
-    A leader that leaves leaves the partition without one, one epoch on.
+    that starts after its machine went down without a flush: it may lack records although it
+    is in the ISR. The last member stays, as in Kafka: no other broker has the records.
+    If the leader leaves, the partition has no leader, and its leader epoch grows by one.
     """
     if broker_id not in partition.isr or len(partition.isr) == 1:
         return None

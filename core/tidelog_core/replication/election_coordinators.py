@@ -1,27 +1,25 @@
-"""Which node writes what follows from a broker's death, for all whom it concerns.
+"""Selects the node that writes the takeovers and ISR changes after a broker's death.
 
-Every node can tell who leads next (``LeaderElector.candidates``), and what makes a takeover
-safe is in the commit itself: the partition's version and the check on the dead leader's lease.
-So the successor need not write it. Nor need the leader take a dead follower out of the ISR:
-members leave without it too, and it counts them until it has read that. When a zone goes, every
-node that is left leads partitions that have lost a replica, and the changelog takes one commit
-after the other: nodes that commit at the same moment turn each other away. One node, the election
-coordinator of the dead broker, writes it all instead, as much in one transaction as it takes, and
-meets nobody; first the partitions without a leader.
+Every node can compute the next leader (``LeaderElector.candidates``). The commit makes a takeover
+safe: it expects the partition's version and the dead leader's lease. So the successor need not
+write it. Nor need a leader remove a dead follower from the ISR itself: others may write that, and
+the leader counts the follower until it reads the change. When a zone fails, every other node leads
+partitions that have lost a replica. The changelog takes one commit after the other, so
+simultaneous commits of many nodes conflict. Instead one node, the election coordinator of the dead
+broker, writes all changes in large transactions, partitions without a leader first.
 
-The coordinator is the watcher (``lease_watch``) with the smallest id that is not of the dead
-broker's rack: the others of that rack may be dying too. If it does not act, as one that is about to
-stop or is cut off without anyone's knowledge yet, the next watcher steps in a moment later, the
-third two moments later, and so on: they know of the death in time, however many brokers there are.
-A broker that says with its lease that others had better lead is passed over. The successors step
-in after the second, each for itself, and leaders shrink their ISRs. A moment is counted from the
-death or from the last of its partitions that was seen to be written: nobody steps in while the
-coordinator gets on, however many partitions there are.
+The coordinator is the watcher (``lease_watch``) with the smallest id outside the dead broker's
+rack, because the other brokers of that rack may be failing too. If it makes no progress, because
+it is stopping or cut off, the next watcher takes over after a delay, the third after two delays,
+and so on. Watchers see a death in time, however many brokers there are. A broker with a step-down
+reason in its lease is skipped. After the second watcher, the successors write their own takeovers
+and leaders shrink their own ISRs. The delay is counted from the death, or from the last of its
+partitions that was seen written, so no other node interferes while the coordinator makes progress.
 
-A successor that writes proves that it lives. A coordinator knows only what it has read, so it
-names, and shrinks the ISRs of, only those that have renewed after the dead one could have
-(``PeerLeases.is_fresh``). Of two members that were lost together none is named to lead alone:
-whichever comes back first has every acknowledged record, and leads.
+A successor that writes its takeover proves that it is alive. A coordinator knows only what it has
+read. So it elects, and shrinks the ISRs of, only brokers that have renewed after the dead broker's
+last possible renewal (``PeerLeases.is_fresh``). If two members were lost together, it elects
+neither of them: the first one to come back has every acknowledged record, and leads.
 """
 
 from __future__ import annotations
@@ -53,7 +51,7 @@ class ElectionCoordinators:
         self._found: dict[str | None, Sequence[int]] = {}  # by the dead one's rack
 
     def of(self, dead_id: int) -> Sequence[int]:
-        """Return who writes what follows from the broker's death, the first choice first."""
+        """Return the brokers that may write the changes after a broker's death, in order."""
         dead = self._brokers.get(dead_id)
         rack = None if dead is None else dead.rack
         if rack not in self._found:
@@ -68,9 +66,9 @@ class ElectionCoordinators:
         *,
         step_in_delay_ms: int = STEP_IN_DELAY_MS,
     ) -> float | None:
-        """Return for how long the broker leaves it to those before it, ``None`` for ever.
+        """Return how long the broker waits for those before it, ``None`` for ever.
 
-        ``unattended_ms``: for how long nobody has written what follows from that death.
+        ``unattended_ms`` is the time since a change after that death was last written.
         """
         writers = self.of(dead_id)
         if broker_id not in writers:

@@ -1,13 +1,12 @@
-"""How far one follower is, as its leader sees it. Source: Kafka's ``ReplicaState``.
+"""Tracks one follower's position for its leader. Source: Kafka's ``ReplicaState``.
 
-A request of a fetch session (KIP-227) names only the partitions whose position has changed; of
-all others it says: the follower still has what it had, and asks at this moment. Kafka notes that
-for every partition of the session at every request. Here the session has one time for all of
-them (``FollowerContact``), and a partition takes it over when it matters: when the leader's log
-grows beyond a follower that had all of it (``note_growth``), or the session lets go of the
-partition (``end_contact``). Before that the follower is caught up whatever the time is; after
-that, a position that does not move is no longer what counts as caught up, however often the
-session asks for other partitions.
+A request of a fetch session (KIP-227) names only the partitions whose position has changed. For
+all others it means: same position, fetched now. Kafka notes that for every partition of the
+session at every request. Here the session has one time for all of them (``FollowerContact``), and
+a partition copies it when needed: when the leader's log grows beyond a follower that had all of
+it (``note_growth``), or when the session drops the partition (``end_contact``). Before that the
+follower is caught up at any time. After that, an unchanged position no longer counts as caught
+up, however often the session fetches other partitions.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ class FollowerContact:
 
 @dataclass(slots=True)
 class FollowerProgress:
-    """What a follower's fetches in one leader epoch have told."""
+    """A follower's position and times, from its fetches in one leader epoch."""
 
     log_end_offset: int = UNKNOWN_OFFSET
     log_start_offset: int = UNKNOWN_OFFSET
@@ -40,7 +39,7 @@ class FollowerProgress:
 
     @property
     def asked_ms(self) -> float:
-        """When it asked for what comes next, by name or through its session."""
+        """When it last fetched the next offset, by name or through its session."""
         if self.contact is None:
             return self.last_fetch_ms
         return max(self.last_fetch_ms, self.contact.last_fetch_ms)
@@ -55,10 +54,10 @@ class FollowerProgress:
         now_ms: float,
         contact: FollowerContact | None = None,
     ) -> None:
-        """Note a fetch that came now, through the session of ``contact`` if there is one.
+        """Note a fetch that arrived now, through the session of ``contact`` if there is one.
 
-        The follower was caught up now if it has the leader's whole log; it was at its last
-        fetch if it has by now all that the leader had then. Under a steady load of small
+        The follower is caught up now if it has the leader's whole log. It was caught up at its last
+        fetch if it now has everything that the leader had then. Under a steady load of small
         appends only the second ever holds.
         """
         if fetch_offset >= leader_end_offset:

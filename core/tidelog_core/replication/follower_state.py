@@ -1,18 +1,18 @@
-"""What a follower asks its leader for, and what it does with the answer.
+"""Builds a follower's fetches and applies the leader's answers.
 
 Theory of operation. One fetch at a time, always from the own log end, with the latest
-leader epoch of the own log. The leader compares the two with its epochs; where they do
-not fit it answers with the end of the greatest epoch that both may share, the follower
-truncates to where its log can still agree and asks again. So the logs are equal up to the
-fetch offset whenever the leader takes note of it, and a record is cut only if the leader
-of a later epoch does not have it. The high watermark plays no part in this: it may lag
-behind what is committed, and cutting there has lost acknowledged records (KIP-101).
+leader epoch of the own log. The leader compares the two with its epochs. If they diverge,
+it answers with the end of the greatest epoch that both may share; the follower
+truncates to the end of what both may share and fetches again. So the logs are equal up to the
+fetch offset whenever the leader notes it, and a record is truncated only if the leader
+of a later epoch does not have it. The high watermark is not used for this: it may lag
+behind the committed records, and truncating there has lost acknowledged records (KIP-101).
 
 Answers come late, twice or never. One is used only if it answers a fetch of the current
 leader epoch and the log still ends where that fetch began.
 
-Where the leader no longer has the offset locally, the follower starts anew where the tier
-ends, see ``tier_start``.
+If the leader no longer has the offset locally, the follower restarts at the end of the
+tier, see ``tier_start``.
 
 Source: KIP-101, KIP-279, KIP-405, KIP-595; Kafka's ``AbstractFetcherThread``.
 """
@@ -30,7 +30,7 @@ from tidelog_core.replication.tier_start import ReplicaLog, TierEnd, TruncateFul
 
 @dataclass(frozen=True, slots=True)
 class ReplicaFetch:
-    """What a follower asks for."""
+    """The parameters of a follower's fetch."""
 
     leader_id: int
     leader_epoch: int
@@ -110,7 +110,7 @@ class FollowerState:
             self.on_stop()
 
     def next_fetch(self, log: ReplicaLog) -> ReplicaFetch | None:
-        """Return what to ask for now, ``None`` where there is nobody to ask."""
+        """Return the next fetch, ``None`` if there is no leader to fetch from."""
         if self._is_stopped or self.leader_id == NO_LEADER:
             return None
         end_offset = log.log_end_offset
@@ -161,7 +161,7 @@ class FollowerState:
         leader_end: int,
         tier_end: TierEnd | None,
     ) -> Action:
-        """Return what to do about an offset that the leader does not have locally.
+        """Return the action for an offset that the leader does not have locally.
 
         ``fetch`` is the one that was refused; the offsets are of the same leader epoch.
         """

@@ -1,40 +1,40 @@
-"""What the leader of one partition knows: followers, ISR, high watermark, owed acks.
+"""The leader's state of one partition: followers, ISR, high watermark, pending acks.
 
-Theory of operation. Followers fetch; the offset of a fetch says what its sender holds,
-once the fetch has passed the check for divergence (``LeaderState.on_fetch`` must not be
-called before). The high watermark is the lowest log end in the ISR and never goes back.
+Theory of operation. The offset of a follower's fetch is the end of its log, once the fetch
+has passed the divergence check (only then may ``LeaderState.on_fetch`` be called). The high
+watermark is the lowest log end in the ISR and never goes back.
 
 What may interleave with what, and why it is safe:
 
-- *ISR writes.* The store may apply a write before, after or without the leader learning
-  of it, and other writers (takeovers, members that leave, reassignments) may come first.
-  The leader therefore counts the **maximal ISR**: the members of the last stored ISR that
-  it knows and of every ISR that it has proposed since and that may still land. Whoever the
-  store makes a member is then counted, at every moment (KIP-497 with unknown outcomes).
-- A proposal may still land as long as the item's version is the one it was made on; a
-  reading that shows the old version proves nothing. Only an item at a higher version
-  settles it. So after an unknown outcome the leader writes again, the same version
-  expected, until the version moves: one of the writes lands and the others cannot.
+- *ISR writes.* The store may apply a write before, after or without the leader's knowledge,
+  and other writers (takeovers, members that leave, reassignments) may come first.
+  The leader therefore counts the **maximal ISR**: the members of the last known stored ISR
+  and of every ISR that it has proposed since and that may still land. So it always counts
+  every member that the store may name (KIP-497 with unknown outcomes).
+- A proposal may still land as long as the item has the version that it expects; a
+  reading that shows the old version proves nothing. Only a higher version
+  settles it. So after an unknown outcome the leader writes again, expecting the same version,
+  until the version moves: one of the writes lands and the others cannot.
 - *Growth.* A replica may join when its log reaches both the high watermark and the start
   of this leader's epoch. The second matters in a new leader: its high watermark may lag
   behind what the last leader committed, but its log end cannot. The fetch must have come
   from the replica's current registration (KIP-903): a broker that has restarted may lack
-  what its earlier life had fetched. The commit checks that registration, too.
-- *Shrink.* A replica leaves when it has not been caught up for ``lag_time_max_ms``, or its
-  lease was seen and is dead (``election_coordinators`` write that for all leaders, and are left
-  a moment for it), or it says that its disk takes nothing, and is behind, or is not heard of
-  for ``hand_over_ms``. One that says that it drains goes as soon as it is behind, so that
-  nobody waits for it when it has stopped; but not where fewer than ``min_insync_replicas``
-  would be left: until it stops, its copy lets the partition take records. A replica counts
-  until the store has agreed, and joins again once its lease gives no reason any more.
+  what its previous process had fetched. The commit checks that registration, too.
+- *Shrink.* A replica leaves when it has not been caught up for ``lag_time_max_ms``; or when its
+  lease has expired (``election_coordinators`` write that for all leaders, so the leader first
+  waits for them); or when it reports a failed disk, and is behind or has not
+  fetched for ``hand_over_ms``. A replica that is draining leaves as soon as it is behind, so
+  that nothing waits for it once it has stopped, but only if ``min_insync_replicas`` remain: until
+  it stops, its copy lets the partition take records. A replica counts until the store has
+  applied the change, and joins again once its lease has no step-down reason.
 - *A leader that drains* leaves the ISR with the hand-over on the same condition.
-- *A new leader* knows of nobody's log end, so its high watermark stays where it was until
+- *A new leader* does not know the followers' log ends, so its high watermark stays until
   every ISR member has fetched in this epoch (or has left the ISR).
-- *Fencing.* The caller asks its lease before each call that answers somebody. While a hand
-  over may have landed nothing is acknowledged (``is_serving``): the successor may lead.
-- Acks are owed by offset. They are released when the high watermark passes them, and all
-  fail when the leadership ends: the producer asks the next leader, which has the records
-  if they were committed and knows the producer's sequence numbers if it has them.
+- *Fencing.* The caller checks its lease before each call that leads to an answer. While a
+  hand-over may have landed nothing is acknowledged (``is_serving``): the successor may lead.
+- Acks are pending by offset. They complete when the high watermark passes them, and all
+  fail when the leadership ends: the producer retries at the next leader, which has the
+  records if they were committed, and then also the producer's sequence numbers.
 
 Source: Kafka's ``Partition`` and ``Replica``; KIP-497, KIP-903, KIP-966.
 """
@@ -208,10 +208,10 @@ class LeaderState(Generic[Token]):
     ) -> bool:
         """Note a fetch whose sender's log does not diverge. Returns whether the HW moved.
 
-        ``contact`` is that of the fetch session, whose later requests stand for this one until
+        ``contact`` belongs to the fetch session. Its later requests repeat this position until
         the follower names another offset or ``end_contact`` is called.
-        Raises ``NotLeaderOrFollower`` for a broker without a replica or a fetch of an
-        earlier life, ``OffsetOutOfRange`` past the log end; nothing is noted then.
+        Raises ``NotLeaderOrFollower`` for a broker without a replica or a fetch of an earlier
+        registration, ``OffsetOutOfRange`` past the log end; the fetch is then ignored.
         """
         follower = self.followers.get(follower_id)
         if follower is None:
@@ -256,7 +256,7 @@ class LeaderState(Generic[Token]):
             ):
                 offset = follower.log_end_offset
                 if offset <= self.high_watermark:
-                    return False  # What most appends find, before anything else is asked.
+                    return False  # True of most appends, so it is checked first.
         if offset <= self.high_watermark or self.is_deposed or self.is_under_min_isr:
             return False
         self.high_watermark = offset
@@ -283,10 +283,10 @@ class LeaderState(Generic[Token]):
     ) -> None:
         """Stop appending and hand over as soon as everything is replicated.
 
-        At the latest after ``time_ms`` (the rules' by default): then a leader that leaves
-        hands over what there is, and one that need not leave goes on. A successor that has
-        asked for nothing since is not trusted with it: it may have died within its lease,
-        and where the leader leaves, the ISR would be left to a dead broker's disk.
+        After ``time_ms`` (by default the rules') a leader that leaves hands over regardless, and
+        one that need not leave continues. A successor must have fetched since: otherwise it may
+        have died within its lease, and if the leader leaves, the only ISR member would be a dead
+        broker.
         """
         if time_ms is None:
             time_ms = self.rules.hand_over_ms
@@ -324,10 +324,10 @@ class LeaderState(Generic[Token]):
     def propose(
         self, brokers: Mapping[int, Broker], peers: PeerLeases, now_ms: float
     ) -> PartitionChange | None:
-        """Return a write to commit now, ``None`` where there is nothing to write.
+        """Return the write to commit now, ``None`` if there is nothing to write.
 
-        One at a time: tell its outcome to ``on_written``, ``on_conflict``, ``on_unknown``
-        or ``on_refused`` before the next. The caller's lease must allow it to act.
+        One write at a time: report its outcome to ``on_written``, ``on_conflict``, ``on_unknown``
+        or ``on_refused`` before the next call. The caller's lease must allow it to act.
         """
         if self.is_deposed or self.needs_read or self._in_flight is not None:
             return None

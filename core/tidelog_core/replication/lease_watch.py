@@ -1,23 +1,22 @@
-"""How often a broker reads everyone's leases, so that all of them together do not read too much.
+"""Decides how often a broker reads all leases, so that the total load stays bounded.
 
-A reading is of all leases, and all brokers read, so the work grows with the square of their
-number, all of it on one key of the metadata store. But takeovers need few to know at once that
-a leader is dead: those that write them, one after the other where one does not
-(``election_coordinators``). Those are the watchers, the first live brokers of each rack, so
-that a lost rack leaves the others'. They read as often as it takes to see a lease lapse in time.
-Everyone else reads as often as ``UNITS_PER_S`` allows: whom it takes for alive, for clients and
-for new replicas, it learns later the more brokers there are. Up to about 100 that makes no
-difference.
+Every broker reads the leases of all brokers, so the load grows with the square of their number,
+all of it on one key of the metadata store. But only the election coordinators
+(``election_coordinators``) have to see a leader's death quickly. These are the watchers: the first
+live brokers of each rack, so that the loss of a rack leaves watchers in the others. They read
+often enough to see a lease expire in time. All others read as often as ``UNITS_PER_S`` allows:
+the more brokers there are, the later they see who is alive, for clients and for new replicas. Up
+to about 100 brokers there is no difference.
 
-Who is a watcher each broker says for itself by what it knows. Where all watchers are gone at
-once, the others learn of it by their own readings, and are watchers then. After an outage of the
-store a reading may show nobody's renewal yet, and then everyone takes himself for a watcher: so a
-broker reads like one only after a second reading that says so, a renewal interval later or more,
-and those with many brokers before them take that reading later (``ReadingPace``). Readings that
-fail are repeated no sooner.
+Each broker decides from its own knowledge whether it is a watcher. If all watchers fail at once,
+the others see it with their own readings and become watchers. After an outage of the store a
+reading may not show any renewal yet, and every broker would become a watcher. So a broker becomes
+one only after a second reading that confirms it, at least a renewal interval later; brokers with
+many others before them take that reading later (``ReadingPace``). Failed readings are repeated no
+sooner.
 
-Nobody reads the leases because a broker has registered: it holds its lease by then, which the
-registration proves as well (``PeerLeases.note_registered``).
+A registration needs no extra reading of leases: it also proves that the broker holds its lease
+(``PeerLeases.note_registered``).
 """
 
 from __future__ import annotations
@@ -92,7 +91,7 @@ class ReadingPace:
     def on_reading(
         self, brokers: Mapping[int, Broker], is_live: Callable[[int], bool], *, started_ms: float
     ) -> None:
-        """Take what this broker knows after a reading of all leases, begun at ``started_ms``."""
+        """Apply a reading of all leases that was begun at ``started_ms``."""
         if not is_watcher(self._broker_id, brokers, is_live):
             self._chosen_ms, self._is_confirmed = None, False
         elif self._chosen_ms is None:

@@ -1,4 +1,4 @@
-"""Who is alive: a broker's own lease, and what it makes of the others'.
+"""Decides who is alive: a broker's own lease, and the leases of the others.
 
 Theory of operation. A broker renews its lease by writing its item with the counter one
 higher; another broker takes it for dead when a reading, begun a whole lease after the
@@ -14,9 +14,9 @@ side measures on its own monotonic clock, and only the rates have to agree (see
   renewal is in, no takeover that was decided before can land any more.
 - The holder asks ``may_act`` before every answer, so a process that was stopped (SIGSTOP,
   a suspended machine) learns from its clock that it is late before it acts on anything.
-  What it renews afterwards does not count until it has read the cluster again: others may
-  have taken over meanwhile. Because of the check above, a reading begun after the renewal
-  shows every takeover that can still be.
+  A renewal after that does not count until the process has read the cluster again: others may
+  have taken over. Because of the check above, a reading begun after the renewal shows every
+  takeover that is still possible.
 - A renewal whose outcome is unknown extends nothing, although others may see it: that
   only makes them wait longer.
 - An observer that was stopped itself, or that could not read, sees nobody as dead until
@@ -30,18 +30,17 @@ calls everything except ``may_act`` and ``on_cluster_read``; those two belong to
 that acts, which also sets ``step_down_reason``. Each attribute has one writer, and one assignment
 changes what the other side sees, so there is nothing to lock:
 
-- ``may_act`` reads the grant once. A grant is never changed, and what it allows is true
-  until its time on the clock, whenever it is read. A thread that is held up between
-  reading clock and grant decides as if it had been held up after deciding; the margin
-  is for both.
+- ``may_act`` reads the grant once. A grant never changes, and is valid until its time on the
+  clock. A thread that is delayed between reading the clock and the grant decides as if it
+  had been delayed after the decision; the margin covers both.
 - A renewal after a lapse makes a grant with a new fence. Only ``on_cluster_read`` takes a
   fence away, on the thread that acts, after that thread has read the cluster. If a
   further lapse puts up another fence just then, the number that it notes is that of the
   fence before, and the new one stays.
 - ``begin_renewal`` reads ``step_down_reason`` once. If it is set just after that, the next renewal
-  tells the others: they learn one interval later that another broker should lead.
-- A lapse is noticed by the clock when a renewal comes back. If the thread that renews was
-  held up there, the new grant's time may be over already: it is counted from the sending.
+  publishes it: other brokers see one interval later that another broker should lead.
+- A lapse is detected by the clock when a renewal returns. If the renewing thread was delayed
+  there, the new grant may already have expired: its time is counted from the sending.
 
 The clock must go on while the process or the machine is suspended (``CLOCK_BOOTTIME``).
 A broker whose lease item was written by another process of the same id must see that
@@ -103,10 +102,10 @@ class LeaseTimes:
 
     @property
     def silent_ms_max(self) -> int:
-        """How long the last renewal of a broker may be past that has outlived a dead one.
+        """The longest age of the last renewal of a broker that has outlived a dead one.
 
-        Who died together with it has renewed at most ``renew_ms`` after it, and has been
-        silent for the rest of the lease. The margin is for a renewal that came late.
+        A broker that died at the same time has renewed at most ``renew_ms`` later, and has been
+        silent for the rest of the lease. The margin allows for a late renewal.
         """
         return self.lease_ms - self.renew_ms - self.margin_ms
 
@@ -170,7 +169,7 @@ class OwnLease:
         self._next_renewal_ms: float | None = None  # None: at once
         self.is_superseded = False  # another process has this broker id: leave for good
         self.needs_read = False  # the item must be read before the next renewal
-        self.step_down_reason: StepDownReason | None = None  # what the next renewal tells
+        self.step_down_reason: StepDownReason | None = None  # published by the next renewal
 
     def may_act(self, now_ms: float) -> bool:
         """Whether this broker may acknowledge, serve and decide at this moment."""
@@ -187,7 +186,7 @@ class OwnLease:
 
     @property
     def next_renewal_ms(self) -> float | None:
-        """When the next renewal is due on the own clock; ``None`` for at once."""
+        """When the next renewal is due on the own clock; ``None`` means immediately."""
         return self._next_renewal_ms
 
     def begin_renewal(self, now_ms: float) -> BrokerLease:
@@ -203,7 +202,7 @@ class OwnLease:
         )
 
     def release(self) -> BrokerLease:
-        """Return the record that tells everyone at once that this broker leaves."""
+        """Return the record that shows the other brokers that this one leaves."""
         self._grant = None
         return BrokerLease(
             broker_id=self._record.broker_id,
@@ -242,7 +241,7 @@ class OwnLease:
         self._retry(now_ms)
 
     def on_unknown(self, now_ms: float) -> None:
-        """Note that nobody knows whether it was written, or that it conflicted."""
+        """Note that the write may or may not have landed, or that it conflicted."""
         self.needs_read = True
         self._retry(now_ms)
 
@@ -283,10 +282,10 @@ def _at_version(record: BrokerLease, version: int) -> BrokerLease:
 
 
 def read_leases(items: Iterable[Item]) -> list[BrokerLease]:
-    """Return the brokers' leases, also of items that cannot be read.
+    """Return the brokers' leases, including those of unreadable items.
 
-    Those are of ``NOBODY``: they tell no more than the item's version does, which moves as
-    long as the broker lives. Its next renewal puts the item right.
+    An unreadable item becomes a lease of ``NOBODY``. Its version still moves while the broker
+    is alive, and the broker's next renewal repairs the item.
     """
     leases = []
     for item in items:
@@ -312,7 +311,7 @@ class _Observation:
     after_ms: float  # it was written after this: a reading begun then showed an earlier one
     first_seen_ms: float
     confirmed_ms: float  # when the last reading that showed it was begun
-    # When it was found dead, or someone wrote last what follows from that; None while it lives.
+    # When it was found dead, or when a change after its death was last written; None if alive.
     attended_ms: float | None = None
     has_moved: bool = False  # a commit found it to be another one, and it was not read since
 
@@ -368,7 +367,7 @@ class PeerLeases:
         return broker_id in self._observations and self.is_dead(broker_id)
 
     def note_written(self, before: Partition, after: Partition, now_ms: float) -> None:
-        """Note what a newer record tells: someone writes what follows from a broker's death."""
+        """Note from a newer record that changes after a broker's death are being written."""
         gone = set(before.isr).difference(after.isr)
         if before.leader != after.leader:
             gone.add(before.leader)
@@ -378,9 +377,9 @@ class PeerLeases:
                 known.attended_ms = now_ms
 
     def unattended_ms(self, broker_id: int, now_ms: float) -> float | None:
-        """Return for how long nobody has written what follows from the broker's death.
+        """Return the time since a change after the broker's death was last written.
 
-        ``None`` where it has not died.
+        Returns ``None`` if it is not dead.
         """
         known = self._observations.get(broker_id)
         return None if known is None or known.attended_ms is None else now_ms - known.attended_ms
@@ -417,7 +416,7 @@ class PeerLeases:
         return is_seen and not self.is_dead(broker_id)
 
     def is_fresh(self, broker_id: int, now_ms: float) -> bool:
-        """Whether the broker has renewed so lately that it has outlived who is dead by now."""
+        """Whether the broker has renewed late enough to have outlived all brokers dead by now."""
         known = self._observations.get(broker_id)
         return (
             known is not None

@@ -1,4 +1,4 @@
-"""The acks=all answers that wait for the high watermark."""
+"""The ``acks=all`` answers that wait for the high watermark."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class OwedAcks(Generic[Token]):
             self._released.append(ReleasedAck(heapq.heappop(owed)[2], error))
 
     def fail_all(self, error: TidelogError) -> None:
-        """Fail everyone, also those released whom nobody has told yet."""
+        """Fail all pending acks, including completed ones that were not called yet."""
         tokens = [ack.token for ack in self._released]
         tokens += [token for _, _, token in sorted(self._owed)]
         self._owed.clear()

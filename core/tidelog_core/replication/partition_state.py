@@ -1,10 +1,10 @@
-"""Which part this broker plays in one partition: leader, follower, or neither.
+"""Tracks this broker's role in one partition: leader, follower, or neither.
 
-The only place where one turns into the other. A leadership that ends fails the acks that
-it owes, a following that ends uses no more answers, and both happen before the new part
-begins, in one synchronous step. Where this broker leads the very next leader epoch too (a
-reassignment has ended, say), nobody else has led in between and the log is as it was: what
-was owed is owed on.
+All role changes are made here. Ending a leadership fails its pending acks, and ending a
+following discards later answers. Both happen before the new role begins, in one synchronous
+step. If this broker also leads the next leader epoch (for example because a reassignment has
+ended), no other broker has led in between and the log is unchanged, so pending acks stay
+pending.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ class PartitionState(Generic[Token]):
         rules: ReplicationRules,
         now_ms: float,
     ) -> RoleChange:
-        """Take a record of the partition; older ones than is known change nothing.
+        """Apply a record of the partition; a record older than the known one changes nothing.
 
-        ``leads`` is ``LeaderElector.leads`` of the same record. Where the item cannot be
-        read, nobody knows who leads by now: this broker plays no part until it can be.
+        ``leads`` is ``LeaderElector.leads`` of the same record. If the item is unreadable, the
+        leader is unknown, and this broker has no role until it is readable.
         """
         if not is_readable(partition):
             self.partition = partition

@@ -1,12 +1,12 @@
 """Writes decided changes of partitions, many in one transaction.
 
-A transaction fails as a whole, so one partition that someone else has written would keep
-back all the others. The store names what was in the way: those changes are left out and
-the rest is written again.
+A transaction fails as a whole, so one partition that another node has written would block all
+others. The store names the conflicting items: their changes are left out and the others are
+written again.
 
-Every change is committed with the very checks it was decided on. Where leases were read between
-two decisions, their changes may expect two versions of one lease: such changes go into different
-transactions, of which the store lets one in at most.
+Every change is committed with the checks that it was decided on. If leases were read between
+two decisions, their changes may expect two versions of one lease. Such changes go into different
+transactions, of which at most one succeeds.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ class Outcome:
 
 
 async def write_changes(store: MetadataStore, changes: Sequence[PartitionChange]) -> Outcome:
-    """Commit the changes in order, many in one transaction; one change of an item at most.
+    """Commit the changes in order, many in one transaction; at most one change per item.
 
-    Whoever reads the cluster next sees what was written. Never raises for the store.
+    The next reading of the cluster shows what was written. Never raises errors of the store.
     """
     outcome = Outcome()
     for some in _transactions(changes):

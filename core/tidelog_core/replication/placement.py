@@ -1,13 +1,13 @@
-"""Which brokers get a new partition's replicas: leaders round the brokers, racks kept apart.
+"""Places a new partition's replicas on brokers: leaders in rotation, racks kept apart.
 
-Striped as Kafka does it: the replicas of one partition go to one rack after the other. Unlike
-Kafka's placer nothing is random: the leader is who leads least, and a follower who follows
-that leader least, then who holds least. So many small topics spread as evenly as one wide
-one: every two brokers of different racks come together about equally often. The first
-follower is who takes over when the leader dies: it is who has been that least, so that the
-leaderships of a broker, or of a rack, go to all others alike. Brokers that are not live are
-used last and never lead. Within one topic the leaders always go round: a broker that has just
-joined gets its share of a wide topic, not all of it.
+Striped as in Kafka: the replicas of one partition go to one rack after the other. Unlike
+Kafka's placer nothing is random: the leader is the broker that leads least, and a follower is
+the one that follows that leader least, then the one that holds least. So many small topics spread
+as evenly as one wide topic: any two brokers of different racks share about as many partitions.
+The first follower takes over when the leader dies. It is the broker that has this place least,
+so the leaderships of a broker or a rack spread over all others. Brokers that are not live are
+used last and never lead. Within one topic the leaders always rotate: a new broker
+gets its share of a wide topic, not all of it.
 Source: Kafka's ``StripedReplicaPlacer``.
 """
 
@@ -23,7 +23,7 @@ Replicas = tuple[int, ...]
 
 
 class ReplicaPlacer:
-    """Counts what it gives to each broker, on top of what they have. For one task."""
+    """Counts the replicas of each broker, including those it has placed. For one task."""
 
     def __init__(
         self,

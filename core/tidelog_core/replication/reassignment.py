@@ -1,17 +1,17 @@
-"""Moving a partition to other replicas: decisions on its item, nothing written here.
+"""Moves a partition to other replicas: decides changes of its item, writes nothing.
 
-Theory of operation. ``start_reassignment`` puts the new replicas beside the old ones
-(``replicas`` is the target followed by what will go, ``adding`` and ``removing`` say
-which is which). The new ones fetch like any follower and join the ISR when they have
-caught up. Once every replica of the target is in the stored ISR, the leader swaps the
-set in one write (``end_reassignment``), handing over in the same write where it goes
-itself. Between the two writes nothing but the leader's ordinary ISR changes happens, so
-a crash of anyone leaves a state that goes on, and a target can be replaced or cancelled
-at any time: whoever writes second loses on the version and reads again.
+Theory of operation. ``start_reassignment`` adds the new replicas to the old ones
+(``replicas`` is the target followed by the removed ones; ``adding`` and ``removing`` name
+them). The new ones fetch like any follower and join the ISR when they have caught up. Once
+every replica of the target is in the stored ISR, the leader writes the target set
+(``end_reassignment``). If the leader itself is removed, the same write hands over. Between the
+two writes only ordinary ISR changes happen. So a crash leaves a valid state that can continue,
+and a target can be replaced or cancelled at any time: of two writers the second one conflicts
+and reads again.
 
-Whenever a replica goes, a new leader epoch begins, also where the leader stays: the
-replica drops its log, and what it had fetched before must not count once it comes back.
-Its fetches of the epoch before are refused, and the leader counts anew.
+Every removal of a replica begins a new leader epoch, even if the leader stays. The removed
+replica drops its log, and its earlier fetches must not count if it is added again: fetches of
+the previous epoch are refused, and the leader starts with unknown positions.
 Source: KIP-455, ``PartitionReassignmentReplicas``; ``PartitionChangeBuilder``.
 """
 
@@ -56,9 +56,9 @@ def target_replicas(partition: Partition) -> tuple[int, ...]:
 def start_reassignment(
     partition: Partition, target: Sequence[int], *, broker_ids: Set[int]
 ) -> PartitionChange | None:
-    """Return the write that makes ``target`` the goal; ``None`` where it is reached already.
+    """Return the write that starts moving to ``target``; ``None`` if nothing changes.
 
-    A target that only orders the replicas anew takes effect with this write. Raises
+    A target that only reorders the replicas takes effect with this write. Raises
     ``InvalidReplicaAssignment``.
     """
     _require_valid(target, broker_ids)

@@ -1,15 +1,15 @@
-"""When a replica drops its local log and goes on where the tier ends.
+"""Decides when a replica drops its local log and continues at the end of the tier.
 
 Everything in the tier is committed: it is copied from below the high watermark, and the
-chain of segments has no gaps. So a log that starts anew at the tier's end lacks nothing
-below it, and what it held locally above it is fetched again.
+chain of segments has no gaps. So a log that restarts at the tier's end lacks nothing
+below it, and fetches the records above it again.
 
-- A *new or empty replica*, and one whose offset the leader has evicted, copies the local
-  tail only. It is never in the ISR: a member has everything below the high watermark.
-- A *leader* must have what the tier has, or offsets that readers find in the tier would get
-  other bytes. Every member of the ISR has; a replica that leads after an unclean election,
-  or after its disk lost its tail, may have less, or other records at those offsets. It
-  starts anew before it leads, and loses less by it.
+- A *new or empty replica*, and one whose fetch offset the leader has evicted, copies only the
+  local tail. It is never in the ISR: a member has everything below the high watermark.
+- A *leader* must have every offset of the tier, or the same offsets would get other bytes.
+  Every ISR member has them. A replica that leads after an unclean election, or after its disk
+  lost the end of the log, may have fewer or other records. It restarts at the tier's end before
+  it leads, and so loses fewer records.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Protocol
 
 
 class ReplicaLog(Protocol):
-    """What the state machines look at in a log; ``LocalLog`` has it all."""
+    """The log as the state machines see it; ``LocalLog`` implements it."""
 
     @property
     def log_start_offset(self) -> int:
@@ -86,10 +86,10 @@ def start_before_following(
 def start_before_leading(
     log: ReplicaLog, tier_end: TierEnd | None, *, log_start_offset: int
 ) -> TruncateFully | None:
-    """Return what a replica does before it leads, where an election may have lost records.
+    """Return how a replica restarts before it leads, if an election may have lost records.
 
-    ``log_start_offset`` is the partition's as the metadata store has it. After a clean
-    election there is nothing to do, so the tier need not be asked.
+    ``log_start_offset`` is the partition's in the metadata store. After a clean
+    election the result is ``None`` and the tier need not be read.
     """
     if tier_end is None and log.log_end_offset < log_start_offset:
         # Its next records would get offsets of deleted ones, and be deleted like them.

@@ -1,28 +1,26 @@
-"""Whether a clock may decide what is too old. Pure: it is told what clocks say.
+"""Decides whether a clock may expire records. Pure: the times of all clocks are passed in.
 
-Retention by time removes records for good because one wall clock says that they are old. A
-clock that runs ahead by days would take acknowledged records with it, those in the bucket
-included, so it is compared with what else is known of the time, and decides nothing while it
-is further ahead of that than a bound. To be behind, or ahead by less, only moves retention by
-as much.
+Retention by time removes records because one wall clock says that they are old. A clock that is
+days ahead would remove acknowledged records too early, in the bucket too. So it is compared with
+other clocks, and expires nothing while it is ahead of them by more than a bound. A clock that is
+behind, or ahead by less, only moves retention by that much.
 
-What is known, and what it is good for:
+What it is compared with:
 
-- *witnesses*, other clocks that were heard not long ago. Since then they are taken to have
-  gone on as fast as the steady clock. One that our clock is too far ahead of holds it back.
-- An *independent* witness is a clock that somebody else keeps right: the metadata store's on
-  AWS, the bucket's. What it says settles the matter, both ways.
-- The others are other nodes' clocks and those of file systems. They may be wrong in the same
-  way as ours: two nodes of one machine share a clock. So they can hold it back, and cannot
-  vouch for it. While one of them is behind, nobody can tell which of the two is wrong, and
-  records are kept: the reason that is given names it, and its clock is to be set right.
-- Without a word from an independent one, the *steady clock* tells of a jump of ours while the
-  process runs. That may also be a clock that is set right at last, or a virtual machine that
-  was stopped: so it holds retention back for a time only (``settle_ms``), in which somebody
-  can put the clock right again.
+- *witnesses*: other clocks that were heard recently. Since then they are assumed to run at the
+  rate of the steady clock. A witness suspends expiry if our clock is too far ahead of it.
+- An *independent* witness is a clock that others maintain: the metadata store's on
+  AWS, the bucket's. Its time decides, both ways.
+- The others are the clocks of other nodes and file systems. They may be wrong in the same
+  way as ours: two nodes of one machine share a clock. So they can suspend expiry but not
+  allow it. While one of them is behind, it is unknown which of the two is wrong, and
+  records are kept; the reason names that clock, and an operator has to correct it.
+- Without an independent witness, the *steady clock* shows jumps of the wall clock while the
+  process runs. A jump may also be a correction, or a virtual machine that was stopped: so it
+  suspends expiry only for a time (``settle_ms``), in which an operator can correct the clock.
 
-The newest record is no witness. Producers choose timestamps, and in a topic that nobody
-writes to any more a right clock leaves the newest record days behind.
+The newest record is no witness. Producers choose timestamps, and in a topic without writes the
+newest record is days behind a right clock.
 
 So, if every clock but ours is right to within a part of the bound: while any of them is heard,
 a clock that is ahead by more than the bound decides nothing; and a right clock decides at once,

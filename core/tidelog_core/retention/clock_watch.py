@@ -1,4 +1,4 @@
-"""A process's wall clock, watched for whoever removes what is too old by it."""
+"""Watches a process's wall clock for the tasks that remove records by age."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tidelog_core.retention.clock_rule import (
 logger = logging.getLogger(__name__)
 
 WitnessSource = Callable[[], Iterable[Witness]]
-"""Returns what other clocks were heard to say last; asks nobody."""
+"""Returns the last known times of other clocks, without I/O."""
 
 
 class ClockWatch:
@@ -34,9 +34,9 @@ class ClockWatch:
         sources: Sequence[WitnessSource] = (),
         has_heard_all: Callable[[], bool] = lambda: True,
     ) -> None:
-        """``has_heard_all`` says whether everyone who can be a witness has been heard once.
+        """``has_heard_all`` says whether every possible witness has been heard once.
 
-        Until then, soon after a start, nothing is removed for its age, and nothing is logged.
+        Until then, shortly after the start, nothing is removed by age and nothing is logged.
         """
         self._wall_ms = wall_ms
         self._steady_ms = steady_ms
@@ -50,9 +50,9 @@ class ClockWatch:
         self._sources.append(source)
 
     def may_expire(self, *also: WitnessSource) -> bool:
-        """Whether records may be removed for their age now. Logs when that changes.
+        """Whether records may be removed by age now. Logs changes of the answer.
 
-        ``also`` are asked beside the sources that were given before.
+        ``also`` are used in addition to the constructor's sources.
         """
         config = self._node_config()
         bounds = ClockBounds(
@@ -79,7 +79,7 @@ class ClockWatch:
 
 
 def store_witness(store: MetadataStore) -> WitnessSource:
-    """Return what hears the metadata store's clock, if it has one of its own."""
+    """Return a source of the metadata store's clock, ``None`` if it has no clock of its own."""
     clocked = store if isinstance(store, ClockedStore) else None  # To ask takes 20 microseconds.
 
     def witnesses() -> Iterable[Witness]:

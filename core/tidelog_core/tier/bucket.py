@@ -1,7 +1,7 @@
-"""What a listing of the bucket says is there, without reading an object.
+"""Groups the keys of a bucket's listing, without reading objects.
 
-Keys that are none of the tier's are *foreign*: nobody reads them, and they are named so
-that somebody looks. Nothing is decided here about which segments count.
+Keys that are not the tier's are *foreign*: they are never read, only reported. Which
+segments count is not decided here.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class _Sorting:
         elif (topic_id := parse_topic_manifest_key(key)) is not None:
             self._topic(key, topic_id).has_manifest = True
         elif parse_erasure_receipt_key(key) is not None:
-            return  # It tells nothing of what there is.
+            return  # It does not describe the content.
         elif (deletion := parse_deletion_key(key)) is not None:
             self._topic(f"{deletion.folder}/", deletion.topic_id).is_deleted = True
         else:

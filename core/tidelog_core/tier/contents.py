@@ -1,17 +1,16 @@
-"""What the metadata store says of a partition's tier, read without holding all of it at once.
+"""Reads a partition's tiered segments from the metadata store, page by page.
 
-The items of a hundred thousand segments are 300 MB of objects. They are read in pages, of which
-only the packed segments stay, and others have their turn on the event loop and in the store
-between two pages.
+The items of a hundred thousand segments are 300 MB of objects. Only the packed segments of each
+page are kept, and between two pages the event loop and the store serve others.
 
 Pages are read one after the other, so a segment that is rewritten between two of them may be
 missing from both, in its old form and in its new one. The same may happen within one page: a
 DynamoDB query is only read-committed beside a transaction. Every swap is committed with the
 partition's rewrite claim, so a reading counts if the claim's version is the same before the first
-page and after the last one. Otherwise the pages are read again. If every one of ``READS_MAX``
-readings meets a swap, ``read_tier`` raises: a log that is begun inside the tier would give away
-offsets that the tier has. ``read_changing_tier`` returns the last reading all the same, and says
-that it may have gaps: enough for a reader that asks again when it finds nothing.
+page and after the last one. Otherwise the pages are read again. If each of ``READS_MAX``
+readings meets a swap, ``read_tier`` raises: a log that is started inside the tier would assign
+offsets that the tier already has. ``read_changing_tier`` returns the last reading, marked as
+possibly incomplete: enough for a reader that retries when it finds nothing.
 """
 
 from __future__ import annotations
@@ -64,8 +63,8 @@ async def read_tier(store: MetadataStore, topic_id: UUID, partition: int) -> Tie
 async def read_changing_tier(store: MetadataStore, topic_id: UUID, partition: int) -> TierContents:
     """Return the same, or the last reading if swaps met all of them.
 
-    Nobody may decide anything by one that is not whole. Raises ``CorruptItem`` and what the
-    store raises.
+    An incomplete reading must not be used for decisions. Raises ``CorruptItem`` and the errors
+    of the store.
     """
     claim = await claim_version(store, topic_id, partition)
     for _ in range(READS_MAX):
@@ -114,9 +113,9 @@ async def read_item_pages(
 ) -> AsyncIterator[list[Item]]:
     """Yield the collection's items in key order, a page at a time.
 
-    The first page has ``first_count`` of them, each other one twice as many as the one before, up
-    to ``PAGE_ITEMS_MAX``; the last one has fewer than that, and may have none. The caller may
-    delete what it has got. Raises what the store raises.
+    The first page has ``first_count`` items, each later one twice as many as the one before, up
+    to ``PAGE_ITEMS_MAX``; the last one has fewer, maybe none. The caller may
+    delete the yielded items. Raises the errors of the store.
     """
     start, count = "", first_count
     while True:

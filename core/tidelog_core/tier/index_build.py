@@ -1,7 +1,7 @@
-"""From a sealed segment on disk to the bytes of its index object.
+"""Builds the index object of a sealed segment from the files on disk.
 
 The work is per batch, not per record, except for the key filter. Every batch's CRC is
-checked on the way: what is damaged on disk must not become the tier's truth.
+checked, so that local damage does not reach the tier.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tidelog_core.tier.key_filter import add_key_hashes, build_key_filter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewriteFacts:
-    """What a rewritten segment says besides what every segment does."""
+    """The additional fields of a rewritten segment."""
 
     rewrite_epoch: int  # of the claim, at least 1
     compacted_up_to: int  # 0: nobody has looked for newer records of its keys

@@ -1,4 +1,4 @@
-"""The index object of a tiered segment: all that readers need besides the records.
+"""The index object of a tiered segment: everything that readers need besides the records.
 
 The layout, in words and tables, is ``docs/format.md``; numbers are little-endian. In
 short: a fixed header, a table of sections, a CRC-32C of both, then the sections, each
@@ -72,7 +72,7 @@ ROW_SIZES_BYTES: Mapping[SectionKind, int] = {
     SectionKind.REPLACED: REPLACED_ROW.size,
 }
 REQUIRED_KINDS = frozenset(
-    # Who does not know of rewriting would take the segments that were replaced for the truth.
+    # A reader that ignores rewriting would treat the replaced segments as current.
     {SectionKind.BATCHES, SectionKind.ABORTED_TRANSACTIONS, SectionKind.REWRITE}
 )
 
@@ -245,7 +245,7 @@ class IndexFile:
 
     @cached_property
     def replaced(self) -> tuple[ReplacedSegment, ...]:
-        """The segments that it stands for in the chain of hashes; empty for what was copied."""
+        """The segments that it replaces in the chain of hashes; empty for a copied segment."""
         rows = REPLACED_ROW.iter_unpack(self._section(SectionKind.REPLACED))
         return tuple(ReplacedSegment(UUID(bytes=row[0]), *row[1:]) for row in rows)
 

@@ -1,4 +1,4 @@
-"""What proves that tiered segments are whole and in their place.
+"""The hashes that prove that tiered segments are complete and in order.
 
 Each segment's index object holds the SHA-256 of the segment's bytes and a hash that
 chains it to the partition's segment before it:
@@ -7,13 +7,13 @@ chains it to the partition's segment before it:
                       || topic id (16) || partition (4) || base offset (8) || end offset (8)
                       || size (8) || SHA-256 of the segment's bytes (32))
 
-with every number big-endian and unsigned. Whoever trusts one chained hash can check
-every segment before it from the bucket alone.
+with every number big-endian and unsigned. With one trusted chained hash, every segment before it
+can be checked from the bucket alone.
 
-A segment that was rewritten takes the previous chained hash of the first one that it replaces,
-and lists the links of all of them: what continued one of those continues the rewritten one,
-so no other segment's hash has to change. What the list says follows from itself; that the new
-bytes are what should be left of the old ones only who rewrote them can tell.
+A rewritten segment takes the previous chained hash of the first segment that it replaces, and
+lists the links of all of them. A segment that continued one of those continues the rewritten one,
+so no other hash has to change. The list can be verified. That the new bytes are the right rest of
+the old ones is known only to the process that rewrote them.
 """
 
 from __future__ import annotations
@@ -159,12 +159,12 @@ def _verify_batches(key: str, log: Buffer, index: IndexFile) -> None:
 def continues_chain(
     base_offset: int, previous_hash: bytes, *, first_end: int, bases: Mapping[bytes, int]
 ) -> bool:
-    """Whether a segment is in its place in a chain of which it is not the first.
+    """Whether a segment that is not the first is in its place in a chain.
 
-    It continues one that begins before it: not always the last such, which a new leader that
-    had rolled elsewhere may have copied later. One that overlaps the first may continue a
-    segment that retention has removed since. ``first_end`` is where the first segment ends,
-    ``bases`` has each segment's base offset by its chained hash.
+    It continues one that begins before it. That is not always the last such segment: a new
+    leader with other segment boundaries may have copied that one later. A segment that overlaps
+    the first may continue one that retention has removed since. ``first_end`` is the end of the
+    first segment, ``bases`` has each segment's base offset by its chained hash.
     """
     before = bases.get(previous_hash)
     return base_offset < first_end or (before is not None and before < base_offset)

@@ -1,4 +1,4 @@
-"""Which keys a segment certainly does not hold: a Bloom filter over hashes of keys.
+"""A Bloom filter over hashes of keys: it proves that a segment lacks a key.
 
 Section layout, little-endian: hash kind (4 bytes, 1 is BLAKE2b-64), probe count k (4),
 bit count m (8, a multiple of 64), number of distinct keys (8), least and greatest hash

@@ -1,4 +1,4 @@
-"""Where the tier's objects lie in the object store.
+"""The keys of the tier's objects in the object store.
 
     <cluster id>/cluster.json                                              cluster manifest
     <cluster id>/<topic>-<topic id>.deleted.json                           the topic was deleted
@@ -9,10 +9,10 @@
     <cluster id>/<topic>-<topic id>/<partition>/<segment>.index            what describes them
 
 ``<segment>`` is the base offset (20 digits), the leader epoch of the leader that copied
-it and the segment's id: another id with every attempt, so no two attempts share a key.
-That a topic was deleted and where a log starts is said by the key alone (the offset has 20
-digits too): of several offsets the greatest counts, so nobody can take one back.
-A topic's name is cut to 200 characters, so that the folder's name stays a file name;
+it, and the segment's id. Every attempt has another id, so no two attempts share a key.
+The deletion of a topic and a log start offset are carried by the key alone (20 digits too):
+of several log starts the greatest counts, so it can never be taken back.
+A topic's name is cut to 200 characters, so that the folder's name stays a valid file name;
 the id tells topics apart, and the topic manifest has the whole name.
 """
 
@@ -73,7 +73,7 @@ class SegmentKey:
 
 @dataclass(frozen=True, slots=True)
 class LogStartKey:
-    """What the key says of an object that tells where a log starts."""
+    """The parsed key of a log start object."""
 
     topic_id: UUID
     partition: int
@@ -82,7 +82,7 @@ class LogStartKey:
 
 @dataclass(frozen=True, slots=True)
 class DeletionKey:
-    """What the key says of an object that tells that a topic was deleted."""
+    """The parsed key of a deletion object."""
 
     topic_id: UUID
     folder: str  # the topic's, without the slash at its end
@@ -109,7 +109,7 @@ def erasure_receipt_key(cluster_id: str, topic: str, topic_id: UUID, erasure_id:
 
 
 def deletion_key(cluster_id: str, topic: str, topic_id: UUID) -> str:
-    """Return the key that tells of the topic's deletion: beside its folder, to outlive it."""
+    """Return the key of the topic's deletion object: outside its folder, to outlive it."""
     return f"{topic_prefix(cluster_id, topic, topic_id)[:-1]}.deleted.json"
 
 
@@ -133,7 +133,7 @@ def log_start_key(cluster_id: str, topic: str, topic_id: UUID, partition: int, o
 
 
 def parse_segment_key(key: str) -> SegmentKey | None:
-    """Return what the key says, or ``None`` where it is not a segment object's."""
+    """Parse the key; return ``None`` if it is not a segment object's."""
     match = _SEGMENT_KEY.fullmatch(key)
     if match is None or int(match["base"]) > INT64_MAX or int(match["epoch"]) > INT32_MAX:
         return None
@@ -162,13 +162,13 @@ def parse_erasure_receipt_key(key: str) -> UUID | None:
 
 
 def parse_deletion_key(key: str) -> DeletionKey | None:
-    """Return what the key says, ``None`` where it does not tell of a topic's deletion."""
+    """Parse the key; return ``None`` if it is not a topic's deletion object's."""
     match = _DELETION_KEY.fullmatch(key)
     return None if match is None else DeletionKey(UUID(match["topic_id"]), match["folder"])
 
 
 def parse_log_start_key(key: str) -> LogStartKey | None:
-    """Return what the key says, ``None`` where it does not tell where a log starts."""
+    """Parse the key; return ``None`` if it is not a log start object's."""
     match = _LOG_START_KEY.fullmatch(key)
     if match is None or int(match["offset"]) > INT64_MAX:
         return None

@@ -3,46 +3,46 @@
     absent ──> COPY_STARTED ──> COPY_FINISHED ──> DELETE_STARTED ──> absent
                     └──────────── given up ──────────────┘
 
-    1. COPY_STARTED                        whoever cleans up knows which objects there may be
+    1. COPY_STARTED                        names the objects, for a later clean-up
     2. the log object, the index object    a reader of the bucket alone finds the segment
     3. COPY_FINISHED                       readers of the metadata find it
-    4. the partition's log start offset    no reader asks for it (``metadata.leadership``), or
+    4. the partition's log start offset    no reader requests it (``metadata.leadership``), or
        moves past it                       a rewritten segment replaces it (``rewriting.swap``)
        a log start object in the bucket    no restoration brings it back
-    5. DELETE_STARTED, with a time         no plan finds it
-    6. file.delete.delay.ms later: the     everyone who had found it is done
+    5. DELETE_STARTED, with a time         no plan includes it
+    6. file.delete.delay.ms later: the     readers that had found it are done
        index object, the log object
-    7. no item
+    7. the item is removed
 
-Leaders, retention functions, rewriters and whoever cleans up a deleted topic take these steps,
-each from what the metadata says at that moment. They need not know of each other:
+Leaders, retention functions, rewriters and the clean-up of deleted topics take these steps, each
+from the current metadata. They need not coordinate:
 
 - *States.* A commit is conditional on the version at which the segment's item was read, so the
-  transition that is checked here (``is_valid_transition``) is the one that the store makes. No
-  state follows DELETE_STARTED: steps 6 and 7 can be taken twice, late, or by two at once.
-- *Fences.* Steps 1 to 3 say something of one leader's log. They hold in its leader epoch only
-  (``Leadership``), and so does giving up a copy that an earlier leader has begun. A rewriter's
-  steps hold under its claim. Step 5 of a finished segment needs no fence: the log start never
-  goes back, so what step 4 allowed stays allowed. Of two that mark a segment one loses, and
-  finds it marked; the time that the first one has written counts.
-- *Order of the objects.* The index object makes a segment count for a reader that has nothing
-  but the bucket. It is put last and deleted first, each step durable before the next. So an index
-  object in the bucket means a whole log object, after a crash at any point. A deletion that
-  stops half-way leaves a log object alone, which is what an unfinished copy looks like: no
-  reader counts it and none misses it. The other order would leave an index object alone, which is
-  what a lost log looks like. A reader could tell the two apart only below the log start and
-  for replaced segments, not for a copy that was given up and is not repeated yet.
+  store makes exactly the transition that is checked here (``is_valid_transition``). No state
+  follows DELETE_STARTED: steps 6 and 7 can be taken twice, late, or by two processes.
+- *Fences.* Steps 1 to 3 describe one leader's log. They are valid in its leader epoch only
+  (``Leadership``), and so is giving up a copy that an earlier leader began. A rewriter's
+  steps are valid under its claim. Step 5 of a finished segment needs no fence: the log start
+  never goes back, so what step 4 allowed stays allowed. If two processes mark a segment, one
+  conflicts and finds it marked; the first time counts.
+- *Order of the objects.* The index object makes a segment visible to a reader of the bucket
+  alone. It is put last and deleted first, each step durable before the next. So an index
+  object in the bucket means a complete log object, after a crash at any point. An interrupted
+  deletion leaves only a log object, like an unfinished copy: no reader counts it and none misses
+  it. The other order would leave only an index object, like a lost log. A reader could tell the
+  two apart below the log start and for replaced segments, but not for a copy that was given up
+  and is not repeated yet.
   It also gives readers that have the index the log for longer. And a fenced leader that still
   stores its copy while the next one deletes it makes a whole segment only if it begins after
   both deletes; ``forsake`` or the scrub removes that one. A store deletes the objects of one
   call in any order, so the two kinds take two calls.
-- *Crashes.* Between any two steps they leave what the next run finds: a COPY_STARTED item, a
-  log start past segments, an item whose time has come.
-- *Unknown outcomes* of commits are found out by reading. A leader's put is done if the item has
+- *Crashes.* Between any two steps they leave a state that the next run handles: a COPY_STARTED
+  item, a log start past segments, an item whose deletion is due.
+- *Unknown outcomes* of commits are settled by reading. A leader's put is done if the item has
   the next version and the same body; a mark is done if the state is DELETE_STARTED. Puts and
-  deletes of objects are repeated: a key holds the id of one attempt and is never used again, so
-  a delete that takes effect late removes nothing that anybody needs.
-- *Listings* play no part: the items name the objects. A reader that lists a bucket whose listings
+  deletes of objects are repeated: a key has the id of one attempt and is never reused, so
+  a delete that takes effect late removes nothing that is needed.
+- *Listings* are not used: the items name the objects. A reader that lists a bucket whose listings
   lag behind may see one object of a segment without the other in either order.
 
 The wait before step 6 is in the item and outlives the process that began it. It is wall-clock
@@ -120,7 +120,7 @@ def below_log_start(metas: Iterable[SegmentMeta], log_start_offset: int) -> list
 
 
 def select_deletable(metas: Iterable[SegmentMeta], *, now_ms: int) -> list[SegmentMeta]:
-    """Return the segments whose deletion has begun and whose objects may go now."""
+    """Return the segments marked for deletion whose objects may be deleted now."""
     return [
         meta
         for meta in metas
@@ -170,9 +170,9 @@ async def finish_copy(
 async def forsake(
     store: MetadataStore, objects: ObjectStore, segment: SegmentMeta, keys: SegmentKeys
 ) -> bool:
-    """Delete what was stored of a copy that another leader has given up and forgotten.
+    """Delete the objects of a copy whose item another leader has removed.
 
-    Return whether that was so: while there is an item, it is the other leader's to clean up.
+    Returns whether that was so: while the item exists, the other leader cleans it up.
     """
     if await store.get(segment.item_id) is not None:
         return False
@@ -190,13 +190,13 @@ async def start_deletions(
     deletable_ms: int,
     leadership: Leadership | None = None,
 ) -> list[SegmentMeta]:
-    """Mark segments for deletion: nobody is to read them any more. Return them as they are stored.
+    """Mark segments for deletion, so that they are no longer read; return them as stored.
 
-    For finished ones that are below the log start or of a topic that is gone, and for copies that
-    are given up: a leader gives up another's in its ``leadership``. Those that are marked
-    already keep their time; those that are gone are not returned. Raises ``VersionConflict``
-    where a copy has finished since it was read, what the store raises, and, with
-    ``leadership``, as ``require_leadership``. Some may be marked then; repeat.
+    For finished segments below the log start or of a deleted topic, and for copies that are given
+    up: a leader gives up another's in its ``leadership``. Segments that are already marked keep
+    their time; removed ones are not returned. Raises ``VersionConflict`` if a copy has finished
+    since it was read, the errors of the store, and, with ``leadership``, those of
+    ``require_leadership``. Some segments may then be marked; repeat.
     """
     started: list[SegmentMeta] = []
     for at in range(0, len(segments), MARKS_MAX):
@@ -212,7 +212,7 @@ async def end_deletions(
     *,
     keys_of: Callable[[SegmentMeta], SegmentKeys],
 ) -> None:
-    """Delete the objects of segments whose time has come, then their items. Can be repeated."""
+    """Delete the objects of segments whose deletion is due, then their items. Can be repeated."""
     for at in range(0, len(segments), COMMIT_WRITES_MAX):
         some = segments[at : at + COMMIT_WRITES_MAX]
         pairs = map(keys_of, some)

@@ -1,12 +1,12 @@
-"""Small JSON objects beside the segments, so that the bucket alone tells what it holds.
+"""Small JSON objects that describe the bucket's content.
 
-They are for people and for restoring a cluster whose metadata store is lost; running
-nodes never act on them. A leader replaces the cluster's and the topic's whole, if what they
-say has changed: before it copies a segment, and with retention's rounds.
+They are for people, and for restoring a cluster whose metadata store is lost; running
+nodes never read them. A leader replaces the manifests of the cluster and the topic when they
+have changed: before it copies a segment, and with each round of retention.
 
-Where a log starts and that a topic was deleted is told by objects whose key says all of it;
-what is in them is for people. They are written after the metadata says so, never before it,
-and before the first object is deleted for it: a crash leaves them late, and nothing lost.
+The keys of some objects carry a log start offset or the deletion of a topic; their content is
+for people. They are written after the metadata, and before the first object is deleted because of
+them: after a crash they are late, and nothing is lost.
 """
 
 from __future__ import annotations
@@ -85,12 +85,12 @@ class TopicManifest:
 
 
 def log_start_object(log_start_offset: int) -> bytes:
-    """Return what the object holds whose key tells where a log starts."""
+    """Return the content of an object whose key carries a log start offset."""
     return _encode({"kind": "log-start", "log_start_offset": log_start_offset})
 
 
 def deletion_object(topic: DeletedTopic) -> bytes:
-    """Return what the object holds whose key tells that the topic was deleted."""
+    """Return the content of an object whose key carries a topic's deletion."""
     return _encode(
         {
             "kind": "topic-deletion",

@@ -1,8 +1,8 @@
-"""What is known of a finished segment, in 200 bytes of memory instead of 1,200.
+"""Packs the metadata of a finished segment into 200 bytes of memory instead of 1,200.
 
-A ``SegmentMeta`` is a dozen objects, and a leader keeps one for each of perhaps a hundred thousand
-segments. Packed it is one ``bytes`` object, which collections of garbage pass over. The topic, the
-partition and the state, which a partition's finished segments share, are left out. In memory only:
+A ``SegmentMeta`` is a dozen objects, and a leader may keep a hundred thousand segments. Packed, a
+segment is one ``bytes`` object, which the garbage collector does not track. The topic, the
+partition and the state are the same for all of them and left out. In memory only:
 
     base offset, end offset, size, max timestamp                            8 bytes each
     leader epoch, index size, created, deletable, rewrite epoch, compacted up to, version   8 each

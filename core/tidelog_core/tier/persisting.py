@@ -1,8 +1,8 @@
-"""Writes what the bucket says besides its segments: manifests, log starts, deleted topics.
+"""Writes manifests, log starts and deletions of topics to the bucket.
 
-Each is written after the metadata store has it, and before anything is deleted for it. Everything
-can be repeated, by anyone and at any time: log starts and deletions are said by keys, of which the
-greatest counts, and objects with the same key have the same bytes.
+Each is written after the metadata store has it, and before any object is deleted because of it.
+All writes can be repeated by any process at any time. Log starts and deletions are stored in keys:
+the greatest log start counts, and objects with the same key have the same bytes.
 """
 
 from __future__ import annotations

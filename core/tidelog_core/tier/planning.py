@@ -1,4 +1,4 @@
-"""Which segments to copy, which to read, which to clean up: decisions without I/O."""
+"""Decides which segments to copy, to read and to clean up. No I/O."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ def finished_segments(metas: Iterable[SegmentMeta]) -> list[SegmentMeta]:
 
 
 def place_in_reading(meta: SegmentMeta) -> tuple[int, int, int, int, int]:
-    """Return the place of a segment among those of its partition: a smaller one is read first.
+    """Return the segment's sort key among those of its partition: the smallest is read first.
 
-    By base offset. Of segments that begin together, the newest leader's is read, as far as it
-    goes, then the longest one, then the one that was rewritten last. No two have the same place.
-    Source: KIP-405: of what two leaders have copied from one offset on, the later copy is served.
+    By base offset. Of segments that begin together, the newest leader's is read first, then the
+    longest one, then the one that was rewritten last. All keys are different.
+    Source: KIP-405: of copies of two leaders that begin at one offset, the later one is served.
     """
     return (
         meta.base_offset,
@@ -59,10 +59,10 @@ def select_copies(
 def select_leftovers(
     metas: Iterable[SegmentMeta], *, under_way: Collection[UUID], now_ms: int
 ) -> list[SegmentMeta]:
-    """Return what a crash left: copies that nobody works on, and deletions not ended.
+    """Return the leftovers of a crash: abandoned copies, and unfinished deletions.
 
     Segments that are being rewritten are left to the holder of the partition's claim, unless
-    nobody can be at work on them any more.
+    they are older than ``REWRITE_MS_MAX``.
     """
     return [
         meta

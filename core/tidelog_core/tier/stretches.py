@@ -1,10 +1,10 @@
-"""In which stretches a partition's tiered segments are read: every offset from one of them.
+"""Divides a partition's tiered segments into stretches, so that each offset is read once.
 
-After a change of leader, segments may overlap: the new leader copies from a segment
-of its own that begins below where the old one had got to, or copies again what the
-old one had not finished. Where they overlap, the newer leader's segment is read, and
-where a newer epoch began below the end of an older leader's segment, the rest of that
-segment was truncated from the log and is not read at all.
+After a change of leader, segments may overlap: the new leader copies a segment that
+begins below the end of the old leader's last copy, or copies again what the
+old one had not finished. Where they overlap, the newer leader's segment is read. If
+a newer epoch began below the end of an older leader's segment, the rest of that
+segment was truncated from the log and is not read.
 Source: KIP-405, remote log segment lineage.
 """
 
@@ -40,7 +40,7 @@ def stretches_of(segments: Iterable[SegmentMeta]) -> tuple[Stretch, ...]:
 
 
 def _age(segment: SegmentMeta) -> tuple[int, int, int, int, int]:
-    """Return what is greater for a newer segment: of those that begin together as is read first."""
+    """Return a sort key that is greater for the segment that is read first."""
     return (
         segment.leader_epoch,
         segment.base_offset,

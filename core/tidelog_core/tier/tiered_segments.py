@@ -1,9 +1,9 @@
-"""The segments of one partition that may be read, found without looking at all of them.
+"""The finished segments of one partition, found without iterating over all of them.
 
-A partition may have a hundred thousand, and what happens to one of them must not cost more
-for the others: a segment is added behind the last one or taken away before the first in
-constant time, and found by offset or by time in logarithmic time. Whatever else changes
-(a segment that begins below the last one's end, one that is replaced) costs one pass.
+A partition may have a hundred thousand segments, and a change of one must not cost more because
+of the others. A segment is added behind the last one or removed before the first in constant time,
+and found by offset or by time in logarithmic time. All other changes (a segment that begins below
+the last one's end, a replaced one) cost one pass.
 
     _packed[_first:]    the segments, in the order of ``planning.place_in_reading``
     _bases[i]           the base offset of a segment
@@ -12,13 +12,13 @@ constant time, and found by offset or by time in logarithmic time. Whatever else
     _held_bytes[i]      their bytes, each stretch of offsets counted once
     _gap_bases          the base offsets of the segments in front of which offsets are missing
 
-Where segments overlap, because another leader has rolled elsewhere, the one that begins first
-counts for the bytes: it goes first, and of the next one only the rest counts, with the part of
-its bytes that this is of its offsets: where in it the rest begins only its index knows. Of those
-that begin together the newest leader's is read, and counts: it is the first in the order.
+Segments overlap if a new leader rolled at other offsets. For the bytes, the one that begins first
+counts in full, and the next one counts for the rest of its offsets, in proportion: the position of
+the rest is known only to its index. Of those that begin together, the newest leader's is read and
+counts: it is the first in the order.
 
-Each takes a quarter of a kilobyte, and is made a ``SegmentMeta`` when somebody asks for it. Those
-that readers ask for again and again stay made.
+Each takes a quarter of a kilobyte, and becomes a ``SegmentMeta`` on access. Those that are read
+often are cached.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ _NOBODY = UUID(int=0)  # the topic while there is no segment
 class TieredSegments:
     """The finished segments of one partition.
 
-    They may change while somebody iterates: what is yielded then is what was there when the
-    iteration began, and perhaps segments that were added behind the last one since.
+    They may change during an iteration. It then yields the segments from when it began, and
+    perhaps segments that were added behind the last one since.
     """
 
     __slots__ = (

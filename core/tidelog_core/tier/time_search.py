@@ -1,4 +1,4 @@
-"""Finding records by time in the tiered segments of a partition."""
+"""Finds records by time in the tiered segments of a partition."""
 
 from __future__ import annotations
 

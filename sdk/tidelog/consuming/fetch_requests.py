@@ -124,7 +124,7 @@ class NodeFetches:
         ]
         if session.on_answer(response.error_code, int(response.session_id), keys):
             self._is_refused = False
-            return _fetched(response, names, session.told)
+            return _fetched(response, names, session.last_asked)
         was_refused, self._is_refused = self._is_refused, True
         if was_refused or response.error_code is ErrorCode.none:
             raise _refusal(response)

@@ -34,7 +34,7 @@ def make_log(*epochs: int, start: int = 0, tier: Tier | None = None) -> SimLog:
     """Return a log with one record of each epoch given."""
     log = SimLog(tier or Tier())
     if start:
-        log.start_anew(start, 0)
+        log.truncate_fully(start, 0)
     log.append_as_follower([(epoch, (2_000, index)) for index, epoch in enumerate(epochs)])
     return log
 
