@@ -1,4 +1,4 @@
-"""Which brokers hold which partition: spread by us, or given by the caller and checked."""
+"""Assigns replicas to brokers: computed, or given by the caller and checked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Changing many things in one request, each by itself: decide on all, commit, repeat for losers."""
+"""Applies many changes of one request independently: decide, commit, decide conflicts again."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ async def change_each(
     seconds_max: float | None = None,
     is_large: Callable[[V], bool] = lambda _: False,
 ) -> dict[K, T | TidelogError]:
-    """Return, of each, what was decided and committed, or what kept it from that.
+    """Return for each change its committed decision, or its error.
 
-    What lost against someone else is decided on again, on the newest image. On what is large
-    another thread decides, one at a time.
+    Changes that conflict are decided again on the newest image. Large decisions are made on
+    another thread, one at a time.
     """
     loop = asyncio.get_running_loop()
     late_from = math.inf if seconds_max is None else loop.time() + seconds_max

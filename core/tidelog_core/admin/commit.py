@@ -1,13 +1,12 @@
-"""Writing what was decided, so that readers see all of it or nothing.
+"""Commits changes of topics, so that readers see all of a topic or nothing.
 
-A topic that fits one transaction is written in one, together with as many others as fit
-too. A wider one is written partition items first, which nobody reads until a topic item
-counts them, and the topic item last: that write is the commit point. Every transaction on
-the way holds the topic item at the version the decision was made on, so a writer that lost
-cannot touch the winner's partitions, and what a crash leaves behind is overwritten by the
-next attempt.
+A topic that fits into one transaction is written in one, together with others that fit. Of a
+wider topic, the partition items are written first, which are ignored until a topic item counts
+them, and the topic item last: that write is the commit point. Every transaction before it
+expects the topic item at the version of the decision. So a writer that conflicts cannot change
+the winner's partitions, and the next attempt overwrites what a crash left behind.
 
-Of topics that share a transaction, each fails or succeeds by itself: who lost is taken out,
+Topics that share a transaction fail or succeed independently: a conflicting topic is taken out,
 and the others are written again.
 """
 

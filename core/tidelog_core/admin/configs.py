@@ -1,4 +1,4 @@
-"""What changing settings means: alterations applied, and the result checked as a whole.
+"""Applies alterations of settings, and validates the resulting settings as a whole.
 
 Source: Kafka's ``ConfigurationControlManager`` and ``LogConfig.validateValues``.
 """

@@ -1,7 +1,7 @@
-"""Settings as clients are shown them: the value in force, and every place that sets one.
+"""Describes settings for clients: the effective value, and every place that sets one.
 
-A setting's synonyms are those places, the strongest first; the first one's value is in
-force. Source: KIP-226, and ``ConfigHelper`` of Kafka.
+A setting's synonyms are those places, the strongest first; the first one's value is
+effective. Source: KIP-226, and ``ConfigHelper`` of Kafka.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Taking leaderships from a broker. Decisions only: nothing is written.
+"""Moves leaderships away from a broker. Pure decisions.
 
-Any broker or function may write them (see ``elections``). The broker also goes to the
-end of the replicas, or it would be the preferred leader still and get the partition
-back. It stays a replica and in sync: where a partition has no other live member of the
-ISR, or loses it later, this broker leads it.
+Any broker or function may write them (see ``elections``). The broker also becomes the last of the
+replicas: as the preferred leader it would get the partition back. It stays a replica and in sync.
+If a partition has no other live member of the ISR, or loses it later, this broker leads it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Elections that an administrator asks for. Decisions only: nothing is written.
+"""Elections that an administrator requests. Pure decisions.
 
-Any broker may write them, as it is the store that settles who leads: a member of the ISR
-has every acknowledged record, and as long as it has not heard of its leadership it goes
-on fetching what the old leader acknowledges.
+Any broker may write them, because the store settles who leads. A member of the ISR has every
+acknowledged record, and until it learns of its leadership it fetches what the old leader
+acknowledges.
 Source: ``ReplicationControlManager.electLeader`` of Kafka.
 """
 

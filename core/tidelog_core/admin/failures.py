@@ -1,4 +1,4 @@
-"""What administrators are told when a change could not be made."""
+"""Maps the errors of a failed change to the errors that administrators get."""
 
 from __future__ import annotations
 

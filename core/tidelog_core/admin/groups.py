@@ -1,33 +1,32 @@
-"""Administration of groups by whoever does not coordinate them.
+"""Administration of groups by processes that do not coordinate them.
 
-Theory of operation. A group's coordinator has the group in memory, and its members are in the
-store from the beginning of their first generation on: nobody is told of a generation before it
-is stored. Every write of a coordinator is conditional on the version that it has of the
-group's record, those of members' pages and its commits of offsets too. So whoever writes the
-record takes the group from the coordinator: its next write loses, and it reads the store. If
-it still coordinates the group and the record says what it said, only at a newer version, it
-goes on from there. If not, it unloads the group and sends its members to look for their
-coordinator again. A coordinator that has read a record writes it once before it commits
-offsets, so that it and whoever is not done yet cannot both go on.
+Theory of operation. A group's coordinator has the group in memory. Its members are stored from the
+beginning of their first generation on: a generation is stored before any member learns of it.
+Every write of a coordinator, to members' pages and committed offsets too, expects its version of
+the group's record. So another process that writes the record takes the group from the coordinator:
+the coordinator's next write conflicts, and it reads the store. If it still coordinates the group
+and the record has only a newer version, it continues. If not, it unloads the group and sends its
+members to find their coordinator. A coordinator that has read a record writes it once before it
+commits offsets, which fences every earlier writer.
 
-What is done here therefore always writes the record at the version at which it was seen
-without members, and may meet a coordinator as follows.
+The functions here always write the record, at the version at which it had no members. They may
+interleave with a coordinator as follows.
 
-- The coordinator writes first, be it a generation with members or a commit: the write
-  here loses, and is decided anew on what is there. With members it is refused.
-- The write here comes first, while members wait in the coordinator's memory for their
-  first generation: that is stored after it, and only then are they told and read their
-  offsets, which are the new ones. After a deletion they have to join again.
-- A commit that the coordinator had accepted before, from a consumer outside of any
-  generation, is written before, or it fails and is sent again: then it is the later one.
+- The coordinator writes first, a generation with members or a commit: the write here conflicts,
+  and is decided again on the new record. With members it is refused.
+- The write here comes first, while members in the coordinator's memory wait for their first
+  generation. The generation is stored later, and only then do they read their offsets, which are
+  the new ones. After a deletion they have to join again.
+- A commit that the coordinator has accepted before, from a consumer outside of any generation, is
+  written before, or it fails and is sent again: then it is the later one.
 
-Records are changed and deleted here, never created. A coordinator that has not noticed
-finds another version than the one it knows, or none, but never the same version of a
-group that was made anew, since making it is its own doing. A group that does not exist
-begins with its first member or commit, at a node.
+Records are changed and deleted here, never created. A coordinator that has not noticed finds
+another version or no record, but never the same version of a recreated group, because only
+coordinators create groups. A group that does not exist begins with its first member or commit, at
+a node.
 
-The record's write is in the changelog, for the coordinator to read the group again
-without delay; safety does not rest on that.
+The record's write is in the changelog, so that the coordinator reads the group again without
+delay. Safety does not depend on that.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which topic names are allowed. Source: Kafka's ``Topic`` class and its replication control."""
+"""Validates topic names. Source: Kafka's ``Topic`` class and its replication control."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading a group's committed offsets from the store, and which page holds which."""
+"""Reads a group's committed offsets from the store, with the page of each offset."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Changes of many partitions that an administrator asks for, each decided by itself."""
+"""Changes many partitions for an administrator, each decided independently."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ Decide = Callable[[Partition], PartitionChange | None]
 async def change_partitions(
     store: MetadataStore, view: ClusterView, wanted: Mapping[TopicPartition, Decide]
 ) -> dict[TopicPartition, TidelogError | None]:
-    """Decide on the newest image and write; return what became of each partition.
+    """Decide on the newest image and write; return the result of each partition.
 
-    Where someone else was first, the partition is decided anew.
+    A partition whose write conflicts is decided again.
     """
     results: dict[TopicPartition, TidelogError | None] = {}
     left = wanted

@@ -1,4 +1,4 @@
-"""What open transactions hold for a group: it goes with the group, or with offsets deleted.
+"""Removes the pending offsets of open transactions with a deleted group or deleted offsets.
 
 Source: ``deleteAllOffsets`` and ``deleteOffsets`` in ``OffsetMetadataManager`` of Kafka.
 """

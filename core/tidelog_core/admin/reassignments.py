@@ -1,4 +1,4 @@
-"""What an administrator's wish to move a partition means for its item."""
+"""Decides the change of a partition's item when an administrator reassigns it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Administration: decide on the newest image, commit, and decide again where that lost.
+"""Administration: decides on the newest image, commits, and decides again after a conflict.
 
-The same calls serve the node's handlers and the Lambda functions. After each of them
-the view's image shows the change, unless the store has gone away in between.
+The node's handlers and the Lambda functions make the same calls. After each of them
+the view's image shows the change, unless the store has become unreachable.
 """
 
 from __future__ import annotations
@@ -113,10 +113,10 @@ class ClusterAdmin:
         validate_only: bool = False,
         seconds_max: float | None = None,
     ) -> dict[str, TopicPlan | TidelogError]:
-        """Create the topics, of distinct names; return what became of each, by name.
+        """Create the topics, of distinct names; return the result of each, by name.
 
-        That is what ``TopicPlanner.plan_new`` raises, or ``RequestTimedOut`` for those that
-        were not begun in time. Raises ``PolicyViolation`` where they are too many.
+        Results may be errors of ``TopicPlanner.plan_new``, or ``RequestTimedOut`` for topics that
+        were not begun in time. Raises ``PolicyViolation`` if there are too many.
         """
         node = self._node_config()
         for total in accumulate(wanted_partition_count(new, node) for new in wanted):
@@ -136,10 +136,10 @@ class ClusterAdmin:
         return topic
 
     async def ensure_topics(self, names: Iterable[str]) -> dict[str, TidelogError]:
-        """Create those that are not there with the cluster's defaults; return what failed.
+        """Create missing topics with the cluster's defaults; return the failures.
 
-        All that is asked for while others are being created is created together. Too many
-        partitions of one call fail with ``PolicyViolation``.
+        Topics requested while others are being created are created together. A call with too many
+        partitions fails with ``PolicyViolation``.
         """
         missing, turn = [], Turn()
         for name in names:

@@ -1,8 +1,8 @@
-"""Where share groups stand, for those who look after them: reading it, and writing it anew.
+"""Reads and resets the offsets of share groups, for administrators.
 
-Share partitions belong to the leaders of their partitions (``share_partitions``). What is
-written here is for whoever has made sure that the group has no members. It counts whatever a
-leader has written meanwhile, and the leader's next write loses.
+Share partitions belong to the leaders of their partitions (``share_partitions``). A caller that
+writes must have made sure that the group has no members. The write wins over concurrent writes of
+a leader, whose next write conflicts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tidelog_core.metadata.share_partitions import (
 from tidelog_core.metadata.store import ANY_VERSION, Item, MetadataStore, Write
 
 Standing = SharePartitionRecord | CorruptItem
-"""Where a group stands with a partition, or why nobody can tell."""
+"""The offsets of a group in a partition, or the error of reading them."""
 
 SharePartitions = Mapping[tuple[UUID, int], Standing]
 
@@ -48,10 +48,10 @@ async def list_share_partitions(store: MetadataStore, group_id: str) -> list[Ite
 def begin_at(
     known: SharePartitions, group_id: str, topic_id: UUID, partition: int, start_offset: int
 ) -> Write:
-    """Return the write by which the group begins there, with nothing delivered.
+    """Return the write that makes the group begin at this offset, with nothing delivered.
 
-    At -1 it begins where ``share.auto.offset.reset`` says when it is next read. Such an item
-    is kept rather than deleted: made anew it could come to a version that a leader knows.
+    At -1 ``share.auto.offset.reset`` decides when the partition is next read. Such an item is kept
+    rather than deleted: a recreated one could get a version that a leader knows.
     """
     record = known.get((topic_id, partition))
     if not isinstance(record, SharePartitionRecord):

@@ -1,10 +1,10 @@
-"""Reading groups from the store: their records, and the members in the pages beside them.
+"""Reads groups from the store: their records, and the pages with their members.
 
 A record and its pages are several items, and a coordinator may write between two readings.
-A group of several pages therefore counts as read once its pages are found at the versions
-that they were found at before: at the moment between the two listings they all were there.
-What is read of a record and one page may still be of two moments. A coordinator makes sure
-when it claims the group, and everybody else only shows it.
+A group of several pages therefore counts as read once two listings show its pages at the same
+versions: between the two listings all of them were current. A record and a single page may still
+be from two moments. A coordinator makes sure when it claims the group; all other readers only
+display it.
 """
 
 from __future__ import annotations

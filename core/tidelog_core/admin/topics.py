@@ -1,7 +1,7 @@
-"""What creating, widening and deleting a topic means. Decisions only: nothing is written.
+"""Plans the creation, widening and deletion of topics. Pure decisions.
 
 Codes and messages follow Kafka's ``ReplicationControlManager``, which clients and
-their tests know.
+their tests rely on.
 """
 
 from __future__ import annotations

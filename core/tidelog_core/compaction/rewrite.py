@@ -1,14 +1,13 @@
-"""Rewriting record batches so that only some of their records are left.
+"""Rewrites record batches without some of their records.
 
 Offsets never change: a batch keeps its base offset, last offset, producer, sequences,
-leader epoch, codec and timestamp type, whatever it loses. One that loses everything goes,
-but for two kinds that stay without records: the last batch of a producer that the log
-still knows, which tells the sequence to continue with, and the batch at the round's end,
-which tells that the offsets up to there are taken.
+leader epoch, codec and timestamp type. A batch that loses all records is removed, except two
+kinds that stay without records: the last batch of a producer that the log still knows, which has
+the sequence to continue with, and the batch at the end of the pass, which has the last offset.
 
-Tombstones and markers have to outlive what they delete: a reader that has seen an older
-value must come to see them too. The round that first finds nothing older writes into the
-batch, as its delete horizon, until when they stay; a round after that drops them.
+Tombstones and markers have to outlive the records that they delete, so that a reader of an older
+value also sees the tombstone. The first pass that finds no older record writes a delete horizon
+into the batch; a pass after that time removes the tombstone or marker.
 Source: KIP-534 and Kafka's log cleaner.
 """
 
@@ -44,8 +43,8 @@ class DeleteRule:
 
     now_ms: int
     delete_retention_ms: int
-    # Below it nothing older is left outside of what the round walks over: only tombstones
-    # there go, and no marker, whose transaction may lie outside. None: the round walks over all.
+    # No older records are left below it outside of this pass. Only tombstones below it are removed,
+    # and no markers, whose transaction may begin outside. None: the pass covers the whole log.
     tombstones_below: int | None = None
 
 
@@ -69,13 +68,12 @@ def last_batches(producers: Iterable[tuple[int, ProducerEntry]]) -> dict[int, La
 
 @dataclass(slots=True, kw_only=True)
 class Rewrite:
-    """One round over a log: ``batch`` is called for every batch, in the order of the log.
+    """One pass over a log: ``batch`` is called for every batch, in the order of the log.
 
-    ``keep`` is asked for every record of data below ``end_offset``; what lies at or above
-    that stays. Without ``transactions`` no transaction is looked at: markers stay, and
-    aborted data are treated like any. Without ``deletes`` no tombstone or marker goes for
-    its age, and no delete horizon is set: right wherever older records may lie outside of
-    what this round walks over, at any offset.
+    ``keep`` is called for every data record below ``end_offset``; all records at or above it stay.
+    Without ``transactions``, transactions are ignored: markers stay, and aborted data are treated
+    like any. Without ``deletes``, no tombstone or marker is removed for its age and no delete
+    horizon is set, which is right if older records may exist outside of this pass at any offset.
     """
 
     end_offset: int  # exclusive

@@ -1,4 +1,4 @@
-"""Reading a log's sealed segments, and sealing the segments that replace some of them."""
+"""Reads a log's sealed segments, and seals the segments that replace them."""
 
 from __future__ import annotations
 

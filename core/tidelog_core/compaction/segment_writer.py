@@ -1,7 +1,7 @@
-"""Writes what is left of a run of segments as one segment: its log file and its indexes.
+"""Writes the remaining records of several segments as one segment: log file and indexes.
 
-The files are like those of any sealed segment. Where they go then, and what of them has to be
-durable, is their reader's affair.
+The files are like those of any sealed segment. The caller decides where they go and makes them
+durable.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Which log to compact, how much of it, and how large its segments become.
+"""Selects the log and the segments to compact, and the size of compacted segments.
 
-A segment is compacted as a whole, the active one never: what compaction may look at ends
-where the first segment does not qualify.
+Segments are compacted as a whole, and never the active one. The part that may be compacted ends
+at the first segment that does not qualify.
 Source: Kafka's LogCleanerManager; KIP-58 (min lag), KIP-354 (max lag).
 """
 

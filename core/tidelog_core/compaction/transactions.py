@@ -1,8 +1,8 @@
-"""What a walk over a log has to know of its transactions: which data go, which markers may.
+"""Tracks transactions during a compaction: which data and which markers may be removed.
 
-Data of an aborted transaction go. A marker may go once a whole walk has met no batch of
-its transaction: readers need it no longer then. A walk that drops the last batch of a
-transaction still meets it, so the marker goes in a later walk at the earliest.
+Data of aborted transactions are removed. A marker may be removed once a whole pass has found no
+batch of its transaction, because readers then no longer need it. A pass that removes the last batch
+of a transaction still finds it, so the marker is removed in a later pass at the earliest.
 Source: KIP-98; Kafka's CleanedTransactionMetadata.
 """
 

@@ -1,12 +1,12 @@
 """Erases one key's records from the segment files of one log, whether or not it is compacted.
 
-Each segment that holds records of the key is written anew without them, beside the old one,
-and takes its place as a compacted one does (``tidelog_core.log.cleaned``: every step may be
-the last before a crash). Segments never become one, and a batch that loses everything keeps
-its header. So all that a log derives from headers is as it was: offsets, what producers may
-send next, where transactions begin and end, the index of aborted ones.
+Each segment that holds records of the key is written again without them, and replaces the old one
+as in compaction (``tidelog_core.log.cleaned``: safe after a crash at any step). Segments are
+not joined, and a batch that loses all records keeps its header. So everything that a log derives
+from headers stays: offsets, producers' sequences, starts and ends of transactions, the index of
+aborted ones.
 
-The key itself is not told, only its SHA-256: what asks for an erasure must not outlive it.
+Only the SHA-256 of the key is passed, because the request must not outlive the key.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ def plan_erasing(
 
 
 def erase_groups(task: ErasingTask, throttle: Callable[[int], None]) -> Iterator[CleanedGroup]:
-    """Yield what became of each segment; written are only those that hold the key.
+    """Yield the result of each segment; only segments that hold the key are written.
 
-    Raises ``CorruptRecordBatch``, ``OSError``; what was yielded before is whole.
+    Raises ``CorruptRecordBatch``, ``OSError``; segments yielded before are complete.
     """
     target = cleaned_directory(task.directory)
     shutil.rmtree(target, ignore_errors=True)  # of a run that was ended half-way

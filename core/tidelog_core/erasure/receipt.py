@@ -1,4 +1,4 @@
-"""The receipt of an erasure: what became of it in each partition. It names no key.
+"""The receipt of an erasure: its result in each partition. It does not contain the key.
 
 A JSON object in the bucket (``tier.keys.erasure_receipt_key``), for people.
 """

@@ -1,7 +1,7 @@
-"""Asking the replicas of a partition to do their part of an erasure, and how far they are.
+"""Requests the replicas' part of an erasure, and reads their progress.
 
-With tiering they let go of their local segments, which the tier has (an eviction). Without it they
-write the segments that hold the key anew (a rewrite).
+With tiering they drop their local segments, which the tier has (an eviction). Without it they
+rewrite the segments that hold the key (a rewrite).
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class ReplicaProgress:
 async def request_rewrite(
     store: MetadataStore, topic_id: UUID, partition: int, key_sha256: str
 ) -> None:
-    """Have every replica erase the key from its segments up to where the log ends now.
+    """Have every replica erase the key from its segments up to the current log end.
 
-    Asked twice, it is done anew; what was replaced before stays named. Durable on return.
+    A second request starts again; replaced segments stay listed. Durable on return.
     """
     new = KeyErasure(topic_id=topic_id, partition=partition, key_sha256=key_sha256)
 
@@ -78,7 +78,7 @@ async def end_rewrite(
 
 
 async def request_eviction(store: MetadataStore, topic_id: UUID, partition: int) -> None:
-    """Have every replica let go of what it has locally now. Asked twice, it is done anew."""
+    """Have every replica drop its current local segments. A second request starts again."""
 
     def ask(item: Item | None) -> tuple[None, Write]:
         before = ABSENT if item is None else item.version
@@ -91,9 +91,9 @@ async def request_eviction(store: MetadataStore, topic_id: UUID, partition: int)
 async def eviction_progress(
     store: MetadataStore, topic_id: UUID, partition: int
 ) -> ReplicaProgress:
-    """Return up to where the partition's request goes, and who has not honoured it yet.
+    """Return the end offset of the partition's request, and the replicas that are not done.
 
-    A request that is gone was honoured by all: it is removed only then.
+    A missing request was completed by all: it is removed only then.
     """
     item = await store.get(local_erasure_key(topic_id, partition))
     if item is None:
@@ -107,7 +107,7 @@ async def eviction_progress(
 
 
 async def end_eviction(store: MetadataStore, topic_id: UUID, partition: int) -> None:
-    """Remove the request, unless it was made anew or someone has not honoured it."""
+    """Remove the request, unless it was renewed or a replica is not done."""
     item = await store.get(local_erasure_key(topic_id, partition))
     if item is None:
         return

@@ -1,9 +1,9 @@
-"""Erases one key's records from what is tiered of a partition.
+"""Erases one key's records from a partition's tiered segments.
 
-Only segments whose key filter may hold the key are read, and only those that do hold it are
-replaced, each by one with the same offsets. The log start, transactions and tombstones stay as
-they are: whoever reads sees the same log without the key's records. The old objects go like all
-that is replaced, and until then the key is still in the bucket.
+Only segments whose key filter may hold the key are read, and only those that hold it are
+replaced, each by one with the same offsets. The log start, transactions and tombstones do not
+change: readers see the same log without the key's records. The old objects are deleted like all
+replaced ones; until then the key is still in the bucket.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ class TierErasure:
 async def erase_from_tier(tier: PartitionTier, key: bytes) -> TierErasure:
     """Replace every tiered segment that holds records of the key by one without them.
 
-    Doing it twice is harmless; what was replaced stays so if it stops half-way. Raises
+    Idempotent; after an interruption, replaced segments stay replaced. Raises
     ``PartitionClaimed``, ``UnknownTopicOrPartition``, ``CorruptObject``,
-    ``CorruptRecordBatch`` and what the stores raise.
+    ``CorruptRecordBatch`` and the errors of the stores.
     """
     erased: list[ErasedSegment] = []
     async with tier.claimed() as swaps:

@@ -1,15 +1,15 @@
-"""Erasing a key's records from a topic's whole history.
+"""Erases a key's records from all of a topic.
 
-    1. a request for each partition      the leader says up to which offset; every replica lets
-                                         go of what it has locally below that, or, where there
-                                         is no tiering, rewrites it (``requests``)
-    2. the tier is rewritten             ``tier``; where there is tiering, all below the offset
-                                         is there by then
-    3. the old objects are deleted       file.delete.delay.ms later
-    4. the receipt is put in the bucket, and the requests that are honoured are removed
+1. a request for each partition      the leader adds an end offset; every replica evicts its
+                                     local records below that, or, without tiering, rewrites
+                                     them (``requests``)
+2. the tier is rewritten             ``tier``; with tiering, it has all records below the
+                                     offset by then
+3. the old objects are deleted       file.delete.delay.ms later
+4. the receipt is put into the bucket, and completed requests are removed
 
-Whatever stops it, the requests stay: a replica that is down honours them when it comes back.
-Running it again does what is left.
+After an interruption the requests stay: a replica that is down carries them out when it starts.
+Running the erasure again does the remaining steps.
 """
 
 from __future__ import annotations
@@ -56,10 +56,10 @@ async def erase_key(
 ) -> ErasureReceipt:
     """Erase the key's records from these partitions of one topic.
 
-    Waits at most ``wait_seconds`` for replicas, so long again for each partition that someone
-    else rewrites just now, and then as long as replaced objects must stay.
-    One partition's trouble is told in the receipt and stops no other. Raises what the stores
-    raise where the receipt cannot be put.
+    Waits at most ``wait_seconds`` for replicas, the same again for each partition that another
+    process is rewriting, and then until replaced objects may be deleted.
+    An error of one partition is noted in the receipt and does not stop the others. Raises the
+    errors of the stores if the receipt cannot be put.
     """
     first = tiers[0]
     requested_ms = first.clock_ms()

@@ -1,4 +1,4 @@
-"""Getting an object into a file, since it may be larger than memory."""
+"""Downloads an object into a file, because it may be larger than memory."""
 
 from __future__ import annotations
 

@@ -1,13 +1,12 @@
-"""Objects as files below one folder, durable on return, shared by any number of processes.
+"""An object store in a folder, durable on return, shared by any number of processes.
 
     <folder>/<key>              an object, never changed once linked under its name
     <folder>/.staging/<uuid>    an object being written; its writer holds a lock on it
 
-A write goes to a staging file, is fsynced, and only then gets its name with ``link``,
-which fails where the name is taken: so one of several writers wins, and whoever sees
-the name sees all the bytes. Last the folder is fsynced, and every folder above it that
-may be new, so the name survives a power cut. A staging file that nobody locks was left
-by a crash; opening the store removes it.
+A write goes to a staging file, is fsynced, and then gets its name with ``link``, which fails if
+the name exists. So of several writers one wins, and a reader that sees the name sees all the
+bytes. Last the folder is fsynced, and every folder above it that may be new, so the name survives
+a power failure. A staging file without a lock was left by a crash; opening the store removes it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Which keys objects may have, the same for every store.
+"""The rules for keys of objects, the same for every store.
 
-A key is one or more components joined by ``/``. Only characters that mean themselves
-in a URL, on every file system and in S3 are allowed, and no component may climb out
-of the store. A key must not be another key's folder (``a`` beside ``a/b``): a folder
+A key is one or more components joined by ``/``. Only characters that need no escaping
+in a URL, on every file system and in S3 are allowed, and no component may lead out
+of the store. A key must not be another key's folder (``a`` and ``a/b``): a file system
 cannot hold both.
 """
 

@@ -1,4 +1,4 @@
-"""Where objects lie, as one URL.
+"""Opens object stores by URL.
 
 s3://bucket/prefix      S3; endpoint, region and credentials from the AWS environment
 file:///absolute/path   a folder on this machine

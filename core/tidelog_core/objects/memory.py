@@ -1,4 +1,4 @@
-"""Objects in this process's memory: for tests and trials, gone when the process ends."""
+"""An object store in this process's memory, for tests and trials."""
 
 from __future__ import annotations
 

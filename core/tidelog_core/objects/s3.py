@@ -1,22 +1,22 @@
-"""Objects in an S3 bucket, through obstore.
+"""An object store in an S3 bucket, through obstore.
 
-A write is one PUT with ``If-None-Match: *``: the bucket lets one of several writers
-win. obstore would repeat a PUT whose answer was lost and then report «already there»
-for our own object, so writes are repeated here, where it is known whether an earlier
-attempt may have succeeded; then «already there» is ``OutcomeUnknown``.
+A write is one PUT with ``If-None-Match: *``: of several writers one wins. obstore would repeat a
+PUT whose answer was lost and then report «already there» for our own object. So writes are
+repeated here, where it is known whether an earlier attempt may have succeeded; «already there»
+is then ``OutcomeUnknown``.
 
-Objects above ``multipart_threshold`` go up in parts to a staging key, from which S3
+Objects above ``multipart_threshold`` are uploaded in parts to a staging key, from which S3
 copies them to their own key, again only if that is absent: S3 takes a condition on the
 copy, obstore none on parts. A crash leaves a staging object or unfinished parts; a
 lifecycle rule on ``.staging/`` removes both.
 
-Credentials may end before the time at which obstore believes them to. A request that is
-refused for that is repeated once they have been looked for anew.
+Credentials may expire earlier than obstore expects. A request that is refused for that is
+repeated with newly loaded credentials.
 
-What S3 refuses (wrong credentials, a policy, a bucket that is not there) is retried by
-callers like everything else that fails; ``Refusals`` makes it seen.
+Callers retry refusals of S3 (wrong credentials, a policy, a missing bucket) like other failures;
+``Refusals`` logs them.
 
-This is the only place where obstore's exceptions are known.
+This is the only place that knows obstore's exceptions.
 """
 
 from __future__ import annotations

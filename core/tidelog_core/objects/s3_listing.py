@@ -1,10 +1,10 @@
-"""Listing a bucket, through botocore.
+"""Lists a bucket through botocore.
 
-obstore refuses a whole page of a listing for one key that it cannot take for a path (``a//b``,
-``a/../b``), and drops the slash that ends a key. Whoever may write into the bucket could so
-keep everybody from listing it. botocore hands every key out as it is.
+obstore fails a whole page of a listing for one key that is no valid path (``a//b``,
+``a/../b``), and drops the slash at the end of a key. A writer of one such object could thus stop
+all listings. botocore returns every key unchanged.
 
-This is the only place where botocore's exceptions of S3 are known.
+This is the only place that knows botocore's exceptions of S3.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Tells of an S3 that answers, and refuses: no retry helps there, somebody has to act.
+"""Logs refusals of S3 that no retry ends, because an operator has to act.
 
-Whoever asks tries again, again and again: data stays on the nodes' disks meanwhile, and
-readers wait. So it is logged when it begins, every ``REMIND_S`` while it lasts, for alarms
-that look at the last minutes, and when it is over; not with each retry.
+Callers retry all the same: data stays on the nodes' disks, and readers wait. A refusal is logged
+when it begins, every ``REMIND_S`` while it lasts (for alarms over the last minutes), and when it is
+over, but not with each retry.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ REMIND_S = 240.0  # less than the period of an alarm, five minutes
 
 
 class Refusals:
-    """What one store is refused at present, by what is asked: ``read``, ``list`` and so on."""
+    """The current refusals of one store, by operation: ``read``, ``list`` and so on."""
 
     def __init__(self, bucket: str, *, clock_s: Callable[[], float] = time.monotonic) -> None:
         self._bucket = bucket

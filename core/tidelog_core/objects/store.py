@@ -1,4 +1,4 @@
-"""What Tidelog asks of an object store."""
+"""The interface of an object store."""
 
 from __future__ import annotations
 

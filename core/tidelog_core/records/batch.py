@@ -1,6 +1,6 @@
-"""Record batches of message format 2: the face of this package.
+"""Record batches of message format 2: the public names of this package.
 
-The layout stands in ``header``; records and their fields in ``decode``.
+``header`` has the layout of a batch, ``decode`` the layout of records.
 """
 
 from __future__ import annotations

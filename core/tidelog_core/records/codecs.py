@@ -1,11 +1,11 @@
 """The compression codecs of record batches.
 
-What is written is what the Java client writes, so that every client can read it:
+Encoders write the formats of the Java client, so that every client can read them:
 gzip as one member; snappy in the framing of snappy-java (magic ``82 "SNAPPY" 00``,
 two version numbers, then blocks of 32 KiB, each behind its compressed size); LZ4
 as one frame of independent 64 KiB blocks without checksums of contents; zstd as
-one frame. What is read is wider: raw snappy, any LZ4 frame, several gzip members
-or zstd frames. Decompression never makes more than the caller's limit.
+one frame. Decoders accept more: raw snappy, any LZ4 frame, several gzip members
+or zstd frames. Decompression never returns more than the caller's limit.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class CompressionType(IntEnum):
     ZSTD = 4
 
 
-# The levels that a codec knows, and the one that stands for «no level given».
+# The levels of a codec, and the value for «no level given».
 LEVELS: dict[CompressionType, tuple[range, int]] = {
     CompressionType.GZIP: (range(1, 10), 6),
     CompressionType.LZ4: (range(1, 17), 0),

@@ -1,4 +1,4 @@
-"""From the bytes of a batch to its records.
+"""Decodes the records of a batch.
 
 A record is its size in bytes (varint), attributes (one unused byte), timestamp
 delta (varlong), offset delta (varint), key, value (each a size, then that many

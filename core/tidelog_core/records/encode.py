@@ -1,4 +1,4 @@
-"""From records to the bytes of a batch."""
+"""Encodes records into the bytes of a batch."""
 
 from __future__ import annotations
 

@@ -19,8 +19,8 @@ Layout of a batch, big endian::
           61        records, compressed as a whole if the attributes name a codec
 
 Attributes: bits 0-2 codec, 3 timestamp type (1 is LogAppendTime), 4 transactional,
-5 control, 6 the base timestamp is a delete horizon. The base offset and the leader
-epoch lie outside the CRC, so a leader sets them in place.
+5 control, 6 the base timestamp is a delete horizon. The CRC does not cover the base offset and
+the leader epoch, so a leader sets them in place.
 Source: the message format page of the Kafka documentation, KIP-98, KIP-534.
 """
 

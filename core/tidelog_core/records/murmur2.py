@@ -1,4 +1,4 @@
-"""The hash by which Kafka clients choose the partition of a key.
+"""The hash with which Kafka clients choose a key's partition.
 
 Source: ``Utils.murmur2`` and the default partitioner of the Kafka clients.
 """

@@ -1,4 +1,4 @@
-"""One record, as producers give it and consumers get it."""
+"""One record, as producers send it and consumers receive it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""What a leader checks in a batch that a client sent.
+"""The leader's checks of a batch from a client.
 
-The errors are the ones of Kafka's broker: a CRC or length that is off is
-``CorruptRecordBatch``, which a client sends again; whatever a client would send the
-same way again is ``InvalidRecord`` and the like.
+The errors are those of Kafka's broker: a wrong CRC or length is ``CorruptRecordBatch``, which a
+client retries. A fault that the client would send again is ``InvalidRecord`` and the like.
 Source: ``ProduceRequest``, ``UnifiedLog`` and ``LogValidator`` of Apache Kafka.
 """
 

@@ -1,8 +1,8 @@
-"""From the bytes of a batch to what a broker looks at: offsets, timestamps, missing keys.
+"""Reads offsets, timestamps and missing keys from a batch without creating records.
 
-A record that is only looked at needs no object of its own. A batch of a megabyte can hold
-millions of records, which as objects take gigabytes; the walk keeps none, so it takes what the
-decompressed bytes take. What it takes in time is bounded by a ``LookBudget``.
+A batch of a megabyte can hold millions of records, which would take gigabytes as objects. The
+walk creates none, so it needs only the memory of the decompressed bytes. A ``LookBudget`` bounds
+its time.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ DECOMPRESSED_RATIO_MAX = 32
 
 
 class LookBudget:
-    """How much of batches may still be looked at: what is looked at is taken off it."""
+    """The remaining bytes and records that may be inspected; every inspection reduces it."""
 
     __slots__ = ("converted_bytes", "headers", "records", "size_bytes")
 

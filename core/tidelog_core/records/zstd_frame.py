@@ -1,4 +1,4 @@
-"""How large zstd data can become, read off its frame and block headers.
+"""Computes the largest size of decompressed zstd data from its frame and block headers.
 
 A decoder needs a buffer of the right size before it starts, and frames made by
 streaming encoders do not declare theirs. Every block does declare what it can be:

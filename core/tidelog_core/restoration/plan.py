@@ -1,14 +1,14 @@
-"""From what a bucket tells to what an empty metadata store is to hold: decisions only.
+"""Plans a restoration: from the bucket's content to the items of an empty metadata store.
 
-What the bucket does not tell is decided so that nothing is taken for something else:
+Values that the bucket does not have are chosen so that nothing old is mistaken for something new:
 
-- **Leader epochs** go on far above the greatest one that any object tells of. The last
-  leaders may have had greater ones, and clients that have seen those ignore smaller ones;
-  with a jump they go on, and find by OffsetForLeaderEpoch that the log was cut (KIP-320).
-- **Producer ids** go on far above the greatest one too: a new producer must not get the id
+- **Leader epochs** continue far above the greatest one in any object. The last leaders may have
+  had greater ones, and clients that have seen those ignore smaller ones. After the jump they
+  continue, and OffsetForLeaderEpoch shows them that the log was truncated (KIP-320).
+- **Producer ids** continue far above the greatest one too: a new producer must not get the id
   of one whose sequences are still known.
-- **The first replica alone is in sync.** Its log begins where the tier ends, and a replica
-  in sync is never sent to the tier: the others join the ISR once they have followed.
+- **The first replica alone is in sync.** Its log begins at the end of the tier, and a replica
+  in sync is never sent to the tier: the others join the ISR once they have caught up.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class RestoredTopic:
 
 @dataclass(frozen=True, slots=True)
 class Restoration:
-    """What is to be written, and what is to be told."""
+    """The items to write, and the problems to report."""
 
     cluster_id: str
     topics: tuple[RestoredTopic, ...]
@@ -56,10 +56,10 @@ class Restoration:
 def plan_restoration(
     survey: Survey, *, brokers: Sequence[int], replication_factor: int | None = None
 ) -> Restoration:
-    """Return what brings the cluster back. The brokers will be started on the store.
+    """Return the items that restore the cluster. The brokers will be started on the store.
 
-    A topic gets ``replication_factor`` replicas, or as many as it had, which manifests of
-    older programs do not tell. Raises ``InvalidReplicationFactor``.
+    A topic gets ``replication_factor`` replicas, by default as many as it had, which manifests of
+    older programs lack. Raises ``InvalidReplicationFactor``.
     """
     left_out: list[Remark] = []
     problems = list(survey.problems)

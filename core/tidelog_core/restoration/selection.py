@@ -1,17 +1,17 @@
-"""Which of a partition's segments in the bucket count, where no metadata says so.
+"""Selects the segments in the bucket that make up a partition's log, without metadata.
 
 The rules of ``docs/format.md``, "Without metadata":
 
-1. Complete is what has its index object and its log object of the right size.
-2. Segments that overlap have the same leader epochs for the same offsets. Where they do
-   not, an unclean election came between, and the later leader's segment is the truth.
-3. What was rewritten later is the truth for the offsets that it has.
-4. A segment that starts a new chain of hashes had none before it that counted: what ends
-   at or before its base offset was being deleted.
-5. So does what ends at or before the log start that the bucket tells of; and the log start
-   is told before anything is deleted for it, so what lies behind it must be there.
-6. The log is what is without a gap up to the greatest end offset. A log with a hole cannot
-   be served: new records would be appended in the hole.
+1. A segment is complete if it has its index object and a log object of the right size.
+2. Segments that overlap have the same leader epochs for the same offsets. If they do
+   not, an unclean election came between, and the later leader's segment counts.
+3. For its offsets, the segment that was rewritten last counts.
+4. A segment that starts a new chain of hashes had no valid one before it: segments that end
+   at or before its base offset were being deleted.
+5. So were segments that end at or before the published log start. The log start is published
+   before anything is deleted for it, so all later segments must exist.
+6. The log is the run without a gap up to the greatest end offset. A log with a gap cannot
+   be served: new records would be appended in the gap.
 """
 
 from __future__ import annotations
@@ -78,11 +78,11 @@ def select_segments(
     complete: Sequence[CompleteSegment],
     broken: Sequence[BrokenSegment] = (),
     *,
-    told_start: int = 0,
+    published_start: int = 0,
 ) -> Selection:
     """Return the segments that make up the partition's log.
 
-    ``told_start`` is the log start that the bucket tells of, 0 where it tells of none: the
+    ``published_start`` is the published log start, 0 if there is none: the
     true one may be later, never earlier.
     """
     left_out: list[Remark] = []
@@ -90,7 +90,7 @@ def select_segments(
     chain_start = max(
         (s.meta.base_offset for s in complete if s.previous_hash == NO_HASH), default=0
     )
-    deleted_end = max(chain_start, told_start)
+    deleted_end = max(chain_start, published_start)
     kept = _without_deleted(complete, deleted_end, left_out)
     continued = {segment.previous_hash for segment in complete}
     chosen: list[CompleteSegment] = []
@@ -98,8 +98,8 @@ def select_segments(
         group = _without_rewritten(_without_superseded(overlapping, left_out), left_out)
         chosen += _without_repeated(group, continued, left_out)
     kept = sorted(chosen, key=_place)
-    if kept and told_start and kept[0].meta.base_offset > deleted_end:
-        problems.append(_missing_before(kept[0], told_start))
+    if kept and published_start and kept[0].meta.base_offset > deleted_end:
+        problems.append(_missing_before(kept[0], published_start))
     problems += _chain_problems(kept, complete)
     run = _last_run(kept, left_out, problems)
     if run:
@@ -192,7 +192,7 @@ def _without_superseded(
 def _without_rewritten(
     segments: Sequence[CompleteSegment], left_out: list[Remark]
 ) -> list[CompleteSegment]:
-    """Leave out what those that were rewritten later stand for: they may have fewer records."""
+    """Leave out segments that rewritten ones replace: they may have fewer records."""
     kept = []
     for segment in segments:
         end_offset, newer = segment.meta.base_offset, ""
@@ -259,7 +259,7 @@ def _chain_problems(
 def _last_run(
     kept: Sequence[CompleteSegment], left_out: list[Remark], problems: list[Remark]
 ) -> list[CompleteSegment]:
-    """Return what is without a gap up to the end, and tell of what lies before a gap."""
+    """Return the segments without a gap up to the end, and report those before a gap."""
     run: list[CompleteSegment] = []
     end_offset = 0
     for segment in kept:

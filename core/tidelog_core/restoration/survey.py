@@ -1,7 +1,7 @@
-"""Reads what tells of a cluster in the bucket: manifests and index objects, no records.
+"""Reads a cluster's manifests and index objects from the bucket, no records.
 
-One listing, and one GET for every manifest and every index object, many at once. What is
-wrong with one object never keeps the others from being read.
+One listing, and one GET for every manifest and every index object, many at once. A damaged
+object does not stop the reading of the others.
 """
 
 from __future__ import annotations
@@ -103,9 +103,9 @@ def read_count(cluster: ClusterObjects) -> int:
 async def survey(
     objects: ObjectStore, cluster: ClusterObjects, *, on_read: OnRead = lambda _: None
 ) -> Survey:
-    """Return what the cluster's manifests and index objects say.
+    """Return the content of the cluster's manifests and index objects.
 
-    Raises what the store raises where it is away.
+    Raises the store's errors if it is unreachable.
     """
     reading = _Reading(objects, on_read)
     problems = [Remark(key, "it is no object of the tier's") for key in cluster.foreign]
@@ -162,14 +162,16 @@ class _Reading:
             )
         return found
 
-    async def _partition(self, segments: Sequence[SegmentObjects], told_start: int) -> Selection:
+    async def _partition(
+        self, segments: Sequence[SegmentObjects], published_start: int
+    ) -> Selection:
         read: list[CompleteSegment | BrokenSegment] = []
         for at in range(0, len(segments), 10 * READS_AT_ONCE_MAX):
             some = segments[at : at + 10 * READS_AT_ONCE_MAX]
             read += await asyncio.gather(*(self._segment(segment) for segment in some))
         complete = [segment for segment in read if isinstance(segment, CompleteSegment)]
         broken = [segment for segment in read if isinstance(segment, BrokenSegment)]
-        return select_segments(complete, broken, told_start=told_start)
+        return select_segments(complete, broken, published_start=published_start)
 
     async def _segment(self, segment: SegmentObjects) -> CompleteSegment | BrokenSegment:
         if segment.index is None:

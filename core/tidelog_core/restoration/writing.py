@@ -2,9 +2,9 @@
 
     cluster and mark  ->  each topic: segments, partitions, the topic's item  ->  mark removed
 
-Whoever reads meanwhile finds a topic with all of its segments or not at all. A writing
-that was cut short leaves the mark; doing it again goes on, and overwrites nothing that a
-node has changed since: what has its topic item is left as it is.
+Concurrent readers find a topic with all of its segments or not at all. An interrupted writing
+leaves the mark. Repeating it continues, and overwrites nothing that a node has changed since: a
+topic whose topic item exists is skipped.
 """
 
 from __future__ import annotations

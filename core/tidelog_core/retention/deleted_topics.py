@@ -1,19 +1,19 @@
-"""What is left of a deleted topic, and how it goes.
+"""Cleans up a deleted topic.
 
-The tombstone is written by the deletion and removed last, so whatever stops on the way
-is begun again from it. Any number of nodes and functions may do it at once, a page of items at
-a time, since a topic may leave a hundred thousand:
+The deletion writes a tombstone, which is removed last, so an interrupted clean-up starts again from
+it. Any number of nodes and functions may do it at the same time, a page of items at a time, since
+a topic may have a hundred thousand:
 
-- the deletion is published to the bucket as soon as the tombstone is seen: a restoration from
-  the bucket alone does not bring back what is left;
-- once its time has come, the partition items go first: every commit of a leader checks one,
-  so no copy of the topic ends any more and no new one begins;
-- then its segments are DELETE_STARTED: what one more party finds is final;
-- then every object below the topic's prefix, which holds the topic's id: nothing else
-  ever has it; and then what tells of the deletion, which lies beside;
+- the deletion is published to the bucket as soon as the tombstone is seen, so that a restoration
+  from the bucket alone does not bring the topic back;
+- once its time has come, the partition items are removed first: every commit of a leader checks
+  one, so no copy of the topic finishes or begins any more;
+- then its segments become DELETE_STARTED, which is final;
+- then every object below the topic's prefix is deleted, which has the topic's id and is never
+  reused; and then the deletion object, which is outside of it;
 - then the items of the segments, of claims on them and of erasures, and the tombstone.
 
-An upload that was on its way all that time may still put its object after the prefix was
+An upload that was under way all that time may still put its object after the prefix was
 emptied; the scrub removes it.
 """
 
@@ -63,11 +63,11 @@ async def clean_deleted_topic(
     cluster_id: str,
     before_page: Callable[[], None] = lambda: None,
 ) -> None:
-    """Remove what is left of the topic: its partitions, segments, objects, tombstone.
+    """Remove all items and objects of the topic: partitions, segments, objects, tombstone.
 
-    The deletion has been published to the bucket before. Doing it twice is harmless. Raises what
-    the stores and ``before_page``, which is called before some more objects are deleted, raise:
-    ``VersionConflict`` where someone else is at it just now.
+    The deletion must have been published to the bucket. Idempotent. Raises the errors of
+    the stores and of ``before_page``, which is called before each deletion of objects:
+    ``VersionConflict`` if another process is doing the same.
     """
     await remove_partitions(store, tombstone.topic_id)
     tiered: list[int] = []  # partitions

@@ -1,29 +1,29 @@
-"""Which objects of the bucket nothing needs any more: decisions without I/O.
+"""Decides which objects of the bucket are no longer needed. No I/O.
 
 The scrub removes them by these rules, ``tidelog verify`` reports them.
 
-An object is *named* by the segment item with its id, in whatever state; what is named is
-never an orphan: copying and retention look after it. Of the others:
+An object is *named* by the segment item with its id, in any state. A named object is never an
+orphan: copying and retention handle it. The others are:
 
-- *accounted for*: its first record also lies in a finished segment. What it is a failed copy
-  of was copied again;
-- *doubtful*: below the log start with nothing finished there, or of a topic that is neither
-  there nor deleted just now. So it looks after a late upload; but also after the metadata was
-  set back to an earlier time, or restored from a damaged bucket, and then it may be wanted:
-  it goes after a longer time;
-- *unexplained*: of a topic that is there, at offsets that nothing else has, or below a log
-  start that a restoration has chosen for want of what lies before. It may be the
-  only copy of what the metadata has forgotten: it is kept and reported. What a failed copy
-  left is accounted for as soon as the leader has copied the segment again.
+- *accounted for*: a finished segment also has its first record. The object is a failed copy
+  whose segment was copied again;
+- *doubtful*: below the log start without a finished segment there, or of a topic that neither
+  exists nor was deleted recently. That may be a late upload. It may also be needed, if the metadata
+  was set back to an earlier time or restored from a damaged bucket: it is removed after a longer
+  time;
+- *unexplained*: of an existing topic, at offsets that no other segment has, or below a log
+  start that a restoration has chosen because older records were missing. It may be the only copy
+  of records that the metadata has lost: it is kept and reported. A failed copy
+  becomes accounted for as soon as the leader has copied the segment again.
 
-Of a deleted topic whose tombstone is left retention takes care.
+Retention handles deleted topics that still have a tombstone.
 
-How old an object is counts from when a scrub first saw it so, with this metadata: its own
-time says nothing of how long the metadata has been without it, and is another clock's.
+The age of an object counts from when a scrub first saw it in this state with this metadata. Its own
+timestamp does not say when the metadata lost it, and is from another clock.
 
-What tells where a log starts is needed up to the greatest offset that the metadata store has
-reached. A greater one can only be from before the metadata was set back, and goes like what is
-accounted for; so does what tells that a topic was deleted which the metadata has.
+Log start objects are needed up to the greatest offset that the metadata store has reached. A
+greater one is from before the metadata was set back, and is treated as accounted for. So is the
+deletion object of a topic that the metadata has.
 """
 
 from __future__ import annotations
@@ -192,10 +192,10 @@ def select_old(
 def select_missing(
     metas: Iterable[SegmentMeta], keys_of: Iterable[SegmentKeys], present: dict[str, int]
 ) -> list[tuple[SegmentMeta, str]]:
-    """Return the finished segments' objects that a listing (key to size) does not show.
+    """Return the finished segments' objects that are missing in a listing (key to size).
 
-    One of another size than its metadata says is not there either. What is written after
-    the listing is missing here too: look again before anyone is told.
+    An object of another size than in the metadata is missing too. Objects written after
+    the listing also appear as missing: check again before reporting them.
     """
     missing = []
     for meta, keys in zip(metas, keys_of, strict=True):

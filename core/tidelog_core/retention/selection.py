@@ -1,4 +1,4 @@
-"""Which records a partition no longer keeps, and which a node no longer keeps locally.
+"""Selects the segments that a partition or a node's disk no longer keeps.
 
 Source: Kafka's log retention; KIP-405 for local and remote retention.
 """
@@ -37,7 +37,7 @@ class Limits:
         return dataclasses.replace(self, retention_ms=UNLIMITED)
 
     def without_size(self) -> Limits:
-        """Return the limits for when nobody knows how much there is."""
+        """Return the limits to apply while the size is unknown."""
         return dataclasses.replace(self, retention_bytes=UNLIMITED)
 
 
@@ -66,9 +66,9 @@ def retained_segments(
 ) -> Iterator[RetainedSegment]:
     """Yield the sealed segments that reach above the log start, each stretch of offsets once.
 
-    ``local`` are in order. Segments overlap where another leader has rolled elsewhere. What the
-    tier has counts there, and of its segments the one that begins first: it goes first, and the
-    log then starts where it ends. Of the next one only the rest counts.
+    ``local`` are in order. Segments overlap if another leader rolled at other offsets. Tiered ones
+    take precedence, and among them the one that begins first: it is deleted first, and the
+    log then starts at its end. Of the next one only the rest counts.
     """
     for meta, start in tiered.parts_above(log_start_offset):
         yield RetainedSegment(
@@ -106,11 +106,11 @@ def expiry_ms(segment: RetainedSegment, limits: Limits) -> int | None:
 def select_unretained(
     segments: Iterable[RetainedSegment], limits: Limits, *, size_bytes: int, now_ms: int
 ) -> Iterator[RetainedSegment]:
-    """Yield the oldest segments that are past a limit, up to the first that is to be kept.
+    """Yield the oldest segments that exceed a limit, up to the first one to keep.
 
-    Those are the ones whose newest record is older than the retention, and those without which
-    the partition still has the bytes it may keep. ``size_bytes`` is all that it has, with the
-    active segment, which is never removed; it counts where there is a limit of bytes.
+    A segment exceeds a limit if its newest record is older than the retention, or if the
+    partition has enough bytes without it. ``size_bytes`` is the size of the partition, including
+    the active segment, which is never removed; it matters only with a limit of bytes.
     """
     is_expired = limits.retention_ms != UNLIMITED
     is_excess = limits.retention_bytes != UNLIMITED
@@ -145,10 +145,10 @@ def log_start_after_retention(
 def log_start_after_tier_retention(
     tiered: TieredSegments, limits: Limits, *, log_start_offset: int, now_ms: int
 ) -> int:
-    """Return the same for who knows the tier alone, and not what lies on the leader's disk.
+    """Return the same from the tier alone, without the segments on the leader's disk.
 
-    Never further than the leader itself would go: what is not tiered yet only adds to the
-    bytes that are kept, and nothing is removed behind a gap, whose records may be on a disk.
+    Never beyond the leader's own result: untiered records only add to the bytes kept, and no
+    segment behind a gap is removed, because the missing records may be on a disk.
     """
     end = tiered.tiered_end(log_start_offset)
     start = log_start_after_retention(

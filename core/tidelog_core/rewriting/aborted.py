@@ -1,4 +1,4 @@
-"""The aborted transactions of tiered segments, and of what is written in their place."""
+"""The aborted transactions of tiered segments, and of the segments that replace them."""
 
 from __future__ import annotations
 

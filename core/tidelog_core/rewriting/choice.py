@@ -1,9 +1,9 @@
-"""Which part of a partition's tier is to be compacted, and whether it is worth it.
+"""Selects the part of a partition's tier to compact, and decides whether it is due.
 
-The log is clean up to the first segment that compaction has not been through, dirty from
-there on. As with Kafka's log cleaner a partition is due when enough of it is dirty, or when
-its oldest dirty record has waited for ``max.compaction.lag.ms``; what is younger than
-``min.compaction.lag.ms`` is left alone.
+The log is clean up to the first segment that was never compacted, and dirty from there on. As with
+Kafka's log cleaner, a partition is due when enough of it is dirty, or when its oldest dirty record
+has waited for ``max.compaction.lag.ms``. Records younger than ``min.compaction.lag.ms`` are not
+compacted.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Compacts the tiered segments of one partition.
 
-A round reads the dirty part into a map of every key's newest offset, then walks over all
-segments from the log start on and swaps in, group by group and in order of offset, what is
-left of them. Each swap is right alone, so a round may stop after any: what comes next begins
-anew, and finds less to do. A map that is full before the dirty part ends takes another round.
+A round reads the dirty part into a map of every key's newest offset. It then reads all segments
+from the log start on and swaps in the remaining records, group by group in the order of offsets.
+Each swap is valid on its own, so a round may stop after any: the next round starts again and finds
+less to do. If the map is full before the dirty part ends, another round is needed.
 
-A swap that is lost ends the round: a tombstone behind it must not go while the older records
-that it deletes have stayed.
+A swap that conflicts ends the round: a tombstone behind it must stay as long as the older records
+that it deletes.
 """
 
 from __future__ import annotations
@@ -85,11 +85,11 @@ async def compact_partition(
     map_size_bytes: int = MAP_SIZE_BYTES,
     workers: Workers | None = None,
 ) -> CompactionReport:
-    """Compact what is due; with ``is_forced`` whatever is dirty and old enough.
+    """Compact a due partition; with ``is_forced`` every dirty segment that is old enough.
 
-    The reading and writing is done by the ``workers``, if there are any (``spread``).
-    Raises ``UnknownTopicOrPartition``, ``CorruptObject``, ``CorruptRecordBatch`` and what the
-    stores raise: whatever was swapped until then is right, and calling again goes on.
+    The ``workers`` read and write, if there are any (``spread``).
+    Raises ``UnknownTopicOrPartition``, ``CorruptObject``, ``CorruptRecordBatch`` and the errors of
+    the stores. Earlier swaps stay valid, and calling again continues.
     """
     before = await tier.live()
     choice = _choose(tier, before.segments)

@@ -1,8 +1,7 @@
-"""Which tiered segments can be replaced, and which of them by one: decisions without I/O.
+"""Groups the tiered segments that one new segment can replace. Pure decisions.
 
-A group is replaced whole by one new segment, in one commit, and is right alone: whatever
-becomes of the groups beside it, the new segment has the group's offsets and what is left of
-its records.
+One commit replaces a group by one new segment. It is valid whatever happens to the other groups:
+the new segment has the group's offsets and the remaining records.
 """
 
 from __future__ import annotations

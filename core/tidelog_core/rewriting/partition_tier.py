@@ -1,7 +1,7 @@
-"""One partition's tier as rewriting sees it: its segments, and one group made anew.
+"""One partition's tier for rewriting: reads its segments and writes the new ones.
 
-A group is read from its segments' objects and written to a local file; only where something
-was left out, or several segments become one, are objects put and swapped in.
+A group is read from its segments' objects and written to a local file. Objects are put and
+swapped in only if records were removed, or if several segments become one.
 """
 
 from __future__ import annotations
@@ -250,13 +250,13 @@ class PartitionTier:
         compacted_up_to: int,
         limits: SegmentLimits | None,
     ) -> PreparedGroup:
-        """Take groups off the left, and store what is left of them as one segment.
+        """Take groups from the front of the list, and store their remaining records as one segment.
 
-        As many as fit by what is left of those before them: compaction may leave next to
-        nothing of many, and readers have to ask for each segment. They become one also where
-        nothing goes. Without ``limits`` it is one group alone. ``facts`` are of every finished
-        segment. Raises ``PartitionClaimed``, ``CorruptObject``, ``CorruptRecordBatch`` and what
-        the stores raise.
+        As many groups as fit: compaction may leave next to nothing of many, and readers have to
+        request each segment. They are joined even if no record is removed. Without ``limits`` only
+        one group is taken. ``facts`` are of every finished segment. Raises
+        ``PartitionClaimed``, ``CorruptObject``, ``CorruptRecordBatch`` and the errors of the
+        stores.
         """
         with TemporaryDirectory(prefix="tidelog-rewrite-") as name:
             written = await self._write(
@@ -371,10 +371,11 @@ class PartitionTier:
 def replaced_links(
     group: SegmentGroup, facts: Mapping[UUID, SegmentFacts]
 ) -> tuple[ReplacedSegment, ...]:
-    """Return what the group's new segment has to say that it replaces.
+    """Return the links that the group's new segment has to list as replaced.
 
-    Of what its segments had replaced themselves only what some segment outside continues. Behind
-    the last one more may be copied by a leader that knows it as it was: all of its are kept.
+    Of the links that its segments had replaced themselves, only those that a segment outside
+    continues. A leader with older knowledge may still copy a segment behind the last one, so all
+    links of that one are kept.
     """
     own = {segment.segment_id for segment in group.segments}
     outside = [fact.link for segment_id, fact in facts.items() if segment_id not in own]

@@ -1,4 +1,4 @@
-"""What one round of compacting a tier walks over, whoever does the reading and writing."""
+"""The segments, map and transactions of one round of compacting a tier."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading tiered segments to rewrite them."""
+"""Reads tiered segments for rewriting."""
 
 from __future__ import annotations
 

@@ -1,18 +1,19 @@
-"""A round of compacting one partition's tier, its reading and writing done by many workers.
+"""A round of compacting one partition's tier with many workers.
 
-    1. each worker maps a part of what is dirty: the newest offset of every key in it
-    2. the parts' maps become one, in the order of the log
-    3. each worker rewrites a run of segments by that map: puts objects, swaps nothing
-    4. the new segments are swapped in, one by one and in the order of the log
+1. each worker maps a part of the dirty log: the newest offset of every key in it
+2. the maps are merged in the order of the log
+3. each worker rewrites a run of segments with the merged map: it puts objects, but swaps nothing
+4. the new segments are swapped in, one by one and in the order of the log
 
-Only 4 changes what readers see. It is done by one, under the claim, and in the same order as
-without workers: a tombstone must not go before the older records that it deletes. A worker
-begins a segment only while the claim is its driver's (``BegunSegments``), so what one leaves that
-is killed, late or run twice is found and removed, by the driver or by the claim's next holder.
+Only step 4 changes what readers see. One process does it, under the claim, in the same order as
+without workers: a tombstone must not be removed before the older records that it deletes. A worker
+begins a segment only while its driver holds the claim (``BegunSegments``). So the objects of a
+worker that is killed, late or run twice are found and removed, by the driver or by the claim's
+next holder.
 
-A worker sees a part of the log alone. Aborted transactions are known from the index objects of
-all segments; which are open where its part begins, from the producers' state before that. The
-first marker of such a producer stays for another round.
+A worker sees only a part of the log. Aborted transactions are known from the index objects of all
+segments; transactions open at the start of its part, from the producers' state before that. The
+first marker of such a producer stays until another round.
 """
 
 from __future__ import annotations
@@ -215,9 +216,9 @@ async def run_spread_round(
     workers: Workers,
     map_size_bytes: int,
 ) -> int:
-    """Return how many records one round has removed. Raises as ``rewrite_part``.
+    """Return the number of records that one round has removed. Raises as ``rewrite_part``.
 
-    Whatever stops it, what was swapped until then is right; what was not is removed.
+    If it stops early, finished swaps stay valid and unfinished segments are removed.
     """
     facts = await tier.facts_of(scope.segments)
     parts = _map_parts(scope, facts, workers.part_count, map_size_bytes)
@@ -251,7 +252,7 @@ async def run_spread_round(
 
 @asynccontextmanager
 async def _renewing(swaps: SegmentSwaps) -> AsyncIterator[None]:
-    """Keep the claim meanwhile. Who has lost it hears of that with the next swap."""
+    """Keep renewing the claim. A holder that has lost it learns of that with the next swap."""
 
     async def renew() -> None:
         while True:

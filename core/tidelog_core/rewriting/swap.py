@@ -1,27 +1,28 @@
-"""How a rewritten segment takes the place of tiered ones, whatever else happens meanwhile.
+"""Replaces tiered segments with a rewritten one.
 
-    1. the claim on the partition, with a rewrite epoch that is greater than all before it
-    2. the new segment's item: COPY_STARTED          whoever cleans up knows what there may be
-    3. its log object, then its index object
-    4. in one commit: the new one COPY_FINISHED, the old ones DELETE_STARTED with the time they
-       may go, the claim renewed and logged           readers find the one or the others, whole;
-                                                      nodes look at the segments again
-    5. file.delete.delay.ms later: the old objects and items go, as with retention
+1. the claim on the partition, with a rewrite epoch that is greater than all before it
+2. the new segment's item: COPY_STARTED          names the objects, for a later clean-up
+3. its log object, then its index object
+4. in one commit: the new segment COPY_FINISHED, the old ones DELETE_STARTED with the time of
+   deletion, the claim renewed and logged        readers find the old or the new ones, complete;
+                                                 nodes read the segments again
+5. file.delete.delay.ms later: the old objects and items are deleted, as in retention
 
-Every step is conditional, so any number of processes may be at it, and die:
+Every step is conditional, so any number of processes may take part and fail:
 
-- The claim keeps two from doing the same work. It is not what makes a swap safe: its expiry is
-  wall-clock time. Commit 4 expects the claim as its holder left it, and every segment as it was
-  read. Who comes late loses, and removes its own objects.
-- Retention, a deleted topic and an older claim's clean-up change a segment's item: 4 then loses
-  whole. After 4 the old segments are what retention left would be, and are ended by whoever
-  applies retention (``tidelog_core.tier.lifecycle``), or by the next claim's holder.
-- A new leader and the copier add segments, and never change a finished one. What they chain to
-  a segment that was replaced meanwhile continues the new one, which names it.
-- A crash before 4 leaves a COPY_STARTED item: the next holder deletes both objects and the item,
-  before it swaps anything. An object that is put even later has a lesser rewrite epoch than
-  what is there by then, in the bucket too, and the scrub removes it.
-- No item begins (2) unless the partition's item is there: of a deleted topic nothing is left.
+- The claim keeps two processes from doing the same work. It does not make a swap safe, because its
+  expiry is wall-clock time. Commit 4 expects the claim as its holder left it, and every segment as
+  it was read. A late process conflicts, and removes its own objects.
+- Retention, the deletion of a topic and the clean-up of an older claim change a segment's item:
+  commit 4 then fails as a whole. After commit 4 the old segments are in the state that retention
+  leaves, and any process that applies retention (``tidelog_core.tier.lifecycle``), or the claim's
+  next holder, deletes them.
+- A new leader and the copier add segments, and never change a finished one. A segment that they
+  chain to a replaced segment continues the new one, which names it.
+- A crash before commit 4 leaves a COPY_STARTED item: the next holder deletes both objects and the
+  item before it swaps anything. An object that is put even later has a lower rewrite epoch than
+  the current ones, in the bucket too, and the scrub removes it.
+- Step 2 requires the partition's item, so nothing is begun for a deleted topic.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Partitions to rewrite, as values that can be sent to where the work is done."""
+"""Partitions to rewrite, as values that can be sent to workers."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Whether everything that is tiered is whole and where it should be."""
+"""Verifies that all tiered segments are complete and in their place."""

@@ -1,10 +1,9 @@
-"""Which segments are to be checked, and what else lies in the bucket.
+"""Plans a verification: the segments to check, and the unexpected objects in the bucket.
 
-With a metadata store, it says which segments count, and every object of the cluster that
-it does not know of is a problem. Or it is left over, where a segment that counts has its first
-record: a tier worker that goes on after its node has lost the lead stores such objects, and
-the scrub removes them. Without one, the bucket is all there is: then the rules of
-``tidelog_core.restoration`` say what counts.
+With a metadata store, the store says which segments count, and every other object of the cluster
+is a problem. It is a leftover if a segment that counts has its first record: a tier worker that
+continues after its node has lost the lead stores such objects, and the scrub removes them. Without
+a metadata store, the rules of ``tidelog_core.restoration`` say which segments count.
 """
 
 from __future__ import annotations

@@ -41,10 +41,10 @@ async def check_segment(
     on_bytes: Callable[[int], None],
     on_log: Callable[[Buffer], None] | None = None,
 ) -> tuple[IndexFile | None, list[Problem]]:
-    """Return the index, None if it is not whole, and what is wrong with the segment.
+    """Return the index (None if it is damaged) and the problems of the segment.
 
-    ``on_bytes`` is told what has been read of the log; ``on_log`` gets the whole of it,
-    in a thread, once nothing was found wrong with it, and must not keep it.
+    ``on_bytes`` is called with the sizes of the reads of the log. ``on_log`` gets the whole log, on
+    a thread, if no problem was found, and must not keep it.
     """
     problems: list[Problem] = []
     index: IndexFile | None = None

@@ -1,4 +1,4 @@
-"""Where a verification begins: the stores opened, and what is to be checked in them."""
+"""Opens the stores of a verification, and plans its checks."""
 
 from __future__ import annotations
 

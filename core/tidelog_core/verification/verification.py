@@ -1,11 +1,11 @@
 """Checks every tiered segment against its index, its metadata and the segments before it.
 
-Of each segment that counts: both objects are there and as long as the metadata says; every
-section of the index object has its CRC; the log has its own CRC and SHA-256, and so has
-every batch in it, each where and what the batch table says; the chained hash follows from
-them. Of each partition: offsets without gaps from the log start on, and every segment
-continues the chain of hashes. What is wrong becomes a ``Problem`` that names the object,
-and the check goes on. Which segments count is told by the plans: see ``plan``.
+For each segment that counts: both objects exist and have the sizes in the metadata; every section
+of the index object has its CRC; the log has its own CRC and SHA-256; every batch in it is valid and
+agrees with the batch table; the chained hash follows from them. For each partition: offsets have no
+gaps from the log start on, and every segment continues the chain of hashes. Every fault becomes a
+``Problem`` that names the object, and the check continues. The plans say which segments count: see
+``plan``.
 """
 
 from __future__ import annotations

@@ -195,7 +195,7 @@ def test_the_log_starts_where_the_bucket_tells_if_that_is_later() -> None:
         (30, 0, 30),
         (99, 0, 99),
     ):
-        selection = select_segments(whole, told_start=told)
+        selection = select_segments(whole, published_start=told)
         assert (
             ranges(selection)
             == [(s.meta.base_offset, s.meta.end_offset) for s in whole][3 - kept :]
@@ -207,39 +207,39 @@ def test_the_log_starts_where_the_bucket_tells_if_that_is_later() -> None:
 def test_what_is_missing_behind_the_published_log_start_is_reported() -> None:
     """Nothing is deleted before the log start is told: so it was lost."""
     _, second, third = chain((0, 10), (10, 20), (20, 30))
-    assert remarks(select_segments([second, third], told_start=10)) == ([], [])
-    selection = select_segments([second, third], told_start=5)
+    assert remarks(select_segments([second, third], published_start=10)) == ([], [])
+    selection = select_segments([second, third], published_start=5)
     assert ranges(selection) == [(10, 20), (20, 30)]
     assert (selection.log_start_offset, selection.deleted_end) == (10, 5)
     assert [(p.object, p.text) for p in selection.problems] == [
         ("10-20-1.log", "offsets [5, 10) are missing before it")
     ]
     # It was the first when it was copied: what lay before had been deleted untiered.
-    assert remarks(select_segments([segment(10, 20)], told_start=5)) == ([], [])
+    assert remarks(select_segments([segment(10, 20)], published_start=5)) == ([], [])
 
 
 def test_holes_and_damage_below_the_published_log_start_do_not_matter() -> None:
     first, _, third = chain((0, 10), (10, 20), (20, 30))
-    selection = select_segments([first, third], [broken(10, 20)], told_start=20)
+    selection = select_segments([first, third], [broken(10, 20)], published_start=20)
     assert ranges(selection) == [(20, 30)]
     assert remarks(selection) == (["0-10-1.index", "wrong"], [])
-    selection = select_segments([first], [broken(10, 20)], told_start=20)
+    selection = select_segments([first], [broken(10, 20)], published_start=20)
     assert (selection.segments, selection.log_start_offset) == ((), 20)
     assert remarks(selection) == (["0-10-1.index", "wrong"], [])
 
 
 def test_a_log_start_for_want_of_what_lies_before_is_not_taken_for_a_deletion() -> None:
     first, _, third = chain((0, 10), (10, 20), (20, 30))
-    selection = select_segments([first, third], told_start=3)
+    selection = select_segments([first, third], published_start=3)
     assert (selection.log_start_offset, selection.deleted_end) == (20, 3)
-    selection = select_segments([], [broken(10, None)], told_start=3)
+    selection = select_segments([], [broken(10, None)], published_start=3)
     assert (selection.log_start_offset, selection.deleted_end) == (10, 3)
 
 
 def test_producers_of_deleted_segments_are_known_too() -> None:
     first, second = chain((0, 10), (10, 20))
     known = [dataclasses.replace(first, producer_id_max=70), second]
-    assert select_segments(known, told_start=15).producer_id_max == 70
+    assert select_segments(known, published_start=15).producer_id_max == 70
     assert select_segments([]).producer_id_max == -1
 
 
@@ -285,7 +285,7 @@ class Life:
             for s in self.in_bucket
             if s.log_key in self.without_log
         ]
-        return select_segments(whole, broken, told_start=max(self.told, default=0))
+        return select_segments(whole, broken, published_start=max(self.told, default=0))
 
 
 @given(
