@@ -1,4 +1,4 @@
-"""What a node does on and on beside serving clients."""
+"""Runs the background tasks of a node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is due when: a task that works on thousands of things looks at the ones that are due.
+"""A queue by deadline, so that tasks over thousands of logs visit only those that are due.
 
 A heap with entries that are out of date: a key that is put again, or discarded, leaves its old
 entry where it is. Such an entry is dropped when it comes to the top, or all of them once they

@@ -1,4 +1,4 @@
-"""Full lists of partitions that a connection repeats: what a consumer without session asks for.
+"""Keeps the partition lists that consumers without sessions repeat on a connection.
 
 librdkafka has no fetch sessions. It names all of its partitions in every fetch, and wants an answer
 that has all of them. Between two fetches hardly anything of the list changes: the partition that it

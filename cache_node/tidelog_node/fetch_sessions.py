@@ -1,4 +1,4 @@
-"""Incremental fetch sessions: a client names what changes, the leader says what has news.
+"""Incremental fetch sessions: requests name changed partitions, answers those with news.
 
 A session keeps the partitions that its client fetches, each with what the client asked for last
 and what it was told last. A request of the session names the partitions whose position or limits

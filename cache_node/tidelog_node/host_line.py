@@ -1,4 +1,4 @@
-"""A line in which hosts take turns, however many connections each of them opens."""
+"""A queue that serves client hosts in rotation, however many connections each of them opens."""
 
 from __future__ import annotations
 

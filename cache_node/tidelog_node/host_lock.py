@@ -1,4 +1,4 @@
-"""A lock that hosts take in turns."""
+"""A lock that client hosts acquire in rotation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Protocol messages whose classes are made when a node first meets them.
+"""Creates the classes of protocol messages on first use.
 
 kio has a module for every message and version, with dataclasses that take milliseconds to
 make; importing those of all APIs is half of a node's start and a fifth of its memory, and most

@@ -1,4 +1,4 @@
-"""Who leads a partition that a client named on the wire, and why it is not this node."""
+"""Finds the leader of a partition named in a request, and the error if it is another node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the services of one node share, handed to each of them as one value.
+"""The values that the services of one node share.
 
 What every service may need, such as an authorizer, is added here once. Pure state machines get
 values, not this.

@@ -1,4 +1,4 @@
-"""What is wrong with this node at this moment, in one place.
+"""Collects the current faults of this node.
 
 Parts of the node tell it what they have found and when it is over; whoever wants to know
 whether the node is well asks here. Nothing is decided by it.

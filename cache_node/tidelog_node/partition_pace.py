@@ -1,4 +1,4 @@
-"""How fast requests about very many partitions follow each other.
+"""Limits the rate of requests with very many partitions.
 
 Produce, Fetch and ShareFetch are carried out on the spot, about 4 microseconds for each
 partition that they name, whatever else is to be done. So after one that names many the others

@@ -1,4 +1,4 @@
-"""What the node and a process that it has started say to each other, over standard streams.
+"""Encodes messages between the node and its child processes, over standard streams.
 
 Each message is a pickled object behind its length in four bytes, big-endian: both ends are
 of the same installation, and nobody else writes into these pipes. Bytes may follow a message

@@ -1,4 +1,4 @@
-"""How a node makes itself known: the cluster's item, and the broker's own.
+"""Registers a node: writes the cluster's item and the broker's own.
 
 Both are conditional writes that anyone may win: the first node writes the cluster, and
 a node that starts again replaces its registration under a new incarnation.

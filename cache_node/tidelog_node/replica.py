@@ -1,4 +1,4 @@
-"""This node's copy of one partition: its log, what it plays, and who waits for records.
+"""This node's copy of one partition: its log, its role, and the requests that wait for records.
 
 The log is opened when it is first needed. Whatever happens to it or to the partition passes
 through its ``Replica``, which tells those who wait, and notes the change for all who work on logs.

@@ -1,4 +1,4 @@
-"""The partitions that this node holds, and which part it plays in each.
+"""The replicas of this node, and the role of each.
 
 ``ReplicaManager`` follows the cluster image. A partition that the image gives to this
 node has a ``Replica``; its log is opened when it is first needed, unless the last

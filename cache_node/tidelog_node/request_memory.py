@@ -1,4 +1,4 @@
-"""The memory that unanswered requests may take, for all connections of a node together.
+"""Bounds the memory of unanswered requests of all connections of a node.
 
 ``queued.max.request.bytes`` is divided into shares, so that one kind of request cannot keep
 another out: unfinished small requests, unfinished Produce requests of usual size, unfinished

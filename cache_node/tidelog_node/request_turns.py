@@ -1,4 +1,4 @@
-"""Large requests share the loop with everybody else, and the node's time with each other.
+"""Runs large requests in short turns, so that they use at most half of the loop's time.
 
 A request about thousands of things is handled in short turns. Requests whose turn is over
 stand in one line, and between any two turns the loop belongs to everyone else for as long as a

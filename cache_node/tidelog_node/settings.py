@@ -1,4 +1,4 @@
-"""How one node process is told what to be: arguments, environment, defaults, in this order.
+"""Parses the settings of a node process: arguments, environment, defaults, in this order.
 
 Everything that a process must know before it can reach the metadata store is here; what
 clients can see and change is in ``NodeConfig``, of which single settings can be given

@@ -1,4 +1,4 @@
-"""The first part of a start: the data directory, the stores, the cluster and this node in it."""
+"""Builds the first part of a node: data directory, stores, cluster membership."""
 
 from __future__ import annotations
 

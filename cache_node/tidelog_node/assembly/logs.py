@@ -1,4 +1,4 @@
-"""The logs of a node: recovering them, and all that looks after them."""
+"""Builds and recovers the logs of a node and the services around them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What answers clients: the handlers, the dispatch table and the server."""
+"""Builds the handlers, the dispatch table and the server."""
 
 from __future__ import annotations
 

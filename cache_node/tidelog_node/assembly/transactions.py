@@ -1,4 +1,4 @@
-"""The node's part in transactions: as coordinator, as leader, and for groups."""
+"""Builds the node's transaction coordinator, marker writer and offset store."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Compaction of this node's logs: which one and when, in processes of their own."""
+"""Compaction of this node's logs: selects them, and rewrites each in a process of its own."""

@@ -1,4 +1,4 @@
-"""What the node and a process that compacts say to each other, beside ``CleanedGroup``."""
+"""The messages between the node and a rewriter process, besides ``CleanedGroup``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The node's side of the process that rewrites segments: starts it, reads from it, ends it.
+"""Starts the process that rewrites segments, reads its results and ends it.
 
 And puts what it has written in place.
 """

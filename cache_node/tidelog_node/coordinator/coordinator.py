@@ -1,4 +1,4 @@
-"""The group coordinator of a node: what the requests about groups do."""
+"""The group coordinator of a node: handles the requests about groups."""
 
 from __future__ import annotations
 

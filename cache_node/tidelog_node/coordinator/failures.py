@@ -1,4 +1,4 @@
-"""What a member is told when its coordinator cannot do its part."""
+"""Maps a coordinator's failures to the errors that members get."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a group depends on beside its members."""
+"""The state outside of a group on which its decisions depend."""
 
 from __future__ import annotations
 

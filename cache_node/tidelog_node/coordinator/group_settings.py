@@ -1,4 +1,4 @@
-"""What groups take from the node's settings and from their own, as it is at that moment."""
+"""Combines the node's settings with a group's own settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The groups that a node coordinates: found, loaded, woken, and dropped with their shards.
+"""The groups that a node coordinates: finds, loads, wakes and unloads them.
 
 A group belongs to a shard, a shard to the leader of that partition of
 ``__consumer_offsets``. While this node leads it, the shard's groups are in memory and

@@ -1,4 +1,4 @@
-"""The shards of a reserved topic that this node leads, each read from the store once a leader term.
+"""The shards of a reserved topic that this node leads; each is loaded once a leader term.
 
 What a coordinator keeps belongs to a shard, a shard to the leader of that partition of the
 topic. ``LedShards`` takes shards over and drops them as the cluster's image says;

@@ -1,4 +1,4 @@
-"""Which of a group's pages has which members, and which pages a change of members touches.
+"""Maps a group's members to pages, and finds the pages that a change of members touches.
 
 A member stays in its page. A new one comes into the first page with room, so members that
 join at the same time mostly share a page, and so do their next steps.

@@ -1,4 +1,4 @@
-"""Where share groups begin to read, for administrators.
+"""Reads and changes the start offsets of share groups, for administrators.
 
 They are the coordinator's to change although they belong to the partitions' leaders: it alone
 knows that nobody is in the group. Source: ``describeShareGroupAllOffsets``,

@@ -1,4 +1,4 @@
-"""What ends by itself: offsets with age or with their topic, groups with their last offset.
+"""Removes expired offsets, offsets of deleted topics, and groups without offsets or members.
 
 To look through a group takes several readings of the store. What a look has found tells until
 when nothing can end (``_Settled``), as long as the group is in the same phase, its members

@@ -1,4 +1,4 @@
-"""Turns: many tasks wait for the same thing, and go on a few at a time."""
+"""Lets many tasks that wait for the same event continue a few at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One queue of deadlines for everything that waits, behind a single timer of the loop."""
+"""Calls groups at their deadlines: one queue, and one timer of the event loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How this node reaches other brokers: every connection that it opens to one begins here.
+"""Opens all connections from this node to other brokers.
 
 What a connection between nodes needs beyond an address, such as certificates, is this class's.
 """

@@ -1,4 +1,4 @@
-"""A follower's connection to one leader: requests in turn, answers in one buffer.
+"""A follower's connection to one leader: one request at a time, answers in one buffer.
 
 Answers are received straight into a buffer that is kept from one to the next; what is
 handed out is a view of it, good until the next request.

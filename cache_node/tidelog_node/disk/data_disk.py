@@ -1,4 +1,4 @@
-"""Whether the disk under the data directory takes what is written to it.
+"""Watches whether the disk of the data directory accepts writes.
 
 Theory of operation. A node whose disk has no room, or fails, must not lead: others may have
 room. Every caller that gets a disk error reports it with ``DataDisk.note``, and ``DiskWatch``

@@ -1,4 +1,4 @@
-"""Whether bytes of a file are in memory, and getting them there on a thread that may wait.
+"""Checks whether bytes of a file are in the page cache, and reads them on another thread.
 
 ``sendfile`` of what is on the disk alone keeps its caller waiting, and on the event loop's
 thread every other client of the node with it.

@@ -1,1 +1,1 @@
-"""What a node does for an erasure: it rewrites its local segments, or lets them go."""
+"""A node's part in an erasure: it rewrites or evicts its local segments."""

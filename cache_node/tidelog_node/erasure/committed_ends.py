@@ -1,4 +1,4 @@
-"""Up to where a log goes at some moment, once all below is committed.
+"""Finds the end of a log at one moment, once all records below it are committed.
 
 An erasure goes up to where the log ends when its leader learns of it. Whoever leads next has
 to have all of that, so it counts only once the high watermark has reached it. Meanwhile more is

@@ -1,4 +1,4 @@
-"""Lets local segments go whose records are being erased: the tier has them, and rewrites them.
+"""Evicts tiered local segments while their records are being erased from the tier.
 
 The leader takes a request up: it rolls its active segment, and once all below is committed it
 writes the offset into the request. From then on the copier's and this node's own eviction do

@@ -1,4 +1,4 @@
-"""Erases keys from the segments of this node's replicas, where no tier has them.
+"""Erases keys from the segments of this node's replicas, for topics without a tier.
 
 A request is an item in the metadata store (``KeyErasure``), and stays until every replica has
 carried it out: one that is down finds it when it comes back.

@@ -1,4 +1,4 @@
-"""A replica that cannot go on from its leader's local log begins where the tier ends.
+"""Restarts a replica at the end of the tier if the leader's local log lacks its offset.
 
 Asked are the leader, for where its log starts and ends, and the metadata store, for what
 is tiered; ``FollowerState`` decides on both. The leader epochs and the producers' state at

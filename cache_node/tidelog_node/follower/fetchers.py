@@ -1,4 +1,4 @@
-"""A fetcher for each leader that this node follows: who gets which partition, and what all need."""
+"""One fetcher for each leader that this node follows; assigns partitions to them."""
 
 from __future__ import annotations
 

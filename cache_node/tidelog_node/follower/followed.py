@@ -1,4 +1,4 @@
-"""The partitions that are followed of one leader: what to ask for now, and what an answer does.
+"""The partitions followed at one leader: builds fetches and applies answers.
 
 Nothing here may go through all of them. Whatever changes how a partition is to be asked for has it
 looked at before the next fetch (``_to_look_at``): its answer, the end of a wait, a new start,

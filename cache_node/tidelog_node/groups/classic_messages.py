@@ -1,4 +1,4 @@
-"""JoinGroup, SyncGroup and LeaveGroup as values: what classic members ask and are answered.
+"""JoinGroup, SyncGroup and LeaveGroup requests and answers as values.
 
 JoinGroup and SyncGroup are answered later, often by someone else's request: each
 carries a number under which the group gives its answer.

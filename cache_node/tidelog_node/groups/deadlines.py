@@ -1,4 +1,4 @@
-"""What members of a group have to do in time, or be removed."""
+"""The deadlines of a group's members; a member that misses one is removed."""
 
 from __future__ import annotations
 

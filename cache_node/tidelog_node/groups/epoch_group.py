@@ -1,4 +1,4 @@
-"""What groups of KIP-848 and of KIP-932 have in common: an epoch that grows, and sessions.
+"""The common part of consumer and share groups: the group epoch, and sessions.
 
 The epoch also grows when a subscribed topic changes. A group is stored with a hash of the topics
 that its epoch stands for, not with the topics themselves: a restored group looks them up in the

@@ -1,4 +1,4 @@
-"""What the members of consumer groups and share groups are answered to their heartbeats."""
+"""The heartbeat answer to members of consumer groups and share groups."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When committed offsets end: by age, with their topic, or because someone says so.
+"""Decides when committed offsets expire: by age, with their topic, or by request.
 
 Source: KIP-211 and ``OffsetMetadataManager.cleanupExpiredOffsets`` of Kafka.
 """

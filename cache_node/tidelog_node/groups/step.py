@@ -1,4 +1,4 @@
-"""What comes out of a group's state machine with an event."""
+"""The result of an event in a group's state machine."""
 
 from __future__ import annotations
 

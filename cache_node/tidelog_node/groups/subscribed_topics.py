@@ -1,4 +1,4 @@
-"""The topics that a group subscribes to, as they are now."""
+"""The current topics of a group's subscriptions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How handlers change topics and settings."""
+"""Applies changes of topics and settings for the handlers."""
 
 from __future__ import annotations
 

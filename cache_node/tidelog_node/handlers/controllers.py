@@ -1,4 +1,4 @@
-"""DescribeQuorum and UpdateFeatures: what clients ask of Kafka's controllers.
+"""DescribeQuorum and UpdateFeatures: requests that Kafka's controllers answer.
 
 There are none here. Their log, ``__cluster_metadata``, is a partition that this cluster does
 not host; and the one feature has one level, so an update to that is done and any other is not

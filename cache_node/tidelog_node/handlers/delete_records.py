@@ -1,4 +1,4 @@
-"""DeleteRecords: move a partition's log start offset forward.
+"""DeleteRecords: advances a partition's log start offset.
 
 The metadata store is written first: once it has the new start, no reader anywhere may
 rely on older offsets, and retention removes the tiered objects. The local log follows;

@@ -1,4 +1,4 @@
-"""ElectLeaders: preferred leaders back, or anyone who lives. Source: KIP-183, KIP-460."""
+"""ElectLeaders: preferred or unclean elections. Source: KIP-183, KIP-460."""
 
 from __future__ import annotations
 

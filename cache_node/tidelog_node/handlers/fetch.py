@@ -1,4 +1,4 @@
-"""Fetch: read what there is, wait for what is missing, never poll.
+"""Fetch: reads the available records, and waits without polling if there are too few.
 
 A request that finds enough is answered from the call itself. One that does not becomes
 a long poll: it counts the bytes that are appended to its partitions, and reads again when there

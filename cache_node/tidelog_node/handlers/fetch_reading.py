@@ -1,4 +1,4 @@
-"""What a Fetch finds in one partition after the other, within its limits.
+"""Reads partitions for a Fetch, within the limits of its size.
 
 A follower reads to the log's end, and its fetch tells the leader what it holds. A consumer reads
 up to the high watermark or the last stable offset, from a follower up to what that knows of; a

@@ -1,4 +1,4 @@
-"""A Fetch of all partitions of a kept list, which looks at those that may have news."""
+"""A Fetch of all partitions of a kept list; it reads only those that may have news."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which brokers clients are told of."""
+"""Selects the brokers that are shown to clients."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DescribeLogDirs: what this node's disk holds. Source: KIP-113, KIP-827."""
+"""DescribeLogDirs: the logs on this node's disk and their sizes. Source: KIP-113, KIP-827."""
 
 from __future__ import annotations
 

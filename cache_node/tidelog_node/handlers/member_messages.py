@@ -1,4 +1,4 @@
-"""What the requests and answers of KIP-848 and KIP-932 have in common.
+"""Conversions that the requests and answers of KIP-848 and KIP-932 share.
 
 Both have classes of their own for the same fields, so whoever builds an answer is given the
 module that has them. Nothing is taken from it before the first answer: ``lazy_messages``.

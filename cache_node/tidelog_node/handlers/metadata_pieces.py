@@ -1,4 +1,4 @@
-"""Metadata responses put together of topics that are encoded one by one.
+"""Assembles Metadata responses from separately encoded topics.
 
 Encoding takes about 10 µs a partition, and one change of one partition makes every response
 of before out of date. So each topic's bytes are kept as long as its records are the same ones,

@@ -1,4 +1,4 @@
-"""Produce answers that wait: for the records to be on other replicas, for flushes, or both.
+"""Produce answers that wait for replication, for flushes, or both.
 
 Each partition's leader state is told whom to tell, and nothing runs meanwhile but one timer
 for all requests that wait. A follower's fetch releases the acks of many requests in one go;

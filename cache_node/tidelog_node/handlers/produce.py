@@ -1,4 +1,4 @@
-"""Produce: append each partition's batch where it lies, answer what became of it.
+"""Produce: appends the batches from the receive buffer, and answers with the results.
 
 The answer goes out from the call itself unless the topic wants the log flushed first
 (``flush.messages``), or ``acks=all`` waits for other replicas: see ``owed_answers``. With

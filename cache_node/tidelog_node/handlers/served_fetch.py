@@ -1,4 +1,4 @@
-"""A Fetch request that is being served: what it reads, how it waits, what it answers.
+"""A Fetch request in progress: its reads, its wait and its answer.
 
 A full request names every partition and is read by what it names (``FullFetch``). It may open a
 session, whose requests name what changes: ``SessionFetch`` looks at the partitions with news

@@ -1,4 +1,4 @@
-"""How many bytes may wait to be looked into: of all hosts together, and of each."""
+"""Bounds the bytes that wait for inspection, for all hosts together and for each."""
 
 from __future__ import annotations
 

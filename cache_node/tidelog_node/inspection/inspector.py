@@ -1,4 +1,4 @@
-"""The node's side of the process that looks into batches.
+"""The node's side of the inspection worker.
 
 Looking at records costs by the record, and a megabyte can hold millions of them. Small batches
 are looked at on the spot, within a ``LookBudget``; all others go to a process, one at a time. The

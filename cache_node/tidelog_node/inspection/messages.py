@@ -1,4 +1,4 @@
-"""What the node asks of the process that looks into batches. The batches follow each job.
+"""The messages between a node and its inspection worker. The batches follow each job.
 
 Named tuples: what is made of compiled classes can be sent to a process that runs the source.
 """

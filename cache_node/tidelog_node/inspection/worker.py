@@ -1,4 +1,4 @@
-"""The process that looks into batches for which the node's event loop has no time.
+"""The process that inspects batches that are too large for the node's event loop.
 
     python -m tidelog_node.inspection.worker
 

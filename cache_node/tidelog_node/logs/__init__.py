@@ -1,1 +1,1 @@
-"""The log directories of a node's disks, and opening, restoring and removing what is in them."""
+"""The log directories of a node: opens, restores and removes logs."""

@@ -1,4 +1,4 @@
-"""Opening the logs of new partitions, few at once and on other threads than the loop's.
+"""Opens the logs of new partitions, a few at a time, on other threads than the loop's.
 
 A replicated partition needs its log before it can be led or followed, and creating the files
 of a log takes up to several milliseconds. The loop opens the first few logs itself: a topic of

@@ -1,4 +1,4 @@
-"""Removing the logs of deleted partitions, in turns with the loop's other work.
+"""Removes the logs of deleted partitions, in turns with the loop's other work.
 
 Closing a log and renaming its directory takes up to several milliseconds, on the loop, since
 nobody may use the log meanwhile. The first few logs go at once. The other logs of a large

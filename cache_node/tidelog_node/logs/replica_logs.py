@@ -1,4 +1,4 @@
-"""The logs of a node's replicas, as files: opened, recovered, closed, taken away.
+"""Opens, recovers, closes and removes the logs of a node's replicas.
 
 Opening and closing wait for the disk, so many logs at once are handed to threads, several at a
 time: to hand each over by itself costs as much as to recover it.

@@ -1,4 +1,4 @@
-"""A log whose files are gone begins where its tier ends.
+"""Restarts a log whose files are missing at the end of its tier.
 
 Everything before is still there; what was appended after the last tiered segment was on
 the lost disk alone. Offsets that consumers have seen may come to stand for other records:

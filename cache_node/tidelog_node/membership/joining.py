@@ -1,4 +1,4 @@
-"""What a process does about its broker id before it takes the lease: nobody else may have it.
+"""Makes sure that no other process has this broker id before the node takes its lease.
 
 Another process of the same id would lead the same partitions. Three things keep two of
 them apart: the lock of the data directory, the question at the registered address, which

@@ -1,4 +1,4 @@
-"""Renews this node's lease, and fences the node where it cannot.
+"""Renews this node's lease, and fences the node if it cannot.
 
 Fencing itself needs nobody to run: ``Membership.can_serve`` asks the clock, so a process
 that was stopped, or whose store hangs, is fenced without learning of it first.

@@ -1,4 +1,4 @@
-"""A thread with an event loop of its own, for the lease: nothing that serves clients runs there.
+"""A thread with an event loop of its own for renewing the lease.
 
 It shares the interpreter with the node's loop, which lets other threads run every 5 ms
 however long one of its callbacks takes. Only a call into native code that keeps the

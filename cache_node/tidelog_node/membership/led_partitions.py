@@ -1,4 +1,4 @@
-"""What a leader does about its leaderships: keeps reserved ones, hands others over.
+"""Manages this node's leaderships: keeps reserved partitions, hands others over.
 
 Preferred leaders get their partitions back once they have been alive and in sync for the
 stable interval, and a node that stops hands everything it leads to replicas in sync. So does

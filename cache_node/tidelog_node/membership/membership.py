@@ -1,4 +1,4 @@
-"""What this node knows of who is alive, itself included. No I/O here.
+"""Tracks which brokers are alive, this node included. No I/O.
 
 ``LeaseKeeper`` renews the own lease, ``PeerWatch`` reads everyone's; both put what they
 learn here, and everyone who has to know asks here:

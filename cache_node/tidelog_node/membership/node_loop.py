@@ -1,4 +1,4 @@
-"""The node's event loop, as the lease's thread sees it: does it turn, and what it has to do.
+"""The node's event loop as the lease's thread sees it.
 
 The loop leaves a time stamp at every turn of a timer. That one number is all that passes
 from the loop to the thread; in the other direction the thread asks the loop to read the

@@ -1,4 +1,4 @@
-"""What the other nodes' clocks say, as their lease items tell it."""
+"""The clocks of the other nodes, read from their lease items."""
 
 from __future__ import annotations
 

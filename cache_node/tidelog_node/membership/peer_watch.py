@@ -1,4 +1,4 @@
-"""Reads everyone's leases, as often as is needed to see them lapse in time.
+"""Reads the leases of all brokers, often enough to see them expire in time.
 
 In a large cluster few brokers need to (``lease_watch``), and the others read less often. Nobody
 reads for a broker that has registered: the view's images show its registration, which it wrote

@@ -1,4 +1,4 @@
-"""Partitions that carry leadership only: their item is all there is to replicate.
+"""Partitions that carry leadership only: they have no records to replicate.
 
 Whoever leads a shard of ``__consumer_offsets`` finds its groups in the metadata store,
 so every live replica is in sync. The leader keeps the item so: the ISR is the live

@@ -1,4 +1,4 @@
-"""What the data directory says of the process that used it last.
+"""The file in the data directory that identifies the process that used it last.
 
     <data dir>/run     incarnation and boot id of the newest process here
 

@@ -1,4 +1,4 @@
-"""From which replica a consumer had better read: the one in its rack.
+"""Selects the replica in a consumer's rack for its reads.
 
 Only replicas in sync count, and only those that have the offset: one that lags would be
 named again with every refresh of the consumer's metadata.

@@ -1,4 +1,4 @@
-"""Before a replica leads that may lack what the tier has: ask the tier, start anew if so.
+"""Reads the tier before a replica leads that may have less than the tier.
 
 After an unclean election, or where the disk has lost the end of the log of the last member
 in sync, offsets that readers find in the tier would otherwise get other bytes.

@@ -1,4 +1,4 @@
-"""The part that this node plays in one replicated partition, tied to its log.
+"""This node's role in one replicated partition, tied to its log.
 
 ``PartitionState`` decides; this carries out: the leader epoch into the log, the high
 watermark into the log, acks to who waits for them, word to who waits for records. A

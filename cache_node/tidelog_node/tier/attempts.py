@@ -1,4 +1,4 @@
-"""Work on a led partition that may fail: it waits longer and longer, and holds up no other."""
+"""Retries work on a led partition with growing delays, without blocking other partitions."""
 
 from __future__ import annotations
 

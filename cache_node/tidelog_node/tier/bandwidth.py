@@ -1,4 +1,4 @@
-"""How fast segments may go up, on average.
+"""Limits the average rate of uploads.
 
 As in Kafka, a segment goes up whole once those before it are paid for: the rate holds over
 the time that a few segments take, and within one it may be exceeded.

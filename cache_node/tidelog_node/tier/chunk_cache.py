@@ -1,4 +1,4 @@
-"""Ranges of tiered objects on local disk: a bounded LRU, filled once per range.
+"""Caches ranges of tiered objects on local disk: a bounded LRU, each range fetched once.
 
     <cache folder>/<last part of the object's key>.<start>-<end>    the range's bytes
     <cache folder>/*.partial                                        being written

@@ -1,4 +1,4 @@
-"""The node's side of the tier worker: starts it, asks it, starts it again when it dies.
+"""The node's side of the tier worker: starts it, sends requests, restarts it if it dies.
 
 The first call starts the worker and waits until it answers: a node that has nothing to tier
 does without the process and its memory. From then on calls fail at once with

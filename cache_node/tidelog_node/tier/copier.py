@@ -1,4 +1,4 @@
-"""Copies sealed segments to the tier, and then drops old local ones.
+"""Copies sealed segments to the tier, and then evicts local ones.
 
 For each segment, in order of offset: COPY_STARTED in the metadata, the log object, the
 index object, COPY_FINISHED; then the local log may evict it. A crash between any two

@@ -1,4 +1,4 @@
-"""Copies what has been sealed, every ``remote.task.interval.ms`` and when somebody asks for it.
+"""Copies sealed segments, every ``remote.task.interval.ms`` and on request.
 
 Only those partitions are looked at that have a sealed segment, several at a time.
 """

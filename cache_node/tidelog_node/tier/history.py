@@ -1,4 +1,4 @@
-"""What the tier knows of a partition's past, for a replica that begins where it ends."""
+"""Reads leader epochs and producers from the tier, for a replica that restarts at its end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parsed index objects in memory: a bounded LRU, each fetched and parsed once."""
+"""Caches parsed index objects in memory: a bounded LRU, each fetched and parsed once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A partition that this node leads, as the tier's loops see it."""
+"""The state of a led partition in the tier's loops."""
 
 from __future__ import annotations
 

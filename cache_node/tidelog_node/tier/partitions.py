@@ -1,4 +1,4 @@
-"""What the tier keeps of this node's partitions, led and followed, while their epochs last."""
+"""The tier's state of this node's partitions, led and followed, for their leader epochs."""
 
 from __future__ import annotations
 

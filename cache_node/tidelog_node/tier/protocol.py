@@ -1,4 +1,4 @@
-"""What a node and its tier worker say to each other over a Unix socket.
+"""The messages between a node and its tier worker, over a Unix socket.
 
 A message is its size (4 bytes, big-endian) and that many bytes of JSON. The node sends
 requests, each with a number of its own; the worker answers each once, in any order:

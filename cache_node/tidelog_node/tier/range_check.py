@@ -1,4 +1,4 @@
-"""Whether what a store gave for a range is what was put there.
+"""Checks that the bytes of a ranged read are the ones that were put.
 
 Records go from the cache to clients without being looked at again, and many clients do
 not check them either: what is wrong must not get into the cache.

@@ -1,4 +1,4 @@
-"""The tiered part of one partition: which segments there are, and reading from them.
+"""The tiered part of one partition: its segments, and reads from them.
 
 A segment's log object is read in chunks that are cut at batch starts: chunk c holds
 the batches that begin in ``[c * chunk_bytes, (c + 1) * chunk_bytes)``, whole. So every

@@ -1,4 +1,4 @@
-"""Waiting for records that are not on this node's disk."""
+"""Waits for records that are not on this node's disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Removes what partitions no longer keep: first from readers, then for good.
+"""Removes expired segments: first from readers' view, then their objects.
 
 The leader decides the new log start offset by time and size, persists it, advances its local
 log, and takes the steps from there on that ``tidelog_core.tier.lifecycle`` describes. The

@@ -1,4 +1,4 @@
-"""Looks at the partitions where retention has something to do, and at deleted topics.
+"""Applies retention to partitions that are due, and cleans up deleted topics.
 
 A partition is looked at every ``log.retention.check.interval.ms`` where something has changed,
 from when this process holds it, and when something expires where nothing changes

@@ -1,4 +1,4 @@
-"""When the retention of which partition is due, so that idle partitions are not looked at.
+"""Tracks when the retention of each partition is due, so that idle ones are not visited.
 
 Two queues. By the loop's time: partitions that have changed, when their interval since the last
 time is over; deletions that have begun; what failed. By the wall clock: partitions in which

@@ -1,4 +1,4 @@
-"""The tier as the rest of the node sees it: cold reads, and two loops in the background.
+"""The node's interface to the tier: remote reads, and two background loops.
 
     every remote.task.interval.ms           copy what has been sealed   (copy_loop, copier)
     every log.retention.check.interval.ms   remove what is too old      (retention_loop, retention)

@@ -1,4 +1,4 @@
-"""Calls of the object store's methods as JSON values: what a node asks and its worker does.
+"""Encodes calls of the object store as JSON, between a node and its worker.
 
     put          key, bytes
     replace      key, bytes

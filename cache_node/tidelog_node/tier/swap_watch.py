@@ -1,4 +1,4 @@
-"""Has partitions read from the segments that replaced others, as rewriters tell of them."""
+"""Has partitions read their segments again after a rewriter's swap."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Offsets that a producer commits for a group, from TxnOffsetCommit to the transaction's end.
+"""Stores the offsets that a producer commits for a group until its transaction ends.
 
 They lie in the store beside the group's offsets, and in memory here, and nobody reads them:
 a marker makes them the group's offsets, or drops them. Until then a consumer that asks for

@@ -1,4 +1,4 @@
-"""One transactional id in memory: its record as it is stored, and who may change it now.
+"""One transactional id in memory: its stored record, and the decisions on it, one at a time.
 
 Events are decided one after the other, each on what the one before has stored. A decision
 that changes the record is told to nobody before the store has it. One that changes nothing

@@ -1,4 +1,4 @@
-"""Writing the markers that a transaction coordinator sends, and sending them to a leader.
+"""Writes the markers that a transaction coordinator sends, and sends them to leaders.
 
 A marker is answered once every replica in sync has it, and flushed where the topic asks for
 that. For partitions of ``__consumer_offsets``, which have no log, the group coordinator

@@ -1,4 +1,4 @@
-"""Bringing the outcome of a transaction to every partition that it touched.
+"""Sends the outcome of a transaction to every partition that it wrote to.
 
 A prepared transaction's marker is sent to the leaders of its partitions until each of them
 has it on every replica in sync. Markers for one broker that wait at the same time share a

@@ -1,4 +1,4 @@
-"""Requests from this node to other brokers on behalf of transactions.
+"""Sends requests of transactions from this node to other brokers.
 
 Connections are opened when they are needed and kept until they break. A broker answers the
 requests of a connection one after the other, so several are used where several requests are

@@ -1,4 +1,4 @@
-"""What a transactional Produce request waits for before it is appended.
+"""Holds a transactional Produce request until its transaction is verified.
 
 A batch whose transaction is open in its partition's log goes through at once. The first of
 a transaction waits until the coordinator has confirmed, or made, its partition part of the

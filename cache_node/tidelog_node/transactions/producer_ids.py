@@ -1,4 +1,4 @@
-"""Producer ids, taken from the metadata store in blocks and handed out one by one.
+"""Allocates producer ids from blocks that are reserved in the metadata store.
 
 What is left of a block when the node stops is never used; there are 2**63 ids.
 Source: ``ProducerIdManager`` of Kafka.

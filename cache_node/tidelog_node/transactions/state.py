@@ -1,4 +1,4 @@
-"""What a transactional id does on every event: a record and an event in, a decision out.
+"""The state machine of a transactional id: a record and an event in, a decision out.
 
 Nothing here waits, reads a clock or keeps anything. A decision says what the record
 becomes, which must be stored before anyone is told, and what the caller is told then.

@@ -1,4 +1,4 @@
-"""Asking a transaction's coordinator, here or on another node, about partitions.
+"""Asks a transaction's coordinator, here or on another node, about partitions.
 
 Clients that know transaction version 2 do not add partitions to a transaction themselves:
 whoever gets their records or offsets first adds the partition for them. For older clients

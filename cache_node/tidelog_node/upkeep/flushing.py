@@ -1,4 +1,4 @@
-"""Flushing logs: one fsync at a time for each, in the executor, whoever asks for it.
+"""Flushes logs in the executor, one flush at a time for each log.
 
 A topic may ask for a flush after so many records (``flush.messages``; whoever appended
 them waits for it before acknowledging) or after so much time (``flush.ms``). ``LogUpkeep`` asks

@@ -1,4 +1,4 @@
-"""Tells which logs have changed, so that what works on logs need not look at all of them.
+"""Publishes which logs have changed, so that background tasks need not visit all of them.
 
 A log has changed when it was opened or dropped, when its records, segments, settings or
 leadership are others, and when more of it is committed or flushed. ``Replica.note_changed`` is

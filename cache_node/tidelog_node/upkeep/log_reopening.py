@@ -1,4 +1,4 @@
-"""Brings logs back that are offline because of a disk error or damage.
+"""Reopens logs that are offline because of a disk error or damage.
 
 Theory of operation. A log that meets an error of the disk goes offline at once, and so does one
 whose files turn out damaged when it is opened. ``LeaderWrites.leave_broken`` leaves ISR and

@@ -1,4 +1,4 @@
-"""What logs need without anyone appending just then.
+"""Rolls old segments, flushes sealed ones and expires idle producers, without an append.
 
 Sealed segments are flushed soon after the roll, segments are rolled when they are old enough,
 idle producers are forgotten, and some logs are flushed where too many files are kept open because

@@ -1,4 +1,4 @@
-"""Reads this node's sealed segments slowly, over and over, and reports those that are damaged.
+"""Reads this node's sealed segments slowly and continuously, and reports damaged ones.
 
 A disk loses bytes in silence. Without scrubbing, the damage is found only by a reader or when
 this is the last copy. The scrubber checks one segment after the other, one partition after the

@@ -1,4 +1,4 @@
-"""Replaces sealed segments whose files turn out damaged while the node runs.
+"""Replaces damaged sealed segments while the node runs.
 
 Theory of operation. The tier copier and the scrubber read sealed segments and report damaged
 ones to ``suspect``. The segment is read again; if it is damaged, one ERROR names file and

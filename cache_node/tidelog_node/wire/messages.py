@@ -1,4 +1,4 @@
-"""Control-plane messages of the server: any version in, the newest handled, any version out.
+"""Decodes and encodes control messages of any version as the newest version's classes.
 
 A handler takes the newest request class of its route and returns the newest response
 class. Where a newer version dropped or reshaped fields, the API has several routes.

@@ -1,4 +1,4 @@
-"""Who is to have which partitions: what an assignor of the server is given, and which there are.
+"""The server-side assignors, and the interface that they share.
 
 An assignor is a plain function: every subscribed partition goes to exactly one member
 that subscribes to its topic, and the same question gets the same answer.

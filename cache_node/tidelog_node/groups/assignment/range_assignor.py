@@ -1,4 +1,4 @@
-"""The ``range`` assignor: neighbouring partitions together, the same numbers of every topic.
+"""The ``range`` assignor: neighbouring partitions, the same numbers of every topic.
 
 Of each topic, the members that subscribe to it get ranges in the order of their ids,
 static members first; where the number does not divide, the first get one more. Members

@@ -1,4 +1,4 @@
-"""A member of a consumer group as an assignor sees it."""
+"""A consumer group's member as the input of an assignor."""
 
 from __future__ import annotations
 

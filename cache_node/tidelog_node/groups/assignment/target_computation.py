@@ -1,4 +1,4 @@
-"""What an assignor is asked for a consumer group: a value that another thread may work on.
+"""The input of an assignor as a value, for another thread.
 
 A large group goes on with the targets that it has until then. The result belongs to the epoch
 of the question, and is taken in although members have come and gone since: that has made the

@@ -1,4 +1,4 @@
-"""The ``uniform`` assignor: as even as it gets, and as little as possible changes hands.
+"""The ``uniform`` assignor: balanced, with as few moved partitions as possible.
 
 A member keeps what it was to have, up to its fair share; the rest goes to whoever has
 least. Where all members subscribe to the same topics, their numbers differ by one at

@@ -1,4 +1,4 @@
-"""JoinGroup of a classic group: who may join, in whose place, and whether that begins a rebalance.
+"""JoinGroup of a classic group: admits or replaces a member, and begins rebalances.
 
 Source: ``classicGroupJoin`` and its kin in ``GroupMetadataManager`` of Kafka 4.
 """

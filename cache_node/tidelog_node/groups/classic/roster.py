@@ -1,4 +1,4 @@
-"""The members of one group: who is in, who leads, which protocols all can speak."""
+"""The members of a classic group: leader, and the protocols that all support."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which topics match the patterns of groups, found out once for all groups of a node.
+"""The topics that match groups' patterns, computed once for all groups of a node.
 
 RE2 takes up to a millisecond for a hostile name, so names are matched in the turns of a
 ``RequestTurn``: the loop is held no longer than for ``ITEMS_PER_LOOK`` names after a turn has

@@ -1,4 +1,4 @@
-"""One step of a member from what it has to what it is to have.
+"""One step of a member from its assignment towards its target.
 
 A member first gives up what it is not to have any more: it stays in its epoch, in
 UNREVOKED_PARTITIONS, until it reports partitions without those. Then it goes to the

@@ -1,4 +1,4 @@
-"""The members of one consumer group, and which of them has which partition."""
+"""The members of one consumer group, and the owner of each partition."""
 
 from __future__ import annotations
 

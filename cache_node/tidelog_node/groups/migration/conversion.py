@@ -1,4 +1,4 @@
-"""A group's way from the classic protocol to KIP-848's and back, with its members in it.
+"""Converts a group from the classic protocol to KIP-848's and back, with its members.
 
 Up, when the first member of the new protocol joins: classic members keep what they were
 assigned, and their generation becomes their epoch. Down, when the last one has left:

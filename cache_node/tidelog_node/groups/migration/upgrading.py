@@ -1,4 +1,4 @@
-"""Whether a group is a consumer group, or may become one when a consumer joins.
+"""Decides whether a group is a consumer group, or may become one when a consumer joins.
 
 Source: ``validateOnlineUpgrade`` of Kafka's ``GroupMetadataManager``.
 """

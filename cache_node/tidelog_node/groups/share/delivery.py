@@ -1,4 +1,4 @@
-"""Which records a member of a share group is given, and when.
+"""Selects the records that a member of a share group gets.
 
 Records of a partition are found where Fetch finds them, from the share partition's next fetch
 offset on: in the local log, else in the tier. A request looks at all partitions of its session

@@ -1,4 +1,4 @@
-"""What goes into a share group's state machine (KIP-932)."""
+"""The heartbeat of a share group's member as a value (KIP-932)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A share partition that this node leads: its state, its item, its deadlines, who waits for it.
+"""A share partition that this node leads: its state, item, deadlines and waiting fetches.
 
 The state changes at once, and is stored after: who acknowledges is answered once a write has
 what it said (``saved``). What is said within a few milliseconds, or during a write, shares

@@ -1,4 +1,4 @@
-"""The share partitions of the partitions that this node leads, each read when it is first used.
+"""The share partitions of the partitions that this node leads, each loaded on first use.
 
 Reading one claims it: the item is written with this leader's epoch before anyone is given a
 record, so that what a leader of before has still under way fails. An item that a later

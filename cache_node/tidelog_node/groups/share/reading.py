@@ -1,4 +1,4 @@
-"""Which batches a run of the log's bytes holds, and which bytes some of its offsets are."""
+"""Finds the batches in a run of the log's bytes, and the bytes of given offsets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ShareFetch and ShareAcknowledge share: sessions, and what members say of records."""
+"""Sessions and acknowledgements for ShareFetch and ShareAcknowledge."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Share sessions: which partitions a member of a share group fetches, told once (KIP-932).
+"""Share sessions: the partitions that a member of a share group fetches (KIP-932).
 
 A member opens a session with epoch 0 and names its partitions; each further request has the
 next epoch, and names only what changes. Epoch -1 closes the session. Each member has one with

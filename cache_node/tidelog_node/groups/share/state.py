@@ -1,4 +1,4 @@
-"""What a share group has done with one partition: events and times in, answers out (KIP-932).
+"""The state machine of a share partition: events and times in, answers out (KIP-932).
 
     start offset (SPSO) ≤ … in flight … ≤ end offset (SPEO)
 
