@@ -1,9 +1,8 @@
 """A queue by deadline, so that tasks over thousands of logs visit only those that are due.
 
-A heap with entries that are out of date: a key that is put again, or discarded, leaves its old
-entry where it is. Such an entry is dropped when it comes to the top, or all of them once they
-are more than half of the heap. So every call takes O(log n), and asking costs nothing while
-nothing is due.
+A heap with stale entries: a key that is put again, or discarded, leaves its old entry in place.
+A stale entry is dropped when it reaches the top, or all of them once they are more than half of the
+heap. So every call takes O(log n), and asking costs nothing while nothing is due.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ STALE_ENTRIES_MIN = 64  # fewer stay where they are
 
 
 class DueQueue(Generic[K]):
-    """Keys by the time at which each is due, whatever clock the caller goes by."""
+    """Keys by the time at which each is due, on the caller's clock."""
 
     def __init__(self) -> None:
         # When, how often anything had been put by then, and the key. The second keeps keys of one

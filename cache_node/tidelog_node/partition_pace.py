@@ -1,16 +1,16 @@
 """Limits the rate of requests with very many partitions.
 
-Produce, Fetch and ShareFetch are carried out on the spot, about 4 microseconds for each
-partition that they name, whatever else is to be done. So after one that names many the others
-that do must wait for twice the time it took: together they have a third of the node. A request
-that has to wait is in line, with one request a connection, and its client is not read.
+Produce, Fetch and ShareFetch are handled in one piece, in about 4 microseconds for each partition
+that they name. So after one that names many, the next such request waits for twice the time it
+took: together they have a third of the node. Waiting requests are queued, one per connection, and
+their clients are not read.
 
-The hosts in line take turns, so opening more connections does not make a client's turns more.
-Fetches of followers come before clients' requests, for acknowledgements wait for them and a
-follower that is late leaves the ISR. Nothing proves yet that a request is a follower's: any
-client can name a replica. So followers go ahead only until they have had half of the time that
-is shared while both wait. A client that poses as a follower gets a part of that half, in turns
-with the hosts of the true followers, and the other half stays with the clients.
+The queue serves hosts in rotation, so more connections do not give a client more turns. Fetches of
+followers come before clients' requests, because acknowledgements wait for them and a late follower
+leaves the ISR. Nothing proves yet that a request is a follower's: any client can name a replica. So
+followers go first only until they have used half of the time that is shared while both wait. A
+client that poses as a follower gets a part of that half, in rotation with the hosts of the true
+followers, and the other half stays with the clients.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """This node's copy of one partition: its log, its role, and the requests that wait for records.
 
-The log is opened when it is first needed. Whatever happens to it or to the partition passes
-through its ``Replica``, which tells those who wait, and notes the change for all who work on logs.
+The log is opened on first use. Every event of the log or the partition goes through its
+``Replica``, which notifies waiting requests and notes the change for background tasks.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ UNCOUNTED_BYTES = 2**31  # more than any fetch can wait for
 
 
 class ReplicaWaiter(Protocol):
-    """Someone who waits for records of a replica, or watches what else changes there.
+    """Waits for records of a replica, or watches its other changes.
 
     Must not append or read in any of these calls.
     """

@@ -1,26 +1,26 @@
 """Bounds the memory of unanswered requests of all connections of a node.
 
-``queued.max.request.bytes`` is divided into shares, so that one kind of request cannot keep
-another out: unfinished small requests, unfinished Produce requests of usual size, unfinished
-large ones, and control requests, which count until they are answered, and answers, until they
-are taken. Bytes count whether they are an unfinished frame or a buffer that a connection keeps
-for its next frame. Bytes of paused connections count in none of the shares, only in the whole.
+``queued.max.request.bytes`` is divided into shares, so that one kind of request cannot block
+another: unfinished small requests, unfinished Produce requests of usual size, unfinished large
+ones, control requests until they are answered, and answers until the client has received them.
+An unfinished frame counts, and so does a buffer that a connection keeps for its next frame. Bytes
+of paused connections count in no share, only in the whole.
 
-A connection claims a whole frame as soon as the frame's size is known, and receives nothing
-more of it before the claim is granted. So whoever holds a claim can finish, and frames that are
-half received never wait for each other. Hosts take turns, and among a host's connections the
-first comes first, with one claim each: whoever opens many connections waits for itself. A claim
-that is larger than its share is granted when it has the share for itself. What came with the
-frame's size, at most one receive buffer, is in memory already, and counts without being asked for.
+A connection claims a whole frame as soon as the frame's size is known, and receives no more of it
+before the claim is granted. So every granted frame can finish, and half-received frames never wait
+for each other. Claims are granted to hosts in rotation, and among a host's connections in order,
+one claim each: a client with many connections waits for itself. A claim that is larger than its
+share is granted when it has the share for itself. Bytes that came with the frame's size, at most
+one receive buffer, are in memory already, and count without a claim.
 
-Where the whole budget is taken, connections receive little at a time (``is_short``), and a
-control request that is larger than that waits for room among the control requests, before it
-is received. A smaller one counts and is never refused: heartbeats go on, one a connection.
+When the whole budget is used, connections receive little at a time (``is_short``), and a control
+request that is larger than that waits for memory of control requests before it is received. A
+smaller one counts and is never refused: heartbeats continue, one a connection.
 
-While claims wait, a connection that holds memory must make progress. If its frame or answer
-would not finish in time at its current rate, the connection is closed. The more wait, the
-sooner that is looked at: clients that claim memory and fall silent are to be gone before those
-behind them give up. A look that comes late closes nobody: the node itself did not receive.
+While claims wait, a connection that holds memory must make progress. If its frame or answer would
+not finish in time at its current rate, the connection is closed. The more claims wait, the sooner
+that is checked: clients that claim memory and then send nothing must be closed before those behind
+them time out. A check that runs late closes no connection: the node itself did not receive.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 """Runs large requests in short turns, so that they use at most half of the loop's time.
 
-A request about thousands of things is handled in short turns. Requests whose turn is over
-stand in one line, and between any two turns the loop belongs to everyone else for as long as a
-turn took. So large requests have half of the node's time at most, however many there are, and
-whoever else asks waits for one turn.
+A request about thousands of elements is handled in short turns. Requests whose turn is over wait
+in one queue, and after each turn the loop serves others for as long as the turn took. So large
+requests have half of the node's time at most, however many there are, and others wait for one
+turn.
 
-What cannot be cut into turns, reading a large request and writing its answer, is done by a
-thread, for one request after the other (``LargeRequests``), and rests in the same way. Hosts
-take turns there: more connections do not give a client more of it.
+Decoding a large request and encoding its answer cannot be cut into turns. A thread does it, for one
+request after the other (``LargeRequests``), and rests in the same way. It serves hosts in rotation:
+more connections do not give a client more of it.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class RequestTurn:
     async def each(self, items: Iterable[T]) -> AsyncIterator[T]:
         """Yield the items, with a step now and then.
 
-        A request about few things does not stand in line, however long it has waited for
-        the store: a thousand clients that want a topic each would wait for one another.
+        A request about few elements never waits for a turn, however long it has waited for
+        the store: otherwise a thousand clients that want a topic each would wait for one another.
         """
         for index, item in enumerate(items, 1):
             if index % ITEMS_PER_LOOK == 0 and self._loop.time() >= self._ends_at:

@@ -1,31 +1,29 @@
 """Compacts the logs of topics with ``cleanup.policy=compact``, the dirtiest one first.
 
-``log.cleaner.threads`` tasks do the same: pick a log, have a process rewrite its settled
-segments (``rewriter``), put each result in place as soon as it is whole. Every replica of a
-partition does so for itself. A run is given up where the partition has changed hands, was
-deleted or cut, or is not to be compacted any more; what was put in place until then stays,
-since any part of a compaction leaves a right log.
+Each of ``log.cleaner.threads`` tasks selects a log, has a process rewrite segments (``rewriter``),
+and swaps in each result as soon as it is complete. Every replica of a partition does so for
+itself. A run stops if the partition changes hands, is deleted or truncated, or is not to be
+compacted any more. Results swapped in before that stay, because every part of a compaction leaves
+a valid log.
 
-Why that goes together with the tier:
+Why this is safe together with the tier:
 
-- A segment is not replaced while it is being copied (``TierService.holding_copies``). So an
-  object in the bucket holds the bytes of one segment, as it was then: later compaction of the
-  local log does not reach it, and it does not have to. Local segments and tiered ones hold
-  different amounts of old records, but each has the newest record of every key below its end,
-  or a newer one follows in whatever a reader reads next.
-- A reader may come from the tier and go on in the local log. So a tombstone or marker must
-  not go from the local log while the tier has anything that it deletes. The tier's compaction
-  says up to which offset it has been (``SegmentMeta.compacted_up_to``): no key has an older
-  record in the tier below that. Tombstones below it go from the local log too, with delete
-  horizons of its own; they have been copied, and are not copied again. Tombstones behind it
-  stay, and every marker, whose transaction may begin in the tier alone; those go with local
-  retention.
-- Segments are not joined across the end of what is tiered: the copier would copy again what
-  it has copied. Replicas may have other segment boundaries than the leader before them; the
-  copier copies a segment whole of which the tier has the beginning, as ever.
+- A segment is not replaced while it is being copied (``TierService.holding_copies``). So an object
+  in the bucket holds the bytes of one segment, as it was then; later compaction of the local log
+  does not change it. Local and tiered segments hold different amounts of old records, but each has
+  the newest record of every key below its end, or a reader finds a newer one behind it.
+- A reader may continue from the tier into the local log. So a tombstone or marker must stay in the
+  local log while the tier has records that it deletes. The tier is compacted up to
+  ``SegmentMeta.compacted_up_to``: below that offset no key has an older record in the tier.
+  Tombstones below it are removed from the local log too, with delete horizons of its own; they
+  have been copied, and are not copied again. Tombstones above it stay, and so do all markers,
+  whose transaction may begin in the tier. Local retention removes those.
+- Segments are not joined across the end of the tier: the copier would copy records twice. Replicas
+  may have other segment boundaries than the leader before them; the copier copies a whole segment
+  even if the tier has its beginning.
 
-Looked at are the logs that have changed, and those where time alone may make something due: the
-lags of ``min.compaction.lag.ms`` and ``max.compaction.lag.ms`` are told by the wall clock.
+Logs are checked when they have changed, and when time alone may make them due:
+``min.compaction.lag.ms`` and ``max.compaction.lag.ms`` are measured on the wall clock.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Removes expired offsets, offsets of deleted topics, and groups without offsets or members.
 
-To look through a group takes several readings of the store. What a look has found tells until
-when nothing can end (``_Settled``), as long as the group is in the same phase, its members
-subscribe to the same topics, and no topic is deleted; the next looks leave such a group alone. An
-offset that is committed meanwhile ends later than that, unless it says itself when: groups with
-such offsets are always looked through.
+Checking a group takes several readings of the store. The result says until when nothing can expire
+(``_Settled``), as long as the group is in the same phase, its members subscribe to the same topics,
+and no topic is deleted; until then the group is not checked again. An offset that is committed in
+between expires later than that, unless it has a retention of its own: groups with such offsets are
+always checked.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ class Sweeper:
         # Read after them: it has every topic that anybody can have read by then.
         image = await self._node.view.refresh()
         if image.unreadable:
-            return  # Nobody knows which topics there are.
+            return  # The topics are unknown.
         gone = [
             item
             for item in items

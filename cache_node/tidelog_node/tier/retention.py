@@ -1,16 +1,16 @@
 """Removes expired segments: first from readers' view, then their objects.
 
-The leader decides the new log start offset by time and size, persists it, advances its local
-log, and takes the steps from there on that ``tidelog_core.tier.lifecycle`` describes. The
-retention function may take any of them first. Only the leader knows what is not tiered yet, and
-rolls an active segment that is too old, so it always does its part. A log start that someone
-else has advanced reaches the local log with the next image (``adopt_log_start``).
+The leader decides the new log start offset by time and size, persists it, advances its local log,
+and then takes the steps of ``tidelog_core.tier.lifecycle``. The retention function may take any of
+them first. Only the leader knows the untiered segments and rolls an old active segment, so it
+always does its part. A log start that another process has advanced reaches the local log with the
+next image (``adopt_log_start``).
 
-Objects of deleted topics are removed by the live node that the topic's id picks: the bucket is
-told at once that the topic was deleted.
+The live node that a deleted topic's id selects removes its objects. It publishes the deletion to
+the bucket immediately.
 
-While the node's clock is in doubt (``tidelog_core.retention.clock_rule``) nothing is removed
-for its age, and no deletion is begun or ended: both go by the clock.
+While the node's clock is in doubt (``tidelog_core.retention.clock_rule``) nothing is removed by
+age, and no deletion is begun or ended: both use the clock.
 """
 
 from __future__ import annotations

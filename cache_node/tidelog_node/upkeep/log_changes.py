@@ -1,13 +1,12 @@
 """Publishes which logs have changed, so that background tasks need not visit all of them.
 
 A log has changed when it was opened or dropped, when its records, segments, settings or
-leadership are others, and when more of it is committed or flushed. ``Replica.note_changed`` is
-called for each of these, on whatever thread. What has changed within a second is told together.
-A log that breaks a subscriber is told again later, and keeps nobody from hearing of the others.
+leadership have changed, and when more of it is committed or flushed. ``Replica.note_changed`` is
+called for each of these, on any thread. The changes of a second are published together. If a log
+makes a subscriber raise, it is published again later, and the other logs still are.
 
-What a subscriber does later, it puts into a ``DueQueue`` when it is told. So that nothing rests on
-every place that changes a log, a few logs are also told in turn without a change: a change that
-nobody has noted is late, not lost.
+A subscriber puts later work on a log into a ``DueQueue``. A few unchanged logs are published in
+rotation too, so a change without ``note_changed`` is found late rather than never.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ from tidelog_node.replicas import ReplicaManager
 logger = logging.getLogger(__name__)
 
 PUBLISH_SECONDS = 1.0
-UNCHANGED_COUNT = 4  # logs that are told each time without a change
-PORTION_COUNT_MAX = 100  # logs that are told before others have their turn: about a millisecond
-RETRY_SECONDS = 60.0  # before a log is told again that has broken a subscriber
+UNCHANGED_COUNT = 4  # unchanged logs published each time
+PORTION_COUNT_MAX = 100  # logs published before other tasks run: about a millisecond
+RETRY_SECONDS = 60.0  # before a log that made a subscriber raise is published again
 
 Subscriber = Callable[[Collection[Replica]], None]
 
