@@ -145,7 +145,7 @@ def test_a_lost_log_whose_tier_cannot_be_read_is_offline_alone(node: NodeProcess
             assert client.produce("sound", batch_of(b"new")).base_offset >= 18
         assert not list((node.data_dir / "t-0").glob("*.log"))
         errors = [line for line in node.log.splitlines() if " ERROR " in line]
-        assert any("t-0" in line and f"{collection}/{key}" in line for line in errors)
+        assert any("t-0" in line and collection in line and key in line for line in errors)
         node.stop()
     with closing(sqlite3.connect(node.data_dir.parent / "metadata.db")) as store, store:
         store.execute(
