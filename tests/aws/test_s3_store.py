@@ -273,4 +273,4 @@ def test_what_s3_refuses_is_an_error_in_the_log_once_with_its_reason(
         server.server_close()
     ours = [r for r in caplog.records if r.name.startswith("tidelog_core")]
     assert [r.levelname for r in ours] == ["ERROR", "INFO"]
-    assert said_by_s3 in ours[0].getMessage()
+    assert said_by_s3 in vars(ours[0])["reason"]

@@ -16,7 +16,7 @@ from tidelog_core.config import INT64_MAX
 from tidelog_core.errors import CorruptItem
 from tidelog_core.metadata.body import encode_body
 from tidelog_core.metadata.consumer_groups import ConsumerGroupState
-from tidelog_core.metadata.endpoints import BrokerEndpoint
+from tidelog_core.metadata.endpoints import PORT_MAX, BrokerEndpoint
 from tidelog_core.metadata.fields import StoredField
 from tidelog_core.metadata.groups import CommittedOffset
 from tidelog_core.metadata.items import ITEMS
@@ -32,6 +32,7 @@ RECORDS = [kind.value for kind in ITEMS if not isinstance(kind.value, ItemKey)]
 NUMBERS = st.integers(0, INT64_MAX)
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 NAMES = TEXTS.filter(bool)
+PORTS = st.integers(0, PORT_MAX)
 HASHES = st.text("0123456789abcdef", min_size=32, max_size=32)
 OFFSETS = st.builds(CommittedOffset, NUMBERS, st.integers(-1), TEXTS, NUMBERS)
 PAGES = st.dictionaries(
@@ -42,7 +43,7 @@ PAGES = st.dictionaries(
 STATE = {"assignment_epoch": NUMBERS, "topics_hash": HASHES, "members": st.just(())}
 # Of fields whose type does not say how they are stored.
 OWN: dict[str, st.SearchStrategy[Any]] = {
-    "Broker.endpoints": st.dictionaries(NAMES, st.tuples(TEXTS, NUMBERS), min_size=1).map(
+    "Broker.endpoints": st.dictionaries(NAMES, st.tuples(TEXTS, PORTS), min_size=1).map(
         lambda found: tuple(BrokerEndpoint(name, *address) for name, address in found.items())
     ),
     "GroupConfigOverrides.configs": st.just({"share.auto.offset.reset": "earliest"}),
