@@ -54,22 +54,28 @@ class RemoteRead:
     async def wait(self) -> LogRead:
         """Return the records. Raises as ``RecordSource.read`` and ``LocalLog.read``."""
         local, limits = self._local, self._limits
-        if self.offset < local.log_start_offset:
-            raise OffsetOutOfRange(
-                local.partition, self.offset, start=local.log_start_offset, end=local.log_end_offset
-            )
+        self._check_start()
         found = await self._source.read(self.offset, limits)
         if found is not None:
             return _log_read(local, found)
-        # Compaction has taken the last records there: the next one is local. A log that was cut
-        # meanwhile may be committed less far.
+        # Compaction has removed the last records there: the next one is local, or was deleted
+        # meanwhile. A log that was cut meanwhile may be committed and stable less far.
+        self._check_start()
+        is_stable = limits.include_aborted
+        end_offset = local.last_stable_offset if is_stable else local.high_watermark
         return local.read(
             local.local_log_start_offset,
             max_bytes=limits.max_bytes,
-            up_to=min(self._up_to, local.high_watermark),
+            up_to=min(self._up_to, end_offset),
             min_one_batch=limits.min_one_batch,
             include_aborted=limits.include_aborted,
         )
+
+    def _check_start(self) -> None:
+        local = self._local
+        start, end = local.log_start_offset, local.log_end_offset
+        if self.offset < start:
+            raise OffsetOutOfRange(local.partition, self.offset, start=start, end=end)
 
 
 class UnifiedLog:

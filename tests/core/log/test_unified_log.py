@@ -1,352 +1,160 @@
 """One log over this node's disk and a remote source, against a plain list of its batches.
 
 Segments are copied to the source, evicted, compacted there and deleted while the log is read and
-searched: whatever happens, an answer is the list's at some moment between question and answer.
+searched, replicated and cut: whatever happens, an answer is the list's at some moment between
+question and answer. A reader of committed records leaves out what the answer says was aborted.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
-from bisect import bisect_right
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from io import BufferedReader
+from collections.abc import Callable, Iterable
+from enum import Enum, auto
 from pathlib import Path
 from random import Random
+from typing import NamedTuple
 
 import pytest
 from tidelog_core.errors import OffsetOutOfRange
+from tidelog_core.log.local_log import LocalLog
 from tidelog_core.log.record_source import ReadLimits, SourceRead, TimestampOffset
-from tidelog_core.log.time_search import BatchSearch
 from tidelog_core.log.unified_log import RemoteRead, UnifiedLog
-from tidelog_core.log.values import LogRead, SealedSegment
-from tidelog_core.model import FileSlice
-from tidelog_core.records.batch import (
-    HEADER_SIZE,
-    BatchHeader,
-    find_record,
-    iter_headers,
-    parse_header,
-)
+from tidelog_core.log.values import AbortedTransaction, LogRead
+from tidelog_core.records.batch import HEADER_SIZE, BatchHeader, parse_header
 
+from tests.core.log.modeled_log import ModeledLog
 from tests.support.batches import batch
 from tests.support.clock import NOW_MS
-from tests.support.log_building import append, open_log
+from tests.support.local_logs import is_abort_marker
+from tests.support.log_building import append, open_log, transact
 
-STEPS = 120
+STEPS = 400
 STEPS_SLOW = 1_500
 QUESTIONS_MAX = 3  # under way at once
-FILES_MAX = 20  # open at once
-PAUSES_MAX = 4  # of one question in the source
 
 
-@dataclass(frozen=True)
-class Batch:
-    """A batch as it is in the log."""
+class Reader(Enum):
+    """Who reads, which says how far."""
 
-    header: BatchHeader
+    FOLLOWER = auto()
+    UNCOMMITTED = auto()
+    COMMITTED = auto()
+
+    def up_to(self, log: ModeledLog) -> int:
+        """Return the end of what it may read, by the list."""
+        match self:
+            case Reader.FOLLOWER:
+                return log.log_end
+            case Reader.UNCOMMITTED:
+                return log.high_watermark
+            case Reader.COMMITTED:
+                return log.last_stable_offset()
+
+
+class Answer(NamedTuple):
+    """What one read gave."""
+
     content: bytes
-    timestamps: tuple[int, ...]
-
-    def record_at_or_after(self, timestamp_ms: int, offset: int) -> TimestampOffset | None:
-        """Return its first record that fits."""
-        for delta, found_ms in enumerate(self.timestamps):
-            found_offset = self.header.base_offset + delta
-            if found_ms >= timestamp_ms and found_offset >= offset:
-                return found_ms, found_offset
-        return None
+    aborted: frozenset[int]  # the batches that a reader of committed records leaves out
 
 
-class FolderSource:
-    """A record source over copies of sealed segments, which takes its time."""
+class Run(NamedTuple):
+    """What a read might give at one moment."""
 
-    def __init__(self, folder: Path, random: Random) -> None:
-        folder.mkdir()
-        self._folder = folder
-        self._random = random
-        self._segments: dict[int, tuple[int, Path]] = {}  # end offset and file by base offset
-        self._files: list[BufferedReader] = []
-        self._open: int | None = None  # the offset at which a reader would go on
+    content: bytes
+    aborted: frozenset[int]
 
-    async def _pause(self) -> None:
-        for _ in range(self._random.randrange(PAUSES_MAX)):
-            await asyncio.sleep(0)
-
-    def copy(self, sealed: SealedSegment) -> None:
-        """Take a segment in."""
-        path = self._folder / sealed.path.name
-        path.write_bytes(sealed.path.read_bytes())
-        self._segments[sealed.base_offset] = sealed.end_offset, path
-
-    def forget_below(self, offset: int) -> None:
-        """Drop the segments wholly below the offset."""
-        for base_offset, (end_offset, _) in tuple(self._segments.items()):
-            if end_offset <= offset:
-                del self._segments[base_offset]
-
-    def drop_batch(self, end_offset: int) -> int | None:
-        """Compact one batch away that lies below the offset; return its base offset."""
-        batches = [
-            (path, position, header)
-            for end, path in self._segments.values()
-            if end <= end_offset
-            for position, header in iter_headers(path.read_bytes())
-        ]
-        if not batches:
-            return None
-        path, position, header = self._random.choice(batches)
-        content = path.read_bytes()
-        # Open files keep what they had, as objects do.
-        path.unlink()
-        path.write_bytes(content[:position] + content[position + header.size_bytes :])
-        self._open = None
-        return header.base_offset
-
-    def _locate(self, offset: int) -> tuple[int, Path]:
-        bases = sorted(self._segments)
-        at = bisect_right(bases, offset) - 1
-        if at < 0 or self._segments[bases[at]][0] <= offset:
-            raise OffsetOutOfRange(("t", 0), offset, start=0, end=0)  # type: ignore[arg-type]
-        return self._segments[bases[at]]
-
-    def _cut(self, offset: int, limits: ReadLimits) -> SourceRead | None:
-        end_offset, path = self._locate(offset)
-        rows = [
-            (position, header)
-            for position, header in iter_headers(path.read_bytes())
-            if header.next_offset > offset
-        ]
-        if not rows:
-            return self._cut(end_offset, limits) if end_offset in self._segments else None
-        first_position, first = rows[0]
-        size_bytes = next_offset = 0
-        for position, header in rows:
-            end = position + header.size_bytes - first_position
-            if end > limits.max_bytes and (size_bytes or not limits.min_one_batch):
-                break
-            size_bytes, next_offset = end, header.next_offset
-        if not size_bytes:
-            return SourceRead(None, first.base_offset)
-        self._open = next_offset if self._random.random() < 0.5 else None
-        self._files.append(path.open("rb"))
-        if len(self._files) > FILES_MAX:
-            self._files.pop(0).close()
-        return SourceRead(FileSlice(self._files[-1], first_position, size_bytes), first.base_offset)
-
-    def close(self) -> None:
-        """Close the files that were read."""
-        for file in self._files:
-            file.close()
-
-    def read_open(self, offset: int, limits: ReadLimits) -> SourceRead | None:
-        return self._cut(offset, limits) if offset == self._open else None
-
-    async def read(self, offset: int, limits: ReadLimits) -> SourceRead | None:
-        await self._pause()
-        found = self._cut(offset, limits)
-        await self._pause()
-        return found
-
-    def _batches(self) -> Iterator[bytes]:
-        for base_offset in sorted(self._segments):
-            content = self._segments[base_offset][1].read_bytes()
-            for position, header in iter_headers(content):
-                yield content[position : position + header.size_bytes]
-
-    async def offset_for_timestamp(
-        self, timestamp_ms: int, *, start_offset: int
-    ) -> TimestampOffset | None:
-        await self._pause()
-        each = (find_record(one, timestamp_ms, start_offset) for one in self._batches())
-        found = next(filter(None, each), None)
-        await self._pause()
-        return found
-
-    async def max_timestamp(self, *, start_offset: int) -> TimestampOffset | None:
-        await self._pause()
-        each = (find_record(one, None, start_offset) for one in self._batches())
-        found = max(filter(None, each), key=lambda one: (one[0], -one[1]), default=None)
-        await self._pause()
-        return found
-
-
-@dataclass
-class ModeledLog:
-    """A log, its source, and the list of batches that they should be."""
-
-    folder: Path
-    random: Random
-    batches: list[Batch] = field(default_factory=list)
-    epochs: list[tuple[int, int]] = field(default_factory=list)  # and where each begins
-    log_start: int = 0
-    changes: int = 0
-
-    def __post_init__(self) -> None:
-        self.local = open_log(self.folder / "log", segment_bytes=600)
-        self.source = FolderSource(self.folder / "source", self.random)
-        self.log = UnifiedLog(self.local, lambda: self.source)
-
-    # -- what happens
-
-    def append(self) -> None:
-        random = self.random
-        epoch = self.local.leader_epoch if self.epochs else 0
-        if random.random() < 0.2:
-            epoch += random.randrange(1, 3)
-        if not self.epochs or epoch > self.epochs[-1][0]:
-            self.epochs.append((epoch, self.local.log_end_offset))
-        count = random.randrange(1, 5)
-        times = [NOW_MS + random.randrange(500) for _ in range(count)]
-        content = batch(count, timestamps=times, value_size_bytes=random.randrange(80))
-        append(self.local, content, epoch=epoch)
-        ((_, header),) = iter_headers(content)
-        self.batches.append(Batch(header, bytes(content), tuple(times)))
-
-    def copy(self) -> None:
-        for sealed in self.local.sealed_above(self.local.tiered_up_to):
-            self.source.copy(sealed)
-            self.local.set_tiered_up_to(sealed.end_offset)
-            break
-
-    def evict(self) -> None:
-        self.local.evict_local(self.random.randrange(self.local.log_end_offset + 1))
-
-    def delete(self) -> None:
-        room = self.local.log_end_offset - self.log_start
-        self.log_start += self.random.randrange(room // 4 + 1)
-        self.local.advance_log_start_offset(self.log_start)
-
-    def forget(self) -> None:
-        self.source.forget_below(self.log_start)
-
-    def compact(self) -> None:
-        dropped = self.source.drop_batch(self.local.local_log_start_offset)
-        self.batches = [b for b in self.batches if b.header.base_offset != dropped]
-
-    def change(self) -> None:
-        """Let anything happen."""
-        happens: tuple[Callable[[], None], ...] = (
-            *(self.append, self.append, self.append, self.local.roll, self.copy, self.copy),
-            *(self.evict, self.evict, self.delete, self.forget, self.compact),
-        )
-        self.random.choice(happens)()
-
-    # -- what the list says
-
-    def first_at(self, timestamp_ms: int) -> TimestampOffset | None:
-        found = (b.record_at_or_after(timestamp_ms, self.log_start) for b in self.batches)
-        return next(filter(None, found), None)
-
-    def newest(self, end: int) -> TimestampOffset | None:
-        times = [
-            time
-            for b in self.batches
-            for delta, time in enumerate(b.timestamps)
-            if self.log_start <= b.header.base_offset + delta < end
-        ]
-        return self.first_at(max(times)) if times else None
-
-    def run_from(self, offset: int) -> bytes:
-        """Return all bytes that a reader gets from the offset on."""
-        return b"".join(b.content for b in self.batches if b.header.next_offset > offset)
-
-    def epoch_end(self, epoch: int) -> tuple[int, int]:
-        """Return what OffsetForLeaderEpoch answers."""
-        known = [
-            (each, max(start, self.log_start))
-            for (each, start), (_, end) in zip(
-                self.epochs, [*self.epochs[1:], (0, 2**62)], strict=True
-            )
-            if end > self.log_start
-        ]
-        if not known or epoch > known[-1][0] or epoch < 0:
-            return -1, -1
-        ends = [*(start for _, start in known[1:]), self.local.log_end_offset]
-        floor = [(each, end) for (each, _), end in zip(known, ends, strict=True) if each <= epoch]
-        return floor[-1] if floor else (epoch, known[0][1])
-
-    async def search(
-        self, look: Callable[[BatchSearch], TimestampOffset | None]
-    ) -> TimestampOffset | None:
-        """Search the local log, before and after others have had their turns."""
-        for _ in range(self.random.randrange(PAUSES_MAX)):
-            look(find_record)
-            await asyncio.sleep(0)
-        return look(find_record)
+    def has(self, answer: Answer, reader: Reader) -> bool:
+        """Whether the answer is of this moment."""
+        if not self.content.startswith(answer.content):
+            return False
+        bases = {header.base_offset for header in whole_batches(answer.content)}
+        return reader is not Reader.COMMITTED or answer.aborted == self.aborted & bases
 
 
 class Question:
     """A question that is under way, and what the list has said since it was asked."""
 
-    def __init__(self, world: ModeledLog) -> None:
-        self._world = world
+    def __init__(self, log: ModeledLog) -> None:
+        self._log = log
         self.may_be: list[object] = []
-        random = world.random
+        self.bars_cuts = False
+        random = log.random
         time = NOW_MS + random.randrange(-5, 510)
-        kind = random.randrange(3)
+        kind = random.randrange(4)
         if kind == 0:
-            self._expected: Callable[[], list[object]] = lambda: [world.first_at(time)]
+            self._expected: Callable[[], list[object]] = lambda: [log.first_at(time)]
             self.task: asyncio.Task[object] = asyncio.ensure_future(
-                world.log.offset_for_timestamp(time, world.search)
+                log.log.offset_for_timestamp(time, log.search)
             )
         elif kind == 1:
-            # Deletions may be seen, and appends of the same time not.
+            # Deletions may be seen, and appends of the same time not. A cut would make the end of
+            # one log meet the start of another.
+            self.bars_cuts = True
             ends: list[int] = []
 
             def newest() -> list[object]:
-                ends.append(world.local.log_end_offset)
-                return [world.newest(end) for end in ends]
+                ends.append(log.log_end)
+                return [log.newest(end) for end in ends]
 
             self._expected = newest
-            self.task = asyncio.ensure_future(world.log.max_timestamp(world.search))
+            self.task = asyncio.ensure_future(log.log.max_timestamp(log.search))
         else:
-            offset = random.randrange(world.local.log_end_offset + 2)
+            offset = random.randrange(log.log_end + 2)
+            self._reader = random.choice(list(Reader))
             limits = random.randrange(400), random.random() < 0.7
             self._expected = lambda: [self._run_from(offset)]
-            self.task = asyncio.ensure_future(read(world, offset, *limits))
+            self.task = asyncio.ensure_future(read(log, offset, self._reader, *limits))
         self.note()
 
     def note(self) -> None:
         """Take note of what would be right now."""
         self.may_be += [now for now in self._expected() if now not in self.may_be]
 
-    def _run_from(self, offset: int) -> bytes | None:
-        world = self._world
-        if not world.log_start <= offset <= world.local.log_end_offset:
+    def _run_from(self, offset: int) -> Run | None:
+        log = self._log
+        if not log.log_start <= offset <= log.log_end:
             return None
-        return world.run_from(offset)
+        content = log.run_from(offset, self._reader.up_to(log))
+        return Run(content, log.aborted_batches())
 
     def check(self) -> None:
         """Compare the answer."""
         answer = self.task.result()
-        if not isinstance(answer, bytes):
+        if not isinstance(answer, Answer):
             assert answer in self.may_be
             return
-        runs = [run for run in self.may_be if isinstance(run, bytes)]
-        assert any(run.startswith(answer) for run in runs)
+        runs = [run for run in self.may_be if isinstance(run, Run)]
+        assert any(run.has(answer, self._reader) for run in runs)
 
 
-async def read(world: ModeledLog, offset: int, max_bytes: int, is_whole: bool) -> bytes | None:
+async def read(
+    log: ModeledLog, offset: int, reader: Reader, max_bytes: int, is_whole: bool
+) -> Answer | None:
     """Return what one read gives, ``None`` where the offset is out of range."""
     try:
-        found = world.log.read(
+        found = log.log.read(
             offset,
             max_bytes=max_bytes,
-            up_to=world.local.log_end_offset,
+            up_to=reader.up_to(log),
             min_one_batch=is_whole,
+            include_aborted=reader is Reader.COMMITTED,
         )
         if isinstance(found, RemoteRead):
             found = found.found or await found.wait()
     except OffsetOutOfRange:
         return None
+    assert found.high_watermark == log.high_watermark
+    assert found.last_stable_offset == log.last_stable_offset()
+    assert (found.log_start_offset, found.log_end_offset) == (log.log_start, log.log_end)
     content = bytes_of(found)
     whole = whole_batches(content)
     if content:
         assert whole, "the first batch is whole"
         assert found.start_offset == whole[0].base_offset
         assert len(content) <= max_bytes or (is_whole and len(whole) == 1)
-    return content
+    return Answer(content, left_out(content, found.aborted_transactions))
 
 
 def whole_batches(content: bytes) -> list[BatchHeader]:
@@ -360,6 +168,22 @@ def whole_batches(content: bytes) -> list[BatchHeader]:
     return whole
 
 
+def left_out(content: bytes, aborted: Iterable[AbortedTransaction]) -> frozenset[int]:
+    """Return the batches that Kafka's consumer passes over, by their base offsets."""
+    waiting = sorted(aborted, key=lambda one: one.first_offset)
+    under_way, passed, position = set[int](), set[int](), 0
+    for header in whole_batches(content):
+        while waiting and waiting[0].first_offset <= header.last_offset:
+            under_way.add(waiting.pop(0).producer_id)
+        if header.is_control:
+            if is_abort_marker(content, position):
+                under_way.discard(header.producer_id)
+        elif header.is_transactional and header.producer_id in under_way:
+            passed.add(header.base_offset)
+        position += header.size_bytes
+    return frozenset(passed)
+
+
 def bytes_of(found: LogRead) -> bytes:
     if found.slice is None:
         return b""
@@ -367,66 +191,141 @@ def bytes_of(found: LogRead) -> bytes:
     return os.pread(part.file.fileno(), part.size_bytes, part.position)
 
 
-async def check_at_rest(world: ModeledLog) -> None:
+async def check_at_rest(log: ModeledLog) -> None:
     """Ask everything while nothing changes."""
-    end = world.local.log_end_offset
-    for offset in {0, world.log_start - 1, end + 1, *range(world.log_start, end + 1, 7)}:
-        content = await read(world, offset, 300, True)
-        if not world.log_start <= offset <= end:
-            assert content is None
-            continue
-        assert content is not None
-        run = world.run_from(offset)
-        assert run.startswith(content)
-        assert content or not run
-    scanned, offset = b"", world.log_start
-    while content := await read(world, offset, 200, True):
-        whole = whole_batches(content)
-        scanned += content[: sum(header.size_bytes for header in whole)]
-        offset = whole[-1].next_offset
-    assert scanned == world.run_from(world.log_start)
+    end = log.log_end
+    for reader in Reader:
+        up_to = reader.up_to(log)
+        for offset in {0, log.log_start - 1, end + 1, *range(log.log_start, end + 1, 7)}:
+            answer = await read(log, offset, reader, 300, True)
+            if not log.log_start <= offset <= end:
+                assert answer is None
+                continue
+            assert answer is not None
+            run = Run(log.run_from(offset, up_to), log.aborted_batches())
+            assert run.has(answer, reader)
+            # Behind evicted records nobody is given more than what is replicated.
+            assert answer.content or not log.run_from(offset, min(up_to, log.high_watermark))
+        await check_scan(log, reader)
     for time in range(NOW_MS - 5, NOW_MS + 510, 20):
-        found = await world.log.offset_for_timestamp(time, world.search)
-        assert found == world.first_at(time)
-    assert await world.log.max_timestamp(world.search) == world.newest(end)
-    for epoch in range(-1, (world.epochs[-1][0] if world.epochs else 0) + 2):
-        assert world.log.offset_for_leader_epoch(epoch) == world.epoch_end(epoch)
-    for each in world.batches:
-        if each.header.base_offset >= world.log_start:
+        found = await log.log.offset_for_timestamp(time, log.search)
+        assert found == log.first_at(time)
+    assert await log.log.max_timestamp(log.search) == log.newest(end)
+    for epoch in range(-1, (log.epochs[-1][0] if log.epochs else 0) + 2):
+        assert log.log.offset_for_leader_epoch(epoch) == log.epoch_end(epoch)
+    for each in log.batches:
+        if each.header.base_offset >= log.log_start:
             epoch = each.header.partition_leader_epoch
-            assert world.log.leader_epoch_for(each.header.base_offset) == epoch
+            assert log.log.leader_epoch_for(each.header.base_offset) == epoch
 
 
-async def run_history(world: ModeledLog, steps: int) -> None:
+async def check_scan(log: ModeledLog, reader: Reader) -> None:
+    """Read all that the reader may, one answer after the other."""
+    scanned, offset = b"", log.log_start
+    while (answer := await read(log, offset, reader, 200, True)) and answer.content:
+        whole = whole_batches(answer.content)
+        scanned += answer.content[: sum(header.size_bytes for header in whole)]
+        offset = whole[-1].next_offset
+    run, up_to = log.run_from(log.log_start, reader.up_to(log)), log.high_watermark
+    least = log.run_from(log.log_start, up_to) if reader is Reader.FOLLOWER else run
+    assert run.startswith(scanned)
+    assert scanned.startswith(least)
+
+
+async def run_history(log: ModeledLog, steps: int) -> None:
     """Change the log at random, with questions under way, and compare every answer."""
     questions: list[Question] = []
     for step in range(steps):
-        world.change()
+        log.may_cut = not any(question.bars_cuts for question in questions)
+        log.change()
         for question in questions:
             question.note()
         if len(questions) < QUESTIONS_MAX:
-            questions.append(Question(world))
+            questions.append(Question(log))
         await asyncio.sleep(0)
         for question in questions:
             if question.task.done():
                 question.check()
         questions = [question for question in questions if not question.task.done()]
         if step % 40 == 39:
-            await check_at_rest(world)
+            await check_at_rest(log)
     for question in questions:
         await question.task
         question.check()
-    await check_at_rest(world)
+    await check_at_rest(log)
 
 
 def run_seed(folder: Path, seed: int, steps: int) -> None:
     print(f"seed {seed}")
-    world = ModeledLog(folder, Random(seed))
+    log = ModeledLog(folder, Random(seed))
     try:
-        asyncio.run(run_history(world, steps))
+        asyncio.run(run_history(log, steps))
     finally:
-        world.source.close()
-        world.local.close()
+        log.source.close()
+        log.local.close()
+
+
+class EmptySource:
+    """A source whose last records compaction has removed; something happens while it is read."""
+
+    def __init__(self, happens: Callable[[], None]) -> None:
+        self._happens = happens
+
+    def read_open(self, offset: int, limits: ReadLimits) -> SourceRead | None:
+        return None
+
+    async def read(self, offset: int, limits: ReadLimits) -> SourceRead | None:
+        self._happens()
+        return None
+
+    async def offset_for_timestamp(
+        self, timestamp_ms: int, *, start_offset: int
+    ) -> TimestampOffset | None:
+        return None
+
+    async def max_timestamp(self, *, start_offset: int) -> TimestampOffset | None:
+        return None
+
+
+async def read_meanwhile(
+    folder: Path, happens: Callable[[LocalLog], None], **limits: bool
+) -> tuple[LocalLog, LogRead]:
+    """Read offset 0 of a log of [0, 1) evicted and [1, 3) here, behind the evicted records."""
+    log = open_log(folder / "log")
+    append(log, batch())
+    log.roll()
+    append(log, batch(2))
+    log.set_tiered_up_to(1)
+    log.evict_local(1)
+    unified = UnifiedLog(log, lambda: EmptySource(lambda: happens(log)))
+    found = unified.read(0, max_bytes=10_000, up_to=log.last_stable_offset, **limits)
+    assert isinstance(found, RemoteRead)
+    assert found.found is None
+    try:
+        return log, await found.wait()
+    finally:
+        log.close()
+
+
+async def test_records_of_a_transaction_begun_after_the_log_was_cut_are_not_read_as_committed(
+    tmp_path: Path,
+) -> None:
+    def lose(log: LocalLog) -> None:
+        log.truncate_to(1)
+        transact(log, 7)
+        transact(log, 7, 1)
+
+    log, found = await read_meanwhile(tmp_path, lose, include_aborted=True)
+    assert (log.last_stable_offset, log.high_watermark) == (1, 3)
+    assert bytes_of(found) == b""
+
+
+async def test_an_offset_deleted_while_it_is_read_is_out_of_range(tmp_path: Path) -> None:
+    def delete(log: LocalLog) -> None:
+        log.advance_log_start_offset(3)
+
+    with pytest.raises(OffsetOutOfRange):
+        await read_meanwhile(tmp_path, delete)
 
 
 @pytest.mark.parametrize("seed", range(4))
