@@ -7,7 +7,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from tidelog_core.errors import InvalidReplicaAssignment, InvalidReplicationFactor
 from tidelog_core.metadata.image import ClusterImage
 from tidelog_core.metadata.records import Broker
-from tidelog_core.replication.placement import ReplicaPlacer, Replicas
+from tidelog_core.replication.placement import (
+    ReplicaPlacer,
+    Replicas,
+    require_valid_replicas,
+)
 
 
 def placer(
@@ -48,33 +52,10 @@ def validate_assignment(
     replicas: Sequence[int], *, broker_ids: Set[int], replication_factor: int | None
 ) -> None:
     """Raise ``InvalidReplicaAssignment`` where the caller's replicas cannot be used."""
-    if not replicas:
-        raise InvalidReplicaAssignment(
-            "The manual partition assignment includes an empty replica list."
-        )
-    for broker_id in replicas:
-        if broker_id not in broker_ids:
-            raise InvalidReplicaAssignment(
-                f"The manual partition assignment includes broker {broker_id},"
-                " but no such broker is registered."
-            )
-    repeated = _first_repeated(replicas)
-    if repeated is not None:
-        raise InvalidReplicaAssignment(
-            f"The manual partition assignment includes the broker {repeated} more than once."
-        )
+    require_valid_replicas(replicas, broker_ids)
     if replication_factor is not None and len(replicas) != replication_factor:
         raise InvalidReplicaAssignment(
             f"The manual partition assignment includes a partition with {len(replicas)}"
             " replica(s), but this is not consistent with previous partitions, which have"
             f" {replication_factor} replica(s)."
         )
-
-
-def _first_repeated(values: Iterable[int]) -> int | None:
-    seen: set[int] = set()
-    for value in values:
-        if value in seen:
-            return value
-        seen.add(value)
-    return None

@@ -14,10 +14,10 @@ Source: Kafka's ``StripedReplicaPlacer``.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from itertools import chain
 
-from tidelog_core.errors import InvalidReplicationFactor
+from tidelog_core.errors import InvalidReplicaAssignment, InvalidReplicationFactor
 
 Replicas = tuple[int, ...]
 
@@ -120,3 +120,31 @@ class ReplicaPlacer:
         self._rack_leads[self._racks[leader]] += 1
         self._holds.update(chosen)
         return tuple(chosen)
+
+
+def require_valid_replicas(replicas: Sequence[int], broker_ids: Set[int]) -> None:
+    """Raise ``InvalidReplicaAssignment`` if the replicas that a caller chose cannot be used."""
+    if not replicas:
+        raise InvalidReplicaAssignment(
+            "The manual partition assignment includes an empty replica list."
+        )
+    for broker_id in replicas:
+        if broker_id not in broker_ids:
+            raise InvalidReplicaAssignment(
+                f"The manual partition assignment includes broker {broker_id},"
+                " but no such broker is registered."
+            )
+    repeated = _first_repeated(replicas)
+    if repeated is not None:
+        raise InvalidReplicaAssignment(
+            f"The manual partition assignment includes the broker {repeated} more than once."
+        )
+
+
+def _first_repeated(values: Iterable[int]) -> int | None:
+    seen: set[int] = set()
+    for value in values:
+        if value in seen:
+            return value
+        seen.add(value)
+    return None

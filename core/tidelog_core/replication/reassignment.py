@@ -18,13 +18,14 @@ Source: KIP-455, ``PartitionReassignmentReplicas``; ``PartitionChangeBuilder``.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence, Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 
 from tidelog_core.errors import InvalidReplicaAssignment, NoReassignmentInProgress
 from tidelog_core.metadata.records import Partition
 from tidelog_core.replication.change import ChangeReason, PartitionChange
 from tidelog_core.replication.leases import PeerLeases
+from tidelog_core.replication.placement import require_valid_replicas
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,7 @@ def start_reassignment(
     A target that only reorders the replicas takes effect with this write. Raises
     ``InvalidReplicaAssignment``.
     """
-    _require_valid(target, broker_ids)
+    require_valid_replicas(target, broker_ids)
     current = partition.replicas
     removing = tuple(sorted(set(current) - set(target)))
     # What an earlier target was adding is not a replica yet, and stays «adding».
@@ -137,30 +138,3 @@ def end_reassignment(
         ),
         ChangeReason.REASSIGNMENT_ENDED,
     )
-
-
-def _require_valid(target: Sequence[int], broker_ids: Set[int]) -> None:
-    if not target:
-        raise InvalidReplicaAssignment(
-            "The manual partition assignment includes an empty replica list."
-        )
-    for broker_id in target:
-        if broker_id not in broker_ids:
-            raise InvalidReplicaAssignment(
-                f"The manual partition assignment includes broker {broker_id},"
-                " but no such broker is registered."
-            )
-    repeated = _first_repeated(target)
-    if repeated is not None:
-        raise InvalidReplicaAssignment(
-            f"The manual partition assignment includes the broker {repeated} more than once."
-        )
-
-
-def _first_repeated(values: Iterable[int]) -> int | None:
-    seen: set[int] = set()
-    for value in values:
-        if value in seen:
-            return value
-        seen.add(value)
-    return None
