@@ -30,7 +30,7 @@ from tidelog.administering.results import (
 )
 from tidelog.administering.topics import TopicCalls
 from tidelog.consuming.coordinator import Coordinator
-from tidelog.consuming.group_protocol import PROTOCOL_TYPE, decode_assignment, group_by_topic
+from tidelog.consuming.group_protocol import PROTOCOL_TYPE, decode_assignment, topic_entries
 from tidelog.consuming.locating import check_offset
 from tidelog.consuming.records import OffsetAndMetadata
 from tidelog.errors import (
@@ -189,18 +189,10 @@ class GroupCalls(TopicCalls):
         request = build(
             OffsetDeleteRequest,
             group_id=group_id,
-            topics=tuple(
-                build(
-                    OffsetDeleteRequestTopic,
-                    name=topic,
-                    partitions=tuple(
-                        build(OffsetDeleteRequestPartition, partition_index=number)
-                        for number in numbers
-                    ),
-                )
-                for topic, numbers in group_by_topic(
-                    TopicPartition(*partition) for partition in partitions
-                ).items()
+            topics=topic_entries(
+                OffsetDeleteRequestTopic,
+                (TopicPartition(*p) for p in partitions),
+                lambda p: build(OffsetDeleteRequestPartition, partition_index=p.partition),
             ),
         )
         await Coordinator(self._cluster, group_id).retried(

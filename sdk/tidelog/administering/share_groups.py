@@ -28,7 +28,7 @@ from tidelog.administering.calls import raise_failures
 from tidelog.administering.groups import GroupCalls, assigned_partitions, check_described
 from tidelog.administering.results import GroupDescription, GroupMember, PartitionLag
 from tidelog.consuming.coordinator import Coordinator
-from tidelog.consuming.group_protocol import group_by_topic
+from tidelog.consuming.group_protocol import topic_entries
 from tidelog.consuming.locating import check_offset
 from tidelog.errors import GroupIdNotFound, UnsupportedVersion, error_for
 from tidelog.wire.requests import (
@@ -55,13 +55,11 @@ class ShareGroupCalls(GroupCalls):
         """
         topics = None
         if partitions is not None:
-            topics = tuple(
-                build(
-                    DescribeShareGroupOffsetsRequestTopic,
-                    topic_name=topic,
-                    partitions=tuple(numbers),
-                )
-                for topic, numbers in group_by_topic(TopicPartition(*p) for p in partitions).items()
+            topics = topic_entries(
+                DescribeShareGroupOffsetsRequestTopic,
+                (TopicPartition(*p) for p in partitions),
+                lambda p: p.partition,
+                name="topic_name",
             )
         group = build(DescribeShareGroupOffsetsRequestGroup, group_id=group_id, topics=topics)
         request = build(DescribeShareGroupOffsetsRequest, groups=(group,))
@@ -101,20 +99,15 @@ class ShareGroupCalls(GroupCalls):
         request = build(
             AlterShareGroupOffsetsRequest,
             group_id=group_id,
-            topics=tuple(
-                build(
-                    AlterShareGroupOffsetsRequestTopic,
-                    topic_name=topic,
-                    partitions=tuple(
-                        build(
-                            AlterShareGroupOffsetsRequestPartition,
-                            partition_index=number,
-                            start_offset=offsets[TopicPartition(topic, number)],
-                        )
-                        for number in numbers
-                    ),
-                )
-                for topic, numbers in group_by_topic(TopicPartition(*p) for p in offsets).items()
+            topics=topic_entries(
+                AlterShareGroupOffsetsRequestTopic,
+                (TopicPartition(*p) for p in offsets),
+                lambda p: build(
+                    AlterShareGroupOffsetsRequestPartition,
+                    partition_index=p.partition,
+                    start_offset=offsets[p],
+                ),
+                name="topic_name",
             ),
         )
         response = await self._ask_coordinator(

@@ -34,7 +34,7 @@ from tidelog.administering.results import (
     TopicDescription,
     TopicListing,
 )
-from tidelog.consuming.group_protocol import group_by_topic
+from tidelog.consuming.group_protocol import topic_entries
 from tidelog.errors import InvalidRequest, error_for
 from tidelog.metadata import topic_id_or_none
 from tidelog.offsets import (
@@ -220,20 +220,12 @@ class TopicCalls(AdminCalls):
     ) -> dict[TopicPartition, tuple[ErrorCode, int]]:
         request = build(
             DeleteRecordsRequest,
-            topics=tuple(
-                build(
-                    DeleteRecordsTopic,
-                    name=topic,
-                    partitions=tuple(
-                        build(
-                            DeleteRecordsPartition,
-                            partition_index=number,
-                            offset=before[TopicPartition(topic, number)],
-                        )
-                        for number in numbers
-                    ),
-                )
-                for topic, numbers in group_by_topic(before).items()
+            topics=topic_entries(
+                DeleteRecordsTopic,
+                before,
+                lambda p: build(
+                    DeleteRecordsPartition, partition_index=p.partition, offset=before[p]
+                ),
             ),
             timeout=self._request_timeout,
         )

@@ -21,7 +21,7 @@ from tidelog_core.model import TopicPartition
 from tidelog_core.wire_messages import build
 
 from tidelog.cluster import Cluster, CoordinatorKind, Lane
-from tidelog.consuming.group_protocol import NO_GENERATION, group_by_topic
+from tidelog.consuming.group_protocol import NO_GENERATION, group_by_topic, topic_entries
 from tidelog.consuming.records import OffsetAndMetadata
 from tidelog.errors import RequestTimedOut, TidelogError, error_for
 from tidelog.wire.requests import OFFSET_COMMIT, OFFSET_FETCH, Api
@@ -87,22 +87,16 @@ class Coordinator:
         """
         if not offsets:
             return
-        topics = tuple(
-            build(
-                OffsetCommitRequestTopic,
-                name=topic,
-                partitions=tuple(
-                    build(
-                        OffsetCommitRequestPartition,
-                        partition_index=number,
-                        committed_offset=offsets[TopicPartition(topic, number)].offset,
-                        committed_leader_epoch=offsets[TopicPartition(topic, number)].leader_epoch,
-                        committed_metadata=offsets[TopicPartition(topic, number)].metadata,
-                    )
-                    for number in numbers
-                ),
-            )
-            for topic, numbers in group_by_topic(offsets).items()
+        topics = topic_entries(
+            OffsetCommitRequestTopic,
+            offsets,
+            lambda partition: build(
+                OffsetCommitRequestPartition,
+                partition_index=partition.partition,
+                committed_offset=offsets[partition].offset,
+                committed_leader_epoch=offsets[partition].leader_epoch,
+                committed_metadata=offsets[partition].metadata,
+            ),
         )
         request = build(
             OffsetCommitRequest,

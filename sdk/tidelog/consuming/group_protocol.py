@@ -8,7 +8,7 @@ Source: ConsumerProtocolSubscription and ConsumerProtocolAssignment of the Kafka
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -107,6 +107,27 @@ def group_by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]
     return grouped
 
 
+def topic_entries(
+    topic_class: type[Any],
+    partitions: Iterable[TopicPartition],
+    entry: Callable[[TopicPartition], object],
+    *,
+    name: str = "name",
+) -> tuple[Any, ...]:
+    """Return a request's topics, with an entry for each partition, both in order.
+
+    ``name`` is the field that the API has the topic's name in.
+    """
+    return tuple(
+        build(
+            topic_class,
+            **{name: topic},
+            partitions=tuple(entry(TopicPartition(topic, number)) for number in numbers),
+        )
+        for topic, numbers in group_by_topic(partitions).items()
+    )
+
+
 def _encode(name: str, message: object) -> bytes:
     schema: Any = load_entity_schema(name, _VERSION, EntityType.data)
     return _PREFIX.pack(_VERSION) + write_message(schema, message)
@@ -122,10 +143,7 @@ def _decode(name: str, newest: type[Any], data: bytes) -> Any:
 
 
 def _by_topic(cls: type[Any], partitions: Iterable[TopicPartition]) -> tuple[Any, ...]:
-    return tuple(
-        build(cls, topic=topic, partitions=tuple(numbers))
-        for topic, numbers in group_by_topic(partitions).items()
-    )
+    return topic_entries(cls, partitions, lambda p: p.partition, name="topic")
 
 
 def _partitions(topics: Sequence[Any]) -> list[TopicPartition]:

@@ -34,7 +34,7 @@ from tidelog_core.wire_messages import build
 
 from tidelog.cluster import Cluster, CoordinatorKind, Lane
 from tidelog.consuming.coordinator import Coordinator
-from tidelog.consuming.group_protocol import group_by_topic
+from tidelog.consuming.group_protocol import topic_entries
 from tidelog.consuming.records import GroupMetadata, OffsetAndMetadata
 from tidelog.errors import (
     CommitFailed,
@@ -126,9 +126,8 @@ class TransactionRequests:
             v3_and_below_transactional_id=self.transactional_id,
             v3_and_below_producer_id=self._identity.producer_id,
             v3_and_below_producer_epoch=self._identity.epoch,
-            v3_and_below_topics=tuple(
-                build(AddPartitionsToTxnTopic, name=topic, partitions=tuple(numbers))
-                for topic, numbers in group_by_topic(partitions).items()
+            v3_and_below_topics=topic_entries(
+                AddPartitionsToTxnTopic, partitions, lambda partition: partition.partition
             ),
         )
         await self._repeat(self._coordinator, ADD_PARTITIONS_TO_TXN, request, _added, None)
@@ -162,16 +161,10 @@ class TransactionRequests:
             generation_id=group.generation,
             member_id=group.member_id,
             group_instance_id=group.group_instance_id,
-            topics=tuple(
-                build(
-                    TxnOffsetCommitRequestTopic,
-                    name=topic,
-                    partitions=tuple(
-                        _to_commit(number, offsets[TopicPartition(topic, number)])
-                        for number in numbers
-                    ),
-                )
-                for topic, numbers in group_by_topic(offsets).items()
+            topics=topic_entries(
+                TxnOffsetCommitRequestTopic,
+                offsets,
+                lambda partition: _to_commit(partition.partition, offsets[partition]),
             ),
         )
         coordinator = self._groups.get(group.group_id)
