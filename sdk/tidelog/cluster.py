@@ -207,10 +207,6 @@ class Cluster:
         """Fetch the metadata again soon: an answer showed that it is outdated."""
         self._stale.set()
 
-    def change_event(self) -> asyncio.Event:
-        """Return an event that the next metadata answer (or ``close``) sets."""
-        return self._news
-
     async def wait_for_news(self) -> None:
         """Wait for the next metadata answer. Raises ``ClientClosed``."""
         await self._news.wait()

@@ -67,13 +67,6 @@ class ReadRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadResult:
-    """The file that holds exactly the wanted range. It may be evicted at any time."""
-
-    path: Path
-
-
-@dataclass(frozen=True, slots=True)
 class UploadRequest:
     """Build the segment's index object and store both objects, the log first."""
 

@@ -21,7 +21,6 @@ from tidelog_node.transactions.state import IDLE
 logger = logging.getLogger(__name__)
 
 CLAIMS_AT_ONCE = 16
-LOAD_RETRY_SECONDS = 0.5
 
 
 class TransactionShard(LedShard):

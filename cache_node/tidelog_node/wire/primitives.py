@@ -14,10 +14,8 @@ from functools import lru_cache
 
 from tidelog_core.errors import ErrorCode, TidelogError, TooManyElements
 
-INT8 = struct.Struct(">b")
 INT16 = struct.Struct(">h")
 INT32 = struct.Struct(">i")
-INT64 = struct.Struct(">q")
 UVARINT_BYTES_MAX = 5
 ELEMENTS_UNBOUNDED = 1 << 40
 # Of one struct. A frame full of them would keep the loop for a fifth of a second a megabyte.

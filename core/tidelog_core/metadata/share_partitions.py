@@ -64,11 +64,6 @@ def share_collection(group_id: str) -> str:
     return f"{SHARE_COLLECTION_PREFIX}{group_id}"
 
 
-def share_topic_prefix(topic_id: UUID) -> str:
-    """Return what the keys of a topic's share partitions start with, in their collection."""
-    return f"{topic_id}/"
-
-
 @key_form
 def share_partition_key(group_id: str, topic_id: UUID, partition: int) -> ItemKey:
     """Return the key of the share partition's item."""
