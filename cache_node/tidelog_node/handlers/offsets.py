@@ -7,10 +7,11 @@ Source: ``KafkaApis`` and ``OffsetMetadataManager`` of Kafka.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any, Protocol
+from types import MappingProxyType
+from typing import Any, NamedTuple, Protocol
 from uuid import UUID
 
 from kio.schema.offset_commit.v4 import request as commit_request_v4
@@ -49,6 +50,8 @@ OFFSET_DELETE_KEY = 47
 
 NO_TOPIC_ID = UUID(int=0)
 
+_Named = Mapping[str, object]  # a topic's ``name`` or ``topic_id``, as its version has it
+
 _MILLISECOND = timedelta(milliseconds=1)
 
 
@@ -67,9 +70,80 @@ class _CommitPartition(Protocol):
 class _TopicCommit:
     """What is left of a topic's commit after its own faults are taken out."""
 
+    named: _Named
     topic: Topic | None
     errors: dict[int, ErrorCode] = field(default_factory=dict)  # by partition, in order
     offsets: dict[int, CommittedOffset] = field(default_factory=dict)
+
+
+class _AskedTopic(NamedTuple):
+    """A topic of an OffsetFetch."""
+
+    named: _Named
+    name: str | None  # None: no topic has the id
+    indexes: Iterable[int]
+
+
+class _FetchedOffsets(NamedTuple):
+    """A group's offsets, or the error that there is instead."""
+
+    error: ErrorCode
+    found: Mapping[TopicPartition, CommittedOffset] = MappingProxyType({})
+    unstable: Set[TopicPartition] = frozenset()
+
+    def topics(self) -> dict[str, list[int]]:
+        """Return the partitions that have offsets, by topic."""
+        topics: dict[str, list[int]] = {}
+        for topic, partition in sorted(self.found):
+            topics.setdefault(topic, []).append(partition)
+        return topics
+
+    async def answer(
+        self,
+        topics: Iterable[_AskedTopic],
+        turn: RequestTurn,
+        *,
+        topic_class: type[Any],
+        partition_class: type[Any],
+        error: ErrorCode = ErrorCode.none,
+    ) -> tuple[Any, ...]:
+        """Return the response's topics; with an ``error`` every partition has that one."""
+        return tuple(
+            [
+                build(
+                    topic_class,
+                    **topic.named,
+                    partitions=tuple(
+                        [
+                            self._partition(partition_class, topic.name, index, error)
+                            async for index in turn.each(topic.indexes)
+                        ]
+                    ),
+                )
+                async for topic in turn.each(topics)
+            ]
+        )
+
+    def _partition(
+        self, partition_class: type[Any], topic: str | None, index: int, error: ErrorCode
+    ) -> Any:
+        offset = None
+        if topic is None:
+            error = ErrorCode.unknown_topic_id
+        elif error is ErrorCode.none:
+            partition = TopicPartition(topic, index)
+            if partition in self.unstable:
+                error = ErrorCode.unstable_offset_commit
+            else:
+                offset = self.found.get(partition)
+        return build(
+            partition_class,
+            partition_index=index,
+            committed_offset=-1 if offset is None else offset.offset,
+            committed_leader_epoch=-1 if offset is None else offset.leader_epoch,
+            metadata="" if offset is None else offset.metadata,
+            error_code=error,
+        )
 
 
 class OffsetHandlers:
@@ -126,6 +200,7 @@ class OffsetHandlers:
         commits = [
             await self._check_commit(
                 turn,
+                {"topic_id": topic.topic_id},
                 self._node.view.image.topic_by_id(topic.topic_id or NO_TOPIC_ID),
                 topic.partitions,
                 unknown=ErrorCode.unknown_topic_id,
@@ -133,19 +208,13 @@ class OffsetHandlers:
             async for topic in turn.each(request.topics)
         ]
         await self._store(request, context, commits, turn)
-        return build(
-            commit_response.OffsetCommitResponse,
-            topics=tuple(
-                [
-                    build(
-                        commit_response.OffsetCommitResponseTopic,
-                        topic_id=topic.topic_id,
-                        partitions=await _commit_results(commit, commit_response, turn),
-                    )
-                    async for topic, commit in turn.each(zip(request.topics, commits, strict=True))
-                ]
-            ),
+        topics = await _committed(
+            commits,
+            turn,
+            topic_class=commit_response.OffsetCommitResponseTopic,
+            partition_class=commit_response.OffsetCommitResponsePartition,
         )
+        return build(commit_response.OffsetCommitResponse, topics=topics)
 
     async def _commit_by_name(
         self,
@@ -155,11 +224,24 @@ class OffsetHandlers:
         retention_ms: int | None,
     ) -> commit_response_v9.OffsetCommitResponse:
         turn = RequestTurn()
-        topics: Sequence[Any] = request.topics  # of either version
-        names = [topic.name for topic in topics]
-        commits = [
+        commits = await self._check_commits_by_name(turn, request.topics, retention_ms=retention_ms)
+        await self._store(request, context, commits, turn)
+        topics = await _committed(
+            commits,
+            turn,
+            topic_class=commit_response_v9.OffsetCommitResponseTopic,
+            partition_class=commit_response_v9.OffsetCommitResponsePartition,
+        )
+        return build(commit_response_v9.OffsetCommitResponse, topics=topics)
+
+    async def _check_commits_by_name(
+        self, turn: RequestTurn, topics: Iterable[Any], *, retention_ms: int | None = None
+    ) -> list[_TopicCommit]:
+        """Check the topics of a request that names them."""
+        return [
             await self._check_commit(
                 turn,
+                {"name": topic.name},
                 self._node.view.image.topic(topic.name),
                 topic.partitions,
                 unknown=ErrorCode.unknown_topic_or_partition,
@@ -167,24 +249,11 @@ class OffsetHandlers:
             )
             async for topic in turn.each(topics)
         ]
-        await self._store(request, context, commits, turn)
-        return build(
-            commit_response_v9.OffsetCommitResponse,
-            topics=tuple(
-                [
-                    build(
-                        commit_response_v9.OffsetCommitResponseTopic,
-                        name=name,
-                        partitions=await _commit_results(commit, commit_response_v9, turn),
-                    )
-                    async for name, commit in turn.each(zip(names, commits, strict=True))
-                ]
-            ),
-        )
 
     async def _check_commit(
         self,
         turn: RequestTurn,
+        named: _Named,
         topic: Topic | None,
         partitions: Iterable[_CommitPartition],
         *,
@@ -193,7 +262,7 @@ class OffsetHandlers:
     ) -> _TopicCommit:
         now_ms = self._node.clock_ms()
         metadata_max_bytes = self._node.config().offset_metadata_max_bytes
-        commit = _TopicCommit(topic)
+        commit = _TopicCommit(named, topic)
         async for partition in turn.each(partitions):
             index = partition.partition_index
             metadata = partition.committed_metadata or ""
@@ -248,15 +317,7 @@ class OffsetHandlers:
     ) -> txn_response.TxnOffsetCommitResponse:
         """Keep offsets until the producer's transaction ends."""
         turn = RequestTurn()
-        commits = [
-            await self._check_commit(
-                turn,
-                self._node.view.image.topic(topic.name),
-                topic.partitions,
-                unknown=ErrorCode.unknown_topic_or_partition,
-            )
-            async for topic in turn.each(request.topics)
-        ]
+        commits = await self._check_commits_by_name(turn, request.topics)
         offsets = await _accepted(commits, turn)
         if offsets:
             try:
@@ -278,28 +339,13 @@ class OffsetHandlers:
                 error = ErrorCode.coordinator_not_available
             async for commit in turn.each(commits):
                 commit.errors.update(dict.fromkeys(commit.offsets, error))
-        return build(
-            txn_response.TxnOffsetCommitResponse,
-            topics=tuple(
-                [
-                    build(
-                        txn_response.TxnOffsetCommitResponseTopic,
-                        name=topic.name,
-                        partitions=tuple(
-                            [
-                                build(
-                                    txn_response.TxnOffsetCommitResponsePartition,
-                                    partition_index=index,
-                                    error_code=code,
-                                )
-                                async for index, code in turn.each(commit.errors.items())
-                            ]
-                        ),
-                    )
-                    async for topic, commit in turn.each(zip(request.topics, commits, strict=True))
-                ]
-            ),
+        topics = await _committed(
+            commits,
+            turn,
+            topic_class=txn_response.TxnOffsetCommitResponseTopic,
+            partition_class=txn_response.TxnOffsetCommitResponsePartition,
         )
+        return build(txn_response.TxnOffsetCommitResponse, topics=topics)
 
     # OffsetFetch. Offsets that wait for a transaction's end are left out, or told as unstable.
 
@@ -308,38 +354,20 @@ class OffsetHandlers:
     ) -> fetch_response_v7.OffsetFetchResponse:
         """Return one group's offsets, all of them where no topics are given."""
         wanted = None if request.topics is None else _by_name(request.topics)
-        error, found, unstable = await self._fetch(
-            request.group_id, wanted, require_stable=request.require_stable
-        )
+        fetched = await self._fetch(request.group_id, wanted, require_stable=request.require_stable)
         turn = RequestTurn()
+        topics: tuple[fetch_response_v7.OffsetFetchResponseTopic, ...] = ()
         # Version 1 has no place for an error but the partitions.
-        partition_error = error if context.api_version < 2 else ErrorCode.none
-        return build(
-            fetch_response_v7.OffsetFetchResponse,
-            error_code=error,
-            topics=tuple(
-                [
-                    build(
-                        fetch_response_v7.OffsetFetchResponseTopic,
-                        name=topic,
-                        partitions=tuple(
-                            [
-                                _fetched(
-                                    fetch_response_v7.OffsetFetchResponsePartition,
-                                    index,
-                                    found.get(TopicPartition(topic, index)),
-                                    _stability(unstable, topic, index, partition_error),
-                                )
-                                async for index in turn.each(indexes)
-                            ]
-                        ),
-                    )
-                    async for topic, indexes in turn.each((wanted or _topics_of(found)).items())
-                ]
+        has_group_error = context.api_version >= 2
+        if fetched.error is ErrorCode.none or not has_group_error:
+            topics = await fetched.answer(
+                _asked_by_name(wanted or fetched.topics()),
+                turn,
+                topic_class=fetch_response_v7.OffsetFetchResponseTopic,
+                partition_class=fetch_response_v7.OffsetFetchResponsePartition,
+                error=ErrorCode.none if has_group_error else fetched.error,
             )
-            if error is ErrorCode.none or context.api_version < 2
-            else (),
-        )
+        return build(fetch_response_v7.OffsetFetchResponse, error_code=fetched.error, topics=topics)
 
     async def fetch_by_name(
         self, request: fetch_request_v9.OffsetFetchRequest, _: RequestContext
@@ -360,35 +388,19 @@ class OffsetHandlers:
         require_stable: bool,
     ) -> fetch_response_v9.OffsetFetchResponseGroup:
         wanted = None if group.topics is None else _by_name(group.topics)
-        error, found, unstable = await self._fetch_as_member(
-            group, wanted, require_stable=require_stable
-        )
-        topics = {} if error is not ErrorCode.none else wanted
+        fetched = await self._fetch_as_member(group, wanted, require_stable=require_stable)
+        topics: Mapping[str, list[int]] = {}
+        if fetched.error is ErrorCode.none:
+            topics = fetched.topics() if wanted is None else wanted
         return build(
             fetch_response_v9.OffsetFetchResponseGroup,
             group_id=group.group_id,
-            error_code=error,
-            topics=tuple(
-                [
-                    build(
-                        fetch_response_v9.OffsetFetchResponseTopics,
-                        name=topic,
-                        partitions=tuple(
-                            [
-                                _fetched(
-                                    fetch_response_v9.OffsetFetchResponsePartitions,
-                                    index,
-                                    found.get(TopicPartition(topic, index)),
-                                    _stability(unstable, topic, index),
-                                )
-                                async for index in turn.each(indexes)
-                            ]
-                        ),
-                    )
-                    async for topic, indexes in turn.each(
-                        (_topics_of(found) if topics is None else topics).items()
-                    )
-                ]
+            error_code=fetched.error,
+            topics=await fetched.answer(
+                _asked_by_name(topics),
+                turn,
+                topic_class=fetch_response_v9.OffsetFetchResponseTopics,
+                partition_class=fetch_response_v9.OffsetFetchResponsePartitions,
             ),
         )
 
@@ -423,49 +435,34 @@ class OffsetHandlers:
                 for asked in group.topics
                 if asked.topic_id in names
             }
-        error, found, unstable = await self._fetch_as_member(
-            group, wanted, require_stable=require_stable
-        )
-        if error is not ErrorCode.none:
-            topics: list[tuple[UUID | None, str | None, Iterable[int]]] = []
+        fetched = await self._fetch_as_member(group, wanted, require_stable=require_stable)
+        topics: list[_AskedTopic] = []
+        if fetched.error is not ErrorCode.none:
+            pass
         elif group.topics is not None:
             topics = [
-                (t.topic_id, names.get(t.topic_id or NO_TOPIC_ID), t.partition_indexes)
+                _AskedTopic(
+                    {"topic_id": t.topic_id},
+                    names.get(t.topic_id or NO_TOPIC_ID),
+                    t.partition_indexes,
+                )
                 for t in group.topics
             ]
         else:
             topics = [
-                (topic.topic_id, name, indexes)
-                for name, indexes in _topics_of(found).items()
+                _AskedTopic({"topic_id": topic.topic_id}, name, indexes)
+                for name, indexes in fetched.topics().items()
                 if (topic := image.topic(name)) is not None
             ]
         return build(
             fetch_response.OffsetFetchResponseGroup,
             group_id=group.group_id,
-            error_code=error,
-            topics=tuple(
-                [
-                    build(
-                        fetch_response.OffsetFetchResponseTopics,
-                        topic_id=topic_id,
-                        partitions=tuple(
-                            [
-                                _fetched(
-                                    fetch_response.OffsetFetchResponsePartitions,
-                                    index,
-                                    None
-                                    if name is None
-                                    else found.get(TopicPartition(name, index)),
-                                    ErrorCode.unknown_topic_id
-                                    if name is None
-                                    else _stability(unstable, name, index),
-                                )
-                                async for index in turn.each(indexes)
-                            ]
-                        ),
-                    )
-                    async for topic_id, name, indexes in turn.each(topics)
-                ]
+            error_code=fetched.error,
+            topics=await fetched.answer(
+                topics,
+                turn,
+                topic_class=fetch_response.OffsetFetchResponseTopics,
+                partition_class=fetch_response.OffsetFetchResponsePartitions,
             ),
         )
 
@@ -475,7 +472,7 @@ class OffsetHandlers:
         wanted: Mapping[str, list[int]] | None,
         *,
         require_stable: bool,
-    ) -> tuple[ErrorCode, dict[TopicPartition, CommittedOffset], frozenset[TopicPartition]]:
+    ) -> _FetchedOffsets:
         try:
             error = await self._coordinator.validate_fetch(
                 group.group_id, group.member_id, group.member_epoch
@@ -483,19 +480,19 @@ class OffsetHandlers:
         except TidelogError as problem:
             error = offset_fetch_error_code(problem)
         if error is not ErrorCode.none:
-            return error, {}, frozenset()
+            return _FetchedOffsets(error)
         return await self._fetch(group.group_id, wanted, require_stable=require_stable)
 
     async def _fetch(
         self, group_id: str, wanted: Mapping[str, list[int]] | None, *, require_stable: bool
-    ) -> tuple[ErrorCode, dict[TopicPartition, CommittedOffset], frozenset[TopicPartition]]:
+    ) -> _FetchedOffsets:
         try:
             # First what is pending: what has been committed since is found below.
             unstable = await self._unstable(group_id) if require_stable else frozenset()
             found = await self._coordinator.fetch_offsets(group_id, wanted)
         except TidelogError as error:
-            return offset_fetch_error_code(error), {}, frozenset()
-        return ErrorCode.none, found, unstable
+            return _FetchedOffsets(offset_fetch_error_code(error))
+        return _FetchedOffsets(ErrorCode.none, found, unstable)
 
     async def _unstable(self, group_id: str) -> frozenset[TopicPartition]:
         image = self._node.view.image
@@ -565,13 +562,27 @@ async def _accepted(
     return offsets
 
 
-async def _commit_results(
-    commit: _TopicCommit, module: Any, turn: RequestTurn
-) -> tuple[object, ...]:
+async def _committed(
+    commits: Iterable[_TopicCommit],
+    turn: RequestTurn,
+    *,
+    topic_class: type[Any],
+    partition_class: type[Any],
+) -> tuple[Any, ...]:
+    """Return the response's topics."""
     return tuple(
         [
-            build(module.OffsetCommitResponsePartition, partition_index=index, error_code=error)
-            async for index, error in turn.each(commit.errors.items())
+            build(
+                topic_class,
+                **commit.named,
+                partitions=tuple(
+                    [
+                        build(partition_class, partition_index=index, error_code=error)
+                        async for index, error in turn.each(commit.errors.items())
+                    ]
+                ),
+            )
+            async for commit in turn.each(commits)
         ]
     )
 
@@ -587,44 +598,5 @@ def _by_name(
     return wanted
 
 
-def _stability(
-    unstable: Set[TopicPartition],
-    topic: str,
-    partition: int,
-    error: ErrorCode = ErrorCode.none,
-) -> ErrorCode:
-    if error is ErrorCode.none and TopicPartition(topic, partition) in unstable:
-        return ErrorCode.unstable_offset_commit
-    return error
-
-
-def _topics_of(found: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    topics: dict[str, list[int]] = {}
-    for topic, partition in sorted(found):
-        topics.setdefault(topic, []).append(partition)
-    return topics
-
-
-def _fetched(
-    partition_class: type[Any],
-    index: int,
-    offset: CommittedOffset | None,
-    error: ErrorCode = ErrorCode.none,
-) -> object:
-    if offset is None or error is not ErrorCode.none:
-        return build(
-            partition_class,
-            partition_index=index,
-            committed_offset=-1,
-            committed_leader_epoch=-1,
-            metadata="",
-            error_code=error,
-        )
-    return build(
-        partition_class,
-        partition_index=index,
-        committed_offset=offset.offset,
-        committed_leader_epoch=offset.leader_epoch,
-        metadata=offset.metadata,
-        error_code=error,
-    )
+def _asked_by_name(topics: Mapping[str, Iterable[int]]) -> Iterator[_AskedTopic]:
+    return (_AskedTopic({"name": name}, name, indexes) for name, indexes in topics.items())
