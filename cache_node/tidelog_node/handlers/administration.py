@@ -1,10 +1,17 @@
-"""Applies changes of topics and settings for the handlers."""
+"""Applies changes of topics and settings for the handlers, and answers them."""
 
 from __future__ import annotations
 
+from typing import Any, TypeVar
+
+from tidelog_core.admin.failures import admin_error_code
 from tidelog_core.admin.service import ClusterAdmin
+from tidelog_core.errors import ErrorCode, TidelogError
 
 from tidelog_node.node_context import NodeContext
+from tidelog_node.wire.messages import build
+
+T = TypeVar("T")
 
 
 def cluster_admin(node: NodeContext) -> ClusterAdmin:
@@ -15,4 +22,14 @@ def cluster_admin(node: NodeContext) -> ClusterAdmin:
         node_config=node.config,
         clock_ms=node.clock_ms,
         live=lambda image: node.standing.live_brokers(image).keys(),
+    )
+
+
+def admin_outcome(cls: type[T], error: TidelogError | None, **fields: Any) -> T:
+    """Return the part of an answer that says that one change was made, or why not."""
+    return build(
+        cls,
+        error_code=ErrorCode.none if error is None else admin_error_code(error),
+        error_message=None if error is None else str(error),
+        **fields,
     )

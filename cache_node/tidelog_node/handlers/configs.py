@@ -31,7 +31,6 @@ from tidelog_core.admin.describe import (
     describe_node,
     describe_topic,
 )
-from tidelog_core.admin.failures import admin_error_code
 from tidelog_core.admin.names import validate_topic_name
 from tidelog_core.errors import (
     ErrorCode,
@@ -42,7 +41,7 @@ from tidelog_core.errors import (
 )
 from tidelog_core.metadata.image import ClusterImage
 
-from tidelog_node.handlers.administration import cluster_admin
+from tidelog_node.handlers.administration import admin_outcome, cluster_admin
 from tidelog_node.node_context import NodeContext
 from tidelog_node.request_turns import RequestTurn
 from tidelog_node.routes import RequestContext, Route
@@ -74,6 +73,7 @@ class _Resource(Protocol):
 
 
 R = TypeVar("R", bound=_Resource)
+T = TypeVar("T")
 
 
 class ConfigHandlers:
@@ -108,10 +108,9 @@ class ConfigHandlers:
                 error = raised.with_traceback(None)  # which holds this frame, so the whole request
             keys = resource.configuration_keys
             results.append(
-                build(
+                admin_outcome(
                     describe_response.DescribeConfigsResult,
-                    error_code=ErrorCode.none if error is None else admin_error_code(error),
-                    error_message=None if error is None else str(error),
+                    error,
                     resource_type=resource.resource_type,
                     resource_name=resource.resource_name,
                     configs=tuple(
@@ -145,18 +144,10 @@ class ConfigHandlers:
                     await self._admin.replace_node(node, configs, validate_only=validate_only)
 
         turn = RequestTurn()
-        altered = await _alter_each(request.resources, alter, turn)
-        responses = [
-            build(
-                alter_response.AlterConfigsResourceResponse,
-                error_code=ErrorCode.none if error is None else admin_error_code(error),
-                error_message=None if error is None else str(error),
-                resource_type=resource.resource_type,
-                resource_name=resource.resource_name,
-            )
-            async for resource, error in turn.each(altered)
-        ]
-        return build(alter_response.AlterConfigsResponse, responses=tuple(responses))
+        responses = await _alter_each(
+            request.resources, alter, turn, alter_response.AlterConfigsResourceResponse
+        )
+        return build(alter_response.AlterConfigsResponse, responses=responses)
 
     async def incremental_alter_configs(
         self, request: incremental_request.IncrementalAlterConfigsRequest, _: RequestContext
@@ -187,20 +178,10 @@ class ConfigHandlers:
                     node = self._node_of(resource)
                     await self._admin.alter_node(node, alterations, validate_only=validate_only)
 
-        altered = await _alter_each(request.resources, alter, turn)
-        responses = [
-            build(
-                incremental_response.AlterConfigsResourceResponse,
-                error_code=ErrorCode.none if error is None else admin_error_code(error),
-                error_message=None if error is None else str(error),
-                resource_type=resource.resource_type,
-                resource_name=resource.resource_name,
-            )
-            async for resource, error in turn.each(altered)
-        ]
-        return build(
-            incremental_response.IncrementalAlterConfigsResponse, responses=tuple(responses)
+        responses = await _alter_each(
+            request.resources, alter, turn, incremental_response.AlterConfigsResourceResponse
         )
+        return build(incremental_response.IncrementalAlterConfigsResponse, responses=responses)
 
     async def list_config_resources(
         self, request: list_request.ListConfigResourcesRequest, context: RequestContext
@@ -294,11 +275,14 @@ class ConfigHandlers:
 
 
 async def _alter_each(
-    resources: Sequence[R], alter: Callable[[R], Awaitable[None]], turn: RequestTurn
-) -> list[tuple[R, TidelogError | None]]:
-    """Alter every resource by itself; return each with what was wrong with it."""
+    resources: Sequence[R],
+    alter: Callable[[R], Awaitable[None]],
+    turn: RequestTurn,
+    response_class: type[T],
+) -> tuple[T, ...]:
+    """Alter every resource by itself; return what the response says of each."""
     counts = Counter((resource.resource_type, resource.resource_name) for resource in resources)
-    results: list[tuple[R, TidelogError | None]] = []
+    responses = []
     async for resource in turn.each(resources):
         error: TidelogError | None = None
         try:
@@ -307,8 +291,15 @@ async def _alter_each(
             await alter(resource)
         except TidelogError as raised:
             error = raised.with_traceback(None)  # which holds this frame, so the whole request
-        results.append((resource, error))
-    return results
+        responses.append(
+            admin_outcome(
+                response_class,
+                error,
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
+            )
+        )
+    return tuple(responses)
 
 
 def _operation(number: int) -> AlterOperation:

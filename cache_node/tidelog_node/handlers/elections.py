@@ -8,7 +8,6 @@ from enum import IntEnum
 from kio.schema.elect_leaders.v2 import request as elect_request
 from kio.schema.elect_leaders.v2 import response as elect_response
 from tidelog_core.admin.elections import elect_preferred, elect_unclean
-from tidelog_core.admin.failures import admin_error_code
 from tidelog_core.admin.partition_changes import change_partitions
 from tidelog_core.errors import (
     ElectionNotNeeded,
@@ -21,6 +20,7 @@ from tidelog_core.model import TopicPartition
 from tidelog_core.replication.change import PartitionChange
 from tidelog_core.replication.leases import PeerLeases
 
+from tidelog_node.handlers.administration import admin_outcome
 from tidelog_node.node_context import NodeContext
 from tidelog_node.request_turns import RequestTurn
 from tidelog_node.routes import RequestContext, Route
@@ -102,9 +102,4 @@ class ElectionHandlers:
 
 
 def _result(partition: int, error: TidelogError | None) -> elect_response.PartitionResult:
-    return build(
-        elect_response.PartitionResult,
-        partition_id=partition,
-        error_code=ErrorCode.none if error is None else admin_error_code(error),
-        error_message=None if error is None else str(error),
-    )
+    return admin_outcome(elect_response.PartitionResult, error, partition_id=partition)

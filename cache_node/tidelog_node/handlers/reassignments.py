@@ -23,6 +23,7 @@ from tidelog_core.replication.reassignment import (
     ongoing_reassignment,
 )
 
+from tidelog_node.handlers.administration import admin_outcome
 from tidelog_node.node_context import NodeContext
 from tidelog_node.request_turns import RequestTurn
 from tidelog_node.routes import RequestContext, Route
@@ -135,11 +136,8 @@ class ReassignmentHandlers:
 def _altered(
     partition: int, error: TidelogError | None
 ) -> alter_response.ReassignablePartitionResponse:
-    return build(
-        alter_response.ReassignablePartitionResponse,
-        partition_index=partition,
-        error_code=ErrorCode.none if error is None else admin_error_code(error),
-        error_message=None if error is None else str(error),
+    return admin_outcome(
+        alter_response.ReassignablePartitionResponse, error, partition_index=partition
     )
 
 

@@ -32,7 +32,7 @@ from tidelog_core.errors import (
 )
 from tidelog_core.metadata.image import ClusterImage
 
-from tidelog_node.handlers.administration import cluster_admin
+from tidelog_node.handlers.administration import admin_outcome, cluster_admin
 from tidelog_node.handlers.created_topics import CREATE_TOPICS_KEY, CreatedTopics
 from tidelog_node.node_context import NodeContext
 from tidelog_node.request_turns import RequestTurn
@@ -268,12 +268,7 @@ async def _repeated(turn: RequestTurn, values: Iterable[T]) -> dict[T, None]:
 def _widened(
     name: str, error: TidelogError | None
 ) -> partitions_response.CreatePartitionsTopicResult:
-    return build(
-        partitions_response.CreatePartitionsTopicResult,
-        name=name,
-        error_code=ErrorCode.none if error is None else admin_error_code(error),
-        error_message=None if error is None else str(error),
-    )
+    return admin_outcome(partitions_response.CreatePartitionsTopicResult, error, name=name)
 
 
 def _deletion_result(
