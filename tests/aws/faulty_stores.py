@@ -25,12 +25,13 @@ from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.records import SegmentMeta, SegmentState
 from tidelog_core.objects.s3 import S3ObjectStore
 from tidelog_core.tier.index_file import IndexFile
-from tidelog_core.tier.integrity import verify_chain, verify_segment
+from tidelog_core.tier.integrity import verify_segment
 from tidelog_core.tier.keys import segment_keys
 
 from tests.aws.buckets import REGION, make_bucket
 from tests.support.node_process import NodeProcess
 from tests.support.store_proxy import DYNAMODB, S3, STORE_PASSES, StoreBehaviour, StoreProxy
+from tests.support.tier_chain import verify_chain
 
 BUCKET = "tidelog-faults"
 SEGMENT_BYTES = 50_000

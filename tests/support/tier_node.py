@@ -30,7 +30,7 @@ from tidelog_core.model import FileSlice, TopicPartition
 from tidelog_core.objects.location import open_object_store
 from tidelog_core.records.batch import iter_headers, patch
 from tidelog_core.tier.index_file import IndexFile
-from tidelog_core.tier.integrity import verify_chain, verify_segment
+from tidelog_core.tier.integrity import verify_segment
 from tidelog_core.tier.keys import segment_keys
 from tidelog_node.erasure.evicting_eraser import EvictingEraser
 from tidelog_node.inspection.inspector import BatchInspector
@@ -43,6 +43,7 @@ from tidelog_node.upkeep.log_changes import LogChanges
 
 from tests.support.clock import Clock
 from tests.support.node_context import node_context
+from tests.support.tier_chain import verify_chain
 from tests.support.tier_segments import BASE_TIMESTAMP_MS, numbered_batch
 
 BROKER_ID = 1

@@ -19,7 +19,7 @@ the old ones is known only to the process that rewrote them.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from struct import Struct
 from uuid import UUID
@@ -168,25 +168,3 @@ def continues_chain(
     """
     before = bases.get(previous_hash)
     return base_offset < first_end or (before is not None and before < base_offset)
-
-
-def verify_chain(indexes: Iterable[tuple[str, IndexFile]]) -> None:
-    """Check that each index follows those before it, by base offset and end offset.
-
-    The first may follow segments that retention has removed. Raises ``CorruptObject``.
-    """
-    bases: dict[bytes, int] = {}
-    first_end = end_offset = 0
-    for key, index in indexes:
-        if not bases:
-            first_end = end_offset = index.end_offset
-        elif index.base_offset > end_offset:
-            raise CorruptObject(
-                key, f"offsets [{end_offset}, {index.base_offset}) are missing before it"
-            )
-        elif not continues_chain(
-            index.base_offset, index.previous_hash, first_end=first_end, bases=bases
-        ):
-            raise CorruptObject(key, CHAIN_PROBLEM)
-        bases.update(continued_hashes(index))
-        end_offset = max(end_offset, index.end_offset)

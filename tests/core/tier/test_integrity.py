@@ -22,10 +22,10 @@ from tidelog_core.tier.integrity import (
     check_replaced,
     index_hash,
     replaced_segment,
-    verify_chain,
     verify_segment,
 )
 
+from tests.support.tier_chain import verify_chain
 from tests.support.tier_segments import numbered_batch, write_source
 
 
