@@ -2,9 +2,9 @@
 
 Entries of 12 bytes, big-endian, ascending in both fields: timestamp in
 milliseconds (8 bytes), relative offset (4 bytes) of the start of the batch that
-was the first to carry that timestamp. Every record with a greater timestamp than
 was the first to carry that timestamp. Every record with a timestamp greater than an
 entry's is after the start of the entry's batch. The last entry of a sealed segment
+is the greatest timestamp of the whole segment.
 """
 
 from __future__ import annotations
