@@ -329,7 +329,7 @@ class LifecycleWorld:
         assert all(isinstance(one, BrokenSegment) and self._is_late(one.key) for one in broken)
         chosen = select_segments(
             [one for one in complete if isinstance(one, CompleteSegment)],
-            told_start=topic.log_starts.get(0, 0),
+            published_start=topic.log_starts.get(0, 0),
         )
         assert chosen.problems == ()
         ends = [one.meta.end_offset for one in chosen.segments]
