@@ -19,9 +19,10 @@ import pytest
 from tidelog_core.errors import OffsetOutOfRange
 from tidelog_core.log.local_log import LocalLog
 from tidelog_core.log.record_source import ReadLimits, SourceRead, TimestampOffset
+from tidelog_core.log.time_search import BatchSearch
 from tidelog_core.log.unified_log import RemoteRead, UnifiedLog
 from tidelog_core.log.values import AbortedTransaction, LogRead
-from tidelog_core.records.batch import HEADER_SIZE, BatchHeader, parse_header
+from tidelog_core.records.batch import HEADER_SIZE, BatchHeader, find_record, parse_header
 
 from tests.core.log.modeled_log import ModeledLog
 from tests.support.batches import batch
@@ -266,10 +267,11 @@ def run_seed(folder: Path, seed: int, steps: int) -> None:
 
 
 class EmptySource:
-    """A source whose last records compaction has removed; something happens while it is read."""
+    """A source whose last records compaction has removed; something happens while it is asked."""
 
-    def __init__(self, happens: Callable[[], None]) -> None:
+    def __init__(self, happens: Callable[[], None], newest: TimestampOffset | None = None) -> None:
         self._happens = happens
+        self._newest = newest  # the one record of a search, as it was before that
 
     def read_open(self, offset: int, limits: ReadLimits) -> SourceRead | None:
         return None
@@ -281,10 +283,18 @@ class EmptySource:
     async def offset_for_timestamp(
         self, timestamp_ms: int, *, start_offset: int
     ) -> TimestampOffset | None:
-        return None
+        self._happens()
+        return self._newest
 
     async def max_timestamp(self, *, start_offset: int) -> TimestampOffset | None:
-        return None
+        self._happens()
+        return self._newest
+
+
+async def search_local(
+    look: Callable[[BatchSearch], TimestampOffset | None],
+) -> TimestampOffset | None:
+    return look(find_record)
 
 
 async def read_meanwhile(
@@ -326,6 +336,44 @@ async def test_an_offset_deleted_while_it_is_read_is_out_of_range(tmp_path: Path
 
     with pytest.raises(OffsetOutOfRange):
         await read_meanwhile(tmp_path, delete)
+
+
+async def test_a_record_deleted_while_its_time_is_looked_up_is_not_found(tmp_path: Path) -> None:
+    log = open_log(tmp_path / "log")
+    for _ in range(2):
+        append(log, batch(timestamps=[NOW_MS]))
+        log.roll()
+    log.set_tiered_up_to(1)
+    log.evict_local(1)
+    source = EmptySource(lambda: log.advance_log_start_offset(1), newest=(NOW_MS, 0))
+    try:
+        found = await UnifiedLog(log, lambda: source).offset_for_timestamp(NOW_MS, search_local)
+    finally:
+        log.close()
+    assert found == (NOW_MS, 1)
+
+
+async def test_the_newest_record_is_found_though_it_is_evicted_while_it_is_looked_for(
+    tmp_path: Path,
+) -> None:
+    log = open_log(tmp_path / "log")
+    for time_ms in (NOW_MS + 1, NOW_MS):
+        append(log, batch(timestamps=[time_ms]))
+        log.roll()
+    log.set_tiered_up_to(1)
+    source = EmptySource(lambda: None, newest=(NOW_MS + 1, 0))
+
+    async def evict_first(
+        look: Callable[[BatchSearch], TimestampOffset | None],
+    ) -> TimestampOffset | None:
+        log.evict_local(1)
+        return look(find_record)
+
+    try:
+        found = await UnifiedLog(log, lambda: source).max_timestamp(evict_first)
+    finally:
+        log.close()
+    assert found == (NOW_MS + 1, 0)
 
 
 @pytest.mark.parametrize("seed", range(4))
