@@ -5,11 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
-import sqlite3
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +24,7 @@ from tidelog_core.records.batch import patch
 from tests.support.command import called, tidelog
 from tests.support.docs_reader import reader
 from tests.support.node_process import NodeProcess
+from tests.support.stored_items import stored_items
 from tests.support.tiered_topics import (
     CONFIG,
     DEADLINE_SECONDS,
@@ -123,11 +122,6 @@ def verify(folder: Path) -> dict[str, Any]:
         "--objects", f"file://{folder}/objects", "--json", status=None,
     ).document  # fmt: skip
     return document
-
-
-def items_of(folder: Path) -> list[Any]:
-    with closing(sqlite3.connect(folder / "metadata.db")) as store:
-        return store.execute("SELECT * FROM items ORDER BY collection, key").fetchall()
 
 
 def send_again(folder: Path, node: NodeProcess) -> int:
@@ -269,11 +263,11 @@ def test_replicas_follow_and_producers_are_known_again(folder: Path) -> None:
 
 def test_a_store_that_holds_anything_is_refused(folder: Path) -> None:
     restore(folder)
-    before = items_of(folder)
+    before = stored_items(folder / "metadata.db")
     outcome = restore(folder, status=1)
     assert "not empty: it holds cluster" in outcome.errors
     assert outcome.out == b""
-    assert items_of(folder) == before
+    assert stored_items(folder / "metadata.db") == before
 
 
 def test_a_restoration_that_was_cut_short_goes_on(folder: Path) -> None:

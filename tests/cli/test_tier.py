@@ -15,11 +15,13 @@ from typing import Any
 import pytest
 from tidelog import Producer
 from tidelog_core.metadata.image import ClusterView
-from tidelog_core.metadata.records import SegmentMeta, put, segment_collection
+from tidelog_core.metadata.records import SegmentMeta, put, segment_collection, topic_key
 from tidelog_core.metadata.sqlite import SqliteMetadataStore
+from tidelog_core.metadata.store import ItemKey
 
 from tests.support.command import Outcome, called, tidelog
 from tests.support.node_process import NodeProcess
+from tests.support.stored_items import overwrite_body, stored_items
 
 TOPICS = ("orders", "other")
 SMALL_SEGMENTS = {"remote.task.interval.ms": "50", "log.segment.bytes": "4096"}
@@ -163,28 +165,20 @@ def test_verify_finds_metadata_that_disagrees_with_the_objects(damaged: Path) ->
 
 
 def test_verify_names_an_item_that_is_no_segment(damaged: Path) -> None:
-    with sqlite3.connect(damaged / "metadata.db") as store:
-        store.execute(
-            "UPDATE items SET body = ? WHERE (collection, key) = (SELECT collection, key "
-            "FROM items WHERE collection LIKE 'segment:%' ORDER BY collection, key LIMIT 1)",
-            (json.dumps({"size_bytes": "many"}),),
-        )
-    store.close()
+    store = damaged / "metadata.db"
+    first = next(key for key in stored_items(store) if key.collection.startswith("segment:"))
+    overwrite_body(store, first, json.dumps({"size_bytes": "many"}))
     document = verified(damaged, status=1)
     assert wrong_objects(document)[0].startswith("segment:")
 
 
 def test_what_cannot_be_read_of_the_cluster_is_named_and_the_rest_checked(damaged: Path) -> None:
     count = verified(damaged)["segments"]
-    with sqlite3.connect(damaged / "metadata.db") as store:
-        (topic_id,) = store.execute(
-            "SELECT json_extract(body, '$.topic_id') FROM items"
-            " WHERE collection = 'topic' AND key = 'orders'"
-        ).fetchone()
-        partition = f"partition:{topic_id}"
-        where = "WHERE (collection, key) IN (VALUES ('topic', 'other'), (?, '0000000000'))"
-        store.execute(f"UPDATE items SET body = '[' {where}", (partition,))
-    store.close()
+    store = damaged / "metadata.db"
+    topic_id = json.loads(stored_items(store)[topic_key("orders")][1])["topic_id"]
+    partition = f"partition:{topic_id}"
+    for key in (topic_key("other"), ItemKey(partition, "0000000000")):
+        overwrite_body(store, key, "[")
     document = verified(damaged, status=1)
     assert set(wrong_objects(document)) == {"topic/other", f"{partition}/0000000000"}
     assert 0 < document["segments"] < count

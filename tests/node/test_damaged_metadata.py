@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import sqlite3
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import TypeVar
 
@@ -22,6 +20,7 @@ from tidelog_core.records.batch import iter_headers
 
 from tests.support.batches import batch_of
 from tests.support.node_process import NodeProcess
+from tests.support.stored_items import overwrite_body
 from tests.support.wire_client import WireClient
 
 T = TypeVar("T")
@@ -95,11 +94,7 @@ class Cluster:
 
     def spoil(self, key: ItemKey) -> None:
         """Damage the item where it lies, at the version that it has."""
-        with closing(sqlite3.connect(self.path)) as connection, connection:
-            connection.execute(
-                "UPDATE items SET body = '{' WHERE collection = ? AND key = ?",
-                (key.collection, key.key),
-            )
+        overwrite_body(self.path, key)
 
     def _with_store(self, use: Callable[[SqliteMetadataStore], Awaitable[T]]) -> T:
         async def main() -> T:

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import shutil
-import sqlite3
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from kio.schema.errors import ErrorCode
 from kio.schema.offset_for_leader_epoch.v4 import request as epoch_request
+from tidelog_core.metadata.records import segment_collection, topic_key
 from tidelog_core.records.batch import iter_headers
 
 from tests.support.batches import batch_of
 from tests.support.node_process import NodeProcess
+from tests.support.stored_items import overwrite_body, stored_items
 from tests.support.wire_client import WireClient
 
 BATCH_COUNT = 10
@@ -125,18 +127,12 @@ def test_a_lost_log_whose_tier_cannot_be_read_is_offline_alone(node: NodeProcess
     wait_tiered(node, 18)
     node.stop()
     shutil.rmtree(node.data_dir)  # the whole disk
-    with closing(sqlite3.connect(node.data_dir.parent / "metadata.db")) as store, store:
-        (collection,) = store.execute(
-            "SELECT 'segment:' || json_extract(body, '$.topic_id') || ':0' FROM items"
-            " WHERE collection = 'topic' AND key = 't'"
-        ).fetchone()
-        items = store.execute(
-            "SELECT key, body FROM items WHERE collection = ?", (collection,)
-        ).fetchall()
-        key, whole = items[3]
-        store.execute(
-            "UPDATE items SET body = '{' WHERE (collection, key) = (?, ?)", (collection, key)
-        )
+    store = node.data_dir.parent / "metadata.db"
+    items = stored_items(store)
+    topic_id = UUID(json.loads(items[topic_key("t")][1])["topic_id"])
+    damaged = [key for key in items if key.collection == segment_collection(topic_id, 0)][3]
+    _, whole = items[damaged]
+    overwrite_body(store, damaged)
     for _ in range(2):
         node.start()
         with WireClient(node.port) as client:
@@ -145,12 +141,11 @@ def test_a_lost_log_whose_tier_cannot_be_read_is_offline_alone(node: NodeProcess
             assert client.produce("sound", batch_of(b"new")).base_offset >= 18
         assert not list((node.data_dir / "t-0").glob("*.log"))
         errors = [line for line in node.log.splitlines() if " ERROR " in line]
-        assert any("t-0" in line and collection in line and key in line for line in errors)
-        node.stop()
-    with closing(sqlite3.connect(node.data_dir.parent / "metadata.db")) as store, store:
-        store.execute(
-            "UPDATE items SET body = ? WHERE (collection, key) = (?, ?)", (whole, collection, key)
+        assert any(
+            "t-0" in line and damaged.collection in line and damaged.key in line for line in errors
         )
+        node.stop()
+    overwrite_body(store, damaged, whole)
     node.start()
     with WireClient(node.port) as client:
         assert client.produce("t", batch_of(b"new")).base_offset == 18

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
-import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -78,9 +76,7 @@ class History:
         """Do as retention does: the log starts later, then the item goes."""
         segment = self.segments[number]
         self.cluster.set_log_start_offset("t", 0, segment.end_offset)
-        database = sqlite3.connect(self.cluster.folder / "metadata.db")
-        with contextlib.closing(database), database:
-            database.execute("DELETE FROM items WHERE key = ?", (segment.item_id.key,))
+        self.cluster.remove_item(segment.item_id)
 
     def path(self, number: int, *, is_index: bool = False) -> Path:
         keys = self.cluster.keys("t", self.segments[number])

@@ -88,6 +88,10 @@ class TieredCluster:
         """Overwrite a metadata item."""
         asyncio.run(self._commit(Write(key, body, ANY_VERSION)))
 
+    def remove_item(self, key: ItemKey) -> None:
+        """Delete an item of the metadata."""
+        asyncio.run(self._commit(Write(key, None, ANY_VERSION)))
+
     def set_log_start_offset(self, topic: str, partition: int, offset: int) -> None:
         """Move the start of a partition's log."""
         record = _partition(self._topics[topic], partition, offset)

@@ -6,9 +6,7 @@ import asyncio
 import dataclasses
 import json
 import logging
-import sqlite3
 from collections.abc import Awaitable, Callable
-from contextlib import closing
 from pathlib import Path
 from uuid import UUID, uuid4
 
@@ -35,6 +33,8 @@ from tidelog_core.metadata.sqlite import SqliteMetadataStore
 from tidelog_core.metadata.stand_in import is_readable
 from tidelog_core.metadata.store import ANY_VERSION, ItemKey, Write
 from tidelog_core.model import NO_LEADER, TopicPartition
+
+from tests.support.stored_items import overwrite_body
 
 ORDERS = Topic(name="orders", topic_id=UUID(int=1), partition_count=3)
 OTHER = Topic(name="other", topic_id=UUID(int=2), partition_count=1)
@@ -80,9 +80,7 @@ class FollowedCluster:
 
     def spoil(self, key: ItemKey, body: str = "{") -> None:
         """Damage the item where it lies, at the version that it has."""
-        with closing(sqlite3.connect(self.path)) as connection, connection:
-            where = (body, key.collection, key.key)
-            connection.execute("UPDATE items SET body = ? WHERE collection = ? AND key = ?", where)
+        overwrite_body(self.path, key, body)
 
     async def go_on(self, count: int = 1) -> None:
         """Have changes in the changelog that are of nothing else."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,6 +19,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kio.schema.errors import ErrorCode
 
 from tests.support.node_process import NodeProcess
+from tests.support.stored_items import overwrite_body, stored_items
 from tests.support.wire_client import WireClient
 
 SETTLE_SECONDS_MAX = 30.0
@@ -201,20 +201,13 @@ def test_a_segments_item_that_is_none_spoils_its_partition_alone(
     tiered: Tiered, topic: str
 ) -> None:
     index = tiered.objects(topic, SPOILED, ".index")[0]
-    with sqlite3.connect(tiered.folder / "metadata.db", timeout=20) as database:
-        items = database.execute(
-            "SELECT collection, key, body FROM items WHERE body LIKE ?",
-            (f"%{index.stem[-36:]}%",),
-        ).fetchall()
-        ((collection, key, body),) = items
-        spoiled = json.dumps({**json.loads(body), "base_offset": "none"})
-        database.execute(
-            "UPDATE items SET body = ? WHERE collection = ? AND key = ?",
-            (spoiled, collection, key),
-        )
-    database.close()
+    store, segment_id = tiered.folder / "metadata.db", index.stem[-36:]
+    ((key, body),) = [
+        (key, body) for key, (_, body) in stored_items(store).items() if segment_id in body
+    ]
+    overwrite_body(store, key, json.dumps({**json.loads(body), "base_offset": "none"}))
     tiered.node.kill()  # What the node knows already it does not read again.
     tiered.node.start()
-    tiered.require_refused(topic, f"metadata item {collection}/{key} is corrupt")
+    tiered.require_refused(topic, f"metadata item {key.collection}/{key.key} is corrupt")
     tiered.require_served(topic, SOUND)
     tiered.fill(topic, SOUND, 1)
