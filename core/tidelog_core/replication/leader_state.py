@@ -22,8 +22,9 @@ What may interleave with what, and why it is safe:
   what its previous process had fetched. The commit checks that registration, too.
 - *Shrink.* A replica leaves when it has not been caught up for ``lag_time_max_ms``; or when its
   lease has expired (``election_coordinators`` write that for all leaders, so the leader first
-  waits for them); or when it reports a failed disk, and is behind or has not
-  fetched for ``hand_over_ms``. A replica that is draining leaves as soon as it is behind, so
+  waits for them); or when it reports a full or failed disk, and is behind, or has not fetched
+  from this leader within ``hand_over_ms``. A silent replica that has the whole log stays until
+  its lease expires. A replica that is draining leaves as soon as it is behind, so
   that nothing waits for it once it has stopped, but only if ``min_insync_replicas`` remain: until
   it stops, its copy lets the partition take records. A replica counts until the store has
   applied the change, and joins again once its lease has no step-down reason.
