@@ -185,24 +185,23 @@ class LoadedGroup:
     async def consumer_heartbeat(self, request: ConsumerHeartbeat) -> HeartbeatAnswer:
         """Return what the member is to have, once whatever the heartbeat changed is stored."""
         await self._claim()
-        caller: ConsumerMember | None = None
-        if isinstance(self.group, ConsumerGroup) and not request.is_leaving:
-            # Who would be refused anyway has no pattern matched, and keeps no member alive.
-            try:
-                caller = consumer_members.caller(self.group, request, self._settings())
-            except Refused as refusal:
-                refused = HeartbeatAnswer(error=refusal.error, message=refusal.message)
-                return await self._heard(lambda _: (refused, Step()))
-        return await self._heard(
-            lambda matches: self._consumer_heartbeat(request, matches),
-            pattern=None if request.is_leaving else request.subscribed_pattern,
-            caller=caller,
-        )
+        await self._may_decide()
+        # A leave and a refused heartbeat need no patterns. The latter keeps no member alive either.
+        if request.is_leaving:
+            return await self._answered(*self._consumer_heartbeat(request, {}))
+        try:
+            caller = self._heartbeat_caller(request)
+        except Refused as refusal:
+            return await self._answered(refusal.answer, Step())
+        async with self._matched(request.subscribed_pattern, caller) as matches:
+            await self._may_decide()
+            return await self._answered(*self._consumer_heartbeat(request, matches))
 
     async def share_heartbeat(self, request: ShareHeartbeat) -> HeartbeatAnswer:
         """Return the same to a member of a share group."""
         await self._claim()
-        return await self._heard(lambda _: self._share_heartbeat(request))
+        await self._may_decide()
+        return await self._answered(*self._share_heartbeat(request))
 
     async def match_patterns(self) -> None:
         """Have the group know what its patterns match, for as long as nobody brings a new one.
@@ -383,22 +382,13 @@ class LoadedGroup:
             topics=self._environment.topics(),
         )
 
-    async def _heard(
-        self,
-        decide: Callable[[Mapping[str, PatternMatches]], tuple[HeartbeatAnswer, Step]],
-        *,
-        pattern: str | None = None,
-        caller: ConsumerMember | None = None,
-    ) -> HeartbeatAnswer:
-        """Return what the heartbeat is answered, once whatever it changed is stored.
+    async def _answered(self, answer: HeartbeatAnswer, step: Step) -> HeartbeatAnswer:
+        """Return what the heartbeat is answered, once what it changed is stored.
 
         Changes of heartbeats that come while the group is being written share the next
         write: a rebalance of many members takes as many writes as there is time for.
         """
-        async with self._matched(pattern, caller) as matches:
-            await self._may_decide()
-            answer, step = decide(matches)
-            self._take(step)
+        self._take(step)
         # Even without news of its own it may tell of some that nobody has stored yet.
         if self._storing is not None:
             await asyncio.wait([self._storing])
@@ -465,21 +455,37 @@ class LoadedGroup:
         if isinstance(self.group, ConsumerGroup):
             self.group.take_matches(matches)
 
+    def _as_consumer_group(self, request: ConsumerHeartbeat) -> ConsumerGroup:
+        return as_consumer_group(
+            self.group,
+            request,
+            now_ms=self._now_ms(),
+            settings=self._settings(),
+            topics=self._environment.topics(),
+        )
+
+    def _heartbeat_caller(self, request: ConsumerHeartbeat) -> ConsumerMember | None:
+        """Return the member that waits while patterns are matched. Raises ``Refused``."""
+        if isinstance(self.group, ClassicGroup) and not request.subscribed_pattern:
+            return None  # It does not wait.
+        group = self._as_consumer_group(request)
+        return consumer_members.caller(group, request, self._settings())
+
     def _consumer_heartbeat(
         self, request: ConsumerHeartbeat, matches: Mapping[str, PatternMatches]
     ) -> tuple[HeartbeatAnswer, Step]:
-        now_ms, settings = self._now_ms(), self._settings()
-        topics = self._environment.topics()
         try:
-            group = as_consumer_group(
-                self.group, request, now_ms=now_ms, settings=settings, topics=topics
-            )
+            group = self._as_consumer_group(request)
         except Refused as refusal:
-            refused = HeartbeatAnswer(error=refusal.error, message=refusal.message)
-            return refused, Step()
+            return refusal.answer, Step()
         group.take_matches(matches)
+        now_ms = self._now_ms()
         answer, step = consumer_members.heartbeat(
-            group, request, now_ms=now_ms, settings=settings, topics=topics
+            group,
+            request,
+            now_ms=now_ms,
+            settings=self._settings(),
+            topics=self._environment.topics(),
         )
         if isinstance(self.group, ClassicGroup) and answer.error is ErrorCode.none:
             abandoned = self.group.abandon(now_ms)

@@ -31,6 +31,11 @@ class Refused(Exception):
         self.error = error
         self.message = message
 
+    @property
+    def answer(self) -> HeartbeatAnswer:
+        """The answer that says so."""
+        return HeartbeatAnswer(error=self.error, message=self.message)
+
 
 def not_a_member(member_id: str, group_id: str) -> Refused:
     """Return what is said to a caller that the group does not know."""

@@ -11,7 +11,11 @@ from kio.schema.errors import ErrorCode
 from tidelog_core.admin.groups import GroupAdmin
 from tidelog_core.config import NodeConfig
 from tidelog_core.errors import NonEmptyGroup, StoreUnavailable
-from tidelog_core.metadata.consumer_groups import Partitions, TopicIdPartition
+from tidelog_core.metadata.consumer_groups import (
+    LEFT_FOR_NOW_EPOCH,
+    Partitions,
+    TopicIdPartition,
+)
 from tidelog_core.metadata.group_configs import GroupConfigOverrides
 from tidelog_core.metadata.records import put
 from tidelog_core.metadata.store import Write
@@ -20,6 +24,7 @@ from tidelog_node.groups.assignment.subscriber import Subscriber
 from tidelog_node.groups.assignment.target_computation import TargetComputation, in_thread
 from tidelog_node.groups.classic.classic_group import ClassicGroup, Phase
 from tidelog_node.groups.consumer.consumer_group import ConsumerPhase
+from tidelog_node.groups.heartbeat_answer import LEAVE_EPOCH
 from tidelog_node.groups.migration.consumer_protocol import decode_assignment, encode_assignment
 
 from tests.support.consumer_members import beat, consumer_group_of, enter
@@ -534,5 +539,35 @@ def test_a_list_of_no_assignors_allows_them_all() -> None:
             assert broker.coordinator.assignors == ("uniform", "range")
             assert (await enter(broker, "a", assignor="range")).assigned == partitions(0, 1)
             assert broker.coordinator.preferred_assignor(await consumer_group_of(broker)) == "range"
+
+    play(scenario)
+
+
+@pytest.mark.parametrize(
+    ("fields", "epoch", "config"),
+    [
+        ({"instance_id": "i"}, LEFT_FOR_NOW_EPOCH, {}),
+        ({"instance_id": "i"}, LEAVE_EPOCH, {}),
+        ({}, LEAVE_EPOCH, {"group_consumer_max_size": 2}),
+    ],
+    ids=["static member that comes back", "static member that left", "full group"],
+)
+def test_a_join_is_decided_after_the_leave_before_it(
+    fields: dict[str, str], epoch: int, config: dict[str, int]
+) -> None:
+    async def scenario(store: MemoryMetadataStore) -> None:
+        settings = NodeConfig(group_initial_rebalance_delay_ms=100, **config)
+        async with node(store, config=settings) as broker:
+            await enter(broker, "other")
+            await enter(broker, "m", **fields)
+            store.latency = 1.0
+            writing = asyncio.create_task(beat(broker, "other", 1, subscribed_topics=("t", "u")))
+            await asyncio.sleep(0.5)  # The write takes in nothing more.
+            leaving = asyncio.create_task(beat(broker, "m", epoch, **fields))
+            await asyncio.sleep(0.1)
+            joined = await enter(broker, "again", **fields)
+            await writing
+            assert (await leaving).error is ErrorCode.none
+            assert joined.error is ErrorCode.none
 
     play(scenario)

@@ -46,7 +46,7 @@ def heartbeat(
             return _leave(group, request, settings), step
         return _heartbeat(group, request, settings, topics), step
     except Refused as refusal:
-        return HeartbeatAnswer(error=refusal.error, message=refusal.message), step
+        return refusal.answer, step
 
 
 def _heartbeat(

@@ -83,7 +83,7 @@ class ShareGroup(EpochGroup):
                 return self._leave(request), step
             return self._heartbeat(request, settings=settings, topics=topics), step
         except Refused as refusal:
-            return HeartbeatAnswer(error=refusal.error, message=refusal.message), step
+            return refusal.answer, step
 
     def expire(self, now_ms: int) -> Step:
         """Time has passed: remove whoever is overdue."""

@@ -20,7 +20,7 @@ from tidelog_core.metadata.consumer_groups import LEFT_FOR_NOW_EPOCH
 from tidelog_core.metadata.records import Topic
 from tidelog_core.model import TopicPartition
 from tidelog_node.groups.consumer.pattern_matches import CHANGES_KEPT_MIN, PatternMatcher
-from tidelog_node.groups.heartbeat_answer import HeartbeatAnswer
+from tidelog_node.groups.heartbeat_answer import LEAVE_EPOCH, HeartbeatAnswer
 from tidelog_node.groups.migration.consumer_protocol import encode_assignment
 
 from tests.support.consumer_members import beat, consumer_group_of, enter
@@ -266,6 +266,42 @@ class TestWhileAHeartbeatWaits:
                     answer = await broker.coordinator.sync("g", sync(member_id, generation))
                     await beating
                 assert answer.error is ErrorCode.none
+
+        run_slowly(main())
+
+    def test_a_classic_static_member_that_comes_back_with_one_keeps_its_place(self) -> None:
+        async def main() -> None:
+            async with node(await a_cluster(*PLAIN)) as broker:
+                protocols = (("range", subscription("t")),)
+                joined = await broker.join(join(new="old", instance="i", protocols=protocols))
+                assigned = {"old": encode_assignment([TopicPartition("t", 0)], version=1)}
+                synced = sync("old", joined.generation, assigned, instance="i")
+                assert (await broker.coordinator.sync("g", synced)).error is ErrorCode.none
+                with slow():
+                    answer = await enter(
+                        broker, "again", (), subscribed_pattern="plain-[1-3]", instance_id="i"
+                    )
+                # A group that had become empty meanwhile would be further.
+                assert answer.member_epoch == joined.generation + 1
+                members = {member.member_id for member in (await consumer_group_of(broker)).roster}
+                assert members == {"again"}
+
+        run_slowly(main())
+
+    @pytest.mark.parametrize("epoch", [LEAVE_EPOCH, LEFT_FOR_NOW_EPOCH])
+    def test_a_join_does_not_overtake_the_leave_before_it(self, epoch: int) -> None:
+        async def main() -> None:
+            store = await a_cluster(*PLAIN)
+            async with node(store) as broker:
+                await enter(broker, "m", (), subscribed_pattern="plain-.*", instance_id="i")
+                await create_topics(store, ("plain-new", "plain-newer"))
+                await broker.view.refresh()
+                with slow():
+                    leaving = asyncio.create_task(beat(broker, "m", epoch, instance_id="i"))
+                    await asyncio.sleep(0)
+                    joined = await enter(broker, "again", ("t",), instance_id="i")
+                assert (await leaving).error is ErrorCode.none
+                assert joined.error is ErrorCode.none
 
         run_slowly(main())
 
