@@ -54,12 +54,6 @@ class Serving:
     fetch: FetchHandler
     share_fetch: ShareFetchHandler
 
-    async def end_waiting(self) -> None:
-        """Answer the requests that wait for records or replicas."""
-        self.produce.close()
-        await self.share_fetch.close()
-        await self.fetch.close()
-
 
 def build_serving(
     stack: AsyncExitStack,
