@@ -1,4 +1,4 @@
-"""A queue by deadline, so that tasks over thousands of logs visit only those that are due.
+"""A queue by deadline: a task over thousands of logs or groups visits only those that are due.
 
 A heap with stale entries: a key that is put again, or discarded, leaves its old entry in place.
 A stale entry is dropped when it reaches the top, or all of them once they are more than half of the

@@ -1,8 +1,6 @@
 """One error tree. Every error carries its Kafka code and whether a retry may help.
 
-Source: the error table of the Kafka protocol guide. Classes that differ only by code are
-generated from that table, so that a handler can raise any of them. The classes below have
-fields or a meaning of their own.
+Source: the error table of the Kafka protocol guide.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Removes expired offsets, offsets of deleted topics, and groups without offsets or members.
+"""Removes expired offsets, those of deleted topics, and groups with neither members nor offsets.
 
 Checking a group takes several readings of the store. The result says until when nothing can expire
 (``_Settled``), as long as the group is in the same phase, its members subscribe to the same topics,

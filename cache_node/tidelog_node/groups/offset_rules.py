@@ -1,4 +1,4 @@
-"""Decides when committed offsets expire: by age, with their topic, or by request.
+"""Decides when committed offsets expire: by age, with their topic, or at a time of their own.
 
 Source: KIP-211 and ``OffsetMetadataManager.cleanupExpiredOffsets`` of Kafka.
 """

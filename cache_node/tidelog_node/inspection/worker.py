@@ -1,4 +1,4 @@
-"""The process that inspects batches that are too large for the node's event loop.
+"""The process that inspects batches whose request is too much work for the node's event loop.
 
     python -m tidelog_node.inspection.worker
 

@@ -1,4 +1,4 @@
-"""Restarts a log whose files are missing at the end of its tier.
+"""Restarts a log that has lost its files, at the offset where its tier ends.
 
 Everything before is still there; what was appended after the last tiered segment was on
 the lost disk alone. Offsets that consumers have seen may come to stand for other records:

@@ -1,4 +1,4 @@
-"""Copies sealed segments to the tier, and then evicts local ones.
+"""Copies sealed segments to the tier, and evicts the oldest local ones after that.
 
 For each segment, in order of offset: COPY_STARTED in the metadata, the log object, the
 index object, COPY_FINISHED; then the local log may evict it. A crash between any two

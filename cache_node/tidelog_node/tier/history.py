@@ -1,4 +1,4 @@
-"""Reads leader epochs and producers from the tier, for a replica that restarts at its end."""
+"""Reads leader epochs and producers from the tier, for a replica that restarts where the tier ends."""
 
 from __future__ import annotations
 

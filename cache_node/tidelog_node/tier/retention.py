@@ -1,4 +1,4 @@
-"""Removes expired segments: first from readers' view, then their objects.
+"""Removes what retention no longer keeps: first from readers' view, then the objects.
 
 The leader decides the new log start offset by time and size, persists it, advances its local log,
 and then takes the steps of ``tidelog_core.tier.lifecycle``. The retention function may take any of
