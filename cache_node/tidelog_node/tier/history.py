@@ -1,4 +1,4 @@
-"""Reads leader epochs and producers from the tier, for a replica that restarts at the tier's end."""
+"""Reads leader epochs and producers from the tier, for replicas that restart at the tier's end."""
 
 from __future__ import annotations
 
