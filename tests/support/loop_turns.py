@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,11 +29,18 @@ class LoopTurns:
 
 @contextmanager
 def loop_turns() -> Iterator[LoopTurns]:
-    """Measure the turns that begin from now on. No garbage is collected: the tests' own is much."""
+    """Measure the turns that begin from now on, of this thread's loop.
+
+    No garbage is collected: the tests' own is much.
+    """
     turns = LoopTurns()
     run = asyncio.Handle._run  # type: ignore[attr-defined]
+    thread_id = threading.get_ident()
 
     def timed(handle: asyncio.Handle) -> None:
+        if threading.get_ident() != thread_id:
+            run(handle)
+            return
         began = time.thread_time()
         try:
             run(handle)

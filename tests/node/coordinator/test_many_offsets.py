@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from uuid import UUID
 
 import pytest
 from tidelog_core import turns as core_turns
 from tidelog_core.admin.offset_pages import read_offsets
 from tidelog_core.metadata.groups import CommittedOffset
+from tidelog_core.metadata.store import ALL_KEYS, Item, KeyRange
 from tidelog_node.coordinator.group_items import DEFAULT_PAGE_LIMITS
 from tidelog_node.coordinator.storage import GroupStorage, OffsetPages
 
@@ -19,12 +21,22 @@ TOPIC, TOPIC_ID = "t", UUID(int=5)
 LONGEST_SHARE_MAX = 0.2  # of the time that all turns take; that of a page is a hundredth
 
 
+class ThreadedStore(MemoryMetadataStore):
+    """Decodes the items of a listing in another thread, as the stores of nodes do."""
+
+    async def list(
+        self, collection: str, *, prefix: str = "", keys: KeyRange = ALL_KEYS
+    ) -> list[Item]:
+        listing = super().list(collection, prefix=prefix, keys=keys)
+        return await asyncio.to_thread(asyncio.run, listing)
+
+
 async def test_no_turn_of_the_loop_is_about_all_offsets_of_a_group(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(core_turns, "TURN_SECONDS", 0.0)
 
-    store = MemoryMetadataStore(latency=0)
+    store = ThreadedStore(latency=0)
     storage = GroupStorage(
         store, OffsetPages(), shard=3, group_id="g", stored=None, limits=DEFAULT_PAGE_LIMITS
     )
