@@ -69,6 +69,7 @@ MODULES = (
         )
     ),
     f"{_NODE}/replication/role.py",
+    f"{_NODE}/replication/role_changes.py",
     *(
         f"{_NODE}/wire/{name}.py"
         for name in ("fetch", "fetch_answer", "fetch_list", "primitives", "produce")

@@ -18,7 +18,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from uuid import UUID
 
 from tidelog_core.config import TopicConfig, topic_config
@@ -32,8 +31,6 @@ from tidelog_core.log.record_source import RecordSource
 from tidelog_core.metadata.image import ClusterImage
 from tidelog_core.metadata.records import Partition, Topic
 from tidelog_core.model import TopicPartition
-from tidelog_core.replication.leader_state import ReplicationRules
-from tidelog_core.replication.partition_state import RoleChange
 from tidelog_core.subscribers import Subscribers
 
 from tidelog_node.disk.data_disk import DataDisk
@@ -44,7 +41,7 @@ from tidelog_node.logs.removal import LogRemoval, remove
 from tidelog_node.logs.replica_logs import ReplicaLogs
 from tidelog_node.node_context import NodeContext
 from tidelog_node.replica import Replica, has_flush_policy, require_epoch
-from tidelog_node.replication.role import ReplicaRole
+from tidelog_node.replication.role_changes import RoleChanges
 
 logger = logging.getLogger(__name__)
 
@@ -77,12 +74,8 @@ class ReplicaManager:
         self.disk = disk or DataDisk()
         self.leaders = Leaders(node.view)
         self.clock_ms = node.standing.now_ms  # by which followers are late
+        self.roles = RoleChanges(node, was_clean=directories.was_clean)
         # Each is notified with the replica.
-        self.following = Subscribers[Replica]()  # it follows a leader, or another than before
-        self.wants_write = Subscribers[Replica]()  # its leader may have to write the item
-        # It leads by its record, but its log may lack what the tier has: it leads once
-        # ``confirm_lead`` is called. Where nobody has subscribed it leads at once.
-        self.uncertain_lead = Subscribers[Replica]()
         self.trouble = Subscribers[Replica]()
         self.exchanged = Subscribers[Replica]()  # it goes on with another log, maybe a shorter one
         self._loop: asyncio.AbstractEventLoop | None = None  # once started
@@ -206,7 +199,7 @@ class ReplicaManager:
         if replica is None or leader is None:
             return False
         leader.begin_hand_over(successor, is_leaving=is_leaving, now_ms=self.clock_ms())
-        self.wants_write.notify(replica)
+        self.roles.wants_write.notify(replica)
         return True
 
     async def open_logs(self, replicas: Sequence[Replica]) -> None:
@@ -324,11 +317,11 @@ class ReplicaManager:
         has_others = len(partition.replicas) > 1 and not replica.is_internal
         replica.followed = partition
         if replica.role is None and not has_others:
-            self._update_alone(replica, partition)
+            self.roles.follow_alone(replica, partition)
             return
         if replica.role is None:
             # What a log that was alone holds is committed, and its high watermark says so.
-            replica.role = self._make_role(replica)
+            replica.role = self.roles.make(replica)
         if not self._is_recovered:
             return
         has_no_log = replica.opened_log is None and not replica.is_in_trouble
@@ -337,7 +330,7 @@ class ReplicaManager:
             return
         is_known = replica.damage is not None
         try:
-            self._update_role(replica, partition)
+            self.roles.follow(replica, partition)
         except (TidelogError, OSError) as error:
             self._go_offline(replica, error, is_known=is_known)
 
@@ -385,62 +378,6 @@ class ReplicaManager:
         del self._to_look_at[topic]
         self._follow_topic(self._node.view.image, topic, only_news=True)
 
-    def _update_alone(self, replica: Replica, partition: Partition) -> None:
-        """Follow the record of a partition that nobody else has a replica of."""
-        was_leader, replica.is_leader = replica.is_leader, self._node.standing.leads(partition)
-        if replica.is_leader:
-            replica.settled_epoch = partition.leader_epoch  # nobody else can have more
-        if replica.leader_epoch != partition.leader_epoch:
-            replica.leader_epoch = partition.leader_epoch
-            if replica.is_leader and replica.opened_log is not None:
-                replica.opened_log.assign_leader_epoch(partition.leader_epoch)
-            replica.wake()
-        elif was_leader != replica.is_leader:
-            replica.wake()  # Its item cannot be read any more, or again.
-
-    def _update_role(self, replica: Replica, partition: Partition) -> None:
-        """Follow the record of a partition with several replicas. Raises as ``Replica.log``."""
-        role = replica.role
-        assert role is not None
-        rules = ReplicationRules(
-            min_insync_replicas=replica.config.min_insync_replicas,
-            lag_time_max_ms=self._node.config().replica_lag_time_max_ms,
-        )
-        leads = self._node.standing.leads(partition)
-        if leads and self.uncertain_lead and self._is_uncertain(replica, partition):
-            role.end()
-            replica.is_leader, replica.leader_epoch = False, partition.leader_epoch
-            replica.wake()
-            self.uncertain_lead.notify(replica)
-            return
-        if leads and (role.leader is None or role.leader.leader_epoch != partition.leader_epoch):
-            replica.keep_back_deleted()
-        change = role.on_partition(partition, replica.log, leads=leads, rules=rules)
-        replica.leader_epoch = partition.leader_epoch
-        replica.is_leader = role.leader is not None
-        if replica.is_leader:
-            replica.settled_epoch = partition.leader_epoch
-        if change is RoleChange.NONE:
-            replica.notify_waiters()  # Of another ISR, for example.
-        else:
-            replica.wake()
-        if change is RoleChange.BECAME_FOLLOWER:
-            self.following.notify(replica)
-
-    def _is_uncertain(self, replica: Replica, partition: Partition) -> bool:
-        """Whether the election may have been unclean, or the log may have lost its end."""
-        role = replica.role
-        broker_id = self._node.broker_id
-        if replica.settled_epoch == partition.leader_epoch or partition.isr != (broker_id,):
-            return False
-        before = None if role is None else role.partition
-        was_in_sync = (
-            before is not None
-            and before.version + 1 == partition.version
-            and broker_id in before.isr
-        )
-        return not was_in_sync or not (self._directories.was_clean or replica.settled_epoch >= 0)
-
     def confirm_lead(self, replica: Replica, leader_epoch: int) -> None:
         """Let the replica lead in this epoch: its log has what the tier has."""
         replica.settled_epoch = leader_epoch
@@ -455,16 +392,6 @@ class ReplicaManager:
         if self._loop is not None:
             with suppress(RuntimeError):  # The loop is closed: nobody is left to be told.
                 self._loop.call_soon_threadsafe(replica.publish_trouble)
-
-    def _make_role(self, replica: Replica) -> ReplicaRole:
-        return ReplicaRole(
-            self._node.broker_id,
-            clock_ms=self.clock_ms,
-            may_serve=self._node.standing.can_serve,
-            wake_readers=replica.wake_readers,
-            notify_waiters=replica.notify_waiters,
-            wants_write=partial(self.wants_write.notify, replica),
-        )
 
     def _drop(self, replicas: Sequence[Replica]) -> None:
         """Remove the logs of partitions that the cluster has deleted, or moved elsewhere."""

@@ -33,7 +33,7 @@ class FollowerFetchers:
     def start(self) -> None:
         """Begin to follow what the image says. This node is registered."""
         self._unsubscribe = (
-            self._replicas.following.subscribe(self._assign),
+            self._replicas.roles.following.subscribe(self._assign),
             self._replicas.trouble.subscribe(self._on_trouble),
             self._replicas.exchanged.subscribe(self._on_exchanged),
         )

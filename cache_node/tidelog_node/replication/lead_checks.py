@@ -27,7 +27,7 @@ class LeadChecks:
         self._replicas = replicas
         self._catch_up = catch_up
         self._tasks: dict[Replica, tuple[int, asyncio.Task[None]]] = {}
-        replicas.uncertain_lead.subscribe(self._start)
+        replicas.roles.uncertain_lead.subscribe(self._start)
 
     async def close(self) -> None:
         """Stop; what waits to lead does not."""

@@ -53,7 +53,7 @@ class LeaderWrites:
         self._stir = asyncio.Event()
         self._could_serve = True
         self._has_broken = False  # something must be left now
-        replicas.wants_write.subscribe(self._note)
+        replicas.roles.wants_write.subscribe(self._note)
         replicas.trouble.subscribe(self._note_broken)
         node.standing.subscribe(self._note_peers)
 

@@ -453,7 +453,7 @@ def test_a_log_that_could_not_be_opened_is_tried_again(tmp_path: Path) -> None:
 def test_a_leader_that_was_alone_goes_on_while_it_gets_company(tmp_path: Path) -> None:
     async def body(node: LedNode) -> None:
         asked: list[Replica] = []
-        node.replicas.uncertain_lead.subscribe(asked.append)
+        node.replicas.roles.uncertain_lead.subscribe(asked.append)
         replica = await node.create_topic(replicas=(1,))
         assert node.send(b"a").base_offset == 0
         await node.change_partition(replicas=(1, 2), adding=(2,))
