@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import dataclasses
 import tempfile
@@ -35,7 +34,7 @@ async def stored_keys(partition: TieredPartition) -> set[bytes | None]:
 
 @settings(max_examples=25, deadline=None)
 @given(OPERATIONS, CUTS, st.sampled_from(KEYS), st.booleans())
-def test_a_key_is_gone_from_the_bucket_and_all_else_stays(
+async def test_a_key_is_gone_from_the_bucket_and_all_else_stays(
     operations: list[tuple[object, ...]], cuts: list[int], key: bytes, is_compacted: bool
 ) -> None:
     log = RandomLog()
@@ -43,28 +42,25 @@ def test_a_key_is_gone_from_the_bucket_and_all_else_stays(
     if not log.batches:
         return
 
-    async def check() -> None:
-        with tempfile.TemporaryDirectory() as name:
-            async with tiered_partition(Path(name)) as partition:
-                await partition.copy_all(log.batches, cuts)
-                if is_compacted:
-                    await compacted(partition)
-                before = read_rows(partition)
-                erasure = await erase_from_tier(partition.tier(), key)
-                assert read_rows(partition) == [row for row in before if row[2] != key]
-                assert await partition.problems() == []
-                removed = [n for one in erasure.erased for n in one.removed_offsets]
-                assert {row[0] for row in before if row[2] == key} <= set(removed)
-                assert removed == sorted(removed)
-                assert erasure.end_offset == log.end_offset
-                await pass_time(partition)
-                assert key not in await stored_keys(partition)
-                assert await partition.object_keys() == await partition.named_keys()
-                assert await partition.problems() == []
-                again = await erase_from_tier(partition.tier(), key)
-                assert again.erased == ()
-
-    asyncio.run(check())
+    with tempfile.TemporaryDirectory() as name:
+        async with tiered_partition(Path(name)) as partition:
+            await partition.copy_all(log.batches, cuts)
+            if is_compacted:
+                await compacted(partition)
+            before = read_rows(partition)
+            erasure = await erase_from_tier(partition.tier(), key)
+            assert read_rows(partition) == [row for row in before if row[2] != key]
+            assert await partition.problems() == []
+            removed = [n for one in erasure.erased for n in one.removed_offsets]
+            assert {row[0] for row in before if row[2] == key} <= set(removed)
+            assert removed == sorted(removed)
+            assert erasure.end_offset == log.end_offset
+            await pass_time(partition)
+            assert key not in await stored_keys(partition)
+            assert await partition.object_keys() == await partition.named_keys()
+            assert await partition.problems() == []
+            again = await erase_from_tier(partition.tier(), key)
+            assert again.erased == ()
 
 
 async def test_segments_that_cannot_hold_the_key_are_not_read(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -33,7 +32,7 @@ from tests.support.tiered_partition import tiered_partition
 
 @settings(max_examples=25, deadline=None)
 @given(OPERATIONS, CUTS, st.sampled_from((150, 400, 10_000)), st.sampled_from((1, 500, 2**20)))
-def test_what_is_left_of_a_random_tier_is_what_the_oracle_leaves(
+async def test_what_is_left_of_a_random_tier_is_what_the_oracle_leaves(
     operations: list[tuple[object, ...]], cuts: list[int], segment_bytes: int, map_bytes: int
 ) -> None:
     log = RandomLog()
@@ -41,47 +40,41 @@ def test_what_is_left_of_a_random_tier_is_what_the_oracle_leaves(
     if not log.batches:
         return
 
-    async def check() -> None:
-        with tempfile.TemporaryDirectory() as name:
-            configs = {"segment.bytes": str(segment_bytes)}
-            async with tiered_partition(Path(name), configs=configs) as partition:
-                await partition.copy_all(log.batches, cuts)
-                report = await compacted(partition, map_size_bytes=map_bytes)
-                expected = rows_of(oracle(committed_records(log.batches), log.end_offset))
-                assert read_rows(partition) == expected
-                assert report.compacted_up_to == log.end_offset
-                assert await partition.problems() == []
-                selected = {s.meta.segment_id for s in (await partition.select()).segments}
-                assert selected == {meta.segment_id for meta in await partition.finished()}
-                await let_replaced_go(partition)
-                assert read_rows(partition) == expected
-                assert await partition.problems() == []
-
-    asyncio.run(check())
+    with tempfile.TemporaryDirectory() as name:
+        configs = {"segment.bytes": str(segment_bytes)}
+        async with tiered_partition(Path(name), configs=configs) as partition:
+            await partition.copy_all(log.batches, cuts)
+            report = await compacted(partition, map_size_bytes=map_bytes)
+            expected = rows_of(oracle(committed_records(log.batches), log.end_offset))
+            assert read_rows(partition) == expected
+            assert report.compacted_up_to == log.end_offset
+            assert await partition.problems() == []
+            selected = {s.meta.segment_id for s in (await partition.select()).segments}
+            assert selected == {meta.segment_id for meta in await partition.finished()}
+            await let_replaced_go(partition)
+            assert read_rows(partition) == expected
+            assert await partition.problems() == []
 
 
 @settings(max_examples=12, deadline=None)
 @given(st.lists(OPERATIONS, min_size=2, max_size=4), CUTS)
-def test_a_tier_that_grows_between_compactions_ends_as_if_compacted_once(
+async def test_a_tier_that_grows_between_compactions_ends_as_if_compacted_once(
     growths: list[list[tuple[object, ...]]], cuts: list[int]
 ) -> None:
-    async def check() -> None:
-        log = RandomLog()
-        with tempfile.TemporaryDirectory() as name:
-            async with tiered_partition(Path(name)) as partition:
-                for operations in growths:
-                    count = len(log.batches)
-                    apply(log, operations)
-                    if log.batches[count:]:
-                        await partition.copy_all(log.batches[count:], cuts)
-                    partition.clock.now_ms += DELAY_MS
-                    await compacted(partition)
-                    expected = rows_of(oracle(committed_records(log.batches), log.end_offset))
-                    if log.batches:
-                        assert read_rows(partition) == expected
-                        assert await partition.problems() == []
-
-    asyncio.run(check())
+    log = RandomLog()
+    with tempfile.TemporaryDirectory() as name:
+        async with tiered_partition(Path(name)) as partition:
+            for operations in growths:
+                count = len(log.batches)
+                apply(log, operations)
+                if log.batches[count:]:
+                    await partition.copy_all(log.batches[count:], cuts)
+                partition.clock.now_ms += DELAY_MS
+                await compacted(partition)
+                expected = rows_of(oracle(committed_records(log.batches), log.end_offset))
+                if log.batches:
+                    assert read_rows(partition) == expected
+                    assert await partition.problems() == []
 
 
 async def test_a_leader_that_has_not_seen_the_swap_goes_on_with_the_chain(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ class TasksOfOneLoop:
     map_bytes=st.sampled_from((1, 500, 2**20)),
     retention_ms=st.sampled_from((0, 10 * DELAY_MS)),
 )
-def test_what_workers_leave_is_what_the_oracle_leaves(
+async def test_what_workers_leave_is_what_the_oracle_leaves(
     growths: list[list[tuple[object, ...]]],
     cuts: list[int],
     part_count: int,
@@ -75,34 +75,31 @@ def test_what_workers_leave_is_what_the_oracle_leaves(
 ) -> None:
     """Where tombstones go, what readers believe of every key is what the oracle leaves."""
 
-    async def check() -> None:
-        log = RandomLog()
-        with tempfile.TemporaryDirectory() as name:
-            configs = {"segment.bytes": "400", "delete.retention.ms": str(retention_ms)}
-            async with tiered_partition(Path(name), configs=configs) as partition:
-                for operations in growths:
-                    count = len(log.batches)
-                    apply(log, operations)
-                    if not log.batches[count:]:
-                        continue
-                    await partition.copy_all(log.batches[count:], cuts)
-                    partition.clock.now_ms += DELAY_MS
-                    workers = TasksOfOneLoop(partition.tier(), part_count)
-                    report = await compacted(partition, workers=workers, map_size_bytes=map_bytes)
-                    assert report.compacted_up_to == log.end_offset
-                    expected = rows_of(oracle(committed_records(log.batches), log.end_offset))
-                    found = read_rows(partition)
-                    if retention_ms:
-                        assert found == expected
-                    else:
-                        assert [row for row in found if row[3] is not None] == [
-                            row for row in expected if row[3] is not None
-                        ]
-                        assert all(row in expected for row in found)
-                    assert await partition.problems() == []
-                    assert not await started(partition)
-
-    asyncio.run(check())
+    log = RandomLog()
+    with tempfile.TemporaryDirectory() as name:
+        configs = {"segment.bytes": "400", "delete.retention.ms": str(retention_ms)}
+        async with tiered_partition(Path(name), configs=configs) as partition:
+            for operations in growths:
+                count = len(log.batches)
+                apply(log, operations)
+                if not log.batches[count:]:
+                    continue
+                await partition.copy_all(log.batches[count:], cuts)
+                partition.clock.now_ms += DELAY_MS
+                workers = TasksOfOneLoop(partition.tier(), part_count)
+                report = await compacted(partition, workers=workers, map_size_bytes=map_bytes)
+                assert report.compacted_up_to == log.end_offset
+                expected = rows_of(oracle(committed_records(log.batches), log.end_offset))
+                found = read_rows(partition)
+                if retention_ms:
+                    assert found == expected
+                else:
+                    assert [row for row in found if row[3] is not None] == [
+                        row for row in expected if row[3] is not None
+                    ]
+                    assert all(row in expected for row in found)
+                assert await partition.problems() == []
+                assert not await started(partition)
 
 
 async def started(partition: TieredPartition) -> list[object]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from uuid import UUID
 
 from hypothesis import given
@@ -57,7 +56,7 @@ def copied(draw: st.DrawFn) -> tuple[list[SegmentMeta], int]:
 
 
 @given(copied(), st.booleans())
-def test_the_tiers_end_is_found_from_where_it_was_before(
+async def test_the_tiers_end_is_found_from_where_it_was_before(
     world: tuple[list[SegmentMeta], int], has_copy_under_way: bool
 ) -> None:
     metas, known_count = world
@@ -67,11 +66,8 @@ def test_the_tiers_end_is_found_from_where_it_was_before(
         [segment_meta(end, end + 3, state=SegmentState.COPY_STARTED)] if has_copy_under_way else []
     )
 
-    async def run() -> None:
-        store = await store_of([*metas, *started])
-        assert await read_tiered_end(store, TOPIC_ID, PARTITION, known_end) == end
-
-    asyncio.run(run())
+    store = await store_of([*metas, *started])
+    assert await read_tiered_end(store, TOPIC_ID, PARTITION, known_end) == end
 
 
 async def test_a_look_at_the_tiers_end_reads_what_is_new_of_many_segments() -> None:

@@ -7,7 +7,6 @@ further than the limits say, nor what the bucket is told further than the log st
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -75,14 +74,11 @@ scenes = st.one_of(
 )
 @given(st.lists(scenes, min_size=6, max_size=24))
 @example([("copy", 0, 100, 0, False), ("delete records", 0, -10)])  # below it before it ends
-def test_nothing_goes_too_soon_and_all_that_must_go_goes(script: list[Any]) -> None:
-    async def run() -> None:
-        async with drama() as cluster:
-            for scene in script:
-                await play(cluster, scene)
-            await cluster.end()
-
-    asyncio.run(run())
+async def test_nothing_goes_too_soon_and_all_that_must_go_goes(script: list[Any]) -> None:
+    async with drama() as cluster:
+        for scene in script:
+            await play(cluster, scene)
+        await cluster.end()
 
 
 async def play(cluster: Drama, scene: Any) -> None:
@@ -105,22 +101,19 @@ async def play(cluster: Drama, scene: Any) -> None:
             raise AssertionError(scene)
 
 
-def count_operations() -> int:
-    async def run() -> int:
-        async with drama() as cluster:
-            await prepare(cluster)
-            process = Process()
-            await cluster.call((), [process], 1_000_000)
-            cluster.world.clock.now_ms += DELAY_MS + 1
-            await cluster.call((), [process], 1_000_000)
-            return process.operation_count
-
-    return asyncio.run(run())
+async def count_operations() -> int:
+    async with drama() as cluster:
+        await prepare(cluster)
+        process = Process()
+        await cluster.call((), [process], 1_000_000)
+        cluster.world.clock.now_ms += DELAY_MS + 1
+        await cluster.call((), [process], 1_000_000)
+        return process.operation_count
 
 
-def test_a_crash_or_failure_at_any_operation_is_made_up_for() -> None:
+async def test_a_crash_or_failure_at_any_operation_is_made_up_for() -> None:
     """The first of two passes dies at each operation in turn, then the second one."""
-    total = count_operations()
+    total = await count_operations()
     assert total > 40
 
     async def run(number: int, fault: Fault) -> None:
@@ -135,4 +128,4 @@ def test_a_crash_or_failure_at_any_operation_is_made_up_for() -> None:
     for number in range(total):
         # Every operation is met by every second kind of fault, in turn.
         for fault in list(Fault)[number % 2 :: 2]:
-            asyncio.run(run(number, fault))
+            await run(number, fault)
