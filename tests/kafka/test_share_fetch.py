@@ -20,6 +20,8 @@ Said = tuple[int, int, list[int]]  # first offset, last offset, types
 
 ONE, OTHER = "AAAAAAAAAAAAAAAAAAAAAQ", "AAAAAAAAAAAAAAAAAAAAAg"
 GAP, ACCEPT, RELEASE, REJECT = range(4)
+# A broker may find a share partition busy with what the last fetch has left to do.
+WAIT_MS = 100
 
 
 class Member:
@@ -48,7 +50,7 @@ class Member:
                 "group_id": self.group,
                 "member_id": self.member_id,
                 "share_session_epoch": sent,
-                "max_wait": 0,
+                "max_wait": WAIT_MS,
                 "min_bytes": 1,
                 "max_bytes": 1_000_000,
                 "max_records": 500,
