@@ -5,7 +5,6 @@ The seed can be given, as TIDELOG_CHAOS_SEED, to have a run again.
 
 from __future__ import annotations
 
-import asyncio
 import os
 import random
 from pathlib import Path
@@ -26,7 +25,7 @@ FAULTS = (
 
 
 @pytest.mark.timeout(900)  # The machine may be busy; the run ends by itself if it stands still.
-def test_three_nodes_lose_and_double_nothing_under_faults(tmp_path: Path) -> None:
+async def test_three_nodes_lose_and_double_nothing_under_faults(tmp_path: Path) -> None:
     seed = int(os.environ.get("TIDELOG_CHAOS_SEED") or random.randrange(1_000_000))
     print(f"TIDELOG_CHAOS_SEED={seed}")
     options = ChaosOptions(
@@ -40,7 +39,7 @@ def test_three_nodes_lose_and_double_nothing_under_faults(tmp_path: Path) -> Non
         rate_per_s=40,
         producer_count=2,
     )
-    result = asyncio.run(run_supervised(options))
+    result = await run_supervised(options)
     print(result.report)
     assert result.anomalies == []
     history = result.history()
@@ -51,7 +50,7 @@ def test_three_nodes_lose_and_double_nothing_under_faults(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_a_cluster_that_loses_its_only_copy_is_found_out(tmp_path: Path) -> None:
+async def test_a_cluster_that_loses_its_only_copy_is_found_out(tmp_path: Path) -> None:
     """The harness itself: without this, «no anomalies» could mean that nobody looks."""
     options = ChaosOptions(
         directory=tmp_path / "chaos",
@@ -61,6 +60,6 @@ def test_a_cluster_that_loses_its_only_copy_is_found_out(tmp_path: Path) -> None
         kinds=(FaultKind.TORN,),
         is_sabotage=True,
     )
-    kinds = {anomaly.kind for anomaly in asyncio.run(run_supervised(options)).anomalies}
+    kinds = {anomaly.kind for anomaly in (await run_supervised(options)).anomalies}
     assert Kind.LOST_WRITE in kinds
     assert kinds & {Kind.LOST_READ, Kind.CHANGED_OFFSET}

@@ -52,7 +52,7 @@ def scene_of(bootstrap: str = "localhost:1") -> Scene:
     return scene
 
 
-def test_a_session_that_hangs_is_killed_and_the_next_one_begins(tmp_path: Path) -> None:
+async def test_a_session_that_hangs_is_killed_and_the_next_one_begins(tmp_path: Path) -> None:
     scene, progress = scene_of(), Progress()
     sessions = SessionProcesses(
         scene,
@@ -66,13 +66,10 @@ def test_a_session_that_hangs_is_killed_and_the_next_one_begins(tmp_path: Path) 
         text="moved",
     )
 
-    async def run() -> None:
-        async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
-            tasks.create_task(sessions.run())
-            await eventually_async(lambda: not progress.missing({PartitionKey("other", 1): 9}))
-            scene.is_reading = False
-
-    asyncio.run(run())
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+        tasks.create_task(sessions.run())
+        await eventually_async(lambda: not progress.missing({PartitionKey("other", 1): 9}))
+        scene.is_reading = False
     history = scene.history
     assert [(one.session, one.outcome) for one in history.transactions] == [
         ("k.0", Outcome.INFO),
@@ -89,7 +86,7 @@ def test_a_session_that_hangs_is_killed_and_the_next_one_begins(tmp_path: Path) 
     assert "Thread 0x" in note.text
 
 
-def test_sessions_of_librdkafka_write_read_and_transact(tmp_path: Path) -> None:
+async def test_sessions_of_librdkafka_write_read_and_transact(tmp_path: Path) -> None:
     """Each role once, against one node, and each ends when it is not wanted any more."""
     with NodeProcess(tmp_path / "node", config={"auto.create.topics.enable": "true"}) as node:
         scene = scene_of(node.address)
@@ -126,5 +123,5 @@ def test_sessions_of_librdkafka_write_read_and_transact(tmp_path: Path) -> None:
                 )
                 scene.is_writing = scene.is_reading = False
 
-        asyncio.run(run())
+        await run()
     assert sum(write.outcome is Outcome.OK for write in scene.history.writes) >= 10

@@ -41,7 +41,7 @@ def is_gone(pid: int) -> bool:
     return fields[0] == "Z"
 
 
-def test_a_process_that_holds_the_interpreters_lock_is_asked_where_and_killed(
+async def test_a_process_that_holds_the_interpreters_lock_is_asked_where_and_killed(
     tmp_path: Path,
 ) -> None:
     said: list[bytes] = []
@@ -58,27 +58,23 @@ def test_a_process_that_holds_the_interpreters_lock_is_asked_where_and_killed(
                 said.append(line)  # noqa: PERF401 - what was said before it stood still, too
 
     with pytest.raises(StandsStill, match="in hold_the_lock"):
-        asyncio.run(listen())
+        await listen()
     child = int(said[0].split()[1])
     eventually(lambda: is_gone(child))
 
 
-def test_a_process_that_speaks_is_left_alone(tmp_path: Path) -> None:
-    async def listen() -> tuple[list[bytes], int]:
-        code = "import sys; sys.stderr.write('words'); [print(n) for n in range(3)]; sys.exit(3)"
-        process = WatchedProcess(command(code), log_path=tmp_path / "log", silent_s_max=60)
-        async with process:
-            lines = [line async for line in process.lines()]
-            status = await process.status()
-            assert process.log == "words"
-            return lines, status
-
-    assert asyncio.run(listen()) == ([b"0\n", b"1\n", b"2\n"], 3)
+async def test_a_process_that_speaks_is_left_alone(tmp_path: Path) -> None:
+    code = "import sys; sys.stderr.write('words'); [print(n) for n in range(3)]; sys.exit(3)"
+    process = WatchedProcess(command(code), log_path=tmp_path / "log", silent_s_max=60)
+    async with process:
+        assert [line async for line in process.lines()] == [b"0\n", b"1\n", b"2\n"]
+        assert await process.status() == 3
+        assert process.log == "words"
 
 
-def test_a_run_whose_loop_does_not_turn_is_an_anomaly_that_says_where(tmp_path: Path) -> None:
+async def test_a_run_whose_loop_does_not_turn_is_an_anomaly_that_says_where(tmp_path: Path) -> None:
     options = ChaosOptions(directory=tmp_path / "chaos", seed=1)
-    result = asyncio.run(run_supervised(options, command=command(HOLDS_THE_LOCK), silent_s_max=2))
+    result = await run_supervised(options, command=command(HOLDS_THE_LOCK), silent_s_max=2)
     (anomaly,) = result.anomalies
     assert anomaly.kind is Kind.STALLED
     assert "'comparison" in anomaly.detail
@@ -86,17 +82,17 @@ def test_a_run_whose_loop_does_not_turn_is_an_anomaly_that_says_where(tmp_path: 
     assert anomaly.detail.splitlines()[0] in (tmp_path / "chaos/report.txt").read_text()
 
 
-def test_a_run_that_ends_without_a_result_is_an_anomaly_with_its_last_words(
+async def test_a_run_that_ends_without_a_result_is_an_anomaly_with_its_last_words(
     tmp_path: Path,
 ) -> None:
     code = "print('faults', flush=True); raise SystemExit('out of memory')"
     options = ChaosOptions(directory=tmp_path / "chaos", seed=1)
-    result = asyncio.run(run_supervised(options, command=command(code)))
+    result = await run_supervised(options, command=command(code))
     (anomaly,) = result.anomalies
     assert "ended with 1 in the phase 'faults': out of memory" in anomaly.detail
 
 
-def test_a_phase_that_takes_too_long_is_cancelled_and_says_where_everyone_was() -> None:
+async def test_a_phase_that_takes_too_long_is_cancelled_and_says_where_everyone_was() -> None:
     ended: list[str] = []
 
     async def wait_for_nobody() -> None:
@@ -113,18 +109,17 @@ def test_a_phase_that_takes_too_long_is_cancelled_and_says_where_everyone_was() 
             await wait_for_nobody()
 
     with pytest.raises(StandsStill, match=r"(?s)'slow'.*> wait_for_nobody"):
-        asyncio.run(run())
+        await run()
     assert ended == ["in order"]
 
 
-def test_phases_that_end_in_time_leave_the_task_as_it_was() -> None:
-    async def run() -> str:
-        async with Watchdog() as watchdog:
-            watchdog.enter("only", seconds_max=0.05)
-        await asyncio.sleep(0.1)
-        return "done"
-
-    assert asyncio.run(run()) == "done"
+async def test_phases_that_end_in_time_leave_the_task_as_it_was() -> None:
+    async with Watchdog() as watchdog:
+        watchdog.enter("only", seconds_max=0.05)
+    await asyncio.sleep(0.1)
+    task = asyncio.current_task()
+    assert task is not None
+    assert task.cancelling() == 0
 
 
 async def test_cancelling_from_outside_is_no_standstill() -> None:

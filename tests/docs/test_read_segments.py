@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import asyncio
 import base64
 import json
 import time
@@ -156,26 +155,22 @@ def test_it_reads_the_framing_of_snappy_java_and_several_gzip_members() -> None:
     assert reader.decompress(1, twice) == data * 2
 
 
-def test_read_committed_leaves_out_what_was_aborted(tmp_path: Path) -> None:
+async def test_read_committed_leaves_out_what_was_aborted(tmp_path: Path) -> None:
     """Also where the abort marker lies in a later segment than the records."""
-
-    async def write() -> None:
-        async with running_node(tmp_path) as node:
-            replica = await node.create_topic()
-            for producer_id, name in ((7, "gone"), (8, "kept")):
-                append(replica, [f"{name} 1"], producer_id=producer_id)
-            append(replica, ["plain 1"])
-            replica.log.roll()
-            append(replica, ["gone 2"], producer_id=7, sequence=1)
-            end(replica, ControlType.ABORT, producer_id=7)
-            end(replica, ControlType.COMMIT, producer_id=8)
-            append(replica, ["kept after"], producer_id=7, sequence=2)
-            end(replica, ControlType.COMMIT, producer_id=7)
-            replica.log.roll()
-            replica.log.flush()
-            await node.wait_copied(replica, 2)
-
-    asyncio.run(write())
+    async with running_node(tmp_path) as node:
+        replica = await node.create_topic()
+        for producer_id, name in ((7, "gone"), (8, "kept")):
+            append(replica, [f"{name} 1"], producer_id=producer_id)
+        append(replica, ["plain 1"])
+        replica.log.roll()
+        append(replica, ["gone 2"], producer_id=7, sequence=1)
+        end(replica, ControlType.ABORT, producer_id=7)
+        end(replica, ControlType.COMMIT, producer_id=8)
+        append(replica, ["kept after"], producer_id=7, sequence=2)
+        end(replica, ControlType.COMMIT, producer_id=7)
+        replica.log.roll()
+        replica.log.flush()
+        await node.wait_copied(replica, 2)
     objects = tmp_path / "objects"
     committed = only(read_all(objects).values())
     assert [record.value for record in committed] == [b"kept 1", b"plain 1", b"kept after"]

@@ -87,32 +87,29 @@ def test_kafka_python_reads_back_what_it_wrote(node: NodeProcess) -> None:
     assert values == [b"value-%d" % index for index in range(RECORD_COUNT)]
 
 
-def test_aiokafka_reads_back_what_it_wrote(node: NodeProcess) -> None:
+async def test_aiokafka_reads_back_what_it_wrote(node: NodeProcess) -> None:
     from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 
     create_topic(node, "t")
 
-    async def run() -> list[bytes | None]:
-        producer = AIOKafkaProducer(bootstrap_servers=node.address)
-        await producer.start()
-        for index in range(RECORD_COUNT):
-            await producer.send("t", b"value-%d" % index)
-        await producer.stop()
-        consumer = AIOKafkaConsumer(
-            "t", bootstrap_servers=node.address, group_id="g", auto_offset_reset="earliest"
-        )
-        await consumer.start()
-        values: list[bytes | None] = []
-        try:
-            async with asyncio.timeout(20):
-                while len(values) < RECORD_COUNT:
-                    found = await consumer.getmany(timeout_ms=1000)
-                    values += [record.value for records in found.values() for record in records]
-        finally:
-            await consumer.stop()
-        return values
-
-    assert asyncio.run(run()) == [b"value-%d" % index for index in range(RECORD_COUNT)]
+    producer = AIOKafkaProducer(bootstrap_servers=node.address)
+    await producer.start()
+    for index in range(RECORD_COUNT):
+        await producer.send("t", b"value-%d" % index)
+    await producer.stop()
+    consumer = AIOKafkaConsumer(
+        "t", bootstrap_servers=node.address, group_id="g", auto_offset_reset="earliest"
+    )
+    await consumer.start()
+    values: list[bytes | None] = []
+    try:
+        async with asyncio.timeout(20):
+            while len(values) < RECORD_COUNT:
+                found = await consumer.getmany(timeout_ms=1000)
+                values += [record.value for records in found.values() for record in records]
+    finally:
+        await consumer.stop()
+    assert values == [b"value-%d" % index for index in range(RECORD_COUNT)]
 
 
 def test_acknowledged_records_survive_kill_9(tmp_path: Path) -> None:

@@ -122,7 +122,7 @@ def test_topics_by_the_hundred_come_and_go_while_others_are_answered(tmp_path: P
     print(f"the longest that another client waited: {others.longest_seconds * 1000:.0f} ms")
 
 
-def test_clients_that_want_a_topic_each_do_not_wait_for_one_another(tmp_path: Path) -> None:
+async def test_clients_that_want_a_topic_each_do_not_wait_for_one_another(tmp_path: Path) -> None:
     client_count = 250
 
     async def ask(port: int, name: str) -> float:
@@ -135,13 +135,9 @@ def test_clients_that_want_a_topic_each_do_not_wait_for_one_another(tmp_path: Pa
         writer.close()
         return time.monotonic() - began
 
-    async def ask_all(port: int) -> list[float]:
-        asking = (ask(port, name) for name in names_of(client_count))
-        return await asyncio.gather(*asking)
-
     with nodes(tmp_path, 1) as (node,), client_of(node) as client:
         began = time.monotonic()
-        seconds = asyncio.run(ask_all(node.port))
+        seconds = await asyncio.gather(*(ask(node.port, name) for name in names_of(client_count)))
         lasted = time.monotonic() - began
         assert codes(metadata(client, names_of(client_count))) == {"none": client_count}
     print(f"{client_count} topics in {lasted:.2f} s, the longest wait {max(seconds):.2f} s")

@@ -125,29 +125,26 @@ def test_who_poses_as_a_follower_takes_turns_with_the_hosts_of_followers() -> No
     assert order.index("follower") == 1
 
 
-def test_connections_that_have_closed_take_no_turn_of_their_host_and_leave_the_line() -> None:
-    async def scenario() -> list[int]:
-        pace = PartitionPace()
-        tried: list[int] = []
-        has_begun = asyncio.Event()
+async def test_connections_that_have_closed_take_no_turn_of_their_host_and_leave_the_line() -> None:
+    pace = PartitionPace()
+    tried: list[int] = []
+    has_begun = asyncio.Event()
 
-        def begin() -> None:
-            pace.end(pace.begin("a", is_follower=False) - 60)
-            has_begun.set()
+    def begin() -> None:
+        pace.end(pace.begin("a", is_follower=False) - 60)
+        has_begun.set()
 
-        pace.end(pace.begin("a", is_follower=False) - 0.005)
-        for number in range(1000):
-            with pytest.raises(NotYet) as held:
-                pace.begin("a", is_follower=False)
-            held.value.wait(partial(tried.append, number))
-        held.value.wait(begin)
+    pace.end(pace.begin("a", is_follower=False) - 0.005)
+    for number in range(1000):
         with pytest.raises(NotYet) as held:
-            pace.begin("b", is_follower=False)
-        held.value.wait(lambda: tried.append(-1))
-        await asyncio.wait_for(has_begun.wait(), 20)
-        return tried
-
-    assert asyncio.run(scenario()) == list(range(1000))
+            pace.begin("a", is_follower=False)
+        held.value.wait(partial(tried.append, number))
+    held.value.wait(begin)
+    with pytest.raises(NotYet) as held:
+        pace.begin("b", is_follower=False)
+    held.value.wait(lambda: tried.append(-1))
+    await asyncio.wait_for(has_begun.wait(), 20)
+    assert tried == list(range(1000))
 
 
 # -- a node

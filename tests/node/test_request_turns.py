@@ -24,39 +24,32 @@ async def _work(turn: RequestTurn, notes: list[str], name: str, *, seconds: floa
         notes.append(name)
 
 
-def test_large_requests_have_turns_one_after_the_other() -> None:
-    async def scenario() -> list[str]:
-        notes: list[str] = []
-        names = ("a", "b", "c")
-        await asyncio.gather(
-            *(_work(RequestTurn(), notes, name, seconds=WORK_SECONDS) for name in names)
-        )
-        return notes
-
-    notes = asyncio.run(scenario())
+async def test_large_requests_have_turns_one_after_the_other() -> None:
+    notes: list[str] = []
+    names = ("a", "b", "c")
+    await asyncio.gather(
+        *(_work(RequestTurn(), notes, name, seconds=WORK_SECONDS) for name in names)
+    )
     rounds = notes[: 3 * (len(notes) // 6)]  # while all have something to do
     assert rounds == ["a", "b", "c"] * (len(rounds) // 3)
     assert rounds
 
 
-def test_between_two_turns_the_loop_is_everybody_elses() -> None:
-    async def scenario() -> int:
-        notes: list[str] = []
-        ticks = 0
+async def test_between_two_turns_the_loop_is_everybody_elses() -> None:
+    notes: list[str] = []
+    ticks = 0
 
-        async def tick() -> None:
-            nonlocal ticks
-            while True:
-                await asyncio.sleep(0)
-                ticks += 1
+    async def tick() -> None:
+        nonlocal ticks
+        while True:
+            await asyncio.sleep(0)
+            ticks += 1
 
-        ticking = asyncio.create_task(tick())
-        await _work(RequestTurn(), notes, "a", seconds=WORK_SECONDS)
-        ticking.cancel()
-        return ticks // len(notes)
-
+    ticking = asyncio.create_task(tick())
+    await _work(RequestTurn(), notes, "a", seconds=WORK_SECONDS)
+    ticking.cancel()
     # Handing over alone would be one or two for each turn.
-    assert asyncio.run(scenario()) > 20
+    assert ticks // len(notes) > 20
 
 
 async def test_a_request_about_few_things_stands_in_no_line_after_it_has_waited() -> None:
@@ -76,17 +69,14 @@ async def test_a_request_about_few_things_stands_in_no_line_after_it_has_waited(
     assert seen == list(range(request_turns.ITEMS_PER_LOOK - 1))
 
 
-def test_a_request_that_is_given_up_does_not_keep_its_place_in_line() -> None:
-    async def scenario() -> list[str]:
-        notes: list[str] = []
-        given_up = asyncio.create_task(_work(RequestTurn(), notes, "a", seconds=60))
-        other = asyncio.create_task(_work(RequestTurn(), notes, "b", seconds=WORK_SECONDS))
-        await asyncio.sleep(0)
-        given_up.cancel()
-        await other
-        return notes
-
-    assert set(asyncio.run(scenario())) == {"b"}
+async def test_a_request_that_is_given_up_does_not_keep_its_place_in_line() -> None:
+    notes: list[str] = []
+    given_up = asyncio.create_task(_work(RequestTurn(), notes, "a", seconds=60))
+    other = asyncio.create_task(_work(RequestTurn(), notes, "b", seconds=WORK_SECONDS))
+    await asyncio.sleep(0)
+    given_up.cancel()
+    await other
+    assert set(notes) == {"b"}
 
 
 def test_a_loop_that_has_ended_leaves_no_line() -> None:
@@ -99,38 +89,32 @@ def test_a_loop_that_has_ended_leaves_no_line() -> None:
     assert loop() is None
 
 
-def test_connections_enter_the_lane_in_turn() -> None:
-    async def scenario() -> list[str]:
-        lane = LargeRequests()
-        order: list[str] = []
+async def test_connections_enter_the_lane_in_turn() -> None:
+    lane = LargeRequests()
+    order: list[str] = []
 
-        async def connection(name: str) -> None:
-            for _ in range(3):
-                async with lane.turn("host") as turn:
-                    order.append(name)
-                    await turn.work(lambda: None)
+    async def connection(name: str) -> None:
+        for _ in range(3):
+            async with lane.turn("host") as turn:
+                order.append(name)
+                await turn.work(lambda: None)
 
-        await asyncio.gather(*(connection(name) for name in ("a", "b", "c")))
-        lane.close()
-        return order
-
-    assert asyncio.run(scenario()) == ["a", "b", "c"] * 3
+    await asyncio.gather(*(connection(name) for name in ("a", "b", "c")))
+    lane.close()
+    assert order == ["a", "b", "c"] * 3
 
 
-def test_hosts_enter_the_lane_in_turn_however_many_connections_they_have() -> None:
-    async def scenario() -> list[str]:
-        lane = LargeRequests()
-        order: list[str] = []
+async def test_hosts_enter_the_lane_in_turn_however_many_connections_they_have() -> None:
+    lane = LargeRequests()
+    order: list[str] = []
 
-        async def connection(host: str) -> None:
-            async with lane.turn(host):
-                order.append(host)
+    async def connection(host: str) -> None:
+        async with lane.turn(host):
+            order.append(host)
 
-        await asyncio.gather(*(connection(host) for host in "aaaabbc"))
-        lane.close()
-        return order
-
-    assert asyncio.run(scenario()) == list("aabcaba")
+    await asyncio.gather(*(connection(host) for host in "aaaabbc"))
+    lane.close()
+    assert order == list("aabcaba")
 
 
 async def test_requests_that_are_given_up_do_not_keep_the_lane() -> None:
@@ -152,41 +136,35 @@ async def test_requests_that_are_given_up_do_not_keep_the_lane() -> None:
     lane.close()
 
 
-def test_the_lane_rests_longer_than_it_works() -> None:
+async def test_the_lane_rests_longer_than_it_works() -> None:
     def work() -> None:
         ends_at = time.thread_time() + WORK_SECONDS
         while time.thread_time() < ends_at:
             pass
 
-    async def scenario() -> float:
-        lane = LargeRequests()
-        async with lane.turn("host") as turn:
-            await turn.work(work)
-        began = time.monotonic()
+    lane = LargeRequests()
+    async with lane.turn("host") as turn:
+        await turn.work(work)
+    began = time.monotonic()
+    async with lane.turn("host"):
+        rested_seconds = time.monotonic() - began
+    lane.close()
+    assert rested_seconds > 1.8 * WORK_SECONDS
+
+
+async def test_a_request_that_waits_for_others_does_not_keep_the_lane() -> None:
+    lane = LargeRequests()
+    second_is_in = asyncio.Event()
+
+    async def waits() -> None:
         async with lane.turn("host"):
-            rested_seconds = time.monotonic() - began
-        lane.close()
-        return rested_seconds
+            await second_is_in.wait()
 
-    assert asyncio.run(scenario()) > 1.8 * WORK_SECONDS
-
-
-def test_a_request_that_waits_for_others_does_not_keep_the_lane() -> None:
-    async def scenario() -> float:
-        lane = LargeRequests()
-        second_is_in = asyncio.Event()
-
-        async def waits() -> None:
-            async with lane.turn("host"):
-                await second_is_in.wait()
-
-        first = asyncio.create_task(waits())
-        await asyncio.sleep(0)
-        began = time.monotonic()
-        async with lane.turn("host"):
-            second_is_in.set()
-        await first
-        lane.close()
-        return time.monotonic() - began
-
-    assert asyncio.run(scenario()) >= request_turns.HOLD_SECONDS_MAX * 0.9
+    first = asyncio.create_task(waits())
+    await asyncio.sleep(0)
+    began = time.monotonic()
+    async with lane.turn("host"):
+        second_is_in.set()
+    await first
+    lane.close()
+    assert time.monotonic() - began >= request_turns.HOLD_SECONDS_MAX * 0.9

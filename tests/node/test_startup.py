@@ -94,7 +94,7 @@ def test_a_second_node_of_the_same_id_does_not_start(tmp_path: Path) -> None:
         assert first.process.poll() is None
 
 
-def test_a_node_whose_registration_is_replaced_stops(tmp_path: Path) -> None:
+async def test_a_node_whose_registration_is_replaced_stops(tmp_path: Path) -> None:
     with NodeProcess(tmp_path / "node") as node:
 
         async def replace() -> None:
@@ -108,7 +108,7 @@ def test_a_node_whose_registration_is_replaced_stops(tmp_path: Path) -> None:
             )
             await store.close()
 
-        asyncio.run(replace())
+        await replace()
         assert node.process is not None
         assert node.process.wait(20) == 1
         assert "broker 1 was started again, at 127.0.0.1:1" in node.log

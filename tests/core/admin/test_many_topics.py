@@ -300,23 +300,20 @@ async def test_clients_that_need_topics_at_once_have_them_created_together(tmp_p
         assert "t-more" in made.view.image.topics
 
 
-def test_each_call_that_needs_topics_is_held_to_the_limit_by_itself(
+async def test_each_call_that_needs_topics_is_held_to_the_limit_by_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tidelog_core.admin.topics.NEW_PARTITIONS_MAX", 30)
 
-    async def main() -> None:
-        async with cluster(tmp_path) as made:
-            calls = [[f"c{call}-{number}" for number in range(20)] for call in range(4)]
-            for failed in await asyncio.gather(*map(made.admin.ensure_topics, calls)):
-                assert failed == {}
-            too_many = [f"m{number}" for number in range(31)]
-            failed = await made.admin.ensure_topics(too_many)
-            assert failed.keys() == set(too_many)
-            assert all(isinstance(error, PolicyViolation) for error in failed.values())
-            assert await made.stored_names() == {name for names in calls for name in names}
-
-    asyncio.run(main())
+    async with cluster(tmp_path) as made:
+        calls = [[f"c{call}-{number}" for number in range(20)] for call in range(4)]
+        for failed in await asyncio.gather(*map(made.admin.ensure_topics, calls)):
+            assert failed == {}
+        too_many = [f"m{number}" for number in range(31)]
+        failed = await made.admin.ensure_topics(too_many)
+        assert failed.keys() == set(too_many)
+        assert all(isinstance(error, PolicyViolation) for error in failed.values())
+        assert await made.stored_names() == {name for names in calls for name in names}
 
 
 async def test_who_gives_up_waiting_for_topics_leaves_those_of_others_to_be_created(

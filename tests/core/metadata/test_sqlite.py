@@ -135,27 +135,23 @@ class TestSqliteMetadataStore(MetadataStoreContract):
         await store.commit([create(A)])
         await store.close()
 
-    def test_commits_survive_in_the_log_that_was_never_checkpointed(self, tmp_path: Path) -> None:
+    async def test_commits_survive_in_the_log_that_was_never_checkpointed(
+        self, tmp_path: Path
+    ) -> None:
         path = tmp_path / "metadata.db"
 
-        async def write() -> None:
-            store = SqliteMetadataStore(path)
-            await store.commit([create(A)])
-            # A copy made now is what a crash would leave: the file and its log.
-            for name in ("metadata.db", "metadata.db-wal"):
-                (tmp_path / f"copy-{name}").write_bytes((tmp_path / name).read_bytes())
-            await store.close()
-
-        async def read() -> None:
-            (tmp_path / "crashed").mkdir()
-            for name in ("metadata.db", "metadata.db-wal"):
-                (tmp_path / f"copy-{name}").rename(tmp_path / "crashed" / name)
-            store = SqliteMetadataStore(tmp_path / "crashed" / "metadata.db")
-            assert await store.get(A) is not None
-            await store.close()
-
-        asyncio.run(write())
-        asyncio.run(read())
+        store = SqliteMetadataStore(path)
+        await store.commit([create(A)])
+        # A copy made now is what a crash would leave: the file and its log.
+        for name in ("metadata.db", "metadata.db-wal"):
+            (tmp_path / f"copy-{name}").write_bytes((tmp_path / name).read_bytes())
+        await store.close()
+        (tmp_path / "crashed").mkdir()
+        for name in ("metadata.db", "metadata.db-wal"):
+            (tmp_path / f"copy-{name}").rename(tmp_path / "crashed" / name)
+        store = SqliteMetadataStore(tmp_path / "crashed" / "metadata.db")
+        assert await store.get(A) is not None
+        await store.close()
 
     async def test_the_file_syncs_every_commit(self, tmp_path: Path) -> None:
         store = SqliteMetadataStore(tmp_path / "metadata.db")
@@ -165,13 +161,10 @@ class TestSqliteMetadataStore(MetadataStoreContract):
         assert store._connection.execute("PRAGMA synchronous").fetchone() == (2,)
         await store.close()
 
-    def test_the_changelog_stays_bounded(self, tmp_path: Path, open: Open) -> None:
-        async def main() -> None:
-            async with open() as store:
-                for number in range(3 * CHANGELOG_LENGTH):
-                    await store.commit([Write(A, {"n": number}, -1)])
-
-        asyncio.run(main())
+    async def test_the_changelog_stays_bounded(self, tmp_path: Path, open: Open) -> None:
+        async with open() as store:
+            for number in range(3 * CHANGELOG_LENGTH):
+                await store.commit([Write(A, {"n": number}, -1)])
         connection = sqlite3.connect(tmp_path / "metadata.db")
         (count,) = connection.execute("SELECT count(*) FROM changelog").fetchone()
         connection.close()
@@ -194,17 +187,14 @@ class TestSqliteMetadataStore(MetadataStoreContract):
         await store.commit([create(A)])
         await store.close()
 
-    def test_a_file_that_is_no_database_is_named(self, tmp_path: Path) -> None:
+    async def test_a_file_that_is_no_database_is_named(self, tmp_path: Path) -> None:
         path = tmp_path / "metadata.db"
         path.write_bytes(b"not a database at all" * 100)
 
-        async def main() -> None:
-            store = SqliteMetadataStore(path)
-            with pytest.raises(StoreUnavailable, match=r"metadata\.db.*not a database"):
-                await store.get(A)
-            await store.close()
-
-        asyncio.run(main())
+        store = SqliteMetadataStore(path)
+        with pytest.raises(StoreUnavailable, match=r"metadata\.db.*not a database"):
+            await store.get(A)
+        await store.close()
         assert path.read_bytes().startswith(b"not a database")
 
     async def test_a_file_of_a_newer_format_is_left_alone(self, tmp_path: Path) -> None:
@@ -233,23 +223,20 @@ class TestSqliteMetadataStore(MetadataStoreContract):
             with pytest.raises(CorruptItem, match="letters/a"):
                 await store.increment(A, 1)
 
-    def test_a_full_disk_loses_the_commit_and_nothing_else(self, tmp_path: Path) -> None:
+    async def test_a_full_disk_loses_the_commit_and_nothing_else(self, tmp_path: Path) -> None:
         path = tmp_path / "metadata.db"
 
-        async def main() -> None:
-            store = SqliteMetadataStore(path)
-            await store.commit([create(A)])
-            assert store._connection is not None
-            (pages,) = store._connection.execute("PRAGMA page_count").fetchone()
-            store._connection.execute(f"PRAGMA max_page_count = {pages}")
-            with pytest.raises(StoreUnavailable, match="full"):
-                await store.commit([Write(ItemKey("big", "x"), {"pad": "x" * 300_000}, 0)])
-            store._connection.execute("PRAGMA max_page_count = 1000000")
-            assert await store.list("big") == []
+        store = SqliteMetadataStore(path)
+        await store.commit([create(A)])
+        assert store._connection is not None
+        (pages,) = store._connection.execute("PRAGMA page_count").fetchone()
+        store._connection.execute(f"PRAGMA max_page_count = {pages}")
+        with pytest.raises(StoreUnavailable, match="full"):
             await store.commit([Write(ItemKey("big", "x"), {"pad": "x" * 300_000}, 0)])
-            await store.close()
-
-        asyncio.run(main())
+        store._connection.execute("PRAGMA max_page_count = 1000000")
+        assert await store.list("big") == []
+        await store.commit([Write(ItemKey("big", "x"), {"pad": "x" * 300_000}, 0)])
+        await store.close()
         assert os.path.getsize(path) > 300_000  # noqa: PTH202
 
 

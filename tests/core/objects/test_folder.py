@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -37,32 +36,28 @@ asyncio.run(main())
 """
 
 
-def test_killing_a_writer_at_any_moment_leaves_only_whole_objects(tmp_path: Path) -> None:
+async def test_killing_a_writer_at_any_moment_leaves_only_whole_objects(tmp_path: Path) -> None:
     """Acknowledged objects are there, unacknowledged ones whole or absent, no litter stays."""
     folder = tmp_path / "objects"
     for attempt in range(5):
-        child = subprocess.Popen(
-            [sys.executable, "-c", ENDLESS_WRITER, str(folder), str(attempt)],
-            stdout=subprocess.PIPE,
+        child = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", ENDLESS_WRITER, folder, str(attempt)),
+            stdout=asyncio.subprocess.PIPE,
         )
         assert child.stdout is not None
-        acknowledged = [int(child.stdout.readline())]
-        time.sleep(0.003 * attempt)
+        acknowledged = [int(await child.stdout.readline())]
+        await asyncio.sleep(0.003 * attempt)
         child.send_signal(signal.SIGKILL)
-        acknowledged += map(int, child.stdout.read().split())
-        child.wait()
-        child.stdout.close()
+        acknowledged += map(int, (await child.stdout.read()).split())
+        await child.wait()
 
-        async def check(attempt: int, acknowledged: list[int]) -> None:
-            store = FolderObjectStore(folder)
-            metas = [meta async for meta in store.list(f"deep/{attempt}/")]
-            assert {m.size_bytes for m in metas} == {4_000_000}
-            assert {int(m.key.rsplit("/", 1)[1]) for m in metas} >= set(acknowledged)
-            for meta in metas:
-                assert set(await store.get(meta.key)) == {attempt}
-            await store.close()
-
-        asyncio.run(check(attempt, acknowledged))
+        store = FolderObjectStore(folder)
+        metas = [meta async for meta in store.list(f"deep/{attempt}/")]
+        assert {m.size_bytes for m in metas} == {4_000_000}
+        assert {int(m.key.rsplit("/", 1)[1]) for m in metas} >= set(acknowledged)
+        for meta in metas:
+            assert set(await store.get(meta.key)) == {attempt}
+        await store.close()
         assert list((folder / ".staging").iterdir()) == []
 
 
@@ -115,18 +110,18 @@ def test_of_racing_processes_one_wins_each_key(tmp_path: Path) -> None:
         assert (folder / "race" / str(number)).read_text() == name * 1000
 
 
-def test_opening_removes_what_a_dead_writer_left_and_spares_what_is_being_written(
+async def test_opening_removes_what_a_dead_writer_left_and_spares_what_is_being_written(
     tmp_path: Path,
 ) -> None:
     folder = tmp_path / "objects"
-    asyncio.run(FolderObjectStore(folder).close())
+    await FolderObjectStore(folder).close()
     (folder / ".staging" / "left").write_bytes(b"half")
     store = FolderObjectStore(folder)
     with store._staged() as (staged, _):
         second = FolderObjectStore(folder)
         assert list((folder / ".staging").iterdir()) == [staged]
-        asyncio.run(second.close())
-    asyncio.run(store.close())
+        await second.close()
+    await store.close()
 
 
 async def test_a_put_under_an_object_fails_without_harm(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -18,13 +17,13 @@ from tidelog_core.objects.memory import MemoryObjectStore
 from tidelog_core.objects.s3 import S3ObjectStore
 
 
-def test_each_scheme_opens_its_store(tmp_path: Path) -> None:
+async def test_each_scheme_opens_its_store(tmp_path: Path) -> None:
     folder = open_object_store(f"file://{tmp_path}/with%20blank")
     assert isinstance(folder, FolderObjectStore)
     assert (tmp_path / "with blank").is_dir()
     assert isinstance(open_object_store("memory:"), MemoryObjectStore)
     assert isinstance(open_object_store("s3://bucket/some/prefix"), S3ObjectStore)
-    asyncio.run(folder.close())
+    await folder.close()
 
 
 def test_the_folder_of_a_local_store_can_be_made_before_anything_is_put(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 from pathlib import Path
 from uuid import UUID
@@ -23,7 +22,7 @@ from tests.support.segment_items import segment_meta
 TOMBSTONE = DeletedTopic(topic_id=UUID(int=7), name="t", partition_count=1, deleted_ms=5)
 
 
-def test_what_nobody_can_have_put_there_is_left_and_named_when_a_topic_goes(
+async def test_what_nobody_can_have_put_there_is_left_and_named_when_a_topic_goes(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = tmp_path / topic_prefix("c", TOMBSTONE.name, TOMBSTONE.topic_id) / "0"
@@ -31,16 +30,13 @@ def test_what_nobody_can_have_put_there_is_left_and_named_when_a_topic_goes(
     for name in ("a.log", "a.index", "my notes.txt"):
         (folder / name).write_text("x")
 
-    async def run() -> None:
-        store, objects = MemoryMetadataStore(latency=0), FolderObjectStore(tmp_path)
-        await store.commit([records.put(TOMBSTONE)])
-        for _ in range(2):  # harmless when repeated
-            await persist_deletion(objects, "c", TOMBSTONE)
-            await clean_deleted_topic(store, objects, TOMBSTONE, cluster_id="c")
-        assert await store.list(TOMBSTONE.item_id.collection) == []
-        await objects.close()
-
-    asyncio.run(run())
+    store, objects = MemoryMetadataStore(latency=0), FolderObjectStore(tmp_path)
+    await store.commit([records.put(TOMBSTONE)])
+    for _ in range(2):  # harmless when repeated
+        await persist_deletion(objects, "c", TOMBSTONE)
+        await clean_deleted_topic(store, objects, TOMBSTONE, cluster_id="c")
+    assert await store.list(TOMBSTONE.item_id.collection) == []
+    await objects.close()
     left = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert left == [folder / "my notes.txt"]
     assert "my notes.txt" in str([vars(record) for record in caplog.records])

@@ -151,7 +151,7 @@ class SteppedObjects:
         await self._write(key, self._objects.put(key, data))
 
     async def put_file(self, key: str, path: Path) -> None:
-        await self.put(key, path.read_bytes())  # noqa: ASYNC240
+        await self.put(key, path.read_bytes())
 
     async def replace(self, key: str, data: bytes) -> None:
         await self._write(key, self._objects.replace(key, data))

@@ -117,19 +117,14 @@ class TornPageStore(SwappingStore):
         return found[:1] + found[3:] if is_torn else found
 
 
-def test_a_swap_within_the_only_page_leaves_no_gap() -> None:
+async def test_a_swap_within_the_only_page_leaves_no_gap() -> None:
     metas = neighbours(5)
-
-    async def run() -> None:
+    for _ in range(2):
         store = TornPageStore(metas, swap_count=1)
         await put_segments(store, metas)
         found = await read_tier(store, TOPIC_ID, PARTITION)
         assert found.finished.tiered_end(0) == metas[-1].end_offset
         assert list(found.finished) == finished_segments(store.metas)
-
-    asyncio.run(run())
-
-    asyncio.run(run())
 
 
 async def test_an_item_that_cannot_be_read_is_an_error_on_any_page() -> None:
@@ -142,7 +137,7 @@ async def test_an_item_that_cannot_be_read_is_an_error_on_any_page() -> None:
         await read_tier(store, TOPIC_ID, PARTITION)
 
 
-def test_what_is_kept_of_many_segments_is_small_and_reading_them_takes_little_more(
+async def test_what_is_kept_of_many_segments_is_small_and_reading_them_takes_little_more(
     tmp_path: Path,
 ) -> None:
     async def traced_bytes(count: int) -> tuple[int, int]:
@@ -167,7 +162,7 @@ def test_what_is_kept_of_many_segments_is_small_and_reading_them_takes_little_mo
         return stays, peak
 
     few, many = PAGE_ITEMS_MAX, 6 * PAGE_ITEMS_MAX
-    few_bytes, _ = asyncio.run(traced_bytes(few))
-    many_bytes, many_peak = asyncio.run(traced_bytes(many))
+    few_bytes, _ = await traced_bytes(few)
+    many_bytes, many_peak = await traced_bytes(many)
     assert many_bytes - few_bytes < SEGMENT_SIZE_BYTES_MAX * (many - few), (few_bytes, many_bytes)
     assert many_peak - many_bytes < READING_SIZE_BYTES_MAX, (many_bytes, many_peak)

@@ -124,7 +124,9 @@ def test_an_event_judges_the_bytes_of_a_small_partition_alone(count: int) -> Non
 
 
 @pytest.mark.parametrize("is_event", [True, False])
-def test_what_is_swapped_between_two_pages_is_not_counted_in_both_forms(is_event: bool) -> None:
+async def test_what_is_swapped_between_two_pages_is_not_counted_in_both_forms(
+    is_event: bool,
+) -> None:
     metas = [segment_meta(10 * n, 10 * n + 10, size_bytes=100) for n in range(PAGE_ITEMS_MAX + 50)]
 
     class LeavingLittle(SwappingStore):
@@ -157,7 +159,7 @@ def test_what_is_swapped_between_two_pages_is_not_counted_in_both_forms(is_event
     # Which of the segments that begin together a page ends with is left to chance.
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(due_segments, "EVENT_SIZES_MAX", len(metas) + 1)
-        assert [asyncio.run(run()) for _ in range(3)] == [0, 0, 0]
+        assert [await run() for _ in range(3)] == [0, 0, 0]
 
 
 def test_an_event_stops_after_many_segments_that_are_too_old_and_the_next_goes_on() -> None:

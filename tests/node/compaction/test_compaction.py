@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -58,22 +57,19 @@ def test_consumers_get_the_newest_record_of_every_key_at_its_own_offset(node: No
     assert_compacted(consume(node.address, "keys"), newest, active_base)
 
 
-def test_our_sdk_reads_across_gaps(node: NodeProcess) -> None:
+async def test_our_sdk_reads_across_gaps(node: NodeProcess) -> None:
     create(node, "sdk")
     newest = produce(node.address, "sdk", 1_000)
     active_base = wait_compacted(node, "sdk")
     end_offset = max(offset for offset, _ in newest.values()) + 1
 
-    async def read() -> list[tuple[bytes | None, tuple[int, bytes | None]]]:
-        found: list[tuple[bytes | None, tuple[int, bytes | None]]] = []
-        async with SdkConsumer(node.address, auto_offset_reset="earliest") as consumer:
-            consumer.assign([TopicPartition("sdk", 0)])
-            while not found or found[-1][1][0] < end_offset - 1:
-                records = await consumer.poll(timeout_ms=5_000)
-                found += [(record.key, (record.offset, record.value)) for record in records]
-        return found
-
-    assert_compacted(asyncio.run(read()), newest, active_base)
+    found: list[tuple[bytes | None, tuple[int, bytes | None]]] = []
+    async with SdkConsumer(node.address, auto_offset_reset="earliest") as consumer:
+        consumer.assign([TopicPartition("sdk", 0)])
+        while not found or found[-1][1][0] < end_offset - 1:
+            records = await consumer.poll(timeout_ms=5_000)
+            found += [(record.key, (record.offset, record.value)) for record in records]
+    assert_compacted(found, newest, active_base)
 
 
 def test_the_java_client_reads_across_gaps(node: NodeProcess) -> None:

@@ -23,14 +23,14 @@ SLICE_BYTES = 300_000
 TURN_BYTES = 65_536
 
 
-def test_a_large_answer_is_sent_in_turns_with_the_requests_of_others(
+async def test_a_large_answer_is_sent_in_turns_with_the_requests_of_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(segment_sender, "SLICE_BYTES_PER_TURN", TURN_BYTES)
     data = os.urandom(SLICE_BYTES)
     (tmp_path / "log").write_bytes(data)
 
-    async def run() -> None:
+    async with asyncio.timeout(30):
         sent_before: list[int] = []
 
         def answer_large(_: memoryview, __: Session) -> Reply:
@@ -55,10 +55,8 @@ def test_a_large_answer_is_sent_in_turns_with_the_requests_of_others(
         for open_socket in (first, second, large, small):
             open_socket.close()
 
-    asyncio.run(asyncio.wait_for(run(), 30))
 
-
-def test_a_slice_that_is_on_the_disk_alone_is_read_by_another_thread(tmp_path: Path) -> None:
+async def test_a_slice_that_is_on_the_disk_alone_is_read_by_another_thread(tmp_path: Path) -> None:
     data = os.urandom(2 * segment_sender.SLICE_BYTES_READ_IN + SLICE_BYTES)
     write_cold(tmp_path / "log", data)
 
@@ -72,7 +70,7 @@ def test_a_slice_that_is_on_the_disk_alone_is_read_by_another_thread(tmp_path: P
             received += await asyncio.get_running_loop().sock_recv(client, SLICE_BYTES)
         return bytes(received)
 
-    async def run() -> None:
+    async with asyncio.timeout(30):
         client, served = connect(answer)
         assert disk_threads(served) == 0
         client.sendall(REQUEST)
@@ -85,14 +83,12 @@ def test_a_slice_that_is_on_the_disk_alone_is_read_by_another_thread(tmp_path: P
         for open_socket in (client, served, again, served_again):
             open_socket.close()
 
-    asyncio.run(asyncio.wait_for(run(), 30))
 
-
-def test_a_connection_may_be_closed_while_its_slice_is_read(tmp_path: Path) -> None:
+async def test_a_connection_may_be_closed_while_its_slice_is_read(tmp_path: Path) -> None:
     data = os.urandom(segment_sender.SLICE_BYTES_READ_IN)
     write_cold(tmp_path / "log", data)
 
-    async def run() -> None:
+    async with asyncio.timeout(30):
         client, served = connect(
             lambda _, __: [FileSlice(ReadableFile(tmp_path / "log"), 0, len(data))]
         )
@@ -105,16 +101,14 @@ def test_a_connection_may_be_closed_while_its_slice_is_read(tmp_path: Path) -> N
         await asyncio.sleep(0.01)  # What the thread calls when it has read does nothing.
         client.close()
 
-    asyncio.run(asyncio.wait_for(run(), 30))
-
 
 def disk_threads(served: Connection) -> int:
     """Return how many threads have been started to read for the connection's loop."""
     return len(served._buffers.disk._threads)
 
 
-def test_owed_replies_leave_together_and_in_the_order_of_their_requests() -> None:
-    async def run() -> None:
+async def test_owed_replies_leave_together_and_in_the_order_of_their_requests() -> None:
+    async with asyncio.timeout(30):
         owed: list[OwedReply] = []
 
         def answer_later(_: memoryview, __: Session) -> OwedReply:
@@ -138,11 +132,9 @@ def test_owed_replies_leave_together_and_in_the_order_of_their_requests() -> Non
         served.close()
         client.close()
 
-    asyncio.run(asyncio.wait_for(run(), 30))
 
-
-def test_an_owed_reply_that_fails_ends_the_connection() -> None:
-    async def run() -> None:
+async def test_an_owed_reply_that_fails_ends_the_connection() -> None:
+    async with asyncio.timeout(30):
         owed: list[OwedReply] = []
 
         def answer_later(_: memoryview, __: Session) -> OwedReply:
@@ -160,8 +152,6 @@ def test_an_owed_reply_that_fails_ends_the_connection() -> None:
         await asyncio.sleep(0)
         assert client.recv(100) == b""
         client.close()
-
-    asyncio.run(asyncio.wait_for(run(), 30))
 
 
 async def test_the_answer_of_a_task_leaves_in_the_turn_after_its_end() -> None:

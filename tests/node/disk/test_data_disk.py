@@ -42,35 +42,32 @@ def names(watch: DiskWatch) -> list[str]:
     return [reason.name for reason in watch.health.reasons]
 
 
-def test_a_disk_without_room_is_full_once_and_until_a_probe_succeeds(
+async def test_a_disk_without_room_is_full_once_and_until_a_probe_succeeds(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(data_disk, "LOOK_SECONDS", 0.25)  # a busy machine is late
 
-    async def run() -> None:
-        async with a_watch(tmp_path) as (disk, watch):
-            fitness: list[bool] = []
-            disk.changed.subscribe(lambda: fitness.append(disk.is_fit))
-            await watch.look()
-            assert disk.is_fit
-            for _ in range(100):
-                assert disk.note(NO_ROOM)
-            assert (disk.is_full, names(watch)) == (True, [FULL])
-            await watch.look()
-            assert disk.is_full  # It is not tried again at once.
-            await asyncio.sleep(0.3)
-            await watch.look()
-            assert (disk.is_fit, names(watch), fitness) == (True, [], [False, True])
-            # What is full again soon after is left alone for twice as long.
-            disk.note(NO_ROOM)
-            await asyncio.sleep(0.3)
-            await watch.look()
-            assert disk.is_full
-            await asyncio.sleep(0.3)
-            await watch.look()
-            assert disk.is_fit
-
-    asyncio.run(run())
+    async with a_watch(tmp_path) as (disk, watch):
+        fitness: list[bool] = []
+        disk.changed.subscribe(lambda: fitness.append(disk.is_fit))
+        await watch.look()
+        assert disk.is_fit
+        for _ in range(100):
+            assert disk.note(NO_ROOM)
+        assert (disk.is_full, names(watch)) == (True, [FULL])
+        await watch.look()
+        assert disk.is_full  # It is not tried again at once.
+        await asyncio.sleep(0.3)
+        await watch.look()
+        assert (disk.is_fit, names(watch), fitness) == (True, [], [False, True])
+        # What is full again soon after is left alone for twice as long.
+        disk.note(NO_ROOM)
+        await asyncio.sleep(0.3)
+        await watch.look()
+        assert disk.is_full
+        await asyncio.sleep(0.3)
+        await watch.look()
+        assert disk.is_fit
     said = [record.message.split(",")[0] for record in caplog.records]
     assert said == ["disk is full", "disk has room again"] * 2
     assert not list(tmp_path.iterdir())
@@ -119,27 +116,24 @@ async def test_a_disk_that_falls_below_its_reserve_again_is_left_alone_for_longe
         assert 55 < waits_s[3] <= 60
 
 
-def test_a_disk_that_fails_a_probe_has_failed_until_one_succeeds(
+async def test_a_disk_that_fails_a_probe_has_failed_until_one_succeeds(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "data"
 
-    async def run() -> None:
-        async with a_watch(path) as (disk, watch):
-            path.mkdir()
-            assert not disk.note(BROKEN)
+    async with a_watch(path) as (disk, watch):
+        path.mkdir()
+        assert not disk.note(BROKEN)
+        await watch.look()
+        assert disk.is_fit  # The disk takes what is written, whatever that log has met.
+        path.rmdir()
+        for _ in range(3):
+            disk.note(BROKEN)
             await watch.look()
-            assert disk.is_fit  # The disk takes what is written, whatever that log has met.
-            path.rmdir()
-            for _ in range(3):
-                disk.note(BROKEN)
-                await watch.look()
-            assert (disk.has_failed, disk.is_full, names(watch)) == (True, False, [FAILED])
-            path.mkdir()
-            await watch.look()
-            assert (disk.is_fit, names(watch)) == (True, [])
-
-    asyncio.run(run())
+        assert (disk.has_failed, disk.is_full, names(watch)) == (True, False, [FAILED])
+        path.mkdir()
+        await watch.look()
+        assert (disk.is_fit, names(watch)) == (True, [])
     levels = [record.levelno for record in caplog.records]
     assert levels == [logging.ERROR, logging.WARNING]
 

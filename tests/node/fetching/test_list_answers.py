@@ -136,11 +136,13 @@ async def run(folder: Path, seed: int, step_count: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_kept_list_is_answered_as_one_that_is_read_in_full(tmp_path: Path, seed: int) -> None:
-    asyncio.run(run(tmp_path, seed, 150))
+async def test_a_kept_list_is_answered_as_one_that_is_read_in_full(
+    tmp_path: Path, seed: int
+) -> None:
+    await run(tmp_path, seed, 150)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(100, 300))
-def test_many_schedules_of_kept_lists(tmp_path: Path, seed: int) -> None:
-    asyncio.run(run(tmp_path, seed, 400))
+async def test_many_schedules_of_kept_lists(tmp_path: Path, seed: int) -> None:
+    await run(tmp_path, seed, 400)

@@ -172,13 +172,13 @@ async def run(folder: Path, seed: int, step_count: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_a_session_is_told_what_a_request_for_everything_would_be_told(
+async def test_a_session_is_told_what_a_request_for_everything_would_be_told(
     tmp_path: Path, seed: int
 ) -> None:
-    asyncio.run(run(tmp_path, seed, 150))
+    await run(tmp_path, seed, 150)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(100, 300))
-def test_many_schedules_of_sessions(tmp_path: Path, seed: int) -> None:
-    asyncio.run(run(tmp_path, seed, 400))
+async def test_many_schedules_of_sessions(tmp_path: Path, seed: int) -> None:
+    await run(tmp_path, seed, 400)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 from uuid import UUID
 
@@ -75,7 +74,7 @@ def test_joined_partitions_are_the_topic_encoded_in_one_go(
 
 
 @pytest.mark.parametrize("change", ["topic", "partitions", "brokers"])
-def test_a_topic_is_encoded_again_when_what_it_is_made_of_changes(change: str) -> None:
+async def test_a_topic_is_encoded_again_when_what_it_is_made_of_changes(change: str) -> None:
     made: list[str] = []
 
     async def make(topic: Topic) -> bytes:
@@ -92,7 +91,7 @@ def test_a_topic_is_encoded_again_when_what_it_is_made_of_changes(change: str) -
         for name in names:
             assert await encoded.get(image, brokers, name, 12, False, make) == name.encode()
 
-    asyncio.run(get("abab"))
+    await get("abab")
     assert made == ["a", "b"]
     if change == "topic":
         renewed = {**topics, "a": dataclasses.replace(topics["a"], configs={"x": "y"})}
@@ -102,7 +101,7 @@ def test_a_topic_is_encoded_again_when_what_it_is_made_of_changes(change: str) -
         image = dataclasses.replace(image, partitions_by_topic=moved)
     else:
         brokers = {}
-    asyncio.run(get("ab"))
+    await get("ab")
     assert made == ["a", "b", *("ab" if change == "brokers" else "a")]
 
 

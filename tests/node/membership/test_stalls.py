@@ -72,46 +72,40 @@ def test_a_node_whose_loop_stands_still_for_longer_loses_its_lease_and_comes_bac
         eventually(lambda: "the node serves again" in node.log, "the log says so", 10)
 
 
-def test_what_is_cancelled_has_ended_on_the_thread() -> None:
-    async def main() -> list[str]:
-        events: list[str] = []
-        thread = LeaseThread()
-        begun = threading.Event()
+async def test_what_is_cancelled_has_ended_on_the_thread() -> None:
+    events: list[str] = []
+    thread = LeaseThread()
+    begun = threading.Event()
 
-        async def work() -> None:
-            assert threading.current_thread().name == "lease"
-            begun.set()
-            try:
-                await asyncio.sleep(60)
-            finally:
-                await asyncio.sleep(0.01)
-                events.append("ended there")
+    async def work() -> None:
+        assert threading.current_thread().name == "lease"
+        begun.set()
+        try:
+            await asyncio.sleep(60)
+        finally:
+            await asyncio.sleep(0.01)
+            events.append("ended there")
 
-        task = asyncio.create_task(thread.run(work()))
-        assert await asyncio.to_thread(begun.wait, 20)
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-        events.append("ended here")
-        await thread.close()
-        assert not any(each.name == "lease" for each in threading.enumerate())
-        return events
-
-    assert asyncio.run(main()) == ["ended there", "ended here"]
+    task = asyncio.create_task(thread.run(work()))
+    assert await asyncio.to_thread(begun.wait, 20)
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    events.append("ended here")
+    await thread.close()
+    assert not any(each.name == "lease" for each in threading.enumerate())
+    assert events == ["ended there", "ended here"]
 
 
-def test_what_breaks_on_the_thread_breaks_its_caller() -> None:
+async def test_what_breaks_on_the_thread_breaks_its_caller() -> None:
     async def work() -> None:
         raise ValueError("broken")
 
-    async def main() -> None:
-        thread = LeaseThread()
-        try:
+    thread = LeaseThread()
+    try:
+        with pytest.raises(ValueError, match="broken"):
             await thread.run(work())
-        finally:
-            await thread.close()
-
-    with pytest.raises(ValueError, match="broken"):
-        asyncio.run(main())
+    finally:
+        await thread.close()
 
 
 async def test_the_loop_of_the_thread_is_not_the_current_one_of_the_nodes_thread() -> None:

@@ -39,28 +39,25 @@ def fetchers_of(node: LedNode) -> FollowerFetchers:
     return FollowerFetchers(node.context, replicas=node.replicas, catch_up=catch_up)
 
 
-def test_an_error_of_a_later_version_holds_up_its_partition_alone(
+async def test_an_error_of_a_later_version_holds_up_its_partition_alone(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fetcher, "TROUBLE_SECONDS", 0.01)
 
-    async def run() -> None:
-        config = NodeConfig(replica_fetch_backoff_ms=10)
-        async with led_node(tmp_path, config) as node, scripted_leader(node) as leader:
-            replica = await node.create_topic(leader=2)
-            leader.topic_id = replica.topic_id.bytes
-            leader.answers = [(OF_A_LATER_KAFKA, b""), (0, batch_of(b"one")), (0, b"")]
-            fetchers = fetchers_of(node)
-            fetchers.start()
-            begun = time.monotonic()
-            while replica.log.log_end_offset < 1:
-                assert time.monotonic() < begun + SECONDS_MAX
-                await asyncio.sleep(0.01)
-            await fetchers.close()
-            # The leader's other partitions would have waited, too, for another connection.
-            assert leader.connection_count == 1
-
-    asyncio.run(run())
+    config = NodeConfig(replica_fetch_backoff_ms=10)
+    async with led_node(tmp_path, config) as node, scripted_leader(node) as leader:
+        replica = await node.create_topic(leader=2)
+        leader.topic_id = replica.topic_id.bytes
+        leader.answers = [(OF_A_LATER_KAFKA, b""), (0, batch_of(b"one")), (0, b"")]
+        fetchers = fetchers_of(node)
+        fetchers.start()
+        begun = time.monotonic()
+        while replica.log.log_end_offset < 1:
+            assert time.monotonic() < begun + SECONDS_MAX
+            await asyncio.sleep(0.01)
+        await fetchers.close()
+        # The leader's other partitions would have waited, too, for another connection.
+        assert leader.connection_count == 1
     said = [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert [record.message for record in said] == ["replica cannot follow, will retry"]
     assert getattr(said[0], "reason", "") == f"the leader answers error {OF_A_LATER_KAFKA}"

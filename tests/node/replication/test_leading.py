@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 from kio.schema.delete_records.v2 import request as delete_request
 from kio.schema.errors import ErrorCode
 from kio.schema.list_offsets.v11 import request as list_request
-from tidelog_core.config import NodeConfig
 from tidelog_core.errors import OutcomeUnknown
 from tidelog_core.metadata.records import Partition, partition_key, put
 from tidelog_core.wire_messages import build
@@ -22,14 +20,6 @@ from tests.support.request_contexts import context_of
 
 LATEST, EARLIEST = -1, -2
 READ_UNCOMMITTED, READ_COMMITTED = 0, 1
-
-
-def on_a_node(folder: Path, body: Callable[[LedNode], Awaitable[None]]) -> None:
-    async def main() -> None:
-        async with led_node(folder) as node:
-            await body(node)
-
-    asyncio.run(main())
 
 
 async def list_offset(node: LedNode, name: int, *, replica_id: int = -1) -> Any:
@@ -56,8 +46,8 @@ async def list_offset(node: LedNode, name: int, *, replica_id: int = -1) -> Any:
     return response.topics[0].partitions[0]
 
 
-def test_acks_all_waits_for_every_replica_in_sync(tmp_path: Path) -> None:
-    async def body(node: LedNode) -> None:
+async def test_acks_all_waits_for_every_replica_in_sync(tmp_path: Path) -> None:
+    async with led_node(tmp_path) as node:
         await node.create_topic()
         first, second = node.send(b"a"), node.send(b"b")
         assert node.send(b"c", acks=1).base_offset == 2
@@ -70,11 +60,9 @@ def test_acks_all_waits_for_every_replica_in_sync(tmp_path: Path) -> None:
         node.read(2, replica_id=3)
         assert (await second).error_code is ErrorCode.none
 
-    on_a_node(tmp_path, body)
 
-
-def test_consumers_see_what_is_committed_and_are_woken_by_it(tmp_path: Path) -> None:
-    async def body(node: LedNode) -> None:
+async def test_consumers_see_what_is_committed_and_are_woken_by_it(tmp_path: Path) -> None:
+    async with led_node(tmp_path) as node:
         await node.create_topic()
         node.send(b"a", acks=1)
         assert not node.read(0).records
@@ -88,11 +76,11 @@ def test_consumers_see_what_is_committed_and_are_woken_by_it(tmp_path: Path) -> 
         assert answer.high_watermark == 1
         assert answer.records
 
-    on_a_node(tmp_path, body)
 
-
-def test_consumers_are_woken_by_what_a_new_leader_commits_of_the_last_ones(tmp_path: Path) -> None:
-    async def body(node: LedNode) -> None:
+async def test_consumers_are_woken_by_what_a_new_leader_commits_of_the_last_ones(
+    tmp_path: Path,
+) -> None:
+    async with led_node(tmp_path) as node:
         await node.create_topic()
         node.send(b"a", acks=1)
         await node.change_partition(leader=2, leader_epoch=1)
@@ -104,11 +92,9 @@ def test_consumers_are_woken_by_what_a_new_leader_commits_of_the_last_ones(tmp_p
         node.read(1, replica_id=3, leader_epoch=2, last_fetched_epoch=0)
         assert (await asyncio.wait_for(held, 1)).records
 
-    on_a_node(tmp_path, body)
 
-
-def test_followers_read_to_the_end_and_are_woken_by_appends(tmp_path: Path) -> None:
-    async def body(node: LedNode) -> None:
+async def test_followers_read_to_the_end_and_are_woken_by_appends(tmp_path: Path) -> None:
+    async with led_node(tmp_path) as node:
         await node.create_topic()
         held = node.read(0, replica_id=2, max_wait_ms=10_000)
         await asyncio.sleep(0.01)
@@ -118,11 +104,9 @@ def test_followers_read_to_the_end_and_are_woken_by_appends(tmp_path: Path) -> N
         assert answer.records
         assert answer.high_watermark == 0
 
-    on_a_node(tmp_path, body)
 
-
-def test_fetches_of_other_epochs_and_strangers_are_refused(tmp_path: Path) -> None:
-    async def body(node: LedNode) -> None:
+async def test_fetches_of_other_epochs_and_strangers_are_refused(tmp_path: Path) -> None:
+    async with led_node(tmp_path) as node:
         await node.create_topic()
         await node.change_partition(leader_epoch=3)
         assert node.read(0, replica_id=2, leader_epoch=2).error_code is (
@@ -137,11 +121,9 @@ def test_fetches_of_other_epochs_and_strangers_are_refused(tmp_path: Path) -> No
         earlier_life = node.read(0, replica_id=2, leader_epoch=3, replica_epoch=0)
         assert earlier_life.error_code is ErrorCode.not_leader_or_follower
 
-    on_a_node(tmp_path, body)
 
-
-def test_a_follower_that_has_other_records_is_told_where_it_parts(tmp_path: Path) -> None:
-    async def body(node: LedNode) -> None:
+async def test_a_follower_that_has_other_records_is_told_where_it_parts(tmp_path: Path) -> None:
+    async with led_node(tmp_path) as node:
         await node.create_topic()
         node.send(b"a", acks=1)
         await node.change_partition(leader=2, leader_epoch=1)
@@ -155,11 +137,9 @@ def test_a_follower_that_has_other_records_is_told_where_it_parts(tmp_path: Path
         node.read(2, replica_id=3, leader_epoch=2, last_fetched_epoch=2)
         assert node.read(0, leader_epoch=2).high_watermark == 0
 
-    on_a_node(tmp_path, body)
 
-
-def test_what_is_owed_fails_when_the_leadership_ends(tmp_path: Path) -> None:
-    async def body(node: LedNode) -> None:
+async def test_what_is_owed_fails_when_the_leadership_ends(tmp_path: Path) -> None:
+    async with led_node(tmp_path) as node:
         await node.create_topic()
         owed = node.send(b"a")
         held = node.read(0, max_wait_ms=10_000)
@@ -172,21 +152,17 @@ def test_what_is_owed_fails_when_the_leadership_ends(tmp_path: Path) -> None:
         )
         assert node.send(b"b").error_code is ErrorCode.not_leader_or_follower
 
-    on_a_node(tmp_path, body)
 
-
-def test_a_request_learns_that_its_time_is_up(tmp_path: Path) -> None:
-    async def body(node: LedNode) -> None:
+async def test_a_request_learns_that_its_time_is_up(tmp_path: Path) -> None:
+    async with led_node(tmp_path) as node:
         await node.create_topic()
         late = await asyncio.wait_for(node.send(b"a", timeout_ms=50), 2)
         assert late.error_code is ErrorCode.request_timed_out
         assert late.base_offset == 0
 
-    on_a_node(tmp_path, body)
 
-
-def test_a_node_without_a_lease_answers_nothing(tmp_path: Path) -> None:
-    async def body(node: LedNode) -> None:
+async def test_a_node_without_a_lease_answers_nothing(tmp_path: Path) -> None:
+    async with led_node(tmp_path) as node:
         replica = await node.create_topic()
         owed = node.send(b"a")
         node.may_serve = False
@@ -200,11 +176,9 @@ def test_a_node_without_a_lease_answers_nothing(tmp_path: Path) -> None:
         node.read(1, replica_id=3)
         assert (await owed).error_code is ErrorCode.none
 
-    on_a_node(tmp_path, body)
 
-
-def test_too_few_in_sync_refuse_acks_all_alone(tmp_path: Path) -> None:
-    async def body(node: LedNode) -> None:
+async def test_too_few_in_sync_refuse_acks_all_alone(tmp_path: Path) -> None:
+    async with led_node(tmp_path) as node:
         await node.create_topic(**{"min.insync.replicas": "2"})
         await node.change_partition(isr=(1,))
         assert node.send(b"a").error_code is ErrorCode.not_enough_replicas
@@ -214,11 +188,9 @@ def test_too_few_in_sync_refuse_acks_all_alone(tmp_path: Path) -> None:
         await node.change_partition(isr=(1, 2))
         assert node.read(0).high_watermark == 1
 
-    on_a_node(tmp_path, body)
 
-
-def test_a_write_waits_while_too_few_are_in_sync(tmp_path: Path) -> None:
-    async def body(node: LedNode) -> None:
+async def test_a_write_waits_while_too_few_are_in_sync(tmp_path: Path) -> None:
+    async with led_node(tmp_path) as node:
         await node.create_topic(**{"min.insync.replicas": "2"})
         owed = node.send(b"a")
         node.read(1, replica_id=2)
@@ -227,20 +199,15 @@ def test_a_write_waits_while_too_few_are_in_sync(tmp_path: Path) -> None:
         await node.change_partition(isr=(1, 2))
         assert (await owed).error_code is ErrorCode.none
 
-    on_a_node(tmp_path, body)
 
-
-def test_a_new_leader_does_not_tell_the_end_before_it_knows_it(tmp_path: Path) -> None:
-    async def before(node: LedNode) -> None:
+async def test_a_new_leader_does_not_tell_the_end_before_it_knows_it(tmp_path: Path) -> None:
+    async with led_node(tmp_path) as node:
         await node.create_topic()
         node.send(b"a", acks=1)
         node.read(1, replica_id=2)
         node.read(1, replica_id=3)
         assert (await list_offset(node, LATEST)).offset == 1
-
-    on_a_node(tmp_path, before)
-
-    async def after(node: LedNode) -> None:
+    async with led_node(tmp_path) as node:
         assert (await list_offset(node, LATEST)).error_code is ErrorCode.offset_not_available
         assert (await list_offset(node, EARLIEST)).offset == 0
         assert (await list_offset(node, LATEST, replica_id=2)).offset == 1
@@ -248,53 +215,33 @@ def test_a_new_leader_does_not_tell_the_end_before_it_knows_it(tmp_path: Path) -
         node.read(1, replica_id=3)
         assert (await list_offset(node, LATEST)).offset == 1
 
-    async def again() -> None:
-        node = LedNode(tmp_path, NodeConfig())
-        await node.start()
-        try:
-            await after(node)
-        finally:
-            await node.stop()
 
-    asyncio.run(again())
-
-
-def test_a_new_leader_has_readers_wait_at_what_it_does_not_know_to_be_committed(
+async def test_a_new_leader_has_readers_wait_at_what_it_does_not_know_to_be_committed(
     tmp_path: Path,
 ) -> None:
     """Out of range would send them back to where their reset policy begins."""
-
-    async def before(node: LedNode) -> None:
+    async with led_node(tmp_path) as node:
         await node.create_topic()
         node.send(b"a", b"b", b"c", acks=1)
         node.read(3, replica_id=2)
         node.read(3, replica_id=3)
         assert node.read(3).high_watermark == 3
-
-    async def after() -> None:
-        node = LedNode(tmp_path, NodeConfig())
-        await node.start()
-        try:
-            assert node.read(0).high_watermark < 3
-            for isolation_level in (READ_UNCOMMITTED, READ_COMMITTED):
-                for offset in range(4):
-                    answer = node.read(offset, isolation_level=isolation_level)
-                    assert (answer.error_code, answer.records) == (ErrorCode.none, b"")
-                beyond = node.read(4, isolation_level=isolation_level)
-                assert beyond.error_code is ErrorCode.offset_out_of_range
-            held = node.read(2, max_wait_ms=10_000, isolation_level=READ_COMMITTED)
-            node.read(3, replica_id=2)
-            node.read(3, replica_id=3)
-            assert (await asyncio.wait_for(held, 1)).records
-        finally:
-            await node.stop()
-
-    on_a_node(tmp_path, before)
-    asyncio.run(after())
+    async with led_node(tmp_path) as node:
+        assert node.read(0).high_watermark < 3
+        for isolation_level in (READ_UNCOMMITTED, READ_COMMITTED):
+            for offset in range(4):
+                answer = node.read(offset, isolation_level=isolation_level)
+                assert (answer.error_code, answer.records) == (ErrorCode.none, b"")
+            beyond = node.read(4, isolation_level=isolation_level)
+            assert beyond.error_code is ErrorCode.offset_out_of_range
+        held = node.read(2, max_wait_ms=10_000, isolation_level=READ_COMMITTED)
+        node.read(3, replica_id=2)
+        node.read(3, replica_id=3)
+        assert (await asyncio.wait_for(held, 1)).records
 
 
-def test_consumers_are_sent_to_the_replica_of_their_rack(tmp_path: Path) -> None:
-    async def body(node: LedNode) -> None:
+async def test_consumers_are_sent_to_the_replica_of_their_rack(tmp_path: Path) -> None:
+    async with led_node(tmp_path) as node:
         await node.create_topic()
         node.send(b"a", acks=1)
         node.read(1, replica_id=2)
@@ -310,11 +257,9 @@ def test_consumers_are_sent_to_the_replica_of_their_rack(tmp_path: Path) -> None
         await node.change_partition(isr=(1, 3))
         assert node.read(0, rack=b"rack2").preferred_read_replica == -1
 
-    on_a_node(tmp_path, body)
 
-
-def test_a_follower_serves_consumers_what_it_knows_to_be_committed(tmp_path: Path) -> None:
-    async def body(node: LedNode) -> None:
+async def test_a_follower_serves_consumers_what_it_knows_to_be_committed(tmp_path: Path) -> None:
+    async with led_node(tmp_path) as node:
         replica = await node.create_topic()
         node.send(b"a", b"b", acks=1)
         node.send(b"c", acks=1)
@@ -331,8 +276,6 @@ def test_a_follower_serves_consumers_what_it_knows_to_be_committed(tmp_path: Pat
         assert node.read(0, leader_epoch=1, replica_id=3).error_code is (
             ErrorCode.not_leader_or_follower
         )
-
-    on_a_node(tmp_path, body)
 
 
 async def delete_records(node: LedNode, offset: int) -> Any:
@@ -359,10 +302,9 @@ async def stored_start(node: LedNode) -> int:
     return Partition.from_item(item).log_start_offset
 
 
-def test_a_deposed_leader_deletes_nothing(tmp_path: Path) -> None:
+async def test_a_deposed_leader_deletes_nothing(tmp_path: Path) -> None:
     """After an unclean election its high watermark is not the new leader's."""
-
-    async def body(node: LedNode) -> None:
+    async with led_node(tmp_path) as node:
         replica = await node.create_topic()
         for number in range(3):
             node.send(b"%d" % number, acks=1)
@@ -378,11 +320,9 @@ def test_a_deposed_leader_deletes_nothing(tmp_path: Path) -> None:
         assert refused.error_code is ErrorCode.not_leader_or_follower
         assert await stored_start(node) == 1
 
-    on_a_node(tmp_path, body)
 
-
-def test_records_are_deleted_also_where_the_store_loses_its_answer(tmp_path: Path) -> None:
-    async def body(node: LedNode) -> None:
+async def test_records_are_deleted_also_where_the_store_loses_its_answer(tmp_path: Path) -> None:
+    async with led_node(tmp_path) as node:
         await node.create_topic()
         node.send(b"a", acks=1)
         for follower in (2, 3):
@@ -399,11 +339,9 @@ def test_records_are_deleted_also_where_the_store_loses_its_answer(tmp_path: Pat
         assert (deleted.error_code, deleted.low_watermark) == (ErrorCode.none, 1)
         assert await stored_start(node) == 1
 
-    on_a_node(tmp_path, body)
 
-
-def test_a_fenced_leader_deletes_nothing(tmp_path: Path) -> None:
-    async def body(node: LedNode) -> None:
+async def test_a_fenced_leader_deletes_nothing(tmp_path: Path) -> None:
+    async with led_node(tmp_path) as node:
         await node.create_topic()
         node.send(b"a", acks=1)
         for follower in (2, 3):
@@ -413,13 +351,10 @@ def test_a_fenced_leader_deletes_nothing(tmp_path: Path) -> None:
         assert refused.error_code is ErrorCode.not_leader_or_follower
         assert await stored_start(node) == 0
 
-    on_a_node(tmp_path, body)
 
-
-def test_a_new_leader_keeps_back_what_the_last_one_has_deleted(tmp_path: Path) -> None:
+async def test_a_new_leader_keeps_back_what_the_last_one_has_deleted(tmp_path: Path) -> None:
     """The last leader may have answered before this follower had heard of the new start."""
-
-    async def body(node: LedNode) -> None:
+    async with led_node(tmp_path) as node:
         replica = await node.create_topic()
         for number in range(3):
             node.send(b"%d" % number, acks=1)
@@ -430,13 +365,10 @@ def test_a_new_leader_keeps_back_what_the_last_one_has_deleted(tmp_path: Path) -
         assert node.read(1, leader_epoch=2).error_code is ErrorCode.offset_out_of_range
         assert replica.log.log_end_offset == 3
 
-    on_a_node(tmp_path, body)
 
-
-def test_a_log_that_could_not_be_opened_is_tried_again(tmp_path: Path) -> None:
+async def test_a_log_that_could_not_be_opened_is_tried_again(tmp_path: Path) -> None:
     """As on a disk that was full for a while: nothing else may happen to the topic."""
-
-    async def body(node: LedNode) -> None:
+    async with led_node(tmp_path) as node:
         in_the_way = node.directories.path / f"{TOPIC}-0"
         in_the_way.write_text("")
         replica = await node.create_topic()
@@ -447,11 +379,9 @@ def test_a_log_that_could_not_be_opened_is_tried_again(tmp_path: Path) -> None:
                 await asyncio.sleep(0.05)
         assert node.send(b"a", acks=1).base_offset == 0
 
-    on_a_node(tmp_path, body)
 
-
-def test_a_leader_that_was_alone_goes_on_while_it_gets_company(tmp_path: Path) -> None:
-    async def body(node: LedNode) -> None:
+async def test_a_leader_that_was_alone_goes_on_while_it_gets_company(tmp_path: Path) -> None:
+    async with led_node(tmp_path) as node:
         asked: list[Replica] = []
         node.replicas.roles.uncertain_lead.subscribe(asked.append)
         replica = await node.create_topic(replicas=(1,))
@@ -460,5 +390,3 @@ def test_a_leader_that_was_alone_goes_on_while_it_gets_company(tmp_path: Path) -
         assert node.send(b"b").base_offset == 1
         assert replica.log.high_watermark == 2
         assert not asked
-
-    on_a_node(tmp_path, body)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 from pathlib import Path
 
@@ -81,27 +80,24 @@ async def test_a_topic_deleted_while_its_logs_wait_leaves_nothing_behind(tmp_pat
         await eventually_async(lambda: len(list((tmp_path / "data").glob("wide-*"))) == 30)
 
 
-def test_a_log_that_cannot_be_opened_keeps_no_other_from_it_and_is_tried_again(
+async def test_a_log_that_cannot_be_opened_keeps_no_other_from_it_and_is_tried_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tidelog_node.replicas.OPEN_RETRY_SECONDS", 0.1)
 
-    async def main() -> None:
-        async with led_node(tmp_path) as node:
-            in_the_way = tmp_path / "data" / "wide-20"
-            in_the_way.write_text("not a directory")
-            new = NewTopic(name="wide", partition_count=30, replication_factor=3)
-            await admin_of(node).create_topic(new)
-            held = replicas_of(node, "wide")
-            await eventually_async(lambda: sum(map(takes_part, held)) == 29)
-            broken = node.replicas.get(TopicPartition("wide", 20))
-            assert broken is not None
-            assert not takes_part(broken)
-            assert "its partition is offline" in caplog.text
-            in_the_way.unlink()
-            await eventually_async(lambda: takes_part(broken))
-
-    asyncio.run(main())
+    async with led_node(tmp_path) as node:
+        in_the_way = tmp_path / "data" / "wide-20"
+        in_the_way.write_text("not a directory")
+        new = NewTopic(name="wide", partition_count=30, replication_factor=3)
+        await admin_of(node).create_topic(new)
+        held = replicas_of(node, "wide")
+        await eventually_async(lambda: sum(map(takes_part, held)) == 29)
+        broken = node.replicas.get(TopicPartition("wide", 20))
+        assert broken is not None
+        assert not takes_part(broken)
+        assert "its partition is offline" in caplog.text
+        in_the_way.unlink()
+        await eventually_async(lambda: takes_part(broken))
 
 
 async def test_logs_of_a_wide_deleted_topic_go_in_turns_and_before_their_successors_come(
@@ -130,13 +126,17 @@ async def test_logs_of_a_wide_deleted_topic_go_in_turns_and_before_their_success
         await eventually_async(lambda: not list((tmp_path / "data").glob("wide*")))
 
 
-def test_nothing_of_deleted_partitions_is_left_to_collections_of_garbage(tmp_path: Path) -> None:
+async def test_nothing_of_deleted_partitions_is_left_to_collections_of_garbage(
+    tmp_path: Path,
+) -> None:
     """Those that look at what is old come seldom, and topics may come and go all the time."""
 
     def replicas_alive() -> int:
         return sum(type(one) is Replica for one in gc.get_objects())
 
-    async def main() -> None:
+    gc.collect()
+    gc.disable()
+    try:
         async with led_node(tmp_path) as node:
             admin = admin_of(node)
             count = 30
@@ -150,11 +150,6 @@ def test_nothing_of_deleted_partitions_is_left_to_collections_of_garbage(tmp_pat
             node.replicas.take_changed()
             assert not node.replicas.in_trouble()
             assert replicas_alive() <= before - count
-
-    gc.collect()
-    gc.disable()
-    try:
-        asyncio.run(main())
     finally:
         gc.enable()
 

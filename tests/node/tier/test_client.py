@@ -43,20 +43,16 @@ def is_alive(pid: int) -> bool:
     return True
 
 
-def test_a_closed_client_leaves_no_process_and_no_socket(tmp_path: Path) -> None:
-    async def run() -> int:
-        client = TierClient(command(tmp_path))
-        client.start()
-        await client.wait_ready(READY_TIMEOUT_S)
-        pid = client.worker_pid
-        assert pid is not None
-        assert (tmp_path / "tier.sock").stat().st_mode & 0o777 == 0o600
-        await client.close()
-        with pytest.raises(TierUnavailable):
-            await client.status()
-        return pid
-
-    pid = asyncio.run(run())
+async def test_a_closed_client_leaves_no_process_and_no_socket(tmp_path: Path) -> None:
+    client = TierClient(command(tmp_path))
+    client.start()
+    await client.wait_ready(READY_TIMEOUT_S)
+    pid = client.worker_pid
+    assert pid is not None
+    assert (tmp_path / "tier.sock").stat().st_mode & 0o777 == 0o600
+    await client.close()
+    with pytest.raises(TierUnavailable):
+        await client.status()
     assert not is_alive(pid)
     assert not (tmp_path / "tier.sock").exists()
 

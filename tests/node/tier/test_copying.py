@@ -195,7 +195,7 @@ async def test_a_worker_killed_in_the_middle_of_an_upload_is_replaced_and_the_co
         assert node.tier.client.restart_count == 3
 
 
-def test_a_copy_left_half_done_is_cleaned_up_by_the_next_leader(tmp_path: Path) -> None:
+async def test_a_copy_left_half_done_is_cleaned_up_by_the_next_leader(tmp_path: Path) -> None:
     """Whatever step a crash fell on, the next start ends with whole segments and no litter."""
 
     async def crash(node: TierNode, *, objects: int) -> None:
@@ -213,7 +213,8 @@ def test_a_copy_left_half_done_is_cleaned_up_by_the_next_leader(tmp_path: Path) 
         if objects < 1:
             (node.objects_folder / keys.log).unlink()
 
-    async def run(folder: Path, objects: int) -> None:
+    for objects in (0, 1, 2):
+        folder = tmp_path / str(objects)
         async with running_node(folder) as node:
             await crash(node, objects=objects)
             (left,) = await node.metas(node.replica())
@@ -224,9 +225,6 @@ def test_a_copy_left_half_done_is_cleaned_up_by_the_next_leader(tmp_path: Path) 
             assert meta.segment_id != left.segment_id
             assert len(await node.verify(replica)) == 1
             assert len(await node.objects()) == 2
-
-    for objects in (0, 1, 2):
-        asyncio.run(run(tmp_path / str(objects), objects))
 
 
 async def test_a_leader_that_was_replaced_finishes_nothing(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from pathlib import Path
 
@@ -68,6 +67,6 @@ class TestTierClient(FolderObjectsContract):
         return DirectClient(self.folder)
 
 
-def test_a_call_that_no_store_has_breaks_the_protocol() -> None:
+async def test_a_call_that_no_store_has_breaks_the_protocol() -> None:
     with pytest.raises(ProtocolError, match="dance"):
-        asyncio.run(call_store(MemoryObjectStore(), StoreRequest("dance", ())))
+        await call_store(MemoryObjectStore(), StoreRequest("dance", ()))

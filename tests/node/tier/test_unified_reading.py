@@ -128,13 +128,13 @@ async def run_readers(folder: Path, seed: int, rounds: int) -> None:
         await readers.inspector.close()
 
 
-def test_readers_find_the_produced_batches_while_segments_move(tmp_path: Path) -> None:
+async def test_readers_find_the_produced_batches_while_segments_move(tmp_path: Path) -> None:
     print("seed 1")
-    asyncio.run(run_readers(tmp_path, 1, rounds=4))
+    await run_readers(tmp_path, 1, rounds=4)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(10, 16))
-def test_readers_find_the_produced_batches_for_long(tmp_path: Path, seed: int) -> None:
+async def test_readers_find_the_produced_batches_for_long(tmp_path: Path, seed: int) -> None:
     print(f"seed {seed}")
-    asyncio.run(run_readers(tmp_path, seed, rounds=60))
+    await run_readers(tmp_path, seed, rounds=60)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -59,27 +58,21 @@ def request(folder: Path) -> UploadRequest:
     return UploadRequest(source, KEYS)
 
 
-def run_upload(store: FlakyStore, wanted: UploadRequest) -> UploadResult:
-    async def run() -> UploadResult:
-        with ThreadPoolExecutor(1) as executor:
-            return await upload_segment(store, wanted, executor=executor)
-
-    return asyncio.run(run())
+async def run_upload(store: FlakyStore, wanted: UploadRequest) -> UploadResult:
+    with ThreadPoolExecutor(1) as executor:
+        return await upload_segment(store, wanted, executor=executor)
 
 
-def check(store: FlakyStore, wanted: UploadRequest, result: UploadResult) -> None:
-    async def read() -> None:
-        assert await store.get(KEYS.log) == wanted.source.path.read_bytes()
-        data = await store.get(KEYS.index)
-        assert len(data) == result.index_size_bytes
-        assert IndexFile.parse(data).chained_hash == result.chained_hash
-
-    asyncio.run(read())
+async def check(store: FlakyStore, wanted: UploadRequest, result: UploadResult) -> None:
+    assert await store.get(KEYS.log) == wanted.source.path.read_bytes()
+    data = await store.get(KEYS.index)
+    assert len(data) == result.index_size_bytes
+    assert IndexFile.parse(data).chained_hash == result.chained_hash
 
 
-def test_a_segment_costs_two_puts(tmp_path: Path) -> None:
+async def test_a_segment_costs_two_puts(tmp_path: Path) -> None:
     store, wanted = FlakyStore(), request(tmp_path)
-    check(store, wanted, run_upload(store, wanted))
+    await check(store, wanted, await run_upload(store, wanted))
     assert store.put_count == 2
 
 
@@ -92,58 +85,64 @@ def test_a_segment_costs_two_puts(tmp_path: Path) -> None:
         [StoreUnavailable] * 3,
     ],
 )
-def test_passing_trouble_is_overcome(tmp_path: Path, failures: list[type[TidelogError]]) -> None:
+async def test_passing_trouble_is_overcome(
+    tmp_path: Path, failures: list[type[TidelogError]]
+) -> None:
     store, wanted = FlakyStore(), request(tmp_path)
     store.failures = list(failures)
-    check(store, wanted, run_upload(store, wanted))
+    await check(store, wanted, await run_upload(store, wanted))
 
 
-def test_lasting_trouble_is_raised_and_the_same_request_may_come_again(tmp_path: Path) -> None:
+async def test_lasting_trouble_is_raised_and_the_same_request_may_come_again(
+    tmp_path: Path,
+) -> None:
     store, wanted = FlakyStore(), request(tmp_path)
     store.failures = [OutcomeUnknown] + [StoreUnavailable] * 4
     with pytest.raises(StoreUnavailable):
-        run_upload(store, wanted)
-    check(store, wanted, run_upload(store, wanted))
+        await run_upload(store, wanted)
+    await check(store, wanted, await run_upload(store, wanted))
     # A third time finds both objects and changes nothing.
-    check(store, wanted, run_upload(store, wanted))
+    await check(store, wanted, await run_upload(store, wanted))
 
 
-def test_an_object_of_another_size_under_our_key_is_never_taken_for_ours(tmp_path: Path) -> None:
+async def test_an_object_of_another_size_under_our_key_is_never_taken_for_ours(
+    tmp_path: Path,
+) -> None:
     store, wanted = FlakyStore(), request(tmp_path)
-    asyncio.run(store.put(KEYS.log, b"something else"))
+    await store.put(KEYS.log, b"something else")
     with pytest.raises(CorruptObject):
-        run_upload(store, wanted)
+        await run_upload(store, wanted)
 
 
-def test_an_index_that_says_something_else_than_the_metadata_would_is_not_taken(
+async def test_an_index_that_says_something_else_than_the_metadata_would_is_not_taken(
     tmp_path: Path,
 ) -> None:
     """Between two tries the segment before may go, and the chain begins anew."""
     store, wanted = FlakyStore(), request(tmp_path)
-    run_upload(store, wanted)
+    await run_upload(store, wanted)
     source = dataclasses.replace(wanted.source, previous_hash=b"\x01" * 32)
     with pytest.raises(CorruptObject, match="another index"):
-        run_upload(store, UploadRequest(source, KEYS))
+        await run_upload(store, UploadRequest(source, KEYS))
 
 
-def test_a_file_that_is_gone_is_a_storage_error(tmp_path: Path) -> None:
+async def test_a_file_that_is_gone_is_a_storage_error(tmp_path: Path) -> None:
     store, wanted = FlakyStore(), request(tmp_path)
     wanted.source.path.unlink()
     with pytest.raises(StorageError):
-        run_upload(store, wanted)
+        await run_upload(store, wanted)
     assert store.put_count == 0
 
 
-def test_a_file_that_is_replaced_meanwhile_is_not_reported_as_stored(tmp_path: Path) -> None:
+async def test_a_file_that_is_replaced_meanwhile_is_not_reported_as_stored(tmp_path: Path) -> None:
     wanted = request(tmp_path)
 
     class Replacing(FlakyStore):
         async def put_file(self, key: str, path: Path) -> None:
             other = path.with_suffix(".other")
-            other.write_bytes(path.read_bytes())  # noqa: ASYNC240
+            other.write_bytes(path.read_bytes())
             other.replace(path)
             await super().put_file(key, path)
 
     make: Callable[[], FlakyStore] = Replacing
     with pytest.raises(StorageError, match="replaced"):
-        run_upload(make(), wanted)
+        await run_upload(make(), wanted)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -76,19 +77,17 @@ def end_transaction(replica: Replica, *, epoch: int = EPOCH) -> None:
     replica.append(bytearray(marker), AppendOrigin.COORDINATOR)
 
 
-def play(tmp_path: Path, scenario: Callable[[LedNode, Replica], Any]) -> None:
-    async def main() -> None:
-        async with led_node(tmp_path) as node:
-            replica = await node.create_topic(replicas=(1,))
-            await scenario(node, replica)
-
-    asyncio.run(main())
+@asynccontextmanager
+async def led_partition(folder: Path) -> AsyncIterator[tuple[LedNode, Replica]]:
+    async with led_node(folder) as node:
+        yield node, await node.create_topic(replicas=(1,))
 
 
-def test_the_guard_is_taken_again_if_the_transaction_before_ends_meanwhile(tmp_path: Path) -> None:
+async def test_the_guard_is_taken_again_if_the_transaction_before_ends_meanwhile(
+    tmp_path: Path,
+) -> None:
     """Its producer was told of its next epoch as soon as the outcome was decided."""
-
-    async def scenario(node: LedNode, replica: Replica) -> None:
+    async with led_partition(tmp_path) as (node, replica):
         coordinator: Any = Coordinator(
             (ErrorCode.concurrent_transactions, lambda: end_transaction(replica)),
             (ErrorCode.none, nothing),
@@ -99,14 +98,12 @@ def test_the_guard_is_taken_again_if_the_transaction_before_ends_meanwhile(tmp_p
         replica.log.producers.require_verified(parse_header(data()), guard)
         assert len(coordinator.questions) == 2
 
-    play(tmp_path, scenario)
-
 
 @pytest.mark.parametrize("version", [ADDS, VERIFIES])
-def test_a_confirmation_that_a_marker_has_overtaken_is_asked_for_again(
+async def test_a_confirmation_that_a_marker_has_overtaken_is_asked_for_again(
     tmp_path: Path, version: int
 ) -> None:
-    async def scenario(node: LedNode, replica: Replica) -> None:
+    async with led_partition(tmp_path) as (node, replica):
         coordinator: Any = Coordinator(
             (ErrorCode.none, lambda: end_transaction(replica)),
             (ErrorCode.transaction_abortable, nothing),
@@ -117,11 +114,9 @@ def test_a_confirmation_that_a_marker_has_overtaken_is_asked_for_again(
             verified.guard(*PLACE)
         assert raised.value.code is ErrorCode.transaction_abortable
 
-    play(tmp_path, scenario)
 
-
-def test_a_transaction_that_is_open_here_needs_no_question(tmp_path: Path) -> None:
-    async def scenario(node: LedNode, replica: Replica) -> None:
+async def test_a_transaction_that_is_open_here_needs_no_question(tmp_path: Path) -> None:
+    async with led_partition(tmp_path) as (node, replica):
         coordinator: Any = Coordinator((ErrorCode.none, nothing))
         gate, led = ProduceGate(coordinator), node.replicas.led_by_name
         assert not gate.is_free(request(data()), led, version=ADDS)
@@ -136,11 +131,9 @@ def test_a_transaction_that_is_open_here_needs_no_question(tmp_path: Path) -> No
         await asyncio.sleep(0)
         assert gate.is_free(request(data()), led, version=ADDS)
 
-    play(tmp_path, scenario)
 
-
-def test_one_request_carries_one_producer(tmp_path: Path) -> None:
-    async def scenario(node: LedNode, replica: Replica) -> None:
+async def test_one_request_carries_one_producer(tmp_path: Path) -> None:
+    async with led_partition(tmp_path) as (node, replica):
         del replica
         coordinator: Any = Coordinator()
         gate = ProduceGate(coordinator)
@@ -151,8 +144,6 @@ def test_one_request_carries_one_producer(tmp_path: Path) -> None:
         with pytest.raises(InvalidProducerIdMapping):
             verified.guard(*PLACE)
         assert (coordinator.questions, len(partitions)) == ([], 1)
-
-    play(tmp_path, scenario)
 
 
 CODES = {
@@ -169,8 +160,8 @@ CODES = {
 
 
 @pytest.mark.parametrize("code", CODES, ids=lambda code: code.name)
-def test_producers_are_told_what_their_version_knows(tmp_path: Path, code: ErrorCode) -> None:
-    async def scenario(node: LedNode, replica: Replica) -> None:
+async def test_producers_are_told_what_their_version_knows(tmp_path: Path, code: ErrorCode) -> None:
+    async with led_partition(tmp_path) as (node, replica):
         del replica
         for version, expected in zip((10, VERIFIES, ADDS), CODES[code], strict=True):
             coordinator: Any = Coordinator(*[(code, nothing)] * 20)
@@ -181,5 +172,3 @@ def test_producers_are_told_what_their_version_knows(tmp_path: Path, code: Error
             with pytest.raises(TidelogError) as raised:
                 verified.guard(*PLACE)
             assert raised.value.code.name == expected
-
-    play(tmp_path, scenario)

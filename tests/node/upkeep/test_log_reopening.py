@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import errno
 import logging
 import os
@@ -74,42 +73,35 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_reopening, "WAIT_SECONDS_MAX", 0.0)
 
 
-def test_a_damaged_log_is_fetched_again_once_another_replica_leads_without_it(
+async def test_a_damaged_log_is_fetched_again_once_another_replica_leads_without_it(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def run() -> None:
-        async with reopening(tmp_path) as one:
-            await one.lead_alone()
-            one.replica.log.close()
-            one.replica.give_up(CorruptLog("damaged"))
-            for _ in range(3):
-                await one.reopener.look()
-            assert one.replica.damage is not None
-            await one.follow(isr=(2,))  # A person has allowed an unclean election.
+    async with reopening(tmp_path) as one:
+        await one.lead_alone()
+        one.replica.log.close()
+        one.replica.give_up(CorruptLog("damaged"))
+        for _ in range(3):
             await one.reopener.look()
-            assert one.replica.damage is None
-            assert one.replica.log.log_end_offset == 0
-
-    asyncio.run(run())
+        assert one.replica.damage is not None
+        await one.follow(isr=(2,))  # A person has allowed an unclean election.
+        await one.reopener.look()
+        assert one.replica.damage is None
+        assert one.replica.log.log_end_offset == 0
     asked = [record for record in caplog.records if "tidelog repair" in record.message]
     assert len(asked) == 1
 
 
-def test_the_last_in_sync_needs_all_that_the_leader_may_have_counted_on(
+async def test_the_last_in_sync_needs_all_that_the_leader_may_have_counted_on(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A follower learns only later what is committed: its high watermark is no bound."""
-
-    async def run() -> None:
-        async with reopening(tmp_path) as one:
-            await one.follow(isr=(1, 2))
-            one.fail()
-            assert one.replica.log.high_watermark == 3
-            await one.follow(isr=(1,))
-            await one.reopener.look()
-            assert one.replica.log.is_offline
-
-    asyncio.run(run())
+    async with reopening(tmp_path) as one:
+        await one.follow(isr=(1, 2))
+        one.fail()
+        assert one.replica.log.high_watermark == 3
+        await one.follow(isr=(1,))
+        await one.reopener.look()
+        assert one.replica.log.is_offline
     lost = [record for record in caplog.records if "records that are lost" in record.message]
     assert [getattr(record, "reason", "") for record in lost] == [
         "the disk has lost the acknowledged records from 4 to 5"
@@ -132,20 +124,17 @@ async def test_a_log_that_has_lost_records_follows_once_another_replica_leads_wi
         assert one.replica.log.log_end_offset == 4
 
 
-def test_what_nobody_has_thought_of_does_not_keep_logs_offline(
+async def test_what_nobody_has_thought_of_does_not_keep_logs_offline(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def run() -> None:
-        async with reopening(tmp_path) as one:
-            await one.follow(isr=(2, 3))
-            one.fail()
-            one.trouble = ValueError("nobody knows")
-            await one.reopener.look()
-            assert one.replica.log.is_offline
-            one.trouble = None
-            await one.reopener.look()
-            assert not one.replica.log.is_offline
-
-    asyncio.run(run())
+    async with reopening(tmp_path) as one:
+        await one.follow(isr=(2, 3))
+        one.fail()
+        one.trouble = ValueError("nobody knows")
+        await one.reopener.look()
+        assert one.replica.log.is_offline
+        one.trouble = None
+        await one.reopener.look()
+        assert not one.replica.log.is_offline
     broke = [record for record in caplog.records if "broke" in record.message]
     assert [record.levelno for record in broke] == [logging.ERROR]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -51,78 +50,67 @@ async def scrub(folder: Path, rate: int) -> tuple[float, Told, list[int], int]:
         return took_s, told, [one.base_offset for one in sealed], scrubber.checked_bytes
 
 
-def test_damaged_segments_are_found(tmp_path: Path) -> None:
-    _, told, bases, checked_bytes = asyncio.run(scrub(tmp_path, 2**40))
+async def test_damaged_segments_are_found(tmp_path: Path) -> None:
+    _, told, bases, checked_bytes = await scrub(tmp_path, 2**40)
     assert [base_offset for _, base_offset in told.segments] == [bases[1]]
     assert checked_bytes > SEGMENT_COUNT * 300_000
 
 
-def test_no_more_is_read_than_the_rate_allows(tmp_path: Path) -> None:
-    took_s, _, _, checked_bytes = asyncio.run(scrub(tmp_path, 2_000_000))
+async def test_no_more_is_read_than_the_rate_allows(tmp_path: Path) -> None:
+    took_s, _, _, checked_bytes = await scrub(tmp_path, 2_000_000)
     assert took_s >= (checked_bytes - 400_000) / 2_000_000
 
 
-def test_a_rate_of_nothing_reads_nothing(tmp_path: Path) -> None:
-    _, told, _, checked_bytes = asyncio.run(scrub(tmp_path, 0))
+async def test_a_rate_of_nothing_reads_nothing(tmp_path: Path) -> None:
+    _, told, _, checked_bytes = await scrub(tmp_path, 0)
     assert (told.segments, checked_bytes) == ([], 0)
 
 
-def test_a_segment_that_the_disk_does_not_give_does_not_end_the_scrubbing(
+async def test_a_segment_that_the_disk_does_not_give_does_not_end_the_scrubbing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def run() -> None:
-        async with led_node(tmp_path) as node:
-            await node.create_topic()
-            replica, troubles = node.replica(), list[str]()
-            node.replicas.disk.trouble.subscribe(troubles.append)
-            replica.append(bytearray(batch_of(b"x")))
-            replica.log.roll()
-            segment = min(replica.log.directory.glob("*.log"))
-            segment.unlink()
-            segment.symlink_to(segment)  # ``stat`` fails: too many levels of links.
-            scrubber = Scrubber(
-                replicas=node.replicas, node_config=NodeConfig, mender=(told := Told())
-            )
-            with ThreadPoolExecutor(1) as executor:
-                await scrubber.check_all(executor)
-            assert (len(troubles), told.segments) == (1, [])
-
-    asyncio.run(run())
+    async with led_node(tmp_path) as node:
+        await node.create_topic()
+        replica, troubles = node.replica(), list[str]()
+        node.replicas.disk.trouble.subscribe(troubles.append)
+        replica.append(bytearray(batch_of(b"x")))
+        replica.log.roll()
+        segment = min(replica.log.directory.glob("*.log"))
+        segment.unlink()
+        segment.symlink_to(segment)  # ``stat`` fails: too many levels of links.
+        scrubber = Scrubber(replicas=node.replicas, node_config=NodeConfig, mender=(told := Told()))
+        with ThreadPoolExecutor(1) as executor:
+            await scrubber.check_all(executor)
+        assert (len(troubles), told.segments) == (1, [])
     assert "tidelog_node.upkeep.scrubbing" not in {record.name for record in caplog.records}
 
 
-def test_small_segments_are_read_slowly_too(tmp_path: Path) -> None:
+async def test_small_segments_are_read_slowly_too(tmp_path: Path) -> None:
     """To open a file costs more than to read it."""
     counted_bytes = SEGMENT_COUNT * SEGMENT_BYTES_MIN
 
-    async def run() -> float:
-        async with led_node(tmp_path) as node:
-            replica = await node.create_topic()
-            for _ in range(SEGMENT_COUNT):
-                replica.append(bytearray(batch_of(b"x")))
-                replica.log.roll()
-            config = NodeConfig(log_scrub_bytes_per_second=counted_bytes)
-            scrubber = Scrubber(replicas=node.replicas, node_config=lambda: config, mender=Told())
-            with ThreadPoolExecutor(1) as executor:
-                started = time.monotonic()
-                await scrubber.check_all(executor)
-                return time.monotonic() - started
-
-    assert asyncio.run(run()) >= 0.9
+    async with led_node(tmp_path) as node:
+        replica = await node.create_topic()
+        for _ in range(SEGMENT_COUNT):
+            replica.append(bytearray(batch_of(b"x")))
+            replica.log.roll()
+        config = NodeConfig(log_scrub_bytes_per_second=counted_bytes)
+        scrubber = Scrubber(replicas=node.replicas, node_config=lambda: config, mender=Told())
+        with ThreadPoolExecutor(1) as executor:
+            started = time.monotonic()
+            await scrubber.check_all(executor)
+            assert time.monotonic() - started >= 0.9
 
 
-def test_so_many_logs_are_visited_in_a_second(
+async def test_so_many_logs_are_visited_in_a_second(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scrubbing, "LOGS_PER_SECOND_MAX", 2)
 
-    async def run() -> float:
-        async with led_node(tmp_path) as node:
-            await node.create_topic(partition_count=4)
-            scrubber = Scrubber(replicas=node.replicas, node_config=NodeConfig, mender=Told())
-            with ThreadPoolExecutor(1) as executor:
-                started = time.monotonic()
-                await scrubber.check_all(executor)
-                return time.monotonic() - started
-
-    assert asyncio.run(run()) >= 1.9
+    async with led_node(tmp_path) as node:
+        await node.create_topic(partition_count=4)
+        scrubber = Scrubber(replicas=node.replicas, node_config=NodeConfig, mender=Told())
+        with ThreadPoolExecutor(1) as executor:
+            started = time.monotonic()
+            await scrubber.check_all(executor)
+            assert time.monotonic() - started >= 1.9

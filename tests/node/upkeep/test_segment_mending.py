@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from pathlib import Path
 
@@ -31,27 +30,24 @@ def said(caplog: pytest.LogCaptureFixture, level: int) -> list[str]:
     ]
 
 
-def test_a_follower_puts_the_leaders_batches_in_the_place_of_damaged_ones(
+async def test_a_follower_puts_the_leaders_batches_in_the_place_of_damaged_ones(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def run() -> None:
-        async with mending(tmp_path) as one:
-            one.leader.answers = [(0, one.whole[1])]
-            await one.follow()
-            for _ in range(3):
-                one.damage(1)
-                await one.look(1)
-                assert one.paths[1].read_bytes() == one.whole[1]
-            kept = one.node.directories.quarantine(one.replica)
-            first, second, _ = sorted(kept.iterdir())
-            first.unlink()  # A person has seen enough of it.
+    async with mending(tmp_path) as one:
+        one.leader.answers = [(0, one.whole[1])]
+        await one.follow()
+        for _ in range(3):
             one.damage(1)
             await one.look(1)
-            assert second.exists()
-            assert len(list(kept.iterdir())) == 3
-            assert one.health.is_well
-
-    asyncio.run(run())
+            assert one.paths[1].read_bytes() == one.whole[1]
+        kept = one.node.directories.quarantine(one.replica)
+        first, second, _ = sorted(kept.iterdir())
+        first.unlink()  # A person has seen enough of it.
+        one.damage(1)
+        await one.look(1)
+        assert second.exists()
+        assert len(list(kept.iterdir())) == 3
+        assert one.health.is_well
     assert len(said(caplog, logging.WARNING)) == 4
 
 
@@ -87,20 +83,17 @@ async def test_an_answer_of_a_later_version_is_waited_out(
         assert one.paths[1].read_bytes() == one.whole[1]
 
 
-def test_what_nobody_has_thought_of_does_not_end_the_mending(
+async def test_what_nobody_has_thought_of_does_not_end_the_mending(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def run() -> None:
-        async with mending(tmp_path) as one:
-            one.trouble = ValueError("nobody knows")
-            one.damage(1)
-            await one.look(1)
-            one.trouble, one.leader.answers = None, [(0, one.whole[1])]
-            await one.follow()
-            await one.look(1)
-            assert one.paths[1].read_bytes() == one.whole[1]
-
-    asyncio.run(run())
+    async with mending(tmp_path) as one:
+        one.trouble = ValueError("nobody knows")
+        one.damage(1)
+        await one.look(1)
+        one.trouble, one.leader.answers = None, [(0, one.whole[1])]
+        await one.follow()
+        await one.look(1)
+        assert one.paths[1].read_bytes() == one.whole[1]
     assert [line for line in said(caplog, logging.ERROR) if "broke" in line]
 
 
@@ -156,34 +149,28 @@ async def test_a_log_whose_segment_the_leader_cannot_give_is_fetched_again_as_a_
         assert str(one.paths[1]) in str(one.replica.damage)
 
 
-def test_a_segment_that_cannot_be_copied_though_it_is_whole_is_an_error(
+async def test_a_segment_that_cannot_be_copied_though_it_is_whole_is_an_error(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def run() -> None:
-        async with mending(tmp_path) as one:
-            base_offset = int(one.paths[1].stem)
-            one.mender.suspect(one.replica.partition, base_offset, StorageError("no index"))
-            await one.mender.look()
-            await one.look(2)  # The scrubber has misread: nothing is to be done.
-
-    asyncio.run(run())
+    async with mending(tmp_path) as one:
+        base_offset = int(one.paths[1].stem)
+        one.mender.suspect(one.replica.partition, base_offset, StorageError("no index"))
+        await one.mender.look()
+        await one.look(2)  # The scrubber has misread: nothing is to be done.
     assert [line for line in said(caplog, logging.ERROR) if "no index" in line]
     assert len(said(caplog, logging.ERROR)) == 1
 
 
-def test_a_damaged_segment_that_retention_takes_was_not_replaced(
+async def test_a_damaged_segment_that_retention_takes_was_not_replaced(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def run() -> None:
-        async with mending(tmp_path) as one:
-            one.damage(0)
-            await one.lead(isr=(1,))
-            await one.look(0)
-            assert not one.health.is_well
-            one.replica.log.advance_log_start_offset(int(one.paths[1].stem))
-            await one.look(0)
-            assert one.health.is_well
-
-    asyncio.run(run())
+    async with mending(tmp_path) as one:
+        one.damage(0)
+        await one.lead(isr=(1,))
+        await one.look(0)
+        assert not one.health.is_well
+        one.replica.log.advance_log_start_offset(int(one.paths[1].stem))
+        await one.look(0)
+        assert one.health.is_well
     assert not any("replaced" in line for line in said(caplog, logging.WARNING))
     assert any("gone" in line for line in said(caplog, logging.WARNING))
