@@ -28,28 +28,28 @@ RETRY_DELAY_S_MAX = 60.0
 
 
 class Attempts:
-    """For the tasks of one event loop."""
+    """Runs the attempts and delays the next one. For the tasks of one event loop."""
 
     def __init__(self) -> None:
-        # A segment could not be copied, since its file may be damaged: its partition, its base
-        # offset, and the reason.
+        # Partition, base offset and reason: a segment that could not be copied, since its file may
+        # be damaged.
         self.suspected = Subscribers[TopicPartition, int, TidelogError]()
 
     async def run(
         self, led: LedPartition, action: str, work: Callable[[], Awaitable[None]]
     ) -> None:
-        """Run the work; on failure let the partition wait before it is tried again."""
+        """Run the work; on failure delay the partition's next attempt."""
         try:
             await work()
         except (NotLeaderOrFollower, UnknownTopicOrPartition):
-            # The image says so, or will soon; until then there is nothing to do here.
+            # The image shows it, now or soon; until then nothing can be done here.
             self.wait(led)
             led.reset()
         except (TierUnavailable, StoreUnavailable, OutcomeUnknown, TierRewritten) as error:
             self.wait(led)
             logger.info("tier work waits", extra=trouble_of(led, action, error))
         except SegmentSuspected as error:
-            # The mender checks the file, and says what is wrong.
+            # The mender checks the file and reports its damage.
             self.wait(led)
             led.reset()
             logger.info("tier work waits", extra=trouble_of(led, action, error))
@@ -66,14 +66,14 @@ class Attempts:
             led.failure_count = 0
 
     def wait(self, led: LedPartition) -> None:
-        """Let the partition wait, longer each time, before anything is tried again."""
+        """Delay the partition's next attempt, longer after each failure."""
         delay_s = min(RETRY_DELAY_S_MIN * 2**led.failure_count, RETRY_DELAY_S_MAX)
         led.failure_count = min(led.failure_count + 1, 16)
         led.not_before = asyncio.get_running_loop().time() + delay_s
 
 
 def trouble_of(led: LedPartition, action: str, error: Exception) -> Mapping[str, str]:
-    """Return what a log line says of work that failed."""
+    """Return the fields of a log line about failed work."""
     return {
         "partition": str(led.replica.partition),
         "action": action,

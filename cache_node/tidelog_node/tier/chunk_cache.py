@@ -1,12 +1,12 @@
-"""Caches ranges of tiered objects on local disk: a bounded LRU, each range fetched once.
+"""Caches ranges of tiered objects on local disk: a bounded LRU, one GET at a time per range.
 
     <cache folder>/<last part of the object's key>.<start>-<end>    the range's bytes
     <cache folder>/*.partial                                        being written
     <cache folder>/boot-id                                          the boot that wrote them
 
-Files are not fsynced: after a crash of the machine they may be hollow, so a cache of
-another boot is dropped. A crash of the process leaves only whole files and partial
-ones. An evicted file is unlinked; who has it open goes on reading it.
+Files are not fsynced: a crash of the machine may leave holes in them, so a cache of another boot
+is dropped. A crash of the process leaves only complete files and partial ones. An evicted file is
+unlinked; a reader that has it open can still read it.
 """
 
 from __future__ import annotations
@@ -33,21 +33,20 @@ BOOT_ID_SOURCE = Path("/proc/sys/kernel/random/boot_id")
 BOOT_ID_FILE = "boot-id"
 PARTIAL_SUFFIX = ".partial"
 AHEAD_BACKLOG_MAX = 256
-WRITES_MAX = 4  # ranges that are here and not yet written, beside the GETs
+WRITES_MAX = 4  # fetched ranges not yet written: with so many, no read-ahead starts
 AHEAD_STALE_S = 30.0
-GET_ATTEMPTS_MAX = 2  # of a range that comes and is wrong: it may be the way here that is bad
+GET_ATTEMPTS_MAX = 2  # of a range whose bytes are wrong: the fault may be in the transfer
 
 _OUR_FILE = re.compile(r".+\.(log|index)\.\d+-\d+(\.partial)?")
 
 
 class ChunkCache:
-    """Brings ranges of objects into files. For the tasks of one event loop.
+    """Fetches ranges of objects into files. For the tasks of one event loop.
 
-    However many ask for a range at once, one GET brings it. At most
-    ``fetch_concurrency`` GETs run at once; those for ranges that nobody waits for yet take
-    at most half of them, and what they have brought at most half of the cache. So reading
-    ahead never keeps anyone waiting who needs a range now, and many readers do not push
-    out what was brought for each other.
+    Concurrent requests for a range share one GET. At most ``fetch_concurrency`` GETs run at a time.
+    Read-ahead takes at most half of them, and ranges read ahead and not requested yet take at most
+    half of the cache. So read-ahead delays no reader of a range that is needed now, and readers
+    do not evict the ranges that were read ahead for others.
     """
 
     def __init__(
@@ -60,23 +59,24 @@ class ChunkCache:
         executor: Executor,
         check: Callable[[ByteRange, bytes | memoryview], None],
     ) -> None:
-        """``check`` raises ``CorruptObject`` where the bytes of a range are not right."""
+        """``check`` raises ``CorruptObject`` if the bytes of a range are wrong."""
         self._store = store
         self._check = check
         self._folder = folder
         self._size_bytes_max = size_bytes_max
         self._executor = executor
         self._slots = asyncio.Semaphore(fetch_concurrency)
-        # Ranges in memory: a GET need not wait until another one's bytes are written.
+        # Ranges in memory: more than GETs, so that a GET need not wait for another range's write.
         self._held = asyncio.Semaphore(fetch_concurrency + 2 * WRITES_MAX)
         self._ahead_gets_max = max(1, fetch_concurrency // 2)
-        # What nobody waits for, while it comes and while it is written.
+        # Read-ahead that no reader waits for yet: being fetched, and being written.
         self._ahead_gets: set[str] = set()
         self._ahead_writes: set[str] = set()
-        # Under way or here, and not asked for yet: size, and the loop's time when it was begun.
+        # Ranges read ahead, fetched or on the way, that no reader has requested yet: size, and the
+        # loop's time at the start.
         self._ahead: OrderedDict[str, tuple[int, float]] = OrderedDict()
         self._ahead_bytes = 0
-        # How far from what its reader needs now, and what.
+        # Read-ahead to start: how many ranges it is ahead of its reader, and the range.
         self._ahead_backlog: OrderedDict[str, tuple[int, ByteRange]] = OrderedDict()
         self._files: OrderedDict[str, int] = OrderedDict()  # name to size, least used first
         self._size_bytes = 0
@@ -91,11 +91,10 @@ class ChunkCache:
         return self._size_bytes
 
     async def fetch(self, wanted: ByteRange, ahead: tuple[ByteRange, ...] = ()) -> Path:
-        """Return a file with exactly the range's bytes; bring ``ahead`` when there is time.
+        """Return a file with exactly the range's bytes; fetch ``ahead`` in the background.
 
-        The nearest come first in ``ahead``. Raises what the store raises,
-        ``CorruptObject`` where the range's bytes are not right, ``StorageError`` where
-        the disk fails.
+        ``ahead`` is ordered nearest first. Raises the store's errors, ``CorruptObject`` if the
+        range's bytes are wrong, and ``StorageError`` if the disk fails.
         """
         name = _name(wanted)
         self._ahead_backlog.pop(name, None)
@@ -112,9 +111,9 @@ class ChunkCache:
         return await asyncio.shield(task)
 
     def forget(self, keys: Collection[str]) -> None:
-        """Remove the files of these objects; one that is just coming stays.
+        """Remove the files of these objects, except those being fetched.
 
-        Who has such a file open may go on reading it.
+        A reader that has such a file open can still read it.
         """
         prefixes = tuple(f"{_object_name(key)}." for key in keys)
         for name in [name for name in self._files if name.startswith(prefixes)]:
@@ -123,7 +122,7 @@ class ChunkCache:
             (self._folder / name).unlink(missing_ok=True)
 
     async def close(self) -> None:
-        """Stop what is under way."""
+        """Cancel the running fetches."""
         self._ahead_backlog.clear()
         tasks = list(self._under_way.values())
         for task in tasks:
@@ -134,7 +133,7 @@ class ChunkCache:
         if name not in self._files:
             return None
         path = self._folder / name
-        if path.exists():  # Anyone may clear a cache folder.
+        if path.exists():  # Something else may have cleared the folder.
             self._files.move_to_end(name)
             return path
         self._size_bytes -= self._files.pop(name)
@@ -143,7 +142,7 @@ class ChunkCache:
     # -- reading ahead
 
     def _fetch_ahead(self, ranges: tuple[ByteRange, ...]) -> None:
-        """Wish for the ranges; forget old wishes first where there are too many."""
+        """Queue the ranges for read-ahead; drop the oldest queued ones beyond the limit."""
         for distance, wanted in enumerate(ranges):
             name = _name(wanted)
             if name not in self._files and name not in self._under_way:
@@ -153,7 +152,7 @@ class ChunkCache:
         self._pump_ahead()
 
     def _pump_ahead(self) -> None:
-        """Start what may be started, of all readers' wishes the nearest first."""
+        """Start read-ahead within its limits, of all readers' ranges the nearest first."""
         while (
             self._ahead_backlog
             and len(self._ahead_gets) < self._ahead_gets_max
@@ -173,7 +172,10 @@ class ChunkCache:
             self._start(name, wanted).add_done_callback(partial(self._end_ahead, name))
 
     def _has_room_ahead(self, size_bytes: int) -> bool:
-        """Whether so much more may be brought; what waits for long has lost its reader."""
+        """Whether read-ahead of so many more bytes fits.
+
+        A range unread for ``AHEAD_STALE_S`` does not count: its reader is assumed to be gone.
+        """
         stale_since = asyncio.get_running_loop().time() - AHEAD_STALE_S
         while self._ahead and self._ahead_bytes + size_bytes > self._size_bytes_max // 2:
             oldest, (_, begun_at) = next(iter(self._ahead.items()))
@@ -191,7 +193,7 @@ class ChunkCache:
         self._pump_ahead()
 
     def _forget_ahead(self, name: str) -> None:
-        """Note that the range is no longer one that nobody has asked for, if it was."""
+        """Stop counting the range as read-ahead, if it is."""
         self._ahead_gets.discard(name)
         self._ahead_writes.discard(name)
         if name in self._ahead:
@@ -206,7 +208,7 @@ class ChunkCache:
         def forget(done: asyncio.Task[Path]) -> None:
             del self._under_way[name]
             if not done.cancelled():
-                done.exception()  # Everyone who asked may have gone away meanwhile.
+                done.exception()  # Every caller may have been cancelled.
 
         task.add_done_callback(forget)
         return task
@@ -237,7 +239,7 @@ class ChunkCache:
 
         def check_and_write() -> Path:
             for other in evicted:
-                # One that has come back meanwhile goes too, and is then brought once more.
+                # If it has been fetched again, that file goes too; its next reader fetches it.
                 (self._folder / other).unlink(missing_ok=True)
             self._check(wanted, data)
             return self._write(name, data)
@@ -265,9 +267,9 @@ class ChunkCache:
             raise
 
     def _make_room(self, size_bytes: int) -> list[str]:
-        """Forget files until there is room, and return their names: the caller removes them.
+        """Evict files until there is room; return their names, for the caller to unlink.
 
-        A file larger than the cache gets in nevertheless: someone is about to open it.
+        A file larger than the cache is admitted: its reader is about to open it.
         """
         evicted = []
         while self._files and self._size_bytes + size_bytes > self._size_bytes_max:
@@ -285,7 +287,7 @@ class ChunkCache:
         found: list[tuple[int, str, int]] = []
         for entry in os.scandir(self._folder):
             if not _OUR_FILE.fullmatch(entry.name):
-                continue  # Never touch what someone else has put here.
+                continue  # Not a file of this cache: never remove it.
             if not is_same_boot or entry.name.endswith(PARTIAL_SUFFIX):
                 Path(entry.path).unlink(missing_ok=True)
                 continue
@@ -305,7 +307,7 @@ def _name(wanted: ByteRange) -> str:
 
 
 def _object_name(key: str) -> str:
-    # The last part of the key has the segment's id in it, which is enough.
+    # The last part of the key contains the segment's id, which identifies the object.
     return key.rpartition("/")[2]
 
 

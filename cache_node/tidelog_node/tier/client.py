@@ -1,9 +1,9 @@
 """The node's side of the tier worker: starts it, sends requests, restarts it if it dies.
 
-The first call starts the worker and waits until it answers: a node that has nothing to tier
-does without the process and its memory. From then on calls fail at once with
-``TierUnavailable``, which is retriable, while no worker answers; so do the calls that were
-under way when one died. Nobody waits for a restart.
+The first call starts the worker and waits for it to connect, so a node that has nothing to tier
+does without the process and its memory. After that, while no worker is connected, calls fail
+immediately with ``TierUnavailable``, which is retriable. So do the calls in progress when a
+worker dies. No call waits for a restart.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ STABLE_AFTER_S = 30.0  # a worker that lived this long is restarted without dela
 STOP_TIMEOUT_S = 10.0
 OPEN_ATTEMPTS_MAX = 3
 REQUESTS_MAX = 1000
-INLINE_BYTES_MAX = 8 << 20  # of an object in one message, which takes twice as many
+INLINE_BYTES_MAX = 8 << 20  # of an object in one message, where hexadecimal doubles it
 SOCKET_PATH_LENGTH_MAX = 100  # a little below Linux' 107 and macOS' 103
 
-# glibc gives the memory of every range back to the system and takes it anew, page by page:
-# a tenth of what a cold read costs. It keeps this much now. Source: mallopt(3).
-# In few arenas: by default each of its dozen threads keeps for itself what it once needed.
+# By default glibc returns the memory of every range to the system and faults it in again page by
+# page: a tenth of the cost of a cold read. With these thresholds it is kept. Source: mallopt(3).
+# Few arenas: by default each of the dozen threads keeps its own peak of memory.
 _ALLOCATOR = {
     "MALLOC_ARENA_MAX": "2",
     "MALLOC_MMAP_THRESHOLD_": str(32 << 20),
@@ -70,7 +70,7 @@ _ALLOCATOR = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerCommand:
-    """How the worker of a node is started."""
+    """The command line and environment of a node's worker."""
 
     socket: Path
     objects: str
@@ -98,16 +98,16 @@ class WorkerCommand:
 
 
 class TierClient:
-    """Asks the worker. For the tasks of one event loop; ``start`` before, ``close`` after.
+    """Calls the worker. For the tasks of one event loop, between ``start`` and ``close``.
 
-    It is the ``ObjectStore`` of the node, whose calls the worker makes: they raise what the store
-    raises, and ``TierUnavailable``.
+    It is the node's ``ObjectStore``: the worker makes the calls. They raise the store's errors and
+    ``TierUnavailable``.
     """
 
     def __init__(self, command: WorkerCommand) -> None:
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         if len(str(command.socket)) > SOCKET_PATH_LENGTH_MAX:
-            # A folder of our own, so that nobody else puts a socket there.
+            # A private folder, so that no other user can put a socket there.
             self._temporary = tempfile.TemporaryDirectory(prefix="tidelog-")
             socket = Path(self._temporary.name) / command.socket.name
             command = dataclasses.replace(command, socket=socket)
@@ -119,26 +119,26 @@ class TierClient:
         self._supervisor: asyncio.Task[None] | None = None
         self._ready = asyncio.Event()
         self._is_open = False
-        self._has_started = asyncio.Event()  # the first worker, or it has failed to
+        self._has_started = asyncio.Event()  # the first worker, or its start has failed
         self.restart_count = 0
 
     @property
     def is_connected(self) -> bool:
-        """Whether a worker answers."""
+        """Whether a worker is connected."""
         return self._writer is not None
 
     @property
     def may_answer(self) -> bool:
-        """Whether a worker answers, or none has been asked for yet."""
+        """Whether a worker is connected, or none has been needed yet."""
         return self._writer is not None or (self._is_open and not self._has_started.is_set())
 
     @property
     def worker_pid(self) -> int | None:
-        """The process id of the worker, ``None`` while there is none."""
+        """The worker's process id, ``None`` while none runs."""
         return None if self._process is None else self._process.pid
 
     def start(self) -> None:
-        """Allow calls. The first of them, or ``wait_ready``, starts the worker."""
+        """Allow calls. The first call, or ``wait_ready``, starts the worker."""
         self._is_open = True
 
     def _start_worker(self) -> None:
@@ -146,13 +146,13 @@ class TierClient:
             self._supervisor = asyncio.create_task(self._supervise(), name="tier worker supervisor")
 
     async def wait_ready(self, timeout: float) -> None:
-        """Wait until a worker answers. Raises ``TimeoutError``."""
+        """Wait until a worker is connected. Raises ``TimeoutError``."""
         self._start_worker()
         async with asyncio.timeout(timeout):
             await self._ready.wait()
 
     async def close(self) -> None:
-        """End the worker and fail what is under way."""
+        """End the worker and fail the calls in progress."""
         self._is_open = False
         self._has_started.set()
         if self._supervisor is not None:
@@ -182,7 +182,7 @@ class TierClient:
         return upload_result_from_fields(await self._call(request))
 
     async def forget(self, keys: tuple[str, ...]) -> None:
-        """Remove from the cache what is of these objects."""
+        """Remove the cached ranges of these objects."""
         await self._call(ForgetRequest(keys))
 
     # -- the object store
@@ -204,7 +204,7 @@ class TierClient:
         return await self.get_range(key, 0, INT64_MAX)
 
     async def get_range(self, key: str, start: int, end: int) -> bytes:
-        """Return bytes ``[start, end)``, fewer only where the object ends, past the cache.
+        """Return bytes ``[start, end)``, fewer only if the object ends first; bypasses the cache.
 
         Raises ``ObjectNotFound``.
         """
@@ -218,7 +218,7 @@ class TierClient:
         return b"".join(parts)
 
     async def head(self, key: str) -> ObjectMeta:
-        """Return what is known of the object without its bytes. Raises ``ObjectNotFound``."""
+        """Return the object's metadata. Raises ``ObjectNotFound``."""
         return unpack_object(await self._store("head", key))
 
     async def list(self, prefix: str, *, start_after: str = "") -> AsyncIterator[ObjectMeta]:
@@ -232,7 +232,7 @@ class TierClient:
             start_after = page[-1][0]
 
     async def delete(self, keys: Sequence[str]) -> None:
-        """Remove the objects that are there, also from the cache."""
+        """Remove the objects that exist, also from the cache."""
         await self._store("delete", *keys)
 
     async def _store(self, method: str, *arguments: str | int) -> Any:
@@ -280,9 +280,9 @@ class TierClient:
             delay_s = min(2 * delay_s, RESTART_DELAY_S_MAX)
 
     async def _run_once(self) -> None:
-        """Start a worker and pass answers on until it ends; it is gone on return."""
+        """Start a worker and pass its answers on; the process has ended on return."""
         self._command.socket.parent.mkdir(parents=True, exist_ok=True)
-        # Whoever answers there is not the worker that is about to start.
+        # A socket left there does not belong to the worker about to start.
         self._command.socket.unlink(missing_ok=True)
         environment = self._command.environment
         process = await asyncio.create_subprocess_exec(
@@ -308,7 +308,7 @@ class TierClient:
             try:
                 return await asyncio.open_unix_connection(self._command.socket)
             except OSError:
-                # A socket tells nobody that it begins to listen.
+                # Nothing signals that the worker has begun to listen.
                 await asyncio.sleep(CONNECT_POLL_S)
         return None
 
@@ -323,7 +323,7 @@ class TierClient:
             while (fields := await read_message(reader)) is not None:
                 answered = self._waiting.get(fields["id"])
                 if answered is None or answered.done():
-                    continue  # Who asked has been cancelled.
+                    continue  # The caller was cancelled.
                 if "error" in fields:
                     answered.set_exception(error_from_fields(fields["error"]))
                 else:
@@ -342,7 +342,7 @@ class TierClient:
 
 
 async def _stop(process: asyncio.subprocess.Process) -> None:
-    """End the worker by ending its standard input, and wait; kill it if it does not end."""
+    """Close the worker's standard input and wait for its end; kill it after the timeout."""
     if process.stdin is not None:
         process.stdin.close()
     try:

@@ -1,13 +1,13 @@
-"""Copies sealed segments to the tier, and evicts the oldest local ones after that.
+"""Copies sealed segments to the tier; evicts tiered local segments past the local retention.
 
-For each segment, in order of offset: COPY_STARTED in the metadata, the log object, the
-index object, COPY_FINISHED; then the local log may evict it. A crash between any two
-steps leaves a COPY_STARTED item, which names the objects there may be: the next leader
-deletes them and the item, and copies again under another segment id. A copy that
-failed while this node lives is continued under the same id (``tidelog_core.tier.lifecycle``).
+For each segment, in order of offset: COPY_STARTED in the metadata, the log object, the index
+object, COPY_FINISHED; then the local log may evict it. A crash between any two steps leaves a
+COPY_STARTED item, which names the objects that may exist: the next leader deletes them and the
+item, and copies again under another segment id. A copy that failed without a crash is continued
+under the same id (``tidelog_core.tier.lifecycle``).
 
-Only what is flushed, replicated and free of open transactions is copied: were the tier
-ahead of what survives a power cut, offsets could come to stand for other records.
+Only flushed and replicated records without open transactions are copied. If the tier were ahead
+of the records that survive a power cut, its offsets could later be assigned to other records.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ logger = logging.getLogger(__name__)
 
 
 class SegmentSuspected(TidelogError):
-    """The local file of a segment may be damaged: it could not be copied."""
+    """A segment could not be copied: its local file may be damaged."""
 
     code = ErrorCode.kafka_storage_error
 
@@ -90,21 +90,21 @@ class Copier:
     """Copies, cleans up and evicts for led partitions. For the tasks of one event loop."""
 
     def __init__(self, node: NodeContext, *, client: TierClient, has_own_clock: bool) -> None:
-        """``has_own_clock`` says that the bucket's clock is not this machine's."""
+        """``has_own_clock``: the bucket's clock is not this machine's."""
         self._node = node
         self._client = client
         self._has_own_clock = has_own_clock
-        self.witness: Witness | None = None  # what the bucket's clock said at the last copy
-        # What was last made sure of, by key, and the version of the topic's item that said so.
+        self.witness: Witness | None = None  # the bucket's time at the last copy
+        # The manifests last persisted, by key, each with the version of the topic's item then.
         self._manifests: dict[str, tuple[ClusterManifest | TopicManifest, int]] = {}
         self.copied_count = 0
         self.evicted_bytes = 0
 
     async def take_over(self, led: LedPartition) -> None:
-        """Learn what is tiered and clean up what a crash has left. The caller holds the lock.
+        """Read the tier's contents and clean up after a crash. The caller holds the lock.
 
-        Raises ``NotLeaderOrFollower``, ``StorageError`` where the local log is behind
-        the tier, ``TierRewritten`` and what the stores raise.
+        Raises ``NotLeaderOrFollower``, ``StorageError`` if the local log is behind the tier,
+        ``TierRewritten`` and the stores' errors.
         """
         leadership, swap_count = led.leadership, led.swap_count
         tier = await led.remote.reload()
@@ -119,26 +119,26 @@ class Copier:
                 )
                 await self.delete(led, select_deletable(given_up, now_ms=now_ms))
             else:
-                led.deleting[leftover.segment_id] = leftover  # retention ends it in its time
+                led.deleting[leftover.segment_id] = leftover  # retention ends it when it is due
         log = led.replica.log
         tiered_end = tier.finished.tiered_end(log.log_start_offset)
         if tiered_end > log.log_end_offset:
-            # What another leader has added says nothing of this log.
+            # If another leader has tiered more, this log is not at fault.
             await require_leadership(self._node.store, leadership)
-            # Its next records would get offsets that stand for others in the tier.
+            # Its next records would get offsets that the tier already has.
             log.take_offline()
             raise StorageError(
                 f"{log.partition} is tiered up to {tiered_end}, but the local log ends at "
                 f"{log.log_end_offset}: it has lost records and must not be appended to"
             )
         log.set_tiered_up_to(tiered_end)
-        # A swap that the node was told of since is to be taken over again.
+        # A swap noted since then requires another take-over.
         led.is_taken_over = led.swap_count == swap_count
 
     async def copy(self, led: LedPartition) -> None:
-        """Copy what is due and evict what need not stay. The caller holds the lock.
+        """Copy the segments that may be copied, then evict. The caller holds the lock.
 
-        Raises what made it stop; calling again goes on where it stopped.
+        Raises the first error; a later call continues from there.
         """
         if not led.is_taken_over:
             await self.take_over(led)
@@ -151,14 +151,14 @@ class Copier:
         self.evict(led)
 
     def evict(self, led: LedPartition) -> None:
-        """Drop the local segments that are tiered and past the local retention."""
+        """Evict the local segments that are tiered and past the local retention."""
         if led.is_taken_over:
             self._evict(led.replica, led.replica.log.tiered_up_to)
 
     async def evict_followed(self, replica: TieredReplica) -> None:
         """Do the same for a partition that this node follows.
 
-        The tier is asked for only where something would go. Raises what the store raises.
+        Reads the tier's end only if something can be evicted. Raises the store's errors.
         """
         log = replica.log
         if self._evictable(replica, log.high_watermark) is None:
@@ -166,14 +166,14 @@ class Copier:
         number, known_end = replica.partition.partition, known_tiered_end(log)
         tiered_end = await read_tiered_end(self._node.store, replica.topic_id, number, known_end)
         if replica.is_follower and not log.is_offline:
-            # What is not committed as far as this node knows stays, wherever else it is.
+            # Records above this node's high watermark stay, even if they are tiered.
             log.set_tiered_up_to(min(tiered_end, log.high_watermark))
             self._evict(replica, log.tiered_up_to)
 
     def next_eviction_ms(self, replica: TieredReplica) -> int | None:
         """Return when the oldest local segment is past the local retention, ``None`` for never.
 
-        By the wall clock. The past where something waits to be in the tier, or for the clock.
+        In wall-clock time: now if a segment waits to be tiered, or for a trustworthy clock.
         """
         log, config = replica.opened_log, replica.config
         if log is None or log.is_offline or not config.remote_storage_enable:
@@ -191,7 +191,7 @@ class Copier:
             self.evicted_bytes += replica.log.evict_local(end_offset)
 
     def _evictable(self, replica: TieredReplica, tiered_end: int) -> int | None:
-        """Return the offset below which local segments may go, ``None`` for none."""
+        """Return the offset below which local segments may be evicted, ``None`` for none."""
         log, config = replica.log, replica.config
         if not config.remote_storage_enable:
             return None
@@ -207,7 +207,7 @@ class Copier:
         )
 
     async def delete(self, led: LedPartition, due: Sequence[SegmentMeta]) -> None:
-        """Delete segments whose time has come. Can be repeated."""
+        """Delete the objects and items of segments whose deletion is due. Idempotent."""
         await end_deletions(self._node.store, self._client, due, keys_of=partial(self._keys, led))
         for segment in due:
             led.deleting.pop(segment.segment_id, None)
@@ -222,13 +222,13 @@ class Copier:
     async def _copy_segment(self, led: LedPartition, sealed: SealedSegment) -> None:
         if led.under_way is not None and led.under_way[0] != sealed:
             led.reset()
-            await self.take_over(led)  # What is under way is a leftover like any other now.
+            await self.take_over(led)  # The copy under way is now an ordinary leftover.
         led.replica.log.make_whole(sealed)
         await self.write_manifests(led)
         if led.under_way is None:
             meta = self._describe(led, sealed)
-            # Remembered before it is written: if the outcome is unknown, the next
-            # attempt writes the same item.
+            # Remembered before it is written: if the outcome is unknown, the next attempt
+            # writes the same item.
             led.under_way = (sealed, meta)
         started = led.under_way[1]
         if started.version == 0:
@@ -265,10 +265,10 @@ class Copier:
         )
 
     async def _remove_given_up(self, started: SegmentMeta, keys: SegmentKeys) -> None:
-        """Remove what was stored only after the next leader had cleaned the copy up.
+        """Remove objects that were stored after the next leader had cleaned the copy up.
 
-        Without its item nobody will ever point at it. While there is one, it is the next
-        leader's to clean up. What cannot be removed now is left to the scrub.
+        Without an item nothing will ever refer to them. If there still is one, the next leader
+        cleans up. Objects that cannot be removed now are left to the scrub.
         """
         with contextlib.suppress(TidelogError):
             if await forsake(self._node.store, self._client, started, keys):
@@ -298,8 +298,8 @@ class Copier:
         self, led: LedPartition, sealed: SealedSegment, meta: SegmentMeta
     ) -> SegmentSource:
         log = led.replica.log
-        # Every transaction with records in here is decided, so this finds all of the
-        # aborted ones, also those whose marker lies in a later segment.
+        # Every transaction with records in this segment is decided, so this finds all aborted
+        # ones, also those whose marker is in a later segment.
         read = log.read(
             max(sealed.base_offset, log.log_start_offset),
             max_bytes=max(1, sealed.size_bytes),
@@ -333,9 +333,9 @@ class Copier:
         return segment_keys(self._node.view.image.cluster_id, topic, segment)
 
     async def write_manifests(self, led: LedPartition) -> None:
-        """Have the bucket tell the cluster's and the topic's settings. Can be repeated.
+        """Persist the settings of the cluster and the topic in the bucket. Idempotent.
 
-        Raises what the store raises.
+        Raises the store's errors.
         """
         image = self._node.view.image
         cluster = ClusterManifest(cluster_id=image.cluster_id)
@@ -346,10 +346,10 @@ class Copier:
             await self._ensure(key, _manifest(topic, image), topic.version)
 
     async def publish_log_start(self, led: LedPartition, stored: int) -> None:
-        """Publish to the bucket where the log starts. Can be repeated. The caller holds the lock.
+        """Publish the log start offset in the bucket. Idempotent. The caller holds the lock.
 
-        ``stored`` is what the metadata store has, so the bucket never goes ahead of it. It is
-        published before anything is deleted for it. Raises what the store raises.
+        ``stored`` is the metadata store's, so the bucket is never ahead of it. It is published
+        before any segment is deleted for it. Raises the store's errors.
         """
         if stored <= led.published_log_start:
             return
@@ -371,19 +371,19 @@ class Copier:
     async def _ensure(
         self, key: str, manifest: ClusterManifest | TopicManifest, version: int = 0
     ) -> None:
-        # What was changed and changed back, another leader may have written in between.
+        # With the version: another leader may have written what was changed and changed back.
         if self._manifests.get(key) != (manifest, version):
             await persist(self._client, key, manifest.to_bytes())
             self._manifests[key] = manifest, version
 
     def forget_topic(self, topic_id: UUID) -> None:
-        """Let go of what is remembered of a deleted topic."""
+        """Forget the manifest of a deleted topic."""
         for key in [key for key in self._manifests if str(topic_id) in key]:
             del self._manifests[key]
 
 
 def _manifest(topic: Topic, image: ClusterImage) -> TopicManifest:
-    # While replicas move, that many are on their way in; partitions may differ for good.
+    # During a reassignment the replicas added count too. Partitions may differ permanently.
     counts = [len(set(p.replicas) - set(p.removing)) for p in image.partitions(topic.name)]
     return TopicManifest(
         name=topic.name,

@@ -1,6 +1,6 @@
 """Copies sealed segments, every ``remote.task.interval.ms`` and on request.
 
-Only those partitions are looked at that have a sealed segment, several at a time.
+Visits only partitions that have a sealed segment, several at a time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ logger = logging.getLogger(__name__)
 
 
 class CopyLoop:
-    """For one event loop; ``run`` is one task."""
+    """Starts the copies. For one event loop; ``run`` is one task."""
 
     def __init__(
         self,
@@ -42,13 +42,13 @@ class CopyLoop:
         self._honour_erasures = honour_erasures
         self._interval_s = config.remote_task_interval_ms / 1000
         self._slots = asyncio.Semaphore(config.remote_upload_concurrency)
-        self._to_copy: set[TieredReplica] = set()  # at least those with segments to copy
+        self._to_copy: set[TieredReplica] = set()  # all with segments to copy, maybe others
         self._copying: dict[PartitionKey, asyncio.Task[None]] = {}
         self._now = asyncio.Event()
 
     @property
     def copying_count(self) -> int:
-        """How many partitions have a segment on its way."""
+        """The number of partitions with a copy in progress."""
         return len(self._copying)
 
     def on_led_changed(self, replica: TieredReplica) -> None:
@@ -57,22 +57,22 @@ class CopyLoop:
             self._to_copy.add(replica)
 
     def forget(self, replica: TieredReplica) -> None:
-        """Do not look at the partition any more."""
+        """Stop visiting the partition."""
         self._to_copy.discard(replica)
 
     def nudge(self) -> None:
-        """Look for segments to copy now instead of at the next interval."""
+        """Start copies now instead of at the next interval."""
         self._now.set()
 
     async def close(self) -> None:
-        """Give up the copies under way. ``run`` was cancelled before."""
+        """Cancel the copies in progress. ``run`` must have been cancelled."""
         tasks = tuple(self._copying.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def run(self) -> None:
-        """Copy what is sealed, until cancelled."""
+        """Copy sealed segments until cancelled."""
         while True:
             try:
                 await self._honour_erasures()

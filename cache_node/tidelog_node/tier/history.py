@@ -1,4 +1,4 @@
-"""Reads leader epochs and producers from the tier, for replicas that restart at the tier's end."""
+"""Reads the leader epochs and producer state below an offset from the tier's segments."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from tidelog_node.tier.index_cache import IndexCache
 
 @dataclass(frozen=True, slots=True)
 class LogPast:
-    """What a log knows at an offset of what came before."""
+    """What a log whose first offset is inside the tier has to know of the records before it."""
 
     leader_epochs: tuple[tuple[int, int], ...]  # (epoch, start offset), ascending
-    producer_snapshot: bytes | None  # None: nothing is tiered right up to the offset
+    producer_snapshot: bytes | None  # None: no segment ends at the offset, or it has none
 
 
 class TierHistory:
@@ -33,7 +33,7 @@ class TierHistory:
         self._view = view
 
     async def segments(self, topic_id: UUID, partition: int) -> TieredSegments:
-        """Return the segments that may be read.
+        """Return the finished segments.
 
         Raises ``StoreUnavailable`` and ``TierRewritten``.
         """
@@ -42,9 +42,9 @@ class TierHistory:
     async def past(
         self, partition: TopicPartition, segments: TieredSegments, offset: int
     ) -> LogPast:
-        """Return what ``segments`` say of the log up to ``offset``.
+        """Return the leader epochs and producer state in ``segments`` before ``offset``.
 
-        Raises what reading an index object raises.
+        Raises the errors of ``IndexCache.get``.
         """
         epochs: dict[int, int] = {}
         for segment in segments:
@@ -61,7 +61,7 @@ class TierHistory:
 
 
 def tier_end(segments: TieredSegments, log_start_offset: int) -> TierEnd | None:
-    """Return where the tier ends without gaps, ``None`` where it has nothing."""
+    """Return the end of the tier's contiguous part, ``None`` if it is at the log start offset."""
     end_offset = segments.tiered_end(log_start_offset)
     last = segments.ending_at(end_offset)
     if end_offset <= log_start_offset or last is None:

@@ -1,4 +1,4 @@
-"""Caches parsed index objects in memory: a bounded LRU, each fetched and parsed once."""
+"""Caches parsed index objects in memory: a bounded LRU, one fetch at a time per object."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class IndexCache:
         self.size_bytes = 0
 
     async def get(self, segment: SegmentMeta, key: str) -> IndexFile:
-        """Return the segment's index. Raises ``CorruptObject`` and what the client raises."""
+        """Return the segment's index. Raises ``CorruptObject`` and the client's errors."""
         found = self._indexes.get(segment.segment_id)
         if found is not None:
             self._indexes.move_to_end(segment.segment_id)
@@ -41,20 +41,20 @@ class IndexCache:
         return await asyncio.shield(self._start(segment, key))
 
     def prefetch(self, segment: SegmentMeta, key: str) -> IndexFile | None:
-        """Return the index if it is here; else begin to fetch it and return ``None``."""
+        """Return the index if it is cached; otherwise start to fetch it and return ``None``."""
         found = self._indexes.get(segment.segment_id)
         if found is None:
             self._start(segment, key)
         return found
 
     def forget(self, segment_id: UUID) -> None:
-        """Let go of the index of a segment that is no longer read; one just coming stays."""
+        """Drop the index of a segment that is no longer read, unless it is being fetched."""
         forgotten = self._indexes.pop(segment_id, None)
         if forgotten is not None:
             self.size_bytes -= forgotten.size_bytes
 
     async def close(self) -> None:
-        """Stop what is under way."""
+        """Cancel the running fetches."""
         tasks = list(self._under_way.values())
         for task in tasks:
             task.cancel()
@@ -71,7 +71,7 @@ class IndexCache:
     def _forget(self, segment_id: UUID, done: asyncio.Task[IndexFile]) -> None:
         del self._under_way[segment_id]
         if not done.cancelled():
-            done.exception()  # Everyone who asked may have gone away meanwhile.
+            done.exception()  # Every caller may have been cancelled.
 
     async def _load(self, segment: SegmentMeta, key: str) -> IndexFile:
         file = await self._client.read(ByteRange(key, 0, segment.index_size_bytes))

@@ -1,35 +1,35 @@
-"""The finished segments of one partition as this node knows them, and when they are read again.
+"""The finished segments of one partition as this node knows them, and when it reads them again.
 
-They are read from the metadata in pages, which takes seconds where there are a hundred thousand.
-What was read last is served until the next reading is complete: the objects of segments that
-were replaced stay in the bucket for ``file.delete.delay.ms``, and a reader that finds one gone
-asks for the next reading, waits for it and tries again.
+They are read from the metadata in pages, which takes seconds for a hundred thousand segments. The
+last reading is served until the next one is complete: the objects of replaced segments stay in the
+bucket for ``file.delete.delay.ms``, and a reader that finds one missing waits for the next reading
+and tries again.
 
-A reading that swaps have met may have gaps (``read_changing_tier``). Readers are served from it
-all the same, since a partition that is compacted for hours has no other. Nobody decides by it:
+A reading that overlaps a swap may have gaps (``read_changing_tier``). Reads are served from it all
+the same, since a partition under compaction for hours has no other. It is never used for decisions:
 
-- ``whole`` is the last reading without gaps, with what was added and removed since. A swap leaves
-  a segment in the place of others, so this has every offset that the tier has, however old it
-  is. A reading is without gaps if no swap met it, or if it has all offsets of the whole reading
-  before it: a swap hides offsets, if anything. So the whole reading keeps up with a compaction
-  of hours, whose replaced objects are deleted after a while. The leader copies, retains and
-  looks up times by it.
-- ``search`` does not say that an offset is nowhere unless a reading without gaps says so.
+- ``whole`` is the last reading without gaps, plus the segments added and minus those removed since.
+  A swap replaces segments by one that covers the same offsets, so ``whole`` has every offset of the
+  tier, however old it is. A reading has no gaps if no swap overlapped it, or if it has all offsets
+  of the previous whole reading: a swap can only hide offsets. So ``whole`` keeps up with hours of
+  compaction, whose replaced objects are deleted after a while. The leader uses it for copies,
+  retention and lookups by time.
+- ``search`` reports an offset as absent only if a reading without gaps lacks it.
 
-Where there is no such reading, both raise ``TierRewritten``.
+Without such a reading both raise ``TierRewritten``.
 
 What may interleave, and why that is safe:
 
-- Swaps arrive during a reading. It may have missed them, so it covers those only that were noted
-  before it began (``_loaded_number``); the segments stay stale and are read once more. A caller
-  waits for a reading that began after its own call, never for the swaps to end.
-- A segment is added or removed during a reading. It is noted in the segments that are served,
-  and again in those that were read (``_changes``): doing it twice changes nothing. Where the
-  segment was replaced in between, a swap is noted later and has all read again.
-- Someone distrusts what was read during a reading (``distrust``). It began too early to count.
-- Several ask for a reading. One reads at a time; those who waited find theirs done. Between two
-  readings there is a pause that grows with their duration, whoever asks.
-- A reader is cancelled while it reads. The next one that waits reads.
+- Swaps arrive during a reading. It may have missed them, so it covers only those noted before it
+  began (``_loaded_number``); the segments stay stale and are read once more. A caller waits for a
+  reading that began after its own call, never for the swaps to end.
+- A segment is added or removed during a reading. The change is applied to the segments that are
+  served, and again to those just read (``_changes``): applying it twice has no effect. If the
+  segment was replaced in between, a swap is noted later and causes another reading.
+- ``distrust`` is called during a reading. That reading began too early to count.
+- Several callers need a reading. One reads at a time; the others find it done. Between two readings
+  there is a pause that grows with their duration, however many callers wait.
+- A caller is cancelled while it reads. The next waiting caller reads.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ from tidelog_core.tier.lifecycle import read_segments
 from tidelog_core.tier.planning import finished_segments
 from tidelog_core.tier.tiered_segments import TieredSegments
 
-PAUSE_SHARE = 4.0  # a pause is so many times as long as the reading before it
+PAUSE_SHARE = 4.0  # length of a pause, relative to the reading before it
 PAUSE_SECONDS_MIN = 0.1
 PAUSE_SECONDS_MAX = 10.0  # a reader that needs the next reading waits no longer than this
-GAP_CHECK_SECONDS = 60.0  # how often all segments are read for offsets that none of them has
+GAP_CHECK_SECONDS = 60.0  # between readings of all segments for offsets that none of them has
 
 
 class KnownSegments:
@@ -63,28 +63,27 @@ class KnownSegments:
         *,
         on_replaced: Callable[[Collection[SegmentMeta]], None],
     ) -> None:
-        """``on_replaced`` is called when a reading is complete, before anyone is served from it.
+        """``on_replaced`` is called when a reading is complete, before it is served.
 
-        With the segments that are not to be read: unfinished ones, and those it has no more.
+        With the segments not to be read: the unfinished ones, and those that the reading before
+        had and this one lacks.
         """
         self._store = store
         self._topic_id = topic_id
         self._partition = partition
         self._on_replaced = on_replaced
         self._segments: TieredSegments | None = None  # None: never read
-        self._whole: TieredSegments | None = None  # the same, or of an earlier reading
-        # The unfinished ones of the last reading, until they are asked for or may have changed.
+        self._whole: TieredSegments | None = None  # the same, or an earlier reading
+        # The unfinished segments of the last reading, until they are taken or may have changed.
         self._unfinished: tuple[SegmentMeta, ...] | None = None
         self._loading = asyncio.Lock()
         self._changes: list[Callable[[TieredSegments], None]] = []  # since the reading began
         self._invalidations = 0  # so far
-        self._loaded_number = 0  # the invalidations before the last complete reading began
-        self._trusted_number = 0  # the invalidations before a reading that counts as whole
-        self._load_at = 0.0  # the next reading begins then at the earliest, by the loop's time
-        self._gap_check_at = 0.0  # so does one for an offset that is not here
-        self._gap_check_end = (
-            0  # up to which the tier was known to have all when the last one began
-        )
+        self._loaded_number = 0  # ``_invalidations`` when the last complete reading began
+        self._trusted_number = 0  # only readings begun at or after this invalidation count as whole
+        self._load_at = 0.0  # earliest start of the next reading, by the loop's time
+        self._gap_check_at = 0.0  # likewise, for an offset that no segment has
+        self._gap_check_end = 0  # the greatest ``tiered_end`` that those readings covered
 
     @property
     def is_stale(self) -> bool:
@@ -93,11 +92,11 @@ class KnownSegments:
 
     @property
     def is_settled(self) -> bool:
-        """Whether what was read last is whole, and nothing is known to have happened since."""
+        """Whether the last reading is whole and no replacement was noted since."""
         return self._whole is not None and self._whole is self._segments and not self.is_stale
 
     async def segments(self) -> TieredSegments:
-        """Return the segments that were read last, perhaps with gaps, from memory once read."""
+        """Return the last reading, perhaps with gaps; reads only the first time."""
         if self._segments is None:
             async with self._loading:
                 if self._segments is None:
@@ -106,7 +105,7 @@ class KnownSegments:
         return self._segments
 
     async def caught_up(self) -> TieredSegments:
-        """Return the segments as of a reading that began after the last invalidation."""
+        """Return a reading that began after the last invalidation."""
         number = self._invalidations
         if self._segments is not None and self._loaded_number >= number:
             return self._segments
@@ -126,10 +125,10 @@ class KnownSegments:
         return self._require_whole()
 
     async def contents(self) -> TierContents:
-        """Return the whole segments, and the unfinished ones as of after the last invalidation.
+        """Return the whole segments, and the unfinished ones read after the last invalidation.
 
-        They are read again unless nobody has asked for what was read last, and nothing was
-        added or removed since. Raises ``TierRewritten``.
+        Reads again unless the last reading has not been returned here yet and no segment was added
+        or removed since. Raises ``TierRewritten``.
         """
         while True:
             if self._unfinished is None or self._whole is None:
@@ -140,18 +139,18 @@ class KnownSegments:
                 return TierContents(self._require_whole(), unfinished, is_whole=True)
 
     async def search(self, offset: int, *, tiered_end: int) -> TieredSegments:
-        """Return the segments after a look for one that holds an offset that none here holds.
+        """Return the segments after a search for one with an offset that no known segment has.
 
-        The segments that may be new are read each time: those behind the last one, and those
-        that begin just below the offset. One may begin further below: another leader's copy of
-        what it had in one long segment reaches over many short ones. So all are read if they are
-        stale, or had gaps, or if ``tiered_end``, up to which the caller's log knows the tier to
-        have every record, has moved since they were last read for this; and otherwise once in
-        ``GAP_CHECK_SECONDS``, whatever the number of offsets and callers. Thus no record is
-        missed that the local log has been evicted for: what is not found below ``tiered_end`` was
-        not in a reading that began after the eviction.
+        Segments that may be new are read each time: those after the last one, and those that begin
+        just below the offset. The one with the offset may begin further below, since another
+        leader's long segment may overlap many short ones. So all segments are read if they are
+        stale or had gaps, or if ``tiered_end``, the end of the tier as known to the caller's log,
+        has moved since all were last read for this purpose; otherwise once in
+        ``GAP_CHECK_SECONDS``, whatever the number of offsets and callers. So no record evicted from
+        the local log is missed: an offset below ``tiered_end`` that is not found was absent from a
+        reading that began after the eviction.
 
-        Raises ``TierRewritten`` where the offset is not found and the reading may have a gap there.
+        Raises ``TierRewritten`` if the offset is not found and the reading may have a gap there.
         """
         known = await self._look_around(offset)
         now = asyncio.get_running_loop().time()
@@ -177,11 +176,11 @@ class KnownSegments:
         self._change(lambda segments: segments.remove(segment))
 
     def invalidate(self) -> None:
-        """Note that the segments may have been replaced; they are served until read again."""
+        """Note that segments may have been replaced; they are served until the next reading."""
         self._invalidations += 1
 
     def distrust(self) -> None:
-        """Have ``whole`` read all again: more may have been added and removed than was noted."""
+        """Make ``whole`` read again: changes may have been missed."""
         self.invalidate()
         self._whole, self._trusted_number = None, self._invalidations
 
@@ -199,7 +198,7 @@ class KnownSegments:
         self._unfinished = None
         if self._loading.locked():
             self._changes.append(change)
-        for known in (self._segments, self._whole):  # Often the same, which changes nothing.
+        for known in (self._segments, self._whole):  # Often the same object.
             if known is not None:
                 change(known)
 
@@ -216,7 +215,7 @@ class KnownSegments:
             metas = await read_segments(self._store, self._topic_id, self._partition, keys=keys)
             for meta in finished_segments(metas):
                 is_new = meta.base_offset >= end_offset or offset < meta.end_offset
-                # Else they may have been read too early.
+                # Otherwise the segment may have been read too early.
                 if is_new and number == self._invalidations:
                     self.add(meta)
             known = await self.segments()
@@ -245,7 +244,7 @@ class KnownSegments:
         self._on_replaced((*contents.unfinished, *known.without(contents.finished)))
 
     def _lacks_nothing(self, read: TieredSegments) -> bool:
-        """Return whether these have every offset from the whole reading's first to its end."""
+        """Whether these have every offset from the first to the end of the whole reading."""
         whole = self._whole
         if whole is None or whole.first is None:
             return False

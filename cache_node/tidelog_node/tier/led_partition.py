@@ -1,4 +1,4 @@
-"""The state of a led partition in the tier's loops."""
+"""The tier's state of a led partition, and the replicas that the tier works on."""
 
 from __future__ import annotations
 
@@ -20,39 +20,39 @@ NOT_LOOKED_AT = -1
 
 
 class TieredReplica(Protocol):
-    """What the tier needs of a node's replica, which it may or may not lead."""
+    """The part of a node's replica that the tier uses. The node may or may not lead it."""
 
     @property
     def partition(self) -> TopicPartition:
-        """Which partition it is."""
+        """The partition's name."""
 
     @property
     def topic_id(self) -> UUID:
-        """Of which topic."""
+        """The topic's id."""
 
     @property
     def leader_epoch(self) -> int:
-        """The epoch that this node knows."""
+        """The leader epoch known to this node."""
 
     @property
     def log(self) -> LocalLog:
-        """The log, opened if it was not."""
+        """The log; opens it if necessary."""
 
     @property
     def is_leader(self) -> bool:
-        """Whether this node leads it in that epoch."""
+        """Whether this node leads the partition in that epoch."""
 
     @property
     def is_follower(self) -> bool:
-        """Whether this node follows another one's."""
+        """Whether this node follows another leader."""
 
     @property
     def is_dropped(self) -> bool:
-        """Whether this node holds it no longer."""
+        """Whether this node no longer has the replica."""
 
     @property
     def held_since(self) -> float:
-        """When this process has begun to hold it, by ``time.monotonic``."""
+        """When this process got the replica, by ``time.monotonic``."""
 
     @property
     def config(self) -> TopicConfig:
@@ -63,27 +63,27 @@ class TieredReplica(Protocol):
         """The log if it is open."""
 
     def open(self) -> None:
-        """Open the log if it is not. Blocks; for any thread."""
+        """Open the log if necessary. Blocks; for any thread."""
 
     def note_changed(self) -> None:
-        """Have what was rolled flushed soon: only then is it copied, or counts as erased."""
+        """Request a flush of rolled segments: only flushed ones are copied or count as erased."""
 
 
 class ReplicaSource(Protocol):
-    """Where the node's replicas are."""
+    """The node's replicas."""
 
     def replicas(self) -> Iterator[TieredReplica]:
-        """Yield the replicas that hold records, led or not."""
+        """Yield the replicas that have records, led or followed."""
 
     def get(self, partition: TopicPartition) -> TieredReplica | None:
-        """Return this node's replica, whoever leads."""
+        """Return this node's replica, led or followed."""
 
     def leader(self, partition: TopicPartition, current_leader_epoch: int = -1) -> TieredReplica:
         """Return the replica if this node leads it."""
 
 
 class LedPartition:
-    """What the tier keeps of one led partition while its leader epoch lasts."""
+    """The tier's state of one led partition in one leader epoch."""
 
     __slots__ = (
         "copied_up_to",
@@ -109,29 +109,29 @@ class LedPartition:
         self.remote = remote
         self.lock = asyncio.Lock()  # one of copying, retention and take-over at a time
         self.is_taken_over = False
-        self.swap_count = 0  # of rewritten segments, as far as this node was told
-        self.was_looked_at = False  # by retention, be it in vain
-        # A copy that has begun, so that a retry continues it instead of beginning anew.
+        self.swap_count = 0  # of rewritten segments, as far as known here
+        self.was_looked_at = False  # by retention, even if it could do nothing
+        # The copy in progress, for a retry to continue.
         self.under_way: tuple[SealedSegment, SegmentMeta] | None = None
         self.copied_up_to = NOT_LOOKED_AT
-        # Deletions that have begun, by segment id: ended when each says, also after a failure.
+        # Deletions in progress, by segment id: each ends at its own time, also after a failure.
         self.deleting: dict[UUID, SegmentMeta] = {}
-        self.published_log_start = 0  # what the bucket was made to tell in this epoch; 0: nothing
+        self.published_log_start = 0  # in the bucket, in this epoch; 0: none
         self.newest: tuple[int, int] | None = None  # log end offset, greatest timestamp then
-        # When retention was last applied, by the loop's time; the first time waits as any other.
+        # When retention was last applied, by the loop's time. It also waits one interval at first.
         self.retained_at = replica.held_since
         self.failure_count = 0
         self.not_before = 0.0  # the loop's time
 
     def note_swap(self) -> None:
-        """Have the partition taken over again: that finds the segments that were replaced."""
+        """Require another take-over, which finds the segments that were replaced."""
         self.swap_count += 1
         self.is_taken_over = False
 
     def reset(self) -> None:
-        """Forget what is believed of the tier: the next step reads the metadata again.
+        """Forget everything read from the tier: the next step reads the metadata again.
 
-        A copy under way is then a leftover like any other, and is cleaned up.
+        A copy in progress becomes an ordinary leftover and is cleaned up.
         """
         self.is_taken_over = False
         self.under_way = None
@@ -150,7 +150,7 @@ class LedPartition:
 def known_tiered_end(log: LocalLog) -> int:
     """Return the offset below which the tier has every record, as far as the log knows.
 
-    What is below the local log start was in the tier when it was evicted.
+    Records below the local log start offset were tiered before they were evicted.
     """
     return max(log.tiered_up_to, log.local_log_start_offset)
 

@@ -22,37 +22,37 @@ PartitionKey = tuple[UUID, int]
 
 
 class TieredPartitions:
-    """For the tasks of one event loop."""
+    """Finds the tier's state of a partition. For the tasks of one event loop."""
 
     def __init__(
         self, *, replicas: ReplicaSource, view: ClusterView, reader: Callable[[], RemoteReader]
     ) -> None:
-        """``reader`` makes what the tiered log of a partition reads with."""
+        """``reader`` makes the resources that a partition's tiered log reads with."""
         self._replicas = replicas
         self._view = view
         self._reader = reader
         self._led: dict[PartitionKey, LedPartition] = {}
-        self._followed: dict[PartitionKey, RemoteLog] = {}  # what followers have read
-        self.may_lead_less = False  # there may be something to forget
+        self._followed: dict[PartitionKey, RemoteLog] = {}  # tiered logs that followers have read
+        self.may_lead_less = False  # there may be state to forget
 
     @property
     def failing_count(self) -> int:
-        """How many led partitions wait since something failed."""
+        """The number of led partitions that wait after a failure."""
         return sum(led.failure_count > 0 for led in self._led.values())
 
     def get_led(self, key: PartitionKey) -> LedPartition | None:
-        """Return what is kept of a led partition, of whatever epoch."""
+        """Return the state of a led partition, of any epoch."""
         return self._led.get(key)
 
     def get_remote(self, key: PartitionKey) -> RemoteLog | None:
-        """Return the tiered part of a partition, if anyone has asked for it."""
+        """Return the tiered part of a partition if it is in use."""
         led = self._led.get(key)
         return self._followed.get(key) if led is None else led.remote
 
     def remote_log(self, replica: TieredReplica) -> RemoteLog:
-        """Return the tiered part of a partition, whether this node leads it or follows.
+        """Return the tiered part of a partition that this node leads or follows.
 
-        Raises ``NotLeaderOrFollower`` where it does neither.
+        Raises ``NotLeaderOrFollower`` if it does neither.
         """
         if not replica.is_follower:
             if not replica.is_leader:
@@ -65,7 +65,7 @@ class TieredPartitions:
         return remote
 
     def known_led(self, replica: TieredReplica) -> LedPartition | None:
-        """Return what is kept of the partition in its leader epoch, if anything is."""
+        """Return the partition's state in its current leader epoch, if there is one."""
         led = self._led.get((replica.topic_id, replica.partition.partition))
         is_same = (
             led is not None
@@ -75,7 +75,7 @@ class TieredPartitions:
         return led if is_same else None
 
     def lead(self, replica: TieredReplica) -> LedPartition:
-        """Return what is kept of the partition, anew where its leader epoch has changed."""
+        """Return the partition's state; a new one if its leader epoch has changed."""
         led = self.known_led(replica)
         if led is None:
             key = (replica.topic_id, replica.partition.partition)
@@ -85,7 +85,7 @@ class TieredPartitions:
         return led
 
     def leads(self, replica: TieredReplica) -> bool:
-        """Whether this node leads the partition, as the newest image has it."""
+        """Whether this node leads the partition according to the newest image."""
         partition = self._view.image.partition(replica.partition)
         return (
             partition is not None
@@ -95,7 +95,7 @@ class TieredPartitions:
         )
 
     def forget_others(self) -> None:
-        """Forget what this node does not lead or follow any more."""
+        """Forget the partitions that this node no longer leads or follows."""
         if not self.may_lead_less:
             return
         self.may_lead_less = False
@@ -110,7 +110,7 @@ class TieredPartitions:
                 del self._followed[topic_id, number]
 
     def new_remote_log(self, replica: TieredReplica) -> RemoteLog:
-        """Return the tiered part of a partition of which nothing is known yet."""
+        """Return the tiered part of a partition, with nothing read yet."""
         return RemoteLog(
             self._reader(),
             replica.topic_id,

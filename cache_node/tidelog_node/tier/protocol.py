@@ -1,13 +1,13 @@
 """The messages between a node and its tier worker, over a Unix socket.
 
-A message is its size (4 bytes, big-endian) and that many bytes of JSON. The node sends
-requests, each with a number of its own; the worker answers each once, in any order:
+A message is its size (4 bytes, big-endian) and that many bytes of JSON. The node sends numbered
+requests; the worker answers each once, in any order:
 
     {"id": 7, "op": "read", ...}   ->   {"id": 7, "result": {...}}
                                    or   {"id": 7, "error": {"kind": "...", ...}}
 
-Bytes of records never travel here: the worker names a file in its cache folder, and
-the node opens it. The two are always of the same version, so there is none in here.
+Record bytes are never sent: the worker names a file in its cache folder, and the node opens it.
+Node and worker are always of one version, so messages have none.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from tidelog_core.log.values import AbortedTransaction
 from tidelog_core.tier.index_build import SegmentSource
 from tidelog_core.tier.keys import SegmentKeys
 
-MESSAGE_SIZE_BYTES_MAX = 64 << 20  # aborted transactions of one segment are what can be many
+MESSAGE_SIZE_BYTES_MAX = 64 << 20  # a segment can have many aborted transactions
 RANGES_MAX = 256
 
 _SIZE = Struct(">I")
@@ -46,7 +46,7 @@ Fields = dict[str, Any]
 
 
 class ProtocolError(Exception):
-    """The other side sent what is no message; the connection is closed."""
+    """The peer sent something other than a message; the connection is closed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class ByteRange:
 
 @dataclass(frozen=True, slots=True)
 class ReadRequest:
-    """Bring ``wanted`` into the cache and answer; then bring ``ahead`` when there is time."""
+    """Fetch ``wanted`` into the cache and answer; then fetch ``ahead`` in the background."""
 
     wanted: ByteRange
     ahead: tuple[ByteRange, ...] = ()
@@ -81,14 +81,14 @@ class UploadResult:
     index_size_bytes: int
     chained_hash: bytes
     max_timestamp_ms: int
-    # When the bucket says that it got the index object; NO_TIMESTAMP where an earlier try
-    # has stored it, or where it has been taken away again.
+    # The bucket's time of the index object; NO_TIMESTAMP if an earlier attempt stored it, or if
+    # its time cannot be read.
     stored_ms: int
 
 
 @dataclass(frozen=True, slots=True)
 class StoreRequest:
-    """Call a method of the object store: ``store_calls`` has them and their arguments."""
+    """Call a method of the object store; ``store_calls`` lists them with their arguments."""
 
     method: str
     arguments: tuple[Any, ...]
@@ -96,14 +96,14 @@ class StoreRequest:
 
 @dataclass(frozen=True, slots=True)
 class ForgetRequest:
-    """Remove from the cache what is of these objects: they have been replaced."""
+    """Remove the cached ranges of these objects, which have been replaced."""
 
     keys: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class StatusRequest:
-    """Ask how the worker is."""
+    """Request the worker's counters."""
 
 
 Request = ReadRequest | UploadRequest | StoreRequest | ForgetRequest | StatusRequest
@@ -209,7 +209,7 @@ _PLAIN_ERRORS: Mapping[str, type[TidelogError]] = {
 
 
 def error_to_fields(error: TidelogError) -> Fields:
-    """Return the error as JSON values; ``error_from_fields`` makes the same class of it."""
+    """Return the error as JSON values, for ``error_from_fields``."""
     fields: Fields = {"kind": type(error).__name__, "message": str(error)}
     if isinstance(error, ObjectNotFound | ObjectExists | CorruptObject | InvalidObjectKey):
         fields["key"] = error.key
@@ -219,7 +219,7 @@ def error_to_fields(error: TidelogError) -> Fields:
 
 
 def error_from_fields(fields: Fields) -> TidelogError:
-    """Return the error; a ``StorageError`` where the class is none that we expect."""
+    """Return the error; a ``StorageError`` if its class is unknown."""
     match fields["kind"]:
         case "ObjectNotFound":
             return ObjectNotFound(fields["key"])

@@ -1,7 +1,7 @@
-"""Checks that the bytes of a ranged read are the ones that were put.
+"""Checks that the bytes of a ranged read are those that were stored.
 
-Records go from the cache to clients without being looked at again, and many clients do
-not check them either: what is wrong must not get into the cache.
+Records go from the cache to clients without another check, and many clients do not check them
+either. So damaged bytes must not get into the cache.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _CHECKED = struct.Struct(">qiibIhi")
 def check_range_bytes(wanted: ByteRange, data: bytes | memoryview) -> None:
     """Check lengths, CRCs and order of whole record batches, or a whole index object.
 
-    The order is looked at because no CRC covers a batch's base offset.
+    The order is checked because no CRC covers a batch's base offset.
     Raises ``CorruptObject``.
     """
     size_bytes = wanted.end - wanted.start
@@ -42,10 +42,10 @@ def check_range_bytes(wanted: ByteRange, data: bytes | memoryview) -> None:
 
 
 def _check_batches(data: memoryview) -> None:
-    """Check one batch after the other, with as little as can be said about each.
+    """Check one batch after another with as few steps as possible.
 
-    With small batches there are ten thousand in a range: what is wrong is told by the
-    functions that everyone else uses.
+    A range can have ten thousand small batches. A damaged one is passed to the shared functions,
+    which raise the precise error.
     """
     unpack, crc_of, size_bytes = _CHECKED.unpack_from, crc32c, len(data)
     position = next_offset = 0

@@ -1,14 +1,13 @@
 """The tiered part of one partition: its segments, and reads from them.
 
-A segment's log object is read in chunks that are cut at batch starts: chunk c holds
-the batches that begin in ``[c * chunk_bytes, (c + 1) * chunk_bytes)``, whole. So every
-chunk is one ranged GET and one cache file, every reader of a segment asks for the same
-ranges, and no batch ever spans two files.
+A segment's log object is read in chunks that are cut at batch starts: chunk c has the batches that
+begin in ``[c * chunk_bytes, (c + 1) * chunk_bytes)``, whole. So every chunk is one ranged GET and
+one cache file, all readers of a segment request the same ranges, and no batch spans two files.
 
-A reader that goes on where it stopped is read ahead for as far as may be: one range takes
-as long as many at once. So is one that begins where a segment does, as whoever reads the
-whole log begins; elsewhere nobody knows yet, and one range more is brought. Within a chunk
-such a reader stays with the file that is open: the worker is asked once a chunk.
+A reader that continues where it stopped gets the maximal read-ahead: many ranges in parallel take
+as long as one. So does a reader that begins at a segment's base offset, as a scan of the whole log
+does. For any other reader one more range is fetched. Within a chunk a sequential reader uses the
+open file, so it calls the worker once per chunk.
 """
 
 from __future__ import annotations
@@ -44,9 +43,9 @@ from tidelog_node.tier.protocol import ByteRange
 
 T = TypeVar("T")
 
-CURSORS_MAX = 64  # readers of one partition that are read ahead for
-AHEAD_CHUNKS_UNKNOWN = 1  # for who may go on, or go elsewhere
-OPEN_CHUNKS_MAX = 16  # of all partitions: the disk may hold so many more than the cache
+CURSORS_MAX = 64  # readers of one partition that get read-ahead
+AHEAD_CHUNKS_UNKNOWN = 1  # for a reader that may not be sequential
+OPEN_CHUNKS_MAX = 16  # of all partitions: the disk may hold that many more than the cache
 READ_ATTEMPTS_MAX = 3
 
 
@@ -61,19 +60,19 @@ class OpenChunk:
 
 
 class OpenChunks:
-    """The chunks that readers are in the middle of. Bounded, the least used go.
+    """The chunks that readers are in the middle of: a bounded LRU.
 
-    The worker may evict such a file: it is kept here until its reader is through with it, or has
-    not gone on between two calls of ``drop_unused``.
+    The worker may evict such a file. It is kept open here until its reader has read the chunk, or
+    has not used it between two calls of ``drop_unused``.
     """
 
     def __init__(self, count_max: int = OPEN_CHUNKS_MAX) -> None:
         self._count_max = count_max
         self._chunks: OrderedDict[ByteRange, OpenChunk] = OrderedDict()
-        self._unused: set[ByteRange] = set()  # since the last ``drop_unused``, of what was here
+        self._unused: set[ByteRange] = set()  # here at the last ``drop_unused`` and not used since
 
     def get(self, where: ByteRange) -> OpenChunk | None:
-        """Return the chunk, if it is here."""
+        """Return the chunk if it is open."""
         chunk = self._chunks.get(where)
         if chunk is not None:
             self._unused.discard(where)
@@ -89,11 +88,11 @@ class OpenChunks:
             self._chunks.popitem(last=False)
 
     def drop(self, where: ByteRange) -> None:
-        """Let the chunk's file go: a reader is through with it."""
+        """Release the chunk's file: its reader has read all of it."""
         self._chunks.pop(where, None)
 
     def drop_unused(self) -> None:
-        """Let the files go that nobody has read since the last call: readers may have left."""
+        """Release the files that were not used since the last call: their readers may be gone."""
         for where in self._unused:
             self.drop(where)
         self._unused = set(self._chunks)
@@ -101,7 +100,7 @@ class OpenChunks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoteReader:
-    """What all partitions' tiered logs read with."""
+    """The resources that all partitions' tiered logs read with."""
 
     cluster_id: str
     store: MetadataStore
@@ -125,7 +124,7 @@ class RemoteLog:
         *,
         tiered_end: Callable[[], int],
     ) -> None:
-        """``tiered_end``: up to where the tier has every record, as far as the local log knows."""
+        """``tiered_end`` returns the end of the tier, as far as the local log knows it."""
         self._reader = reader
         self._tiered_end = tiered_end
         self._topic_id = topic_id
@@ -133,31 +132,31 @@ class RemoteLog:
         self._known = KnownSegments(
             reader.store, topic_id, partition.partition, on_replaced=self._on_replaced
         )
-        self._replaced: dict[UUID, SegmentMeta] = {}  # whose objects may still be cached
-        # Where each sequential reader goes on, least used first: in the middle of which
-        # chunk and with which row, None where a chunk begins.
+        self._replaced: dict[UUID, SegmentMeta] = {}  # their objects may still be cached
+        # By the next offset of each sequential reader, least recently used first: its chunk and
+        # next row if it is in the middle of a chunk, else None.
         self._cursors: OrderedDict[int, tuple[ByteRange, int] | None] = OrderedDict()
 
     @property
     def is_behind(self) -> bool:
-        """Whether there may be something for ``refresh`` to do."""
+        """Whether ``refresh`` may have something to do."""
         return self._known.is_stale or bool(self._replaced)
 
     @property
     def is_settled(self) -> bool:
-        """Whether what was read last has no gaps, and nothing is known to have happened since."""
+        """Whether the last reading is whole and no replacement was noted since."""
         return self._known.is_settled
 
     async def segments(self) -> TieredSegments:
-        """Return the segments that were read last, perhaps with gaps; from memory once loaded."""
+        """Return the last reading, perhaps with gaps; from memory once loaded."""
         return await self._known.segments()
 
     async def whole(self) -> TieredSegments:
-        """Return segments with every offset of the tier, to decide by. Raises ``TierRewritten``."""
+        """Return segments that have every offset of the tier. Raises ``TierRewritten``."""
         return await self._known.whole()
 
     async def reload(self) -> TierContents:
-        """Return the metadata of all segments, read since they may last have been replaced.
+        """Return all segments, from a reading begun after the last possible replacement.
 
         Raises ``TierRewritten``.
         """
@@ -173,18 +172,18 @@ class RemoteLog:
         self._known.remove(segment)
 
     def invalidate(self) -> None:
-        """Note that segments may have been replaced: ``refresh`` and who needs others read them."""
+        """Note that segments may have been replaced: ``refresh`` reads them again."""
         self._known.invalidate()
 
     def distrust(self) -> None:
-        """Note that nobody knows what has become of the segments: who decides reads all again."""
+        """Note that changes may have been missed: decisions need a new reading."""
         self._known.distrust()
 
     async def refresh(self) -> None:
-        """Have everyone read from the segments that there are now, also who is in the middle.
+        """Make all readers use the current segments, also those in the middle of a chunk.
 
-        Until they are read, the old ones are served. What is cached of those that are no longer
-        read goes. Raises what the store and the client raise.
+        The old segments are served until the new ones are read. Then the cached objects of segments
+        that are no longer read are removed. Raises the errors of the store and the client.
         """
         await self._known.caught_up()
         replaced, self._replaced = self._replaced, {}
@@ -201,11 +200,11 @@ class RemoteLog:
             self._replaced[meta.segment_id] = meta
 
     async def read(self, offset: int, limits: ReadLimits) -> SourceRead | None:
-        """Return batches from the one that holds ``offset`` on, at most to a chunk's end.
+        """Return batches from the one with ``offset`` on, at most to the end of a chunk.
 
-        ``None`` where compaction has taken all that the tier had from there on: what comes next
-        is in the local log. Raises ``OffsetOutOfRange`` where the tier does not hold the offset,
-        ``TierRewritten`` where it may, and what the client raises.
+        ``None`` if compaction has removed all tiered batches from there on: the next ones are in
+        the local log. Raises ``OffsetOutOfRange`` if the tier does not have the offset,
+        ``TierRewritten`` if it may have it, and the client's errors.
         """
         found = self.read_open(offset, limits)
         if found is not None:
@@ -215,9 +214,9 @@ class RemoteLog:
         return await self._attempt(lambda: self._read(offset, limits, is_known=is_known))
 
     def read_open(self, offset: int, limits: ReadLimits) -> SourceRead | None:
-        """Return what ``read`` would, if a reader goes on in a chunk that is open here.
+        """Return the result of ``read`` if the reader continues in an open chunk.
 
-        ``None`` where it does not; there is no waiting.
+        Otherwise ``None``. Never waits.
         """
         cursor = self._cursors.get(offset)
         if cursor is None:
@@ -229,14 +228,14 @@ class RemoteLog:
         return self._cut(chunk, row, offset, limits)
 
     async def _attempt(self, read: Callable[[], Awaitable[T]]) -> T:
-        """Return what ``read`` does; again with other segments where an object is not there."""
+        """Return the result of ``read``; read the segments again and retry if an object is gone."""
         for _ in range(1, READ_ATTEMPTS_MAX):
             known = await self.segments()
             try:
                 return await read()
             except ObjectNotFound:
-                # Retention was faster, or someone rewrote the segment: look again.
-                if known is await self.segments():  # Else others have read them again.
+                # Retention has deleted the segment, or a rewriter has replaced it.
+                if known is await self.segments():  # Otherwise another reader has reloaded them.
                     self.invalidate()
                     await self._known.caught_up()
         return await read()
@@ -258,7 +257,7 @@ class RemoteLog:
         return self._cut(OpenChunk(where, index, rows, file), row, offset, limits)
 
     def _cut(self, chunk: OpenChunk, row: int, offset: int, limits: ReadLimits) -> SourceRead:
-        """Return the batches from ``row`` on; note where their reader will go on."""
+        """Return the batches from ``row`` on; note where their reader will continue."""
         batches, rows = chunk.index.batches, chunk.rows
         first = batches[row]
         last = _last_row(batches, row, rows.stop, limits.max_bytes)
@@ -289,7 +288,7 @@ class RemoteLog:
     async def offset_for_timestamp(
         self, timestamp_ms: int, *, start_offset: int
     ) -> TimestampOffset | None:
-        """Return the first tiered record at or after a time and an offset, if there is one."""
+        """Return the first tiered record at or after a time and an offset, ``None`` for none."""
         wanted = (timestamp_ms, start_offset)
 
         async def find() -> TimestampOffset | None:
@@ -306,16 +305,16 @@ class RemoteLog:
         return await self._attempt(find)
 
     async def max_timestamp(self, *, start_offset: int) -> TimestampOffset | None:
-        """Return the first tiered record that has the greatest timestamp, if any has one."""
+        """Return the first tiered record with the greatest timestamp, ``None`` for none."""
         newest = (await self.whole()).newest(start_offset=start_offset)
         if newest is None or newest.max_timestamp_ms < 0:
             return None
         return await self.offset_for_timestamp(newest.max_timestamp_ms, start_offset=start_offset)
 
     async def _find(self, offset: int) -> tuple[SegmentMeta, IndexFile, int] | None:
-        """Return the first batch at or above the offset, its segment and that one's index.
+        """Return the first batch at or above the offset, with its segment and index.
 
-        ``None`` where the tier has the offset, but no batch from there on.
+        ``None`` if the tier has the offset, but no batch from there on.
         """
         segment = await self._segment_with(offset)
         if segment is None:
@@ -327,7 +326,7 @@ class RemoteLog:
             row = index.batches.row_of_offset(offset)
             if row < len(index.batches):
                 return segment, index, row
-            # Compaction has removed all from the offset to the segment's end.
+            # Compaction has removed all batches from the offset to the segment's end.
             offset = segment.end_offset
             end_offset = max((await self.segments()).end_offset, self._tiered_end())
             segment = await self._segment_with(offset) if offset < end_offset else None
@@ -336,7 +335,7 @@ class RemoteLog:
     async def _segment_with(self, offset: int) -> SegmentMeta | None:
         segment = (await self.segments()).locate(offset)
         if segment is None:
-            # Another node may have finished it since these were read, be it just now.
+            # Another node may have finished the segment since the last reading.
             known = await self._known.search(offset, tiered_end=self._tiered_end())
             segment = known.locate(offset)
         return segment
@@ -350,9 +349,9 @@ class RemoteLog:
     async def _ranges_behind(
         self, segment: SegmentMeta, index: IndexFile, row: int, count: int
     ) -> tuple[ByteRange, ...]:
-        """Return the next chunks from ``row`` on, as far as the index objects are known.
+        """Return the next ``count`` chunks from ``row`` on, as far as index objects are cached.
 
-        The first of them that is not is fetched for the next time.
+        The first missing index object is fetched for the next call.
         """
         chunk_bytes = self._reader.chunk_bytes
         ranges = list(islice(_ranges_from(index, self._keys(segment).log, row, chunk_bytes), count))
@@ -384,7 +383,7 @@ class RemoteLog:
 
 
 def _chunk_rows(index: IndexFile, row: int, chunk_bytes: int) -> range:
-    """Return the rows of the chunk that ``row`` belongs to."""
+    """Return the rows of the chunk that contains ``row``."""
     chunk = index.batches[row].position // chunk_bytes
     return range(
         index.batches.row_at_position(chunk * chunk_bytes),
@@ -405,9 +404,9 @@ def _ranges_from(index: IndexFile, key: str, row: int, chunk_bytes: int) -> Iter
 
 
 def _last_row(batches: BatchTable, row: int, stop: int, max_bytes: int) -> int:
-    """Return the last row before ``stop`` that ends within ``max_bytes`` of where ``row`` begins.
+    """Return the last row before ``stop`` that ends within ``max_bytes`` of the start of ``row``.
 
-    That is ``row - 1`` if not even ``row`` does.
+    ``row - 1`` if ``row`` itself is larger.
     """
     limit = batches[row].position + max_bytes
 

@@ -1,4 +1,4 @@
-"""Waits for records that are not on this node's disk."""
+"""Waits for records to be read from the tier."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from tidelog_core.log.values import LogRead
 
 logger = logging.getLogger(__name__)
 
-REMOTE_WAIT_SECONDS_MAX = 20.0  # under the 30 s after which clients give a request up
+REMOTE_WAIT_SECONDS_MAX = 20.0  # below the clients' request timeout of 30 s
 
 
 async def wait_for_all(
     reads: Sequence[RemoteRead],
 ) -> list[LogRead | TidelogError | OSError | None]:
-    """Return what each read has found, or its failure, in the same order.
+    """Return the result of each read or its failure, in the same order.
 
-    ``None`` is a read that was given up after ``REMOTE_WAIT_SECONDS_MAX``. Failures are logged,
-    but for records that are gone (``OffsetOutOfRange``). When this is cancelled so are the reads.
+    ``None`` is a read cancelled after ``REMOTE_WAIT_SECONDS_MAX``. Failures other than
+    ``OffsetOutOfRange`` (the records are gone) are logged. Cancelling this cancels the reads.
     """
     tasks = [asyncio.ensure_future(read.wait()) for read in reads]
     try:
@@ -46,7 +46,7 @@ def _outcome(
         return None
     if isinstance(result, TidelogError | OSError):
         if not isinstance(result, OffsetOutOfRange):
-            # A store that is away comes back; what is missing or damaged needs somebody.
+            # An unavailable store recovers by itself; missing or damaged data needs a person.
             is_away = isinstance(result, TierUnavailable | StoreUnavailable | TierRewritten)
             logger.log(
                 logging.WARNING if is_away else logging.ERROR,

@@ -1,4 +1,4 @@
-"""Removes what retention no longer keeps: first from readers' view, then the objects.
+"""Advances log starts by retention, then deletes expired segments and deleted topics.
 
 The leader decides the new log start offset by time and size, persists it, advances its local log,
 and then takes the steps of ``tidelog_core.tier.lifecycle``. The retention function may take any of
@@ -6,11 +6,11 @@ them first. Only the leader knows the untiered segments and rolls an old active 
 always does its part. A log start that another process has advanced reaches the local log with the
 next image (``adopt_log_start``).
 
-The live node that a deleted topic's id selects removes its objects. It publishes the deletion to
-the bucket immediately.
+The objects of a deleted topic are removed by the live node that the topic's id selects. It
+publishes the deletion in the bucket immediately.
 
-While the node's clock is in doubt (``tidelog_core.retention.clock_rule``) nothing is removed by
-age, and no deletion is begun or ended: both use the clock.
+While the node's clock is in doubt (``tidelog_core.retention.clock_rule``) nothing expires by age,
+and no deletion begins or ends: both use the clock.
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ from tidelog_node.tier.led_partition import LedPartition, TieredReplica
 logger = logging.getLogger(__name__)
 
 CLEAN_RETRY_SECONDS = 60.0
-# Deleted topics that are cleaned up together: each takes a dozen calls, one after the other, to
-# store and bucket, and the retention of everything else waits for all of them.
+# Deleted topics that are cleaned up together: each takes a dozen sequential calls to store and
+# bucket, and all other retention waits for them.
 CLEANED_AT_ONCE = 16
 TELL_RETRY_SECONDS = 5.0
 CLOCK_RETRY_SECONDS = 60.0  # while the clock is in doubt
-OTHERS_DELAY_MS = 600_000  # then the node that should clean a topic up is taken for gone
+OTHERS_DELAY_MS = 600_000  # then the node selected for a topic is assumed gone
 
 
 class Retention:
@@ -78,17 +78,17 @@ class Retention:
         self.deleted_count = 0
 
     async def apply(self, led: LedPartition, *, expires: bool = True) -> float | None:
-        """Do what is due for the partition. The caller holds the lock.
+        """Apply retention to the partition. The caller holds the lock.
 
-        ``expires`` says whether it is time to look for what is too old or too much. Returns in
-        how many seconds the next deletion is due, ``None`` for none.
+        Without ``expires`` nothing expires by age or size. Returns the seconds until the next
+        deletion is due, ``None`` for none.
         """
         if not led.is_taken_over:
             await self._copier.take_over(led)
         log = led.replica.log
         stored = await self._advance_log_start(led, log, expires=expires)
         self._copier.evict(led)
-        # DeleteRecords may move the log on meanwhile: no more goes now than is published.
+        # DeleteRecords may advance the log during the call: delete only below the published start.
         start = min(stored, log.log_start_offset)
         expired = (await led.remote.whole()).below(start)
         if not expired and stored <= max(led.published_log_start, self._restored_log_start(led)):
@@ -102,8 +102,9 @@ class Retention:
     async def next_expiry_ms(self, led: LedPartition) -> int | None:
         """Return when the next segment of the partition expires, ``None`` for never.
 
-        By the wall clock, after ``apply``, and as long as the log and its settings are what
-        they are. The past where what has expired waits for something.
+        In wall-clock time, valid after ``apply`` until the log or its settings change. Now if the
+        clock or the settings cannot be relied on; now or earlier if an expired segment waits for
+        something else.
         """
         log, config = led.replica.opened_log, led.replica.config
         if log is None or log.is_offline:
@@ -129,10 +130,10 @@ class Retention:
         return min((time for time in times if time is not None), default=None)
 
     async def clean_deleted_topics(self) -> float | None:
-        """Remove the objects and metadata of deleted topics that fall to this node.
+        """Remove the objects and metadata of deleted topics that this node is to clean up.
 
-        Returns in how many seconds the next one is due, ``None`` for none. One that cannot
-        be removed is tried again later and keeps no other from it.
+        Returns the seconds until the next one is due, ``None`` for none. One that cannot be removed
+        is retried later and does not delay the others.
         """
         if not self._node.may_expire():
             return CLOCK_RETRY_SECONDS
@@ -151,7 +152,7 @@ class Retention:
     async def _clean_if_due(
         self, topic: DeletedTopic, image: ClusterImage, now_ms: int
     ) -> float | None:
-        """Do what is due for a deleted topic; return in how many seconds more is, if any."""
+        """Publish and clean up a deleted topic if due; return the seconds to the next try."""
         due_ms = deletable_topic_ms(topic, delay_ms=self._deleted_topic_delay_ms)
         is_ours = _is_ours(topic, image, self._node.broker_id)
         if not is_ours:
@@ -176,7 +177,7 @@ class Retention:
         return None
 
     async def _advance_log_start(self, led: LedPartition, log: LocalLog, *, expires: bool) -> int:
-        """Advance both log starts; return the stored one, which is never behind the local."""
+        """Advance both log start offsets; return the stored one, never behind the local one."""
         limits = total_limits(led.replica.config)
         topic = led.replica.partition.topic
         if not expires or not self._node.view.image.has_all_settings(topic, self._node.broker_id):
@@ -186,11 +187,11 @@ class Retention:
         start = await self._log_start(led, log, limits)
         if await self._is_active_expired(led, limits, start):
             log.roll()
-            led.replica.note_changed()  # Nobody may append to it again.
+            led.replica.note_changed()  # No record may be appended to it any more.
             start = await self._log_start(led, log, limits)
         known = self._node.view.image.partition(led.replica.partition)
         stored = 0 if known is None else known.log_start_offset
-        if start > stored:  # Also where the local log is ahead of the store.
+        if start > stored:  # Also if the local log is ahead of the store.
             stored = await advance_log_start(self._node.store, led.leadership, start)
         log.advance_log_start_offset(min(stored, log.high_watermark))
         return stored
@@ -202,7 +203,7 @@ class Retention:
     async def _log_start(self, led: LedPartition, log: LocalLog, limits: Limits) -> int:
         begin, tiered = log.log_start_offset, await led.remote.whole()
         if not led.remote.is_settled:
-            limits = limits.without_size()  # A swap may have left less than is known.
+            limits = limits.without_size()  # After a swap fewer bytes may be left than are known.
         size_bytes = 0
         if limits.retention_bytes != UNLIMITED:
             sealed = log.sealed_above(tiered.end_offset)
@@ -218,7 +219,7 @@ class Retention:
         return min(start, log.high_watermark)
 
     async def _is_active_expired(self, led: LedPartition, limits: Limits, start: int) -> bool:
-        """Whether nothing but the active segment is left, and all of it is too old."""
+        """Whether only the active segment is left and all its records are too old."""
         log = led.replica.log
         if limits.retention_ms == UNLIMITED or start < log.active_segment_base_offset:
             return False
@@ -229,11 +230,11 @@ class Retention:
             found = await self._inspector.search(log.max_timestamp)
             led.newest = None if found is None else (end_offset, found[0])
         if led.newest is None or led.newest[0] != log.log_end_offset:
-            return False  # More has come while the newest was looked for.
+            return False  # Records were appended during the search.
         return self._node.clock_ms() - led.newest[1] > limits.retention_ms
 
     async def _delete(self, led: LedPartition, expired: Sequence[SegmentMeta]) -> float | None:
-        """Begin with what is expired, end what is due; return when the next one is, in seconds."""
+        """Mark expired segments, end due deletions; return the seconds until the next, if any."""
         if not self._node.may_expire():
             return CLOCK_RETRY_SECONDS if expired or led.deleting else None
         deletable_ms = self._node.clock_ms() + led.replica.config.file_delete_delay_ms
@@ -256,15 +257,15 @@ class Retention:
         try:
             await clean_deleted_topic(self._node.store, self._client, topic, cluster_id=cluster_id)
         except VersionConflict:
-            return  # Another node or a function does the same just now.
+            return  # Another node or a function is cleaning it up.
         logger.info("deleted topic cleaned up", extra={"topic": topic.name})
 
 
 def adopt_log_start(replica: TieredReplica, stored: int) -> None:
-    """Begin a led log where the metadata store says, if someone else has moved it.
+    """Advance a led log to the stored log start offset if another process has advanced that.
 
-    At once, and not only when retention is due here: what lies below will be deleted.
-    A log that is not open takes the store's when it opens.
+    Immediately, not only when retention is due: the records below it will be deleted. A log that is
+    not open reads the stored one when it opens.
     """
     log = replica.opened_log
     if log is None or log.is_offline or stored <= log.log_start_offset:

@@ -1,8 +1,8 @@
 """Applies retention to partitions that are due, and cleans up deleted topics.
 
-A partition is looked at every ``log.retention.check.interval.ms`` where something has changed,
-from when this process holds it, and when something expires where nothing changes
-(``RetentionTimes``). Several at a time, each under its lock.
+A partition that has changed is due ``log.retention.check.interval.ms`` after its last visit or
+after this process got it; an unchanged one when a segment expires (``RetentionTimes``). Several are
+visited at a time, each under its lock.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from tidelog_node.tier.retention_times import DELAY_SHARE, RetentionTimes
 logger = logging.getLogger(__name__)
 
 RETENTION_CONCURRENCY = 8
-OPEN_AT_ONCE = 32  # logs that another thread opens before the loop has its turn
+OPEN_AT_ONCE = 32  # logs that one call on another thread opens
 
 
 class RetentionLoop:
-    """For one event loop; ``run`` is one task."""
+    """Visits due partitions. For one event loop; ``run`` is one task."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class RetentionLoop:
         holds_files: Callable[[TieredReplica], bool],
         interval_s: float,
     ) -> None:
-        """``holds_files`` says of a replica whose log is not open whether it is worth opening."""
+        """``holds_files`` says whether a replica whose log is not open is worth opening."""
         self._node = node
         self._replicas = replicas
         self._partitions = partitions
@@ -79,24 +79,24 @@ class RetentionLoop:
         """Note that a led log has changed."""
         led = self._partitions.known_led(replica)
         if replica.leader_epoch > 0 and (led is None or not led.was_looked_at):
-            # What is tiered is compared with the log at once: a log that is behind its tier
-            # must not go on. In epoch 0 nothing is tiered.
+            # Compare the log with the tier immediately: a log that is behind its tier must not
+            # continue. In epoch 0 nothing is tiered.
             self.times.put_in(replica, 0.0)
         else:
             looked_at = replica.held_since if led is None else led.retained_at
             self.times.put_regular(replica, looked_at)
 
     def on_swapped(self, replica: TieredReplica) -> None:
-        """Note that segments were replaced: the deletion of the old ones is to be ended."""
+        """Note that segments were replaced, so the deletion of the old ones is due soon."""
         self.times.put_in(replica, self._interval_s * DELAY_SHARE)
         self.wake()
 
     def wake(self) -> None:
-        """Look now for what is due."""
+        """Visit the due partitions now."""
         self._now.set()
 
     async def run(self) -> None:
-        """Do what is due, until cancelled."""
+        """Apply retention until cancelled."""
         while True:
             try:
                 wait_s = await self.apply(only_due=True)
@@ -106,10 +106,10 @@ class RetentionLoop:
             await wait_and_clear(self._now, wait_s)
 
     async def apply(self, *, only_due: bool = False) -> float:
-        """Do what retention has to do now; return in how many seconds there may be more.
+        """Apply retention now; return the seconds until the next visit may be due.
 
-        With ``only_due`` only the partitions that are due are looked at, and nothing expires of
-        those for which it is not time again.
+        With ``only_due`` only the due partitions are visited, and one expires nothing before its
+        interval since the last time is over.
         """
         self._open_chunks.drop_unused()
         self._partitions.forget_others()
@@ -122,7 +122,7 @@ class RetentionLoop:
 
             async def run() -> None:
                 if led.replica.opened_log is None:
-                    # After a start that is every log: not on the loop.
+                    # After a start no log is open. Opening blocks, so it runs on another thread.
                     await loop.run_in_executor(self._node.executor, led.replica.open)
                 due.append(await self._retention.apply(led, expires=expires))
 
@@ -158,7 +158,7 @@ class RetentionLoop:
     async def _guarded(
         self, led: LedPartition, look: Callable[[LedPartition], Awaitable[float]]
     ) -> float:
-        """Return what the look at a partition returns; one that breaks keeps no other from its."""
+        """Return the result of ``look``; a failure does not affect the other partitions."""
         try:
             return await look(led)
         except Exception as error:
@@ -173,9 +173,9 @@ class RetentionLoop:
     async def _look_again_in_s(
         self, led: LedPartition, wait_s: float | None, *, expires: bool
     ) -> float:
-        """Note when the partition is to be looked at again; return in how many seconds that is.
+        """Schedule the partition's next visit; return the seconds until then, at most the interval.
 
-        At most the interval. ``wait_s`` is when a deletion is due.
+        ``wait_s``: the seconds until a deletion is due.
         """
         replica, now = led.replica, asyncio.get_running_loop().time()
         if led.not_before <= now and expires:
@@ -197,10 +197,10 @@ class RetentionLoop:
         return led.retained_at + self._interval_s
 
     async def _open_held(self, led: Sequence[LedPartition]) -> None:
-        """Open the logs that have files and that nobody has used since the node's start.
+        """Open the logs with files that nothing has used since the node's start.
 
-        On another thread, and several at a time: to hand each over by itself costs as much
-        as to open it. One that cannot be opened says so where it is used.
+        On another thread, several per call: a call costs as much as opening a log. The error of a
+        log that cannot be opened is raised where it is used.
         """
         unopened = [one.replica for one in led if one.replica.opened_log is None]
         held = [replica for replica in unopened if self._may_hold_files(replica)]
@@ -212,12 +212,12 @@ class RetentionLoop:
         try:
             return self._holds_files(replica)
         except OSError:
-            return True  # To open the log says what is wrong.
+            return True  # Opening the log raises the error.
 
     def _tells_of_topic(self, led: LedPartition) -> bool:
-        """Whether it is this partition's leader that has the bucket tell of its topic.
+        """Whether this partition's leader persists its topic's settings in the bucket.
 
-        So the bucket knows of topics that have tiered nothing yet, and of later changes.
+        So the bucket has topics that have tiered nothing yet, and later changes of settings.
         """
         is_first = led.leadership.partition == 0
         return is_first and led.replica.config.remote_storage_enable and self._client.may_answer
@@ -241,7 +241,7 @@ class RetentionLoop:
         return self._interval_s
 
     async def _evict_followed(self, replicas: Iterable[TieredReplica]) -> None:
-        """Drop what followers need not keep; one that cannot is tried again next time."""
+        """Evict local segments of followed partitions; retry the failed ones next time."""
         for replica in replicas:
             try:
                 await self._copier.evict_followed(replica)

@@ -1,9 +1,8 @@
 """Tracks when the retention of each partition is due, so that idle ones are not visited.
 
 Two queues. By the loop's time: partitions that have changed, when their interval since the last
-time is over; deletions that have begun; what failed. By the wall clock: partitions in which
-nothing changes, when their oldest segment expires. An age is told by the wall clock, so a clock
-that jumps moves what it makes due.
+visit is over; deletions in progress; retries. By the wall clock: unchanged partitions, when their
+oldest segment expires. Ages are wall-clock time, so a jump of the clock changes when they are due.
 """
 
 from __future__ import annotations
@@ -14,16 +13,16 @@ from collections.abc import Callable
 from tidelog_node.due_queue import DueQueue
 from tidelog_node.tier.led_partition import TieredReplica
 
-DELAY_SHARE = 0.25  # of the interval: how late a partition may be, so that several go together
+DELAY_SHARE = 0.25  # of the interval: how late a partition may be, to group visits
 
 
 class RetentionTimes:
-    """For one event loop. A partition that was dropped is not taken in any more."""
+    """The due times of all partitions. Dropped replicas are ignored. For one event loop."""
 
     def __init__(
         self, *, interval_s: float, now: Callable[[], float], clock_ms: Callable[[], int]
     ) -> None:
-        """``interval_s`` is that between two looks at one partition."""
+        """``interval_s`` is the time between two visits of one partition."""
         self.interval_s = interval_s
         self._now = now
         self._clock_ms = clock_ms
@@ -31,13 +30,13 @@ class RetentionTimes:
         self._expiring: DueQueue[TieredReplica] = DueQueue()
 
     def put_regular(self, replica: TieredReplica, looked_at: float) -> None:
-        """Make the partition due when its interval since that time of the loop is over."""
+        """Make the partition due an interval after that time of the loop."""
         step_s = self.interval_s * DELAY_SHARE
         due = max(self._now(), looked_at + self.interval_s)
         self._put(replica, math.ceil(due / step_s) * step_s)
 
     def put_in(self, replica: TieredReplica, seconds: float) -> None:
-        """Make the partition due in so many seconds, or earlier if it is already."""
+        """Make the partition due in so many seconds, unless it is due earlier."""
         self._put(replica, self._now() + seconds)
 
     def _put(self, replica: TieredReplica, due: float) -> None:
@@ -45,10 +44,10 @@ class RetentionTimes:
             self._due.put_earlier(replica, due)
 
     def expires_at(self, replica: TieredReplica, expiry_ms: int | None) -> None:
-        """Take when the next of the partition's segments expires, ``None`` for never.
+        """Set when the partition's next segment expires, in wall-clock time; ``None`` for never.
 
-        By the wall clock. What has expired already waits for something else: the partition is
-        looked at again in an interval.
+        A segment that has expired already waits for something else: the partition is visited again
+        in an interval.
         """
         if expiry_ms is not None and expiry_ms > self._clock_ms() and not replica.is_dropped:
             self._expiring.put(replica, expiry_ms)
@@ -58,18 +57,18 @@ class RetentionTimes:
             self.put_regular(replica, self._now())
 
     def forget(self, replica: TieredReplica) -> None:
-        """Do not look at the partition any more."""
+        """Stop visiting the partition."""
         self._due.discard(replica)
         self._expiring.discard(replica)
 
     def take(self) -> list[TieredReplica]:
-        """Return the partitions that are due, each once, and forget that they are."""
+        """Return the partitions that are due, each once, and remove them."""
         due = self._due.take(self._now())
         return list(dict.fromkeys([*due, *self._expiring.take(self._clock_ms())]))
 
     @property
     def wait_s(self) -> float:
-        """In how many seconds something is due, at most the interval."""
+        """The seconds until a partition is due, at most the interval."""
         wait_s = self.interval_s
         if self._expiring.first_due is not None:
             expires_in_s = (self._expiring.first_due - self._clock_ms()) / 1000

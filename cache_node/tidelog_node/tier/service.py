@@ -1,11 +1,11 @@
 """The node's interface to the tier: remote reads, and two background loops.
 
-    every remote.task.interval.ms           copy what has been sealed   (copy_loop, copier)
-    every log.retention.check.interval.ms   remove what is too old      (retention_loop, retention)
+    every remote.task.interval.ms           copy sealed segments        (copy_loop, copier)
+    every log.retention.check.interval.ms   remove expired ones         (retention_loop, retention)
 
-Both look only at partitions where there may be something to do: they are told what has changed
-(``LogChanges``). Per led partition one thing happens at a time, under its lock. A partition in
-trouble waits longer and longer before it is tried again and holds up no other (``attempts``).
+Both visit only partitions that may need work, from the changes that ``LogChanges`` reports. Under a
+led partition's lock one piece of work runs at a time. A partition with failures is retried after
+growing delays and delays no other (``attempts``).
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ class TierService:
         honour_erasures: Callable[[], Awaitable[None]],
         holds_files: Callable[[TieredReplica], bool] = lambda _: True,
     ) -> None:
-        """``honour_erasures`` lets local segments go that wait for nothing but their copies.
+        """``honour_erasures`` evicts local segments that wait only for their copies to be erased.
 
-        ``holds_files`` says of a replica whose log is not open whether it is worth opening.
+        ``holds_files`` says whether a replica whose log is not open is worth opening.
         """
         self._node = node
         self._replicas = replicas
@@ -126,14 +126,14 @@ class TierService:
         self._node.executor.submit(_make_folder, self._objects_url)
         self.client.start()
         self._unsubscribe = self._node.view.subscribe(self._on_image)
-        await self._honour_erasures()  # before anyone is served what is to be erased
+        await self._honour_erasures()  # before any of the erased records is served
         self._loops = [
             asyncio.create_task(self._copying.run(), name="tier copier"),
             asyncio.create_task(self._retaining.run(), name="retention"),
         ]
 
     async def close(self) -> None:
-        """Stop everything; what was under way is continued or cleaned up after a restart."""
+        """Stop everything; unfinished work is continued or cleaned up after a restart."""
         if self._unsubscribe is not None:
             self._unsubscribe()
         for loop in self._loops:
@@ -145,25 +145,25 @@ class TierService:
         await self.client.close()
 
     def nudge(self) -> None:
-        """Look for segments to copy now instead of at the next interval."""
+        """Start copies now instead of at the next interval."""
         self._copying.nudge()
 
     async def apply_retention(self) -> float:
-        """Do what retention has to do now; return in how many seconds there may be more."""
+        """Apply retention to all partitions; return the seconds until the next visit may be due."""
         return await self._retaining.apply()
 
     def remote_log(self, replica: TieredReplica) -> RemoteLog:
-        """Return the tiered part of a partition, whether this node leads it or follows.
+        """Return the tiered part of a partition that this node leads or follows.
 
-        Raises ``NotLeaderOrFollower`` where it does neither.
+        Raises ``NotLeaderOrFollower`` if it does neither.
         """
         return self._partitions.remote_log(replica)
 
     async def compacted_up_to(self, replica: TieredReplica) -> int | None:
         """Return the offset below which no key has two records in the tier.
 
-        ``None``: nothing of the partition is, or may come to be, in the tier. Raises what the
-        store raises.
+        ``None``: the partition has no segment in the tier and none may be copied. Raises the
+        store's errors.
         """
         number = replica.partition.partition
         contents = await read_tier(self._node.store, replica.topic_id, number)
@@ -173,7 +173,7 @@ class TierService:
 
     @contextlib.asynccontextmanager
     async def holding_copies(self, replica: TieredReplica) -> AsyncIterator[None]:
-        """Keep segments of the partition from being copied while they are replaced."""
+        """Prevent copies of the partition's segments while they are replaced."""
         led = self._partitions.get_led((replica.topic_id, replica.partition.partition))
         if led is None:
             yield
@@ -181,16 +181,16 @@ class TierService:
         async with led.lock:
             yield
             if led.under_way is not None:
-                # To go on with it could make one object of the old bytes and one of the new.
+                # Continued, it could store one object from the old bytes and one from the new.
                 led.reset()
 
     def witnesses(self) -> Iterable[Witness]:
-        """Return what the bucket's clock was heard to say last."""
+        """Return the bucket's time at the last copy."""
         return () if self._copier.witness is None else (self._copier.witness,)
 
     @property
     def status(self) -> Mapping[str, int]:
-        """Counters for people and metrics."""
+        """Counters for operators and metrics."""
         return {
             "worker_is_connected": int(self.client.is_connected),
             "worker_restart_count": self.client.restart_count,
@@ -203,7 +203,7 @@ class TierService:
         }
 
     def on_changed(self, replicas: Collection[TieredReplica]) -> None:
-        """Note what is to be looked at, of the partitions about whose logs something changed."""
+        """Schedule the work on partitions whose logs have changed."""
         first_wait_s = self._retaining.times.wait_s
         for replica in replicas:
             if replica.is_dropped:
@@ -223,16 +223,16 @@ class TierService:
         if changed_topics:
             self._partitions.may_lead_less = True
         for topic_id in self._deleted_topics - image.deleted_topics.keys():
-            self._copier.forget_topic(topic_id)  # Someone has cleaned it up.
+            self._copier.forget_topic(topic_id)  # Its clean-up is done.
         self._deleted_topics = frozenset(image.deleted_topics)
         for name in changed_topics:
             self._adopt_log_starts(image, name)
 
     def _adopt_log_starts(self, image: ClusterImage, name: str) -> None:
-        """Turn readers of led partitions away from what someone else has removed."""
+        """Advance the log starts of led partitions that another process has advanced."""
         first = self._replicas.get(TopicPartition(name, 0))
         if first is not None:
-            first.note_changed()  # Its leader has the bucket tell of the topic.
+            first.note_changed()  # Its leader persists the topic's settings in the bucket.
         for partition in image.partitions(name):
             if partition.leader != self._node.broker_id:
                 continue

@@ -1,4 +1,4 @@
-"""Has partitions read their segments again after a rewriter's swap."""
+"""Makes partitions read their segments again after a rewriter's swap."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 class SwapWatch:
-    """For one event loop."""
+    """Watches the rewrite claims. For one event loop."""
 
     def __init__(
         self,
@@ -29,14 +29,14 @@ class SwapWatch:
         partitions: TieredPartitions,
         on_swapped: Callable[[TieredReplica], None],
     ) -> None:
-        """``on_swapped`` is called with led partitions of which segments were replaced."""
+        """``on_swapped`` is called with led partitions that had segments replaced."""
         self._partitions = partitions
         self._on_swapped = on_swapped
         self._refreshing: dict[PartitionKey, asyncio.Task[None]] = {}
         self._unwatch = view.watch(REWRITE_CLAIM_COLLECTION, self._on_rewritten)
 
     async def close(self) -> None:
-        """Listen no more, and give up the readings under way."""
+        """Stop watching, and cancel the readings in progress."""
         self._unwatch()
         tasks = tuple(self._refreshing.values())
         for task in tasks:
@@ -44,7 +44,7 @@ class SwapWatch:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _on_rewritten(self, keys: Collection[ItemKey]) -> None:
-        """Read from the segments that replaced others, and end the deletion of those."""
+        """Read the new segments, and end the deletion of the replaced ones."""
         for partition in filter(None, map(claimed_partition, keys)):
             led = self._partitions.get_led(partition)
             remote = self._partitions.get_remote(partition)
@@ -59,9 +59,9 @@ class SwapWatch:
                 self._on_swapped(led.replica)
 
     async def _refresh(self, partition: PartitionKey) -> None:
-        """Read the partition's segments again until no swap has come that was not read.
+        """Read the partition's segments until a reading covers every swap.
 
-        However many come, one reading at a time, with pauses (``known_segments``).
+        One reading at a time, with pauses, however many swaps there are (``known_segments``).
         """
         try:
             while (remote := self._behind(partition)) is not None:
@@ -76,6 +76,6 @@ class SwapWatch:
             del self._refreshing[partition]
 
     def _behind(self, partition: PartitionKey) -> RemoteLog | None:
-        """Return the partition's tiered part, if there are swaps that it has not read."""
+        """Return the partition's tiered part if there are swaps that it has not read."""
         remote = self._partitions.get_remote(partition)
         return remote if remote is not None and remote.is_behind else None

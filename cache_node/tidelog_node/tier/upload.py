@@ -1,10 +1,10 @@
 """Stores a segment's two objects: build the index, put the log, put the index.
 
-Both keys hold the id of this attempt, so an object that is already there can only be
-of an earlier try of the same attempt; puts are atomic, so it is whole. Trying again
-after a lost reply or a restart of the worker is therefore safe, and costs no second PUT.
-An index that is already there is compared: what it says besides the log's bytes, such
-as the chained hash, may be another now, and the metadata must say what the object says.
+Both keys contain the id of the copy, so an object that already exists was stored by an earlier
+attempt at the same copy; puts are atomic, so it is complete. A retry after a lost reply or a
+restart of the worker is therefore safe and costs no second PUT. An existing index object is
+compared: what it has in addition to the log's bytes, such as the chained hash, may differ now, and
+the metadata must agree with the object.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ async def upload_segment(
 ) -> UploadResult:
     """Store the segment; durable on return.
 
-    Raises ``CorruptRecordBatch`` where the log on disk is damaged, ``StorageError``
-    where it cannot be read, ``CorruptObject`` where an earlier try has stored something
-    else under the keys (only a new segment id helps), ``StoreUnavailable`` or
-    ``OutcomeUnknown`` when attempts have run out: the caller may ask again.
+    Raises ``CorruptRecordBatch`` if the log file is damaged, ``StorageError`` if it cannot be read,
+    ``CorruptObject`` if an earlier attempt has stored other bytes under the keys (only a new
+    segment id helps), and ``StoreUnavailable`` or ``OutcomeUnknown`` after the last attempt: the
+    caller may retry.
     """
     source, keys = request.source, request.keys
     loop = asyncio.get_running_loop()
@@ -59,7 +59,7 @@ async def upload_segment(
     except OSError as error:
         raise StorageError(f"{source.path} cannot be read: {error}") from error
     if after != before:
-        # The index must describe the very bytes that went up.
+        # The index must describe exactly the bytes that were stored.
         raise StorageError(f"{source.path} was replaced while it was uploaded")
     is_ours = await _put_once(
         store, keys.index, len(built.data), lambda: store.put(keys.index, built.data)
@@ -75,17 +75,17 @@ async def upload_segment(
 
 
 async def _stored_ms(store: ObjectStore, key: str) -> int:
-    """Return the bucket's time of an object that was put just now."""
+    """Return the bucket's time of an object that was just put."""
     try:
         return (await store.head(key)).modified_ms
     except (ObjectNotFound, StoreUnavailable):
-        return NO_TIMESTAMP  # What it is good for is no reason to upload again.
+        return NO_TIMESTAMP  # The time is not worth another upload.
 
 
 async def _put_once(
     store: ObjectStore, key: str, size_bytes: int, put: Callable[[], Awaitable[None]]
 ) -> bool:
-    """Return whether this call has stored the object; else one of that size was there."""
+    """Store the object; return False if one of that size existed already."""
     delay_s = DELAY_S_MIN
     for attempt in range(1, ATTEMPTS_MAX + 1):
         try:

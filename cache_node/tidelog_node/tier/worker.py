@@ -2,10 +2,10 @@
 
     python -m tidelog_node.tier.worker --socket PATH --objects URL --cache-dir PATH
 
-It listens on a Unix socket and serves the requests of ``protocol``; a backfill thus
-never takes processor time or memory bandwidth from the node's event loop. It keeps no
-state but the cache, so killing it at any moment loses nothing: the node starts another
-one and asks again. With ``--until-stdin-ends`` it ends with the process that started it.
+It listens on a Unix socket and serves the requests of ``protocol``, so a backfill takes no
+processor time from the node's event loop. Its only state is the cache, so killing it at any moment
+loses nothing: the node starts another one and sends its requests again. With ``--until-stdin-ends``
+it ends with the process that started it.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ from tidelog_node.tier.upload import upload_segment
 logger = logging.getLogger(__name__)
 
 THREAD_COUNT = 4
-REQUESTS_MAX = 1024  # of one connection; more are refused at once
+REQUESTS_MAX = 1024  # of one connection; further ones are refused
 SOCKET_READ_SIZE_BYTES = 1 << 20
-NICENESS = 5  # where processors are short, the node's tail goes first; see nice(2)
+NICENESS = 5  # when processors are scarce the node runs first; see nice(2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkerSettings:
-    """How one worker runs."""
+    """The settings of a worker, from its command line."""
 
     socket: Path
     objects: str  # the URL of the object store
@@ -73,7 +73,7 @@ class WorkerSettings:
 
 
 class TierWorker:
-    """Answers the requests of the node it belongs to. For one event loop."""
+    """Answers the requests of its node. For one event loop."""
 
     def __init__(self, store: ObjectStore, settings: WorkerSettings) -> None:
         self._store = store
@@ -93,7 +93,7 @@ class TierWorker:
     async def serve_connection(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        """Answer the connection's requests, all at once, until it ends."""
+        """Answer the connection's requests concurrently until it ends."""
         tasks: set[asyncio.Task[None]] = set()
         try:
             while (fields := await read_message(reader)) is not None:
@@ -113,7 +113,7 @@ class TierWorker:
             writer.close()
 
     async def close(self) -> None:
-        """Stop reading ahead, release the store and the threads."""
+        """Cancel read-ahead and release the store and the threads."""
         await self._cache.close()
         await self._store.close()
         self._executor.shutdown(wait=False, cancel_futures=True)
@@ -141,7 +141,7 @@ class TierWorker:
             case StoreRequest(method, arguments):
                 found = await call_store(self._store, request)
                 if method == "delete":
-                    # Nobody will ask for it again: it must not take the place of what is read.
+                    # No reader will request it again: free the space for others.
                     self._cache.forget(arguments)
                 return {"found": found}
             case ForgetRequest(keys):
@@ -169,7 +169,7 @@ def _send(writer: asyncio.StreamWriter, number: int, answer: Fields) -> None:
 
 
 async def run_worker(settings: WorkerSettings) -> None:
-    """Serve until SIGTERM, SIGINT or, if so set, the end of standard input."""
+    """Serve until SIGTERM, SIGINT or, if enabled, the end of standard input."""
     store = open_object_store(settings.objects, multipart_threshold=settings.multipart_threshold)
     worker = TierWorker(store, settings)
     connections: set[asyncio.Task[None]] = set()
@@ -202,9 +202,10 @@ async def run_worker(settings: WorkerSettings) -> None:
 
 
 def _private_socket(path: Path) -> socket.socket:
-    """Bind a socket that only this user may connect to, and nobody before that is so.
+    """Bind a socket that only this user may connect to.
 
-    It does not listen yet: until it does, connecting is refused.
+    It does not listen yet: until it does, connections are refused, so none comes before the mode is
+    set.
     """
     path.unlink(missing_ok=True)  # A killed worker leaves its socket.
     bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -219,7 +220,7 @@ def _end_at_eof(ended: asyncio.Event) -> None:
 
 
 def parse_arguments(arguments: list[str]) -> WorkerSettings:
-    """Return the settings on the command line; ends the process with what is wrong with them."""
+    """Return the settings on the command line; exits with a message if they are invalid."""
     defaults = NodeConfig()
     parser = argparse.ArgumentParser(prog="python -m tidelog_node.tier.worker")
     parser.add_argument("--socket", type=Path, required=True)
@@ -243,7 +244,7 @@ def parse_arguments(arguments: list[str]) -> WorkerSettings:
 
 
 def main() -> None:
-    """Run the worker of the command line."""
+    """Run the worker with the settings of the command line."""
     os.nice(NICENESS)
     configure_logging("tier-worker", "INFO")
     asyncio.run(run_worker(parse_arguments(sys.argv[1:])))
