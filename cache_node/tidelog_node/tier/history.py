@@ -18,7 +18,7 @@ from tidelog_node.tier.index_cache import IndexCache
 
 @dataclass(frozen=True, slots=True)
 class LogPast:
-    """What a log whose first offset is inside the tier has to know of the records before it."""
+    """Leader epochs and producer state of the records before an offset."""
 
     leader_epochs: tuple[tuple[int, int], ...]  # (epoch, start offset), ascending
     producer_snapshot: bytes | None  # None: no segment ends at the offset, or it has none
@@ -61,7 +61,7 @@ class TierHistory:
 
 
 def tier_end(segments: TieredSegments, log_start_offset: int) -> TierEnd | None:
-    """Return the end of the tier's contiguous part, ``None`` if it is at the log start offset."""
+    """Return the end of the tier's contiguous part, ``None`` if that is empty."""
     end_offset = segments.tiered_end(log_start_offset)
     last = segments.ending_at(end_offset)
     if end_offset <= log_start_offset or last is None:

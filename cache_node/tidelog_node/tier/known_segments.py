@@ -152,7 +152,7 @@ class KnownSegments:
 
         Raises ``TierRewritten`` if the offset is not found and the reading may have a gap there.
         """
-        known = await self._look_around(offset)
+        known = await self._read_nearby(offset)
         now = asyncio.get_running_loop().time()
         is_checked = now < self._gap_check_at and tiered_end <= self._gap_check_end
         if known.locate(offset) is not None or (self.is_settled and is_checked):
@@ -202,7 +202,7 @@ class KnownSegments:
             if known is not None:
                 change(known)
 
-    async def _look_around(self, offset: int) -> TieredSegments:
+    async def _read_nearby(self, offset: int) -> TieredSegments:
         known = await self.segments()
         end_offset, number = known.end_offset, self._invalidations
         ranges = [

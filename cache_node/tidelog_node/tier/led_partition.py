@@ -16,7 +16,7 @@ from tidelog_core.model import TopicPartition
 
 from tidelog_node.tier.remote_log import RemoteLog
 
-NOT_LOOKED_AT = -1
+NOTHING_COPIED = -1
 
 
 class TieredReplica(Protocol):
@@ -100,7 +100,7 @@ class LedPartition:
         "retained_at",
         "swap_count",
         "under_way",
-        "was_looked_at",
+        "was_visited",
     )
 
     def __init__(self, replica: TieredReplica, leadership: Leadership, remote: RemoteLog) -> None:
@@ -110,10 +110,10 @@ class LedPartition:
         self.lock = asyncio.Lock()  # one of copying, retention and take-over at a time
         self.is_taken_over = False
         self.swap_count = 0  # of rewritten segments, as far as known here
-        self.was_looked_at = False  # by retention, even if it could do nothing
+        self.was_visited = False  # by retention, even if it could do nothing
         # The copy in progress, for a retry to continue.
         self.under_way: tuple[SealedSegment, SegmentMeta] | None = None
-        self.copied_up_to = NOT_LOOKED_AT
+        self.copied_up_to = NOTHING_COPIED
         # Deletions in progress, by segment id: each ends at its own time, also after a failure.
         self.deleting: dict[UUID, SegmentMeta] = {}
         self.published_log_start = 0  # in the bucket, in this epoch; 0: none
@@ -136,7 +136,7 @@ class LedPartition:
         self.is_taken_over = False
         self.under_way = None
         self.deleting.clear()
-        self.copied_up_to = NOT_LOOKED_AT
+        self.copied_up_to = NOTHING_COPIED
         self.remote.distrust()
 
     def needs_copying(self) -> bool:

@@ -52,7 +52,7 @@ CLEAN_RETRY_SECONDS = 60.0
 # Deleted topics that are cleaned up together: each takes a dozen sequential calls to store and
 # bucket, and all other retention waits for them.
 CLEANED_AT_ONCE = 16
-TELL_RETRY_SECONDS = 5.0
+PUBLISH_RETRY_SECONDS = 5.0
 CLOCK_RETRY_SECONDS = 60.0  # while the clock is in doubt
 OTHERS_DELAY_MS = 600_000  # then the node selected for a topic is assumed gone
 
@@ -74,7 +74,7 @@ class Retention:
         self._client = client
         self._inspector = inspector
         self._deleted_topic_delay_ms = deleted_topic_delay_ms
-        self._told_deletions: set[UUID] = set()  # topics
+        self._published_deletions: set[UUID] = set()  # topics
         self.deleted_count = 0
 
     async def apply(self, led: LedPartition, *, expires: bool = True) -> float | None:
@@ -97,7 +97,7 @@ class Retention:
             await self._copier.publish_log_start(led, stored)
             return await self._delete(led, expired)
         wait_s = await self._delete(led, ())
-        return TELL_RETRY_SECONDS if wait_s is None else min(wait_s, TELL_RETRY_SECONDS)
+        return PUBLISH_RETRY_SECONDS if wait_s is None else min(wait_s, PUBLISH_RETRY_SECONDS)
 
     async def next_expiry_ms(self, led: LedPartition) -> int | None:
         """Return when the next segment of the partition expires, ``None`` for never.
@@ -138,7 +138,7 @@ class Retention:
         if not self._node.may_expire():
             return CLOCK_RETRY_SECONDS
         image, now_ms = self._node.view.image, self._node.clock_ms()
-        self._told_deletions &= image.deleted_topics.keys()
+        self._published_deletions &= image.deleted_topics.keys()
         waits: list[float] = []
         topics = tuple(image.deleted_topics.values())
         for at in range(0, len(topics), CLEANED_AT_ONCE):
@@ -160,7 +160,7 @@ class Retention:
         what = {"topic": topic.name}
         try:
             if is_ours or now_ms >= due_ms:
-                await self._tell_deletion(topic, image.cluster_id)
+                await self._publish_deletion(topic, image.cluster_id)
             if now_ms < due_ms:
                 return (due_ms - now_ms) / 1000
             await self._clean_topic(topic, image.cluster_id)
@@ -248,10 +248,10 @@ class Retention:
         next_ms = next_deletable_ms(led.deleting.values())
         return None if next_ms is None else max(0, next_ms - self._node.clock_ms()) / 1000
 
-    async def _tell_deletion(self, topic: DeletedTopic, cluster_id: str) -> None:
-        if topic.topic_id not in self._told_deletions:
+    async def _publish_deletion(self, topic: DeletedTopic, cluster_id: str) -> None:
+        if topic.topic_id not in self._published_deletions:
             await persist_deletion(self._client, cluster_id, topic)
-            self._told_deletions.add(topic.topic_id)
+            self._published_deletions.add(topic.topic_id)
 
     async def _clean_topic(self, topic: DeletedTopic, cluster_id: str) -> None:
         try:

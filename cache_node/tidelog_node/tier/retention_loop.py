@@ -78,13 +78,13 @@ class RetentionLoop:
     def on_led_changed(self, replica: TieredReplica) -> None:
         """Note that a led log has changed."""
         led = self._partitions.known_led(replica)
-        if replica.leader_epoch > 0 and (led is None or not led.was_looked_at):
+        if replica.leader_epoch > 0 and (led is None or not led.was_visited):
             # Compare the log with the tier immediately: a log that is behind its tier must not
             # continue. In epoch 0 nothing is tiered.
             self.times.put_in(replica, 0.0)
         else:
-            looked_at = replica.held_since if led is None else led.retained_at
-            self.times.put_regular(replica, looked_at)
+            visited_at = replica.held_since if led is None else led.retained_at
+            self.times.put_regular(replica, visited_at)
 
     def on_swapped(self, replica: TieredReplica) -> None:
         """Note that segments were replaced, so the deletion of the old ones is due soon."""
@@ -129,13 +129,13 @@ class RetentionLoop:
             async with slots, led.lock:
                 if led.not_before <= loop.time() and await self._is_worth_opening(led):
                     await self._attempts.run(led, "retention", run)
-                led.was_looked_at = True
+                led.was_visited = True
                 if expires and led.failure_count == 0:
                     led.retained_at = loop.time()
-                if led.not_before <= loop.time() and self._tells_of_topic(led):
-                    tell = partial(self._copier.write_manifests, led)
-                    await self._attempts.run(led, "manifests", tell)
-                return await self._look_again_in_s(led, due[0] if due else None, expires=expires)
+                if led.not_before <= loop.time() and self._persists_manifests(led):
+                    write = partial(self._copier.write_manifests, led)
+                    await self._attempts.run(led, "manifests", write)
+                return await self._schedule_next(led, due[0] if due else None, expires=expires)
 
         replicas = self.times.take() if only_due else list(self._replicas.replicas())
         try:
@@ -170,7 +170,7 @@ class RetentionLoop:
             self.times.put_in(led.replica, wait_s)
             return wait_s
 
-    async def _look_again_in_s(
+    async def _schedule_next(
         self, led: LedPartition, wait_s: float | None, *, expires: bool
     ) -> float:
         """Schedule the partition's next visit; return the seconds until then, at most the interval.
@@ -214,7 +214,7 @@ class RetentionLoop:
         except OSError:
             return True  # Opening the log raises the error.
 
-    def _tells_of_topic(self, led: LedPartition) -> bool:
+    def _persists_manifests(self, led: LedPartition) -> bool:
         """Whether this partition's leader persists its topic's settings in the bucket.
 
         So the bucket has topics that have tiered nothing yet, and later changes of settings.

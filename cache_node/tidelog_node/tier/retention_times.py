@@ -29,10 +29,10 @@ class RetentionTimes:
         self._due: DueQueue[TieredReplica] = DueQueue()
         self._expiring: DueQueue[TieredReplica] = DueQueue()
 
-    def put_regular(self, replica: TieredReplica, looked_at: float) -> None:
+    def put_regular(self, replica: TieredReplica, visited_at: float) -> None:
         """Make the partition due an interval after that time of the loop."""
         step_s = self.interval_s * DELAY_SHARE
-        due = max(self._now(), looked_at + self.interval_s)
+        due = max(self._now(), visited_at + self.interval_s)
         self._put(replica, math.ceil(due / step_s) * step_s)
 
     def put_in(self, replica: TieredReplica, seconds: float) -> None:

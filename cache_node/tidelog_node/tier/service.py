@@ -60,7 +60,7 @@ class TierService:
         honour_erasures: Callable[[], Awaitable[None]],
         holds_files: Callable[[TieredReplica], bool] = lambda _: True,
     ) -> None:
-        """``honour_erasures`` evicts local segments that wait only for their copies to be erased.
+        """``honour_erasures`` evicts tiered local segments whose records are being erased.
 
         ``holds_files`` says whether a replica whose log is not open is worth opening.
         """

@@ -135,7 +135,7 @@ async def test_an_empty_partition_that_was_led_before_is_looked_at_once(tmp_path
 
         async def is_looked_at() -> bool:
             led = node.tier._partitions.known_led(replica)
-            return led is not None and led.was_looked_at
+            return led is not None and led.was_visited
 
         await eventually_async(is_looked_at)
         assert replica.opened_log is None
