@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from tests.aws.test_dynamodb_store import new_table
@@ -13,7 +15,7 @@ from tools.ports import free_port
 def test_topics_settings_groups_and_leaders_change_as_in_sqlite(
     dynamodb_local_endpoint: str,
 ) -> None:
-    table = new_table(dynamodb_local_endpoint)
+    table = asyncio.run(new_table(dynamodb_local_endpoint))
     url = f"dynamodb://{table}?region=us-east-1&endpoint={dynamodb_local_endpoint}"
     with open_api(url) as api:
         api.runner.run(register_brokers(api.cluster.store))

@@ -61,15 +61,11 @@ async def opened(
         await store.close()
 
 
-def new_table(endpoint: str) -> str:
+async def new_table(endpoint: str) -> str:
     table = f"tidelog-{uuid.uuid4().hex}"
-
-    async def main() -> None:
-        async with opened(table, endpoint, read_timeout=START_TIMEOUT_S) as store:
-            await store.create_table()
-            await store.create_table()  # Doing it twice is harmless.
-
-    asyncio.run(main())
+    async with opened(table, endpoint, read_timeout=START_TIMEOUT_S) as store:
+        await store.create_table()
+        await store.create_table()  # Doing it twice is harmless.
     return table
 
 
@@ -87,8 +83,8 @@ def spoil_item(endpoint: str, table: str, key: ItemKey, with_version: bool) -> N
 @pytest.mark.usefixtures("aws_credentials")
 class TestOnDynamoDbLocal(MetadataStoreContract):
     @pytest.fixture
-    def table(self, dynamodb_local_endpoint: str) -> str:
-        return new_table(dynamodb_local_endpoint)
+    async def table(self, dynamodb_local_endpoint: str) -> str:
+        return await new_table(dynamodb_local_endpoint)
 
     @pytest.fixture
     def spoil(self, dynamodb_local_endpoint: str, table: str) -> Spoil:
@@ -108,8 +104,8 @@ class TestOnDynamoDbLocal(MetadataStoreContract):
 @pytest.mark.usefixtures("aws_credentials")
 class TestOnMiniStack(MetadataStoreContract):
     @pytest.fixture
-    def table(self, ministack_endpoint: str) -> str:
-        return new_table(ministack_endpoint)
+    async def table(self, ministack_endpoint: str) -> str:
+        return await new_table(ministack_endpoint)
 
     @pytest.fixture
     def spoil(self, ministack_endpoint: str, table: str) -> Spoil:
@@ -143,115 +139,94 @@ class TestOnABadNetwork:
         ],
     )
     @pytest.mark.parametrize("resets", [False, True])
-    def test_a_commit_whose_answer_was_lost_happens_once(
+    async def test_a_commit_whose_answer_was_lost_happens_once(
         self, endpoint: str, writes: list[Write], resets: bool
     ) -> None:
-        async def main() -> None:
-            async with LossyProxy(endpoint) as proxy, opened(table, proxy.url) as store:
-                await store.get(A)  # Connect first: the loss shall hit the commit.
-                await store.changes_since(START)
-                proxy.lose_answers(1, resets=resets)
+        table = await new_table(endpoint)
+        async with LossyProxy(endpoint) as proxy, opened(table, proxy.url) as store:
+            await store.get(A)  # Connect first: the loss shall hit the commit.
+            await store.changes_since(START)
+            proxy.lose_answers(1, resets=resets)
+            await store.commit(writes)
+            assert proxy.lost_answer_count == 1
+            assert await store.get(A) == Item(A, 1, {"n": 1})
+            version = (await store.changes_since(START)).version
+            assert version == int(writes[0].is_logged)
+            # Our own commit is no excuse for a later one that is really late.
+            with pytest.raises(VersionConflict):
                 await store.commit(writes)
-                assert proxy.lost_answer_count == 1
-                assert await store.get(A) == Item(A, 1, {"n": 1})
-                version = (await store.changes_since(START)).version
-                assert version == int(writes[0].is_logged)
-                # Our own commit is no excuse for a later one that is really late.
-                with pytest.raises(VersionConflict):
-                    await store.commit(writes)
-
-        table = new_table(endpoint)
-        asyncio.run(main())
 
     @pytest.mark.parametrize("is_logged", [True, False])
-    def test_a_commit_that_lost_is_told_so_even_if_an_answer_was_lost(
+    async def test_a_commit_that_lost_is_told_so_even_if_an_answer_was_lost(
         self, endpoint: str, is_logged: bool
     ) -> None:
-        async def main() -> None:
-            async with (
-                LossyProxy(endpoint) as proxy,
-                opened(table, proxy.url) as store,
-                opened(table, endpoint) as other,
-            ):
-                await other.commit([create(A, "theirs", is_logged=is_logged)])
-                await store.changes_since(START)
-                proxy.lose_answers(1)
-                with pytest.raises(VersionConflict):
-                    await store.commit([create(A, "ours", is_logged=is_logged)])
-                assert await store.get(A) == Item(A, 1, {"n": "theirs"})
+        table = await new_table(endpoint)
+        async with (
+            LossyProxy(endpoint) as proxy,
+            opened(table, proxy.url) as store,
+            opened(table, endpoint) as other,
+        ):
+            await other.commit([create(A, "theirs", is_logged=is_logged)])
+            await store.changes_since(START)
+            proxy.lose_answers(1)
+            with pytest.raises(VersionConflict):
+                await store.commit([create(A, "ours", is_logged=is_logged)])
+            assert await store.get(A) == Item(A, 1, {"n": "theirs"})
 
-        table = new_table(endpoint)
-        asyncio.run(main())
-
-    def test_a_request_that_never_arrived_is_sent_again(self, endpoint: str) -> None:
-        async def main() -> None:
-            async with LossyProxy(endpoint) as proxy, opened(table, proxy.url) as store:
-                await store.changes_since(START)
-                proxy.lose_requests(2)
-                await store.commit([create(A)])
-                assert proxy.lost_request_count == 2
-                assert (await store.changes_since(START)).version == 1
-
-        table = new_table(endpoint)
-        asyncio.run(main())
+    async def test_a_request_that_never_arrived_is_sent_again(self, endpoint: str) -> None:
+        table = await new_table(endpoint)
+        async with LossyProxy(endpoint) as proxy, opened(table, proxy.url) as store:
+            await store.changes_since(START)
+            proxy.lose_requests(2)
+            await store.commit([create(A)])
+            assert proxy.lost_request_count == 2
+            assert (await store.changes_since(START)).version == 1
 
     @pytest.mark.parametrize("resets", [False, True])
-    def test_an_increment_whose_answer_was_lost_is_not_repeated(
+    async def test_an_increment_whose_answer_was_lost_is_not_repeated(
         self, endpoint: str, resets: bool
     ) -> None:
-        async def main() -> None:
-            async with LossyProxy(endpoint) as proxy, opened(table, proxy.url) as store:
-                await store.get(A)
-                proxy.lose_answers(1, resets=resets)
-                with pytest.raises(OutcomeUnknown):
-                    await store.increment(A, 5)
-                assert await store.increment(A, 1) == 6
+        table = await new_table(endpoint)
+        async with LossyProxy(endpoint) as proxy, opened(table, proxy.url) as store:
+            await store.get(A)
+            proxy.lose_answers(1, resets=resets)
+            with pytest.raises(OutcomeUnknown):
+                await store.increment(A, 5)
+            assert await store.increment(A, 1) == 6
 
-        table = new_table(endpoint)
-        asyncio.run(main())
+    async def test_a_delete_whose_answer_was_lost_is_unknown_or_done(self, endpoint: str) -> None:
+        table = await new_table(endpoint)
+        async with LossyProxy(endpoint) as proxy, opened(table, proxy.url) as store:
+            await store.commit([create(A), create(B)])
+            proxy.lose_answers(1)
+            with pytest.raises(OutcomeUnknown):
+                await store.commit([Write(A, None, 1, False)])
+            proxy.lose_answers(1)
+            await store.commit([Write(B, None, 1)])
+            assert await store.list("letters") == []
+            proxy.lose_answers(1)
+            await store.commit([Write(A, None, ANY_VERSION, False)])
 
-    def test_a_delete_whose_answer_was_lost_is_unknown_or_done(self, endpoint: str) -> None:
-        async def main() -> None:
-            async with LossyProxy(endpoint) as proxy, opened(table, proxy.url) as store:
-                await store.commit([create(A), create(B)])
-                proxy.lose_answers(1)
-                with pytest.raises(OutcomeUnknown):
-                    await store.commit([Write(A, None, 1, False)])
-                proxy.lose_answers(1)
-                await store.commit([Write(B, None, 1)])
-                assert await store.list("letters") == []
-                proxy.lose_answers(1)
-                await store.commit([Write(A, None, ANY_VERSION, False)])
+    async def test_answers_tell_the_time(self, endpoint: str) -> None:
+        table = await new_table(endpoint)
+        async with opened(table, endpoint) as store:
+            assert isinstance(store, ClockedStore)
+            assert store.heard_time is None
+            await store.get(A)
+            heard = store.heard_time
+            assert heard is not None
+            assert abs(heard.wall_ms - wall_clock_ms()) < 30_000
+            assert abs(heard.steady_ms - steady_clock_ms()) < 30_000
 
-        table = new_table(endpoint)
-        asyncio.run(main())
-
-    def test_answers_tell_the_time(self, endpoint: str) -> None:
-        async def main() -> None:
-            async with opened(table, endpoint) as store:
-                assert isinstance(store, ClockedStore)
-                assert store.heard_time is None
-                await store.get(A)
-                heard = store.heard_time
-                assert heard is not None
-                assert abs(heard.wall_ms - wall_clock_ms()) < 30_000
-                assert abs(heard.steady_ms - steady_clock_ms()) < 30_000
-
-        table = new_table(endpoint)
-        asyncio.run(main())
-
-    def test_no_answer_at_all_is_an_unknown_outcome(self, endpoint: str) -> None:
-        async def main() -> None:
-            async with LossyProxy(endpoint) as proxy, opened(table, proxy.url) as store:
-                await store.changes_since(START)
-                proxy.lose_answers(1000)
-                with pytest.raises((OutcomeUnknown, StoreUnavailable)):
-                    await store.commit([create(A)])
-                proxy.lose_answers(0)
-                assert await store.get(A) == Item(A, 1, {"n": 1})
-
-        table = new_table(endpoint)
-        asyncio.run(main())
+    async def test_no_answer_at_all_is_an_unknown_outcome(self, endpoint: str) -> None:
+        table = await new_table(endpoint)
+        async with LossyProxy(endpoint) as proxy, opened(table, proxy.url) as store:
+            await store.changes_since(START)
+            proxy.lose_answers(1000)
+            with pytest.raises((OutcomeUnknown, StoreUnavailable)):
+                await store.commit([create(A)])
+            proxy.lose_answers(0)
+            assert await store.get(A) == Item(A, 1, {"n": 1})
 
     async def test_a_server_that_is_not_there_means_nothing_was_written(self) -> None:
         async with opened("nowhere", "http://127.0.0.1:9") as store:
@@ -265,7 +240,7 @@ class TestOnABadNetwork:
             with pytest.raises(StoreUnavailable, match="ResourceNotFound"):
                 await store.commit([create(A)], checks=[Check(B, 1)])
 
-    def test_writers_on_a_bad_network_lose_and_double_nothing(self, endpoint: str) -> None:
+    async def test_writers_on_a_bad_network_lose_and_double_nothing(self, endpoint: str) -> None:
         """Every tenth answer is lost; each creation is still there once, in one version."""
         keys = numbered(12)
 
@@ -273,33 +248,30 @@ class TestOnABadNetwork:
             for one in some:
                 await commit_until_known(store, one)
 
-        async def main() -> None:
-            async with (
-                LossyProxy(endpoint) as proxy,
-                opened(table, proxy.url) as one,
-                opened(table, proxy.url) as other,
-            ):
-                proxy.lose_every_nth_answer(10)
-                await asyncio.gather(
-                    write(one, [create(key) for key in keys[::2]]),
-                    write(other, [create(key) for key in keys[1::2]]),
-                )
-                proxy.lose_every_nth_answer(0)
-                assert proxy.lost_answer_count > 0
-                assert [item.id for item in await one.list("numbers")] == keys
-                changes = await one.changes_since(START)
-                assert (changes.version, changes.keys) == (len(keys), frozenset(keys))
-
-        table = new_table(endpoint)
-        asyncio.run(main())
+        table = await new_table(endpoint)
+        async with (
+            LossyProxy(endpoint) as proxy,
+            opened(table, proxy.url) as one,
+            opened(table, proxy.url) as other,
+        ):
+            proxy.lose_every_nth_answer(10)
+            await asyncio.gather(
+                write(one, [create(key) for key in keys[::2]]),
+                write(other, [create(key) for key in keys[1::2]]),
+            )
+            proxy.lose_every_nth_answer(0)
+            assert proxy.lost_answer_count > 0
+            assert [item.id for item in await one.list("numbers")] == keys
+            changes = await one.changes_since(START)
+            assert (changes.version, changes.keys) == (len(keys), frozenset(keys))
 
 
 @pytest.mark.usefixtures("aws_credentials")
-def test_changes_that_a_copy_of_the_table_lacks_are_read_from_the_newest_one(
+async def test_changes_that_a_copy_of_the_table_lacks_are_read_from_the_newest_one(
     dynamodb_local_endpoint: str,
 ) -> None:
     """An eventually consistent read may miss entries; DynamoDB Local has them all at once."""
-    table = new_table(dynamodb_local_endpoint)
+    table = await new_table(dynamodb_local_endpoint)
     client = boto3.client("dynamodb", endpoint_url=dynamodb_local_endpoint, region_name="us-east-1")
     key = key_of(changelog_key(2))
     seen: list[bool] = []
@@ -313,49 +285,40 @@ def test_changes_that_a_copy_of_the_table_lacks_are_read_from_the_newest_one(
         else:
             client.delete_item(TableName=table, Key=key)
 
-    async def main() -> None:
+    with closing(client):
+        async with opened(table, dynamodb_local_endpoint) as store:
+            await store.commit([create(A)])
+            await store.commit([create(B)])
+            await store.commit([Write(A, {"n": 2}, 1)])
+            assert (await store.changes_since(START)).version == 3
+        entry = client.get_item(TableName=table, Key=key)["Item"]
         async with (
             LossyProxy(dynamodb_local_endpoint, on_request=on_request) as proxy,
             opened(table, proxy.url) as store,
         ):
             changes = await store.changes_since(START)
             assert changes == Changes(ClusterVersion(3), frozenset({A, B}))
-
-    async def write() -> None:
-        async with opened(table, dynamodb_local_endpoint) as store:
-            await store.commit([create(A)])
-            await store.commit([create(B)])
-            await store.commit([Write(A, {"n": 2}, 1)])
-            assert (await store.changes_since(START)).version == 3
-
-    with closing(client):
-        asyncio.run(write())
-        entry = client.get_item(TableName=table, Key=key)["Item"]
-        asyncio.run(main())
     assert seen == [False, True]
 
 
 @pytest.mark.usefixtures("aws_credentials")
-def test_a_damaged_changelog_makes_readers_load_everything(
+async def test_a_damaged_changelog_makes_readers_load_everything(
     dynamodb_local_endpoint: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def main() -> None:
-        table = f"tidelog-{uuid.uuid4().hex}"
-        async with opened(table, dynamodb_local_endpoint, read_timeout=START_TIMEOUT_S) as store:
-            await store.create_table()
-            await store.commit([create(A)])
-            await store.commit([create(B)])
-            client = boto3.client(
-                "dynamodb", endpoint_url=dynamodb_local_endpoint, region_name="us-east-1"
-            )
-            with closing(client):
-                entry = {**key_of(changelog_key(2)), "keys": {"S": "[["}}
-                client.put_item(TableName=table, Item=entry)
-            assert (await store.changes_since(START)).keys is None
-            assert (await store.changes_since(START)).version == 2
-            await store.commit([Write(A, {"n": 2}, 1)])
-            assert (await store.changes_since(ClusterVersion(2))).keys == {A}
-
-    asyncio.run(main())
+    table = f"tidelog-{uuid.uuid4().hex}"
+    async with opened(table, dynamodb_local_endpoint, read_timeout=START_TIMEOUT_S) as store:
+        await store.create_table()
+        await store.commit([create(A)])
+        await store.commit([create(B)])
+        client = boto3.client(
+            "dynamodb", endpoint_url=dynamodb_local_endpoint, region_name="us-east-1"
+        )
+        with closing(client):
+            entry = {**key_of(changelog_key(2)), "keys": {"S": "[["}}
+            client.put_item(TableName=table, Item=entry)
+        assert (await store.changes_since(START)).keys is None
+        assert (await store.changes_since(START)).version == 2
+        await store.commit([Write(A, {"n": 2}, 1)])
+        assert (await store.changes_since(ClusterVersion(2))).keys == {A}
     reasons = [vars(r)["reason"] for r in caplog.records if r.levelname == "ERROR"]
     assert any(changelog_key(2).key in reason for reason in reasons)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from pathlib import Path
 
@@ -23,7 +24,7 @@ PARTITIONS = 6
 def test_a_killed_leaders_partitions_take_writes_again_within_3_seconds(
     tmp_path: Path, dynamodb_local_endpoint: str
 ) -> None:
-    table = new_table(dynamodb_local_endpoint)
+    table = asyncio.run(new_table(dynamodb_local_endpoint))
     store = f"dynamodb://{table}?region=us-east-1&endpoint={dynamodb_local_endpoint}"
     with replicated_cluster(tmp_path, metadata_store=store) as cluster:
         cluster.create("t", partitions=PARTITIONS)
@@ -58,7 +59,7 @@ def test_a_killed_leaders_partitions_take_writes_again_within_3_seconds(
 def test_a_node_whose_loop_is_busy_for_a_lease_keeps_it(
     tmp_path: Path, dynamodb_local_endpoint: str
 ) -> None:
-    table = new_table(dynamodb_local_endpoint)
+    table = asyncio.run(new_table(dynamodb_local_endpoint))
     busy = StallingNode(
         tmp_path / "node",
         metadata_store=f"dynamodb://{table}?region=us-east-1&endpoint={dynamodb_local_endpoint}",

@@ -9,8 +9,8 @@ from tests.support.group_commits import commit_cost, consumer_by_names
 
 
 @pytest.fixture
-def table(dynamodb_local_endpoint: str) -> str:
-    return new_table(dynamodb_local_endpoint)
+async def table(dynamodb_local_endpoint: str) -> str:
+    return await new_table(dynamodb_local_endpoint)
 
 
 @pytest.mark.usefixtures("aws_credentials")

@@ -209,26 +209,23 @@ def created(events: list[Any]) -> list[ObjectCreated]:
 
 
 @pytest.mark.usefixtures("aws_credentials")
-def test_index_objects_and_nothing_else_are_events(deployed: Deployed) -> None:
+async def test_index_objects_and_nothing_else_are_events(deployed: Deployed) -> None:
     folder = f"cluster/by-hand-{uuid.uuid4()}/0"
 
-    async def put() -> None:
-        store, in_parts = deployed.store(), deployed.store(multipart_threshold=0)
-        elsewhere = deployed.store(prefix="elsewhere")
-        try:
-            await elsewhere.put(f"{folder}/1.index", b"of somebody else")
-            await store.put("cluster/cluster.json", b"{}")
-            await store.put(f"{folder}/1.log", b"segment")
-            await store.put(f"{folder}/1.index", b"index")
-            await in_parts.put(f"{folder}/2.log", b"segment")
-            await in_parts.put(f"{folder}/2.index", b"index")
-            await store.delete([f"{folder}/1.index", f"{folder}/1.log"])
-            await store.put(f"{folder}/3.index", b"index")
-        finally:
-            for one in (store, in_parts, elsewhere):
-                await one.close()
-
-    asyncio.run(put())
+    store, in_parts = deployed.store(), deployed.store(multipart_threshold=0)
+    elsewhere = deployed.store(prefix="elsewhere")
+    try:
+        await elsewhere.put(f"{folder}/1.index", b"of somebody else")
+        await store.put("cluster/cluster.json", b"{}")
+        await store.put(f"{folder}/1.log", b"segment")
+        await store.put(f"{folder}/1.index", b"index")
+        await in_parts.put(f"{folder}/2.log", b"segment")
+        await in_parts.put(f"{folder}/2.index", b"index")
+        await store.delete([f"{folder}/1.index", f"{folder}/1.log"])
+        await store.put(f"{folder}/3.index", b"index")
+    finally:
+        for one in (store, in_parts, elsewhere):
+            await one.close()
     keys = {f"{PREFIX}/{folder}/{number}.index" for number in (1, 2, 3)}
     events = deployed.take_events(lambda events: keys <= {one.key for one in created(events)})
     assert sorted(one.key for one in created(events)) == sorted(keys)

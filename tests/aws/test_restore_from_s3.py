@@ -12,9 +12,9 @@ import boto3
 import pytest
 from confluent_kafka import TopicPartition
 from confluent_kafka.admin import AdminClient
-from tidelog_core.metadata.dynamodb import DynamoDbMetadataStore
 
 from tests.aws.buckets import make_bucket
+from tests.aws.test_dynamodb_store import new_table
 from tests.support.command import called
 from tests.support.docs_reader import only, read_all
 from tests.support.node_process import NodeProcess
@@ -43,23 +43,6 @@ def wait_until_there(s3: Any, bucket: str, *suffixes: str) -> None:
         time.sleep(0.1)
 
 
-def new_table(endpoint: str) -> str:
-    table = f"tidelog-{uuid.uuid4().hex}"
-
-    async def main() -> None:
-        # A server that has just started takes its time over the first request.
-        store = DynamoDbMetadataStore(
-            table, region="us-east-1", endpoint=endpoint, read_timeout=20.0
-        )
-        try:
-            await store.create_table()
-        finally:
-            await store.close()
-
-    asyncio.run(main())
-    return table
-
-
 @pytest.mark.slow
 @pytest.mark.usefixtures("aws_credentials")
 def test_a_cluster_comes_back_from_s3_into_another_table(
@@ -76,7 +59,7 @@ def test_a_cluster_comes_back_from_s3_into_another_table(
     url = f"s3://{bucket}/tidelog"
 
     def node(name: str) -> NodeProcess:
-        table = new_table(dynamodb_local_endpoint)
+        table = asyncio.run(new_table(dynamodb_local_endpoint))
         store = f"dynamodb://{table}?region=us-east-1&endpoint={dynamodb_local_endpoint}"
         return NodeProcess(tmp_path / name, metadata_store=store, object_store=url, config=CONFIG)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import http.server
 import logging
 import os
@@ -138,44 +137,46 @@ def flaky(aws_credentials: None) -> Iterator[tuple[S3ObjectStore, list[int]]]:
 
 
 @pytest.mark.parametrize("trouble", [0, 500, 503, 409])
-def test_a_failed_put_is_tried_again(flaky: tuple[S3ObjectStore, list[int]], trouble: int) -> None:
+async def test_a_failed_put_is_tried_again(
+    flaky: tuple[S3ObjectStore, list[int]], trouble: int
+) -> None:
     store, answers = flaky
     answers += [trouble, trouble, 200]
-    asyncio.run(store.put("a", b"1"))
+    await store.put("a", b"1")
     assert answers == []
 
 
-def test_already_there_after_a_lost_reply_is_of_unknown_outcome(
+async def test_already_there_after_a_lost_reply_is_of_unknown_outcome(
     flaky: tuple[S3ObjectStore, list[int]],
 ) -> None:
     store, answers = flaky
     answers += [0, 412]
     with pytest.raises(OutcomeUnknown):
-        asyncio.run(store.put("a", b"1"))
+        await store.put("a", b"1")
     answers += [412]
     with pytest.raises(ObjectExists):
-        asyncio.run(store.put("a", b"1"))
+        await store.put("a", b"1")
 
 
-def test_lasting_trouble_is_reported_after_bounded_attempts(
+async def test_lasting_trouble_is_reported_after_bounded_attempts(
     flaky: tuple[S3ObjectStore, list[int]],
 ) -> None:
     store, answers = flaky
     answers += [500] * 100
     with pytest.raises(OutcomeUnknown):
-        asyncio.run(store.put("a", b"1"))
+        await store.put("a", b"1")
     assert 90 <= len(answers) < 100
     answers.clear()
     answers += [403, 200]
     with pytest.raises(StoreUnavailable):
-        asyncio.run(store.put("a", b"1"))
+        await store.put("a", b"1")
     assert answers == [200]
 
 
-def test_an_unreachable_store_wrote_nothing(aws_credentials: None) -> None:
+async def test_an_unreachable_store_wrote_nothing(aws_credentials: None) -> None:
     store = S3ObjectStore("bucket", endpoint="http://127.0.0.1:9")
     with pytest.raises(StoreUnavailable):
-        asyncio.run(store.put("a", b"1"))
+        await store.put("a", b"1")
 
 
 class Refusing(http.server.BaseHTTPRequestHandler):
@@ -236,7 +237,7 @@ MISSING_BUCKET = (404, "NoSuchBucket")  # an answer that HEAD and DeleteObjects 
     [(call, *refusal) for call in CALLS for refusal in REFUSALS]
     + [(call, *MISSING_BUCKET) for call in CALLS if call not in {"head", "delete"}],
 )
-def test_what_s3_refuses_is_an_error_in_the_log_once_with_its_reason(
+async def test_what_s3_refuses_is_an_error_in_the_log_once_with_its_reason(
     call: str,
     status: int,
     code: str,
@@ -252,7 +253,7 @@ def test_what_s3_refuses_is_an_error_in_the_log_once_with_its_reason(
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
 
-    async def run() -> None:
+    try:
         store = S3ObjectStore("bucket", endpoint=f"http://127.0.0.1:{server.server_port}")
         for _ in range(3):
             with pytest.raises(StoreUnavailable) as raised:
@@ -264,9 +265,6 @@ def test_what_s3_refuses_is_an_error_in_the_log_once_with_its_reason(
         answer[0] = (200, "")
         await CALLS[call](store)
         await store.close()
-
-    try:
-        asyncio.run(run())
     finally:
         server.shutdown()
         thread.join()

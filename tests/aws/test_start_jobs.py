@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 from pathlib import Path
 
@@ -25,8 +24,8 @@ async def make_due(folder: Path) -> None:
         await world.copy(topic, 10, size=100)
 
 
-def test_the_built_function_starts_one_run(built_template: Path, tmp_path: Path) -> None:
-    asyncio.run(make_due(tmp_path))
+async def test_the_built_function_starts_one_run(built_template: Path, tmp_path: Path) -> None:
+    await make_due(tmp_path)
     with served() as emr:
         environment = {
             **JOB_ENVIRONMENT,

@@ -12,8 +12,8 @@ from tests.support.transactional import ProxiedBroker, TransactionalBroker
 Broker = TransactionalBroker | ProxiedBroker
 
 
-def make_topic(broker: TransactionalBroker, topic: str, **configs: str) -> str:
-    asyncio.run(make_topics(broker, topic, **configs))
+async def make_topic(broker: Broker, topic: str, **configs: str) -> str:
+    await make_topics(broker, topic, **configs)
     return topic
 
 

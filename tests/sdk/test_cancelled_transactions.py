@@ -28,9 +28,9 @@ def broker(transactional_broker: TransactionalBroker) -> TransactionalBroker:
 
 
 @pytest.fixture
-def topic(broker: TransactionalBroker, name: str) -> str:
+async def topic(broker: TransactionalBroker, name: str) -> str:
     """A topic of two partitions."""
-    return make_topic(broker, f"{name}-topic")
+    return await make_topic(broker, f"{name}-topic")
 
 
 class Turns:

@@ -49,11 +49,11 @@ async def first_bytes(
 
 
 @pytest.mark.parametrize("make", MAKERS)
-def test_clients_go_by_the_factorys_name_and_speak_tls_where_it_says_so(
+async def test_clients_go_by_the_factorys_name_and_speak_tls_where_it_says_so(
     make: Callable[[ClientFactory], Admin | Cluster | Consumer | Producer],
 ) -> None:
-    assert NAME in asyncio.run(first_bytes(make, None))
-    assert asyncio.run(first_bytes(make, ssl.create_default_context())).startswith(TLS_HANDSHAKE)
+    assert NAME in await first_bytes(make, None)
+    assert (await first_bytes(make, ssl.create_default_context())).startswith(TLS_HANDSHAKE)
 
 
 def test_what_a_client_is_asked_for_goes_before_the_factorys_word() -> None:

@@ -11,7 +11,7 @@ from tidelog import Admin, Consumer, Producer
 from tests.support.node_process import NodeProcess
 
 
-def test_three_nodes_share_the_work_and_one_may_go_away(tmp_path: Path) -> None:
+async def test_three_nodes_share_the_work_and_one_may_go_away(tmp_path: Path) -> None:
     """The topics' partitions and the groups are spread; a killed node's come back with it."""
     store = f"sqlite:///{tmp_path / 'metadata.db'}"
     objects = f"file://{tmp_path / 'objects'}"
@@ -22,7 +22,7 @@ def test_three_nodes_share_the_work_and_one_may_go_away(tmp_path: Path) -> None:
         for n in (1, 2, 3)
     ]
 
-    async def main() -> None:
+    try:
         # One address is enough to find the others; the node there is not the one killed.
         address = nodes[0].address
         async with Admin(address) as admin:
@@ -83,9 +83,6 @@ def test_three_nodes_share_the_work_and_one_may_go_away(tmp_path: Path) -> None:
             assert len(coordinators) > 1
             log_dirs = await admin.describe_log_dirs()
             assert sorted(log_dir.node_id for log_dir in log_dirs) == [1, 2, 3]
-
-    try:
-        asyncio.run(main())
     finally:
         for node in nodes:
             if node.process is not None:

@@ -132,7 +132,7 @@ async def test_no_partition_has_two_owners_whatever_members_do(
     assert owners.problems == []
 
 
-def test_a_coordinator_that_was_killed_keeps_the_group(tmp_path: Path) -> None:
+async def test_a_coordinator_that_was_killed_keeps_the_group(tmp_path: Path) -> None:
     with NodeProcess(tmp_path / "node", config=QUICK_CONSUMER_GROUPS) as own:
 
         async def main() -> None:
@@ -154,4 +154,4 @@ def test_a_coordinator_that_was_killed_keeps_the_group(tmp_path: Path) -> None:
                 assert is_divided(4, first, second)()
                 assert len(log.told) == told
 
-        asyncio.run(main())
+        await main()

@@ -28,13 +28,10 @@ SENT = [
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_others_read_what_we_write(node: NodeProcess, topic: str, codec: str) -> None:
-    async def write() -> None:
-        async with Producer(node.address, compression=codec, linger_ms=50) as producer:  # type: ignore[arg-type]
-            for n, (key, value, headers) in enumerate(SENT):
-                await producer.send(topic, value, key=key, headers=headers, timestamp_ms=5_000 + n)
-
-    asyncio.run(write())
+async def test_others_read_what_we_write(node: NodeProcess, topic: str, codec: str) -> None:
+    async with Producer(node.address, compression=codec, linger_ms=50) as producer:  # type: ignore[arg-type]
+        for n, (key, value, headers) in enumerate(SENT):
+            await producer.send(topic, value, key=key, headers=headers, timestamp_ms=5_000 + n)
     consumer = confluent_kafka.Consumer(
         {
             "bootstrap.servers": node.address,
@@ -104,7 +101,7 @@ async def test_we_read_what_others_write(node: NodeProcess, topic: str, codec: s
 
 
 @pytest.mark.parametrize("assignor", ["range", "roundrobin", "cooperative-sticky"])
-def test_one_group_with_members_of_both_kinds(
+async def test_one_group_with_members_of_both_kinds(
     node: NodeProcess, new_topic: Callable[..., str], name: str, assignor: AssignorName
 ) -> None:
     """Whoever leads: we come first, then the other, then we leave."""
@@ -142,7 +139,7 @@ def test_one_group_with_members_of_both_kinds(
                 if (len(mine), len(theirs)) == (ours, others) and not mine & set(theirs):
                     return
 
-    async def main() -> None:
+    try:
         async with Consumer(
             node.address,
             topics=topic,
@@ -162,9 +159,6 @@ def test_one_group_with_members_of_both_kinds(
             heartbeat_interval_ms=100,
         ) as consumer:  # Now the other leads.
             await until(consumer, 2, 2)
-
-    try:
-        asyncio.run(main())
     finally:
         stop.set()
         if thread.ident is not None:

@@ -17,7 +17,7 @@ from tests.support.replicated_cluster import replicated_cluster, stopped
 TOPIC = "t"
 
 
-def test_a_record_that_its_leader_appended_before_it_lost_the_partition_may_be_written(
+async def test_a_record_that_its_leader_appended_before_it_lost_the_partition_may_be_written(
     tmp_path: Path,
 ) -> None:
     """The leader waits for a replica that does nothing, which is then elected in its place."""
@@ -50,4 +50,4 @@ def test_a_record_that_its_leader_appended_before_it_lost_the_partition_may_be_w
                     delivery.result()
                 assert caught.value.may_be_written
 
-        asyncio.run(main())
+        await main()

@@ -181,16 +181,13 @@ async def test_a_topic_that_does_not_exist_is_said_so(node: NodeProcess) -> None
             await producer.send("no/topic", b"v")
 
 
-def test_without_auto_creation_an_unknown_topic_is_waited_for_and_then_refused(
+async def test_without_auto_creation_an_unknown_topic_is_waited_for_and_then_refused(
     tmp_path: Path,
 ) -> None:
-    async def main(address: str) -> None:
-        async with Producer(address, max_block_ms=500) as producer:
+    with NodeProcess(tmp_path / "node", config={"auto.create.topics.enable": "false"}) as node:
+        async with Producer(node.address, max_block_ms=500) as producer:
             with pytest.raises(UnknownTopicOrPartition, match="'absent'"):
                 await producer.send("absent", b"v")
-
-    with NodeProcess(tmp_path / "node", config={"auto.create.topics.enable": "false"}) as node:
-        asyncio.run(main(node.address))
 
 
 async def test_a_record_larger_than_a_request_is_refused(node: NodeProcess, topic: str) -> None:

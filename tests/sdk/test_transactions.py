@@ -48,14 +48,14 @@ def broker(transactional_broker: TransactionalBroker) -> TransactionalBroker:
 
 
 @pytest.fixture
-def topic(broker: TransactionalBroker, name: str) -> str:
+async def topic(broker: TransactionalBroker, name: str) -> str:
     """A topic of two partitions."""
-    return make_topic(broker, f"{name}-topic")
+    return await make_topic(broker, f"{name}-topic")
 
 
 @pytest.fixture
-def other_topic(broker: TransactionalBroker, name: str) -> str:
-    return make_topic(broker, f"{name}-other")
+async def other_topic(broker: TransactionalBroker, name: str) -> str:
+    return await make_topic(broker, f"{name}-other")
 
 
 # -- committing and aborting
@@ -159,40 +159,37 @@ async def test_transaction_without_records_is_no_transaction(
 
 
 @on_every_broker
-def test_record_that_cannot_be_written_dooms_the_transaction(
+async def test_record_that_cannot_be_written_dooms_the_transaction(
     broker: TransactionalBroker, name: str
 ) -> None:
-    topic = make_topic(broker, f"{name}-small", **{"max.message.bytes": "1000"})
+    topic = await make_topic(broker, f"{name}-small", **{"max.message.bytes": "1000"})
 
-    async def main() -> None:
-        async with Producer(broker.address, transactional_id=name) as producer:
-            deliveries: list[Delivery] = []
+    async with Producer(broker.address, transactional_id=name) as producer:
+        deliveries: list[Delivery] = []
 
-            async def attempt() -> None:
-                async with producer.transaction():
-                    for partition, value in enumerate((b"good", b"x" * 5_000)):
-                        deliveries.append(await producer.send(topic, value, partition=partition))
-
-            with pytest.raises(TransactionAborted) as aborted:
-                await attempt()
-            assert isinstance(aborted.value.cause, MessageTooLarge)
-            await asyncio.gather(*(delivery.wait() for delivery in deliveries))
-            assert isinstance(deliveries[1].exception(), MessageTooLarge)
-
-            async def attempt() -> None:
-                async with producer.transaction():
-                    bad = await producer.send(topic, b"x" * 5_000, partition=1)
-                    await bad.wait()
-                    await producer.send(topic, b"refused at once", partition=0)
-
-            with pytest.raises(TransactionAborted):
-                await attempt()
+        async def attempt() -> None:
             async with producer.transaction():
-                for partition in (0, 1):
-                    await producer.send(topic, b"after", partition=partition)
-        assert values(await read_all(broker, topic)) == ["after", "after"]
+                for partition, value in enumerate((b"good", b"x" * 5_000)):
+                    deliveries.append(await producer.send(topic, value, partition=partition))
 
-    asyncio.run(main())
+        with pytest.raises(TransactionAborted) as aborted:
+            await attempt()
+        assert isinstance(aborted.value.cause, MessageTooLarge)
+        await asyncio.gather(*(delivery.wait() for delivery in deliveries))
+        assert isinstance(deliveries[1].exception(), MessageTooLarge)
+
+        async def attempt() -> None:
+            async with producer.transaction():
+                bad = await producer.send(topic, b"x" * 5_000, partition=1)
+                await bad.wait()
+                await producer.send(topic, b"refused at once", partition=0)
+
+        with pytest.raises(TransactionAborted):
+            await attempt()
+        async with producer.transaction():
+            for partition in (0, 1):
+                await producer.send(topic, b"after", partition=partition)
+    assert values(await read_all(broker, topic)) == ["after", "after"]
 
 
 async def test_cancelled_transaction_is_aborted(
@@ -364,45 +361,40 @@ def reader(broker: TransactionalBroker, topic: str, group: str, **options: Any) 
 
 
 @on_every_broker
-def test_every_record_is_transformed_once_whatever_interrupts(
+async def test_every_record_is_transformed_once_whatever_interrupts(
     broker: TransactionalBroker, topic: str, other_topic: str, name: str
 ) -> None:
     """Exceptions at any step; the consumer goes back to what is committed."""
     draw = random.Random(7)
 
-    async def main() -> None:
-        await seed(broker, topic, 200)
-        attempt_count = 0
-        async with (
-            reader(broker, topic, name) as consumer,
-            Producer(broker.address, transactional_id=name, **QUICK) as producer,
-        ):
-            done = 0
-            while done < 200:
-                records = await consumer.poll(max_records=17, timeout_ms=5_000)
-                attempt_count += 1
-                try:
-                    async with producer.transaction() as transaction:
-                        fails_at = draw.randrange(40)
-                        for n, record in enumerate(records):
-                            if n == fails_at:
-                                raise ZeroDivisionError
-                            await producer.send(other_topic, record.value, partition=n % 2)
-                        await transaction.send_offsets(
-                            consumer.positions(), consumer.group_metadata()
-                        )
-                        if draw.random() < 0.2:
+    await seed(broker, topic, 200)
+    attempt_count = 0
+    async with (
+        reader(broker, topic, name) as consumer,
+        Producer(broker.address, transactional_id=name, **QUICK) as producer,
+    ):
+        done = 0
+        while done < 200:
+            records = await consumer.poll(max_records=17, timeout_ms=5_000)
+            attempt_count += 1
+            try:
+                async with producer.transaction() as transaction:
+                    fails_at = draw.randrange(40)
+                    for n, record in enumerate(records):
+                        if n == fails_at:
                             raise ZeroDivisionError
-                    done += len(records)
-                except ZeroDivisionError:
-                    consumer.seek_to_committed()
-            committed = await consumer.committed([(topic, 0), (topic, 1)])
-            assert all(each is not None and each.offset == 100 for each in committed.values())
-        assert attempt_count > 13
-        got = [int(record.value or b"") for record in await read_all(broker, other_topic)]
-        assert sorted(got) == list(range(200))
-
-    asyncio.run(main())
+                        await producer.send(other_topic, record.value, partition=n % 2)
+                    await transaction.send_offsets(consumer.positions(), consumer.group_metadata())
+                    if draw.random() < 0.2:
+                        raise ZeroDivisionError
+                done += len(records)
+            except ZeroDivisionError:
+                consumer.seek_to_committed()
+        committed = await consumer.committed([(topic, 0), (topic, 1)])
+        assert all(each is not None and each.offset == 100 for each in committed.values())
+    assert attempt_count > 13
+    got = [int(record.value or b"") for record in await read_all(broker, other_topic)]
+    assert sorted(got) == list(range(200))
 
 
 @on_every_broker
@@ -462,7 +454,7 @@ async def test_offsets_of_a_member_that_the_group_has_left_behind_abort_the_tran
     assert values(await read_all(broker, other_topic)) == ["w"]
 
 
-def test_a_member_goes_on_behind_what_was_pending_while_its_group_changed(
+async def test_a_member_goes_on_behind_what_was_pending_while_its_group_changed(
     broker: TransactionalBroker, topic: str, name: str
 ) -> None:
     """Twice, so that an answer about the membership before comes when it has the partition again."""
@@ -471,35 +463,32 @@ def test_a_member_goes_on_behind_what_was_pending_while_its_group_changed(
     def member() -> Consumer:
         return reader(broker, topic, name, assignors=("range",))
 
-    async def main() -> None:
-        await seed(broker, topic, 20)
-        async with (
-            Producer(broker.address, transactional_id=name) as producer,
-            member() as consumer,
-        ):
-            got: list[ConsumerRecord] = []
+    await seed(broker, topic, 20)
+    async with (
+        Producer(broker.address, transactional_id=name) as producer,
+        member() as consumer,
+    ):
+        got: list[ConsumerRecord] = []
 
-            async def read_until(is_so: Callable[[], bool], *others: Consumer) -> None:
-                async with asyncio.timeout(30):
-                    while not is_so():
-                        got.extend(await consumer.poll(timeout_ms=20))
-                        for other in others:
-                            assert await other.poll(timeout_ms=20) == []
+        async def read_until(is_so: Callable[[], bool], *others: Consumer) -> None:
+            async with asyncio.timeout(30):
+                while not is_so():
+                    got.extend(await consumer.poll(timeout_ms=20))
+                    for other in others:
+                        assert await other.poll(timeout_ms=20) == []
 
-            await read_until(lambda: len(got) == 20)
-            async with producer.transaction() as transaction:
-                positions, group = consumer.positions(), consumer.group_metadata()
-                await transaction.send_offsets(positions, group)
-                async with member() as other:
-                    await read_until(lambda: len(consumer.assignment()) == 1, other)
-                await read_until(lambda: consumer.assignment() == partitions)
-                got.extend(await consumer.poll(timeout_ms=300))
-                assert len(got) == 20
-            await seed(broker, topic, 2)
-            await read_until(lambda: len(got) == 22)
-            assert {record.offset for record in got[20:]} == {10}
-
-    asyncio.run(main())
+        await read_until(lambda: len(got) == 20)
+        async with producer.transaction() as transaction:
+            positions, group = consumer.positions(), consumer.group_metadata()
+            await transaction.send_offsets(positions, group)
+            async with member() as other:
+                await read_until(lambda: len(consumer.assignment()) == 1, other)
+            await read_until(lambda: consumer.assignment() == partitions)
+            got.extend(await consumer.poll(timeout_ms=300))
+            assert len(got) == 20
+        await seed(broker, topic, 2)
+        await read_until(lambda: len(got) == 22)
+        assert {record.offset for record in got[20:]} == {10}
 
 
 async def test_group_metadata_needs_a_group_and_a_membership(broker: TransactionalBroker) -> None:
@@ -566,7 +555,7 @@ async def test_position_passes_aborted_records_and_markers(
 
 
 @pytest.mark.parametrize("fetch_bytes", [300, 1024 * 1024])
-def test_readers_get_exactly_what_was_committed_of_transactions_side_by_side(
+async def test_readers_get_exactly_what_was_committed_of_transactions_side_by_side(
     broker: TransactionalBroker, topic: str, name: str, fetch_bytes: int
 ) -> None:
     """Also in small fetches, where aborted transactions reach over many of them."""
@@ -591,25 +580,22 @@ def test_readers_get_exactly_what_was_committed_of_transactions_side_by_side(
             except ZeroDivisionError:
                 pass
 
-    async def main() -> None:
-        producers = [
-            Producer(broker.address, transactional_id=f"{name}-{who}", linger_ms=0, **QUICK)
-            for who in range(3)
-        ]
-        async with producers[0], producers[1], producers[2], Producer(broker.address) as plain:
+    producers = [
+        Producer(broker.address, transactional_id=f"{name}-{who}", linger_ms=0, **QUICK)
+        for who in range(3)
+    ]
+    async with producers[0], producers[1], producers[2], Producer(broker.address) as plain:
 
-            async def write_plainly() -> None:
-                for n in range(30):
-                    await plain.send_and_wait(topic, f"plain-{n}".encode(), partition=n % 2)
-                    expected.append(f"plain-{n}")
+        async def write_plainly() -> None:
+            for n in range(30):
+                await plain.send_and_wait(topic, f"plain-{n}".encode(), partition=n % 2)
+                expected.append(f"plain-{n}")
 
-            await asyncio.gather(
-                write_plainly(), *(transact(p, who) for who, p in enumerate(producers))
-            )
-        got = await read_all(broker, topic, max_partition_fetch_bytes=fetch_bytes)
-        assert values(got) == sorted(expected)
-
-    asyncio.run(main())
+        await asyncio.gather(
+            write_plainly(), *(transact(p, who) for who, p in enumerate(producers))
+        )
+    got = await read_all(broker, topic, max_partition_fetch_bytes=fetch_bytes)
+    assert values(got) == sorted(expected)
 
 
 # -- lost answers
