@@ -1,10 +1,10 @@
 """The transaction coordinator of a node: finds transactional ids, changes them, ends them.
 
-A transactional id belongs to a shard, a shard to the leader of that partition of
-``__transaction_state``. While this node leads it, the shard's ids are in memory, and every
-change to one is in the store before it is told to anyone. The change to a prepared state is
-the transaction's outcome: whoever coordinates the shard from then on brings the markers to
-every partition, and only then ends the transaction.
+Every transactional id belongs to a shard, and every shard to the leader of one partition of
+``__transaction_state``. While this node leads it, the shard's ids are in memory, and each change
+is in the store before any client gets an answer. The change to a prepared state is the outcome of
+the transaction: every later coordinator of the shard delivers the markers to all partitions, and
+only then stores the end.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ T = TypeVar("T")
 FIND_ATTEMPTS_MAX = 5
 STORE_RETRY_SECONDS = 0.5
 TRANSACTIONAL_ID_SIZE_BYTES_MAX = 1000  # DynamoDB's sort keys have 1,024
-# What a partition may be said to be without another look: the log asks again, or lets the
-# next marker void what it was told.
+# Codes that need no confirmation by the store: after CONCURRENT_TRANSACTIONS the client asks again,
+# and the next marker voids a wrong «none».
 NOT_FINAL = frozenset({ErrorCode.none, ErrorCode.concurrent_transactions})
 
 
@@ -72,13 +72,13 @@ class TransactionCoordinator:
             on_drop=self._cancel_endings,
         )
         self._endings: dict[LoadedTransaction, asyncio.Task[None]] = {}
-        # The open transactions, by the wall clock. All that may change one calls ``_changed``.
+        # Open transactions by the wall-clock time of their time-out, kept by ``_changed``.
         self._timing_out: DueQueue[LoadedTransaction] = DueQueue()
         self._is_closed = False
         self._sweepers: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
-        """Begin to coordinate what the cluster's image says is ours."""
+        """Begin to coordinate the shards that this node leads by the cluster's image."""
         self._shards.start()
         self._sweepers = [
             asyncio.create_task(self._abort_forever()),
@@ -86,7 +86,7 @@ class TransactionCoordinator:
         ]
 
     async def close(self) -> None:
-        """Finish what is being stored and send everyone to the next coordinator. Idempotent."""
+        """Finish what is being stored, stop delivering markers. Idempotent."""
         if self._is_closed:
             return
         self._is_closed = True
@@ -99,12 +99,12 @@ class TransactionCoordinator:
         await asyncio.gather(*endings, return_exceptions=True)
         await self._markers.close()
 
-    # What producers ask.
+    # -- requests of producers --
 
     async def init_producer_id(
         self, transactional_id: str, timeout_ms: int, expected: tuple[int, int] | None
     ) -> Decision:
-        """Give the id to a producer. INVALID_TRANSACTION_TIMEOUT, and what the state says."""
+        """Give the id to a producer, or answer INVALID_TRANSACTION_TIMEOUT or the state's error."""
         if not transactional_id:
             return Decision(ErrorCode.invalid_request)
         if not 0 < timeout_ms <= self._node.config().transaction_max_timeout_ms:
@@ -174,7 +174,7 @@ class TransactionCoordinator:
         is_commit: bool,
         client_version: int,
     ) -> Decision:
-        """Commit or abort. On return of ``none`` the outcome is durable, and will be everywhere."""
+        """Commit or abort. On return of ``none`` the outcome is durable; markers follow later."""
         if not transactional_id:
             return Decision(ErrorCode.invalid_request)
         return await self._apply(
@@ -190,10 +190,10 @@ class TransactionCoordinator:
             ),
         )
 
-    # What administrators ask.
+    # -- requests of administrators --
 
     async def describe(self, transactional_id: str) -> TransactionRecord | None:
-        """Return the id's record, ``None`` where it is not known."""
+        """Return the id's record, ``None`` for an unknown id."""
         if not transactional_id:
             raise InvalidRequest("a transactional id is not empty")
         return await self._use(transactional_id, lambda loaded: loaded.claim())
@@ -212,7 +212,7 @@ class TransactionCoordinator:
             if loaded.record is not None
         ]
 
-    # Finding ids.
+    # -- finding ids --
 
     async def _apply(self, transactional_id: str, decide: Decide) -> Decision:
         return await self._use(transactional_id, lambda loaded: loaded.apply(decide))
@@ -228,13 +228,13 @@ class TransactionCoordinator:
             except Unloaded:
                 continue
             except VersionConflict:
-                # Another node has written it: it coordinates the id now, most probably.
+                # Another node has written the item; most probably it coordinates the id now.
                 await self._node.view.refresh()
                 raise
             finally:
                 if loaded.is_vacant:
                     shard.forget(loaded, is_stored=False)
-            # What was read may be out of date by now if the lease has lapsed meanwhile.
+            # The record may be out of date if the lease has lapsed since it was read.
             self._require_serving()
             shard.check_open()
             return result
@@ -242,7 +242,7 @@ class TransactionCoordinator:
 
     def _require_serving(self) -> None:
         if not self._node.standing.can_serve():
-            # Another node may coordinate the id by now, without this one having heard of it.
+            # Another node may coordinate the id by now without this one having noticed.
             raise NotCoordinator("this node's lease has lapsed")
 
     def _shard_of(self, transactional_id: str) -> TransactionShard:
@@ -310,15 +310,15 @@ class TransactionCoordinator:
                 exc_info=ending.exception(),
             )
             loaded.unload()
-        # The next transaction may have been ended before this task was gone.
+        # Another transaction of the id may have been prepared before this task ended.
         self._changed(shard, loaded)
 
-    # Carrying out what is decided.
+    # -- ending transactions --
 
     async def _end(
         self, shard: TransactionShard, loaded: LoadedTransaction, record: TransactionRecord
     ) -> None:
-        """Bring the markers to every partition and note that they are there."""
+        """Deliver the markers to every partition, then store the end."""
         marker = Marker(
             producer_id=record.producer_id,
             producer_epoch=record.producer_epoch,
@@ -348,7 +348,7 @@ class TransactionCoordinator:
                 await loaded.apply(complete)
                 return
             except (Unloaded, VersionConflict, OutcomeUnknown):
-                return  # Whoever reads it again goes on from what is there.
+                return  # The next one to read the item continues from there.
             except TidelogError as error:
                 logger.warning(
                     "end of a transaction could not be stored, will retry",
@@ -356,7 +356,7 @@ class TransactionCoordinator:
                 )
                 await asyncio.sleep(STORE_RETRY_SECONDS)
 
-    # Transactions that take too long, and ids that nobody uses.
+    # -- time-outs and expiration --
 
     async def _abort_forever(self) -> None:
         while True:
@@ -369,7 +369,7 @@ class TransactionCoordinator:
                 logger.exception("timed out transactions are not aborted, will retry")
 
     async def abort_timed_out(self) -> None:
-        """Abort what has been open for longer than its producer asked for; end what was left."""
+        """Abort transactions that are open beyond their time-out; end prepared ones left over."""
         shards = await self._loaded_shards()
         for shard in shards:
             await shard.reload_stale()
@@ -379,7 +379,7 @@ class TransactionCoordinator:
                 await self._sweep(loaded, self._time_out(loaded))
         finally:
             for loaded in due:
-                self._note_time_out(loaded)  # It is due again if it is still open.
+                self._note_time_out(loaded)  # An open one gets another time-out.
 
     async def _time_out(self, loaded: LoadedTransaction) -> None:
         decision = await loaded.apply(
@@ -405,7 +405,7 @@ class TransactionCoordinator:
                 logger.exception("transactional ids are not expired, will retry")
 
     async def expire_unused(self) -> None:
-        """Forget ids that nobody has used for ``transactional.id.expiration.ms``."""
+        """Forget ids that were unused for ``transactional.id.expiration.ms``."""
         if not self._node.may_expire():
             return
         expiration_ms = self._node.config().transactional_id_expiration_ms

@@ -1,13 +1,12 @@
 """Stores the offsets that a producer commits for a group until its transaction ends.
 
-They lie in the store beside the group's offsets, and in memory here, and nobody reads them:
-a marker makes them the group's offsets, or drops them. Until then a consumer that asks for
-stable offsets is told to ask again.
+They are pending in the store and in memory here, apart from the group's committed offsets. A marker
+commits or drops them. Until then a consumer that asks for stable offsets has to retry.
 
-A coordinator of a shard first writes the shard's claim, then reads what is pending there.
-Every write is conditional on that claim and on the group's record: one that a coordinator of
-before has under way comes before the reading, or fails. Between asking the transaction's
-coordinator and the write the transaction may end; the count of the producer's markers tells.
+The coordinator of a shard first writes the shard's claim, then reads the pending offsets. Every
+write is conditional on that claim and on the group's record, so a write of an earlier coordinator
+precedes the read or fails. The transaction may end between its coordinator's answer and the write;
+the number of the producer's last marker shows that.
 Source: ``GroupMetadataManager`` and ``OffsetMetadataManager`` of Kafka; KIP-447.
 """
 
@@ -56,9 +55,9 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 ATTEMPTS_MAX = 5
-ADDS_FROM = 5  # the version whose clients leave it to the group's coordinator
+ADDS_FROM = 5  # from this version on the group's coordinator adds the partition
 KNOWS_ABORTABLE_FROM = 4
-MARKERS_KEPT_MAX = 10_000  # of a shard; the oldest are forgotten
+MARKERS_KEPT_MAX = 10_000  # per shard; the oldest are forgotten
 
 Offsets = Mapping[tuple[str, UUID], Mapping[int, CommittedOffset]]
 
@@ -67,7 +66,7 @@ Offsets = Mapping[tuple[str, UUID], Mapping[int, CommittedOffset]]
 class _LastMarker:
     epoch: int
     coordinator_epoch: int
-    number: int  # of the shard's markers, in the order in which they came
+    number: int  # in the order in which the shard's markers arrived
 
 
 @dataclasses.dataclass(slots=True)
@@ -120,10 +119,10 @@ class TransactionalOffsets:
         api_version: int,
         verifier: TransactionVerifier,
     ) -> ErrorCode:
-        """Keep the offsets for the transaction's end. Durable on return of ``none``.
+        """Store the offsets until the transaction ends. Durable on return of ``none``.
 
-        From version ``ADDS_FROM`` of the API on the group's shard is made part of the
-        transaction; before, it must be already. Raises ``TidelogError``.
+        From API version ``ADDS_FROM`` on the group's shard is added to the transaction; in earlier
+        versions it must already be part of it. Raises ``TidelogError``.
         """
         index = self._groups.shard_index(group_id)
         partition = TopicPartition(CONSUMER_OFFSETS_TOPIC, index)
@@ -141,7 +140,7 @@ class TransactionalOffsets:
             is_overtaken = shard.last_marker(producer_id) != marker
             is_concurrent = adds and code is ErrorCode.concurrent_transactions
             if (is_overtaken or is_concurrent) and await retries.wait():
-                continue  # The end of the transaction before was under way.
+                continue  # The producer's last transaction was still being ended.
             if code is not ErrorCode.none:
                 return _for_committer(code, api_version)
             break
@@ -199,10 +198,10 @@ class TransactionalOffsets:
         is_commit: bool,
         coordinator_epoch: int,
     ) -> None:
-        """Commit or drop what the producer's transaction holds in the shard. Durable on return.
+        """Commit or drop the producer's pending offsets in the shard. Durable on return.
 
-        Raises ``InvalidProducerEpoch`` and ``TransactionCoordinatorFenced`` where a newer
-        producer or coordinator has been heard of, and ``TidelogError``.
+        Raises ``InvalidProducerEpoch`` and ``TransactionCoordinatorFenced`` if a newer epoch of the
+        producer or coordinator is known here, and ``TidelogError``.
         """
         found = await self._shard(shard)
         async with _exclusive(found, producer_id):
@@ -234,14 +233,14 @@ class TransactionalOffsets:
     async def unstable(self, group_id: str) -> frozenset[tuple[str, UUID, int]]:
         """Return the group's offsets that wait for a transaction's end: topic, its id, partition.
 
-        To be called before the committed offsets are read: those of a transaction that ends in
-        between are found there.
+        Call it before reading the committed offsets: they include those of a transaction that ends
+        between the two reads.
 
-        The answer comes from memory, which is old in a coordinator that was replaced and has not
-        heard of it. The next coordinator writes the shard's claim before it accepts anything, so
-        the claim is read after memory: if it is still ours, nobody else had accepted offsets by
-        then. What is accepted later does not concern the caller. It asks after the rebalance that
-        gave it its partitions, and their owner before has either committed by then or is refused
+        The answer comes from memory, which is stale in a coordinator that was replaced and has not
+        noticed. The next coordinator writes the shard's claim before it accepts offsets, so the
+        claim is read after memory: if it is still this node's, no other node had accepted offsets
+        by then. Offsets accepted later do not matter to the caller: it asks after the rebalance
+        that assigned its partitions, and their previous owner has committed by then or is refused
         for its generation.
 
         Costs one consistent read of a small item, nothing before the cluster's first transaction.
@@ -262,12 +261,12 @@ class TransactionalOffsets:
             if claim is not None and claim.version == shard.claim_version:
                 return found
             self._forget(index, shard)
-            # By the newest image the shard is another node's, or ours to claim once more.
+            # By the newest image another node has the shard, or this one must claim it again.
             await self._node.view.refresh()
         raise CoordinatorNotAvailable(f"group shard {index} keeps being claimed")
 
     async def _shard(self, index: int) -> _Shard:
-        """Return the shard as it is in this leader term; claimed and read if it was not."""
+        """Return the shard in this leader term; claim and read it if it is not in memory."""
         for _ in range(ATTEMPTS_MAX):
             leadership = self._groups.shard_leadership(index)
             shard = self._shards.get(index)
@@ -298,7 +297,7 @@ class TransactionalOffsets:
         return shard
 
     def _look_again(self, keys: Collection[ItemKey]) -> None:
-        """Have what is pending read again of groups that have changed and had some."""
+        """Forget the shards of changed groups that have pending offsets."""
         for key in keys:
             number = key.collection.removeprefix(GROUP_COLLECTION_PREFIX)
             shard = self._shards.get(int(number)) if number.isdecimal() else None
@@ -306,11 +305,11 @@ class TransactionalOffsets:
                 del self._shards[int(number)]
 
     async def _guarded(self, index: int, shard: _Shard, work: Awaitable[T]) -> T:
-        """Return what the work returns; have the shard read again where memory may be wrong."""
+        """Return the result of the work; forget the shard if memory may be wrong."""
         try:
             return await work
         except (VersionConflict, OutcomeUnknown, asyncio.CancelledError):
-            # Also where the request went away: what it has written is not known here.
+            # A cancelled request may have written too; the outcome is not known here.
             self._forget(index, shard)
             raise
 
@@ -322,7 +321,7 @@ class TransactionalOffsets:
 
 @asynccontextmanager
 async def _exclusive(shard: _Shard, producer_id: int) -> AsyncIterator[None]:
-    """Hold the producer's lock in a shard, which is forgotten when nobody waits for it."""
+    """Hold the producer's lock in a shard; an unused lock is forgotten."""
     turn = shard.turns.setdefault(producer_id, _Turn())
     turn.user_count += 1
     try:
@@ -374,7 +373,7 @@ def _for_committer(code: ErrorCode, api_version: int) -> ErrorCode:
         case ErrorCode.network_exception | ErrorCode.request_timed_out:
             return ErrorCode.coordinator_load_in_progress
         case ErrorCode.coordinator_not_available | ErrorCode.not_coordinator:
-            # It is the transaction's that is away, and the client would look for the group's.
+            # The transaction's coordinator is missing; the client would look for the group's.
             return ErrorCode.coordinator_load_in_progress
         case _:
             return code

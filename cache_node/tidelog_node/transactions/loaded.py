@@ -1,12 +1,11 @@
 """One transactional id in memory: its stored record, and the decisions on it, one at a time.
 
-Events are decided one after the other, each on what the one before has stored. A decision
-that changes the record is told to nobody before the store has it. One that changes nothing
-is told only once the store has been seen to hold the very record that it rests on: another
-node may coordinate the id by now, without this one having heard of it, and «committed» or
-INVALID_TXN_STATE would be about the transaction before. If the store refuses, or nobody knows
-whether it took it, the transaction is unloaded: the next request reads what is there. Whatever
-was begun ends, also if the request that began it goes away.
+Every decision is made on the record that the last one stored. A decision that changes the record is
+returned only after the store has it. One that changes nothing is returned only after a read has
+shown that the store still holds that record: another node may coordinate the id by now without this
+one having noticed, and «committed» or INVALID_TXN_STATE would be about an earlier transaction. If
+the store refuses a write, or its outcome is unknown, the transaction is unloaded, and the next
+request reads the store. A decision that was begun is finished even if its request is cancelled.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ class Unloaded(Exception):
 
 
 class LoadedTransaction:
-    """The only one that writes its item. For the tasks of one event loop."""
+    """The only writer of its item on this node. For the tasks of one event loop."""
 
     def __init__(
         self,
@@ -46,37 +45,37 @@ class LoadedTransaction:
         take_producer_id: Callable[[], Awaitable[int]],
         on_change: Callable[[LoadedTransaction], None],
     ) -> None:
-        """``record`` is the item of ``key`` as it was read, ``None`` where there is none.
+        """``record`` is the item of ``key`` as read from the store, ``None`` if there is none.
 
         ``on_change`` is called after every write, and when the transaction is unloaded.
         """
         self.transactional_id = key.key
         self.record = record
         self.is_unloaded = False
-        self.is_deleted = False  # the item, by the last write; unloaded then
+        self.is_deleted = False  # by this object; it is unloaded then
         self._key = key
         self._store = store
         self._take_producer_id = take_producer_id
         self._on_change = on_change
         self._lock = asyncio.Lock()
-        # Until this coordinator has written the item, one of before may still write it.
+        # Until this coordinator has written the item, an earlier one may still write it.
         self._is_claimed = record is None
         self._tasks: set[asyncio.Task[object]] = set()
 
     @property
     def is_vacant(self) -> bool:
-        """Whether nothing would be lost by forgetting it: it was never stored, or is deleted."""
+        """Whether it can be forgotten: it has no item, and nothing is being stored."""
         return self.record is None and not self._lock.locked() and not self._tasks
 
     async def apply(self, decide: Decide) -> Decision:
-        """Return what is decided, once it is stored.
+        """Return the decision once its change is stored.
 
         Raises ``Unloaded``, ``VersionConflict``, ``OutcomeUnknown``, ``StoreUnavailable``.
         """
         return await self._finish(self._apply(decide))
 
     async def claim(self) -> TransactionRecord | None:
-        """Return the record, once no coordinator of before can change it. Raises as ``apply``."""
+        """Return the record once no earlier coordinator can change it. Raises as ``apply``."""
 
         async def claim() -> TransactionRecord | None:
             async with self._lock:
@@ -86,7 +85,7 @@ class LoadedTransaction:
         return await self._finish(claim())
 
     async def confirm(self) -> TransactionRecord | None:
-        """Return the record, seen in the store just now. Raises as ``apply``."""
+        """Return the record after comparing it with the store. Raises as ``apply``."""
 
         async def confirm() -> TransactionRecord | None:
             async with self._lock:
@@ -97,7 +96,7 @@ class LoadedTransaction:
         return await self._finish(confirm())
 
     async def expire(self, *, now_ms: int, expiration_ms: int) -> bool:
-        """Delete the item if it has not been used for so long. Raises as ``apply``."""
+        """Delete the item if it has been unused for ``expiration_ms``. Raises as ``apply``."""
 
         async def expire() -> bool:
             async with self._lock:
@@ -119,13 +118,13 @@ class LoadedTransaction:
         return await self._finish(expire())
 
     def unload(self) -> None:
-        """Never be used again."""
+        """Raise ``Unloaded`` from every later use."""
         if not self.is_unloaded:
             self.is_unloaded = True
             self._on_change(self)
 
     async def close(self) -> None:
-        """Wait for what is being stored."""
+        """Wait until everything begun is stored."""
         while self._tasks:
             await asyncio.wait(self._tasks)
 
@@ -138,7 +137,7 @@ class LoadedTransaction:
     def _finished(self, task: asyncio.Task[object]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # whoever asked may have gone
+            task.exception()  # the caller may have been cancelled
 
     async def _apply(self, decide: Decide) -> Decision:
         async with self._lock:
@@ -149,13 +148,13 @@ class LoadedTransaction:
                 assert not decision.needs_producer_id
             if decision.after is not None:
                 await self._put(decision.after)
-            # Whoever hears that a transaction is being ended asks again anyway.
+            # A client that gets CONCURRENT_TRANSACTIONS asks again anyway.
             elif not is_confirmed and decision.error is not ErrorCode.concurrent_transactions:
                 await self._confirm()
             return decision
 
     async def _claim(self) -> bool:
-        """Write the item if a coordinator of before may still write it. Returns whether it did."""
+        """Write the item if an earlier coordinator may still write it. Returns whether it did."""
         record = self._current()
         if self._is_claimed or record is None:
             return False
@@ -163,7 +162,7 @@ class LoadedTransaction:
         return True
 
     async def _confirm(self) -> None:
-        """Raise ``VersionConflict`` if somebody else has written the item."""
+        """Raise ``VersionConflict`` if another node has written the item."""
         item = await self._store.get(self._key)
         record = self._current()
         known = ABSENT if record is None else record.version

@@ -1,8 +1,8 @@
-"""Writes the markers that a transaction coordinator sends, and sends them to leaders.
+"""Writes transaction markers to led partitions, and sends markers to other brokers.
 
-A marker is answered once every replica in sync has it, and flushed where the topic asks for
-that. For partitions of ``__consumer_offsets``, which have no log, the group coordinator
-commits or drops the offsets that the transaction holds.
+A marker is acknowledged once every ISR member has it, flushed if the topic has a flush policy.
+Partitions of ``__consumer_offsets`` have no log. For them the group coordinator commits or drops
+the transaction's offsets.
 Source: ``KafkaApis.handleWriteTxnMarkersRequest`` of Kafka.
 """
 
@@ -53,7 +53,7 @@ ANSWER_SECONDS_MAX = 15.0
 
 
 class GroupOffsets(Protocol):
-    """Ends transactions in committed offsets."""
+    """Ends transactions in the offsets of groups."""
 
     async def complete_transaction(
         self,
@@ -64,7 +64,7 @@ class GroupOffsets(Protocol):
         is_commit: bool,
         coordinator_epoch: int,
     ) -> None:
-        """Commit or drop what the producer's transaction holds. Durable on return."""
+        """Commit or drop the offsets of the producer's transaction. Durable on return."""
 
 
 class MarkerWriter:
@@ -84,7 +84,7 @@ class MarkerWriter:
         self._offsets = offsets
 
     async def write(self, markers: Sequence[Marker]) -> MarkerResults:
-        """Return what became of each marker in each of its partitions."""
+        """Return the result of each marker in each of its partitions."""
         wanted = [(marker, partition) for marker in markers for partition in marker.partitions]
         codes: list[ErrorCode] = []
         for start in range(0, len(wanted), WRITES_AT_ONCE_MAX):
@@ -114,7 +114,7 @@ class MarkerWriter:
             StoreUnavailable,
             VersionConflict,
         ):
-            # What transaction coordinators expect to hear where they have to try again.
+            # Transaction coordinators retry on this code.
             return ErrorCode.not_leader_or_follower
         except TidelogError as error:
             return error.code
@@ -133,7 +133,7 @@ class MarkerWriter:
         if not self._node.standing.can_serve():
             raise NotLeaderOrFollower("this node has lost touch with the cluster")
         if replica.is_internal:
-            return  # It carries leadership only: there is nothing to end.
+            return  # A partition that carries leadership only has no transactions.
         if replica.role is not None:
             replica.role.require_leader().require_appendable(needs_all=True)
         batch = build_end_transaction_marker(
@@ -154,7 +154,7 @@ class MarkerWriter:
 
 
 class _Ack:
-    """Waits until a marker is on every replica in sync."""
+    """Waits until a marker is on every ISR member."""
 
     def __init__(self) -> None:
         self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -180,7 +180,7 @@ async def _replicated(replica: Replica, required_offset: int) -> None:
 
 
 class BrokerMarkers:
-    """Takes markers to a broker: over the wire, or to this node's own writer."""
+    """Sends markers to a broker over the wire, or to this node's own writer."""
 
     def __init__(self, node: NodeContext, *, own: MarkerWriter, peers: Peers) -> None:
         self._node = node
@@ -188,7 +188,7 @@ class BrokerMarkers:
         self._peers = peers
 
     async def write_markers(self, broker_id: int, markers: Sequence[Marker]) -> MarkerResults:
-        """Return what became of each. Raises ``TidelogError`` where the broker does not answer."""
+        """Return each marker's result. Raises ``TidelogError`` if the broker does not answer."""
         if broker_id == self._node.broker_id:
             return await self._own.write(markers)
         answer = await self._peers.request(
@@ -256,7 +256,7 @@ async def from_request(
 async def to_response(
     request: markers_request.WriteTxnMarkersRequest, results: MarkerResults, turn: RequestTurn
 ) -> markers_response.WriteTxnMarkersResponse:
-    """Return the response to a request, in its order."""
+    """Return the response, in the order of the request's markers."""
     return build(
         markers_response.WriteTxnMarkersResponse,
         markers=tuple(

@@ -1,9 +1,9 @@
-"""Sends the outcome of a transaction to every partition that it wrote to.
+"""Sends the outcome of a transaction to every partition in it.
 
-A prepared transaction's marker is sent to the leaders of its partitions until each of them
-has it on every replica in sync. Markers for one broker that wait at the same time share a
-request. A leader may get a marker twice, from two coordinators or after a lost answer: it
-ends a transaction that has ended already, and changes nothing.
+A prepared transaction's marker is sent to the leaders of its partitions until every ISR member of
+each has it. Markers that wait for one broker at the same time share a request. A leader may get a
+marker twice, from two coordinators or after a lost answer: the second one changes nothing, because
+the transaction has already ended there.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MARKERS_PER_REQUEST_MAX = 500
 
 @dataclass(frozen=True, slots=True)
 class Marker:
-    """How a producer's transaction ended in some partitions."""
+    """The outcome of a producer's transaction for some of its partitions."""
 
     producer_id: int
     producer_epoch: int
@@ -36,15 +36,15 @@ class Marker:
     partitions: frozenset[TopicPartition]
 
 
-# By producer id and partition. A partition that is left out has not answered.
+# By producer id and partition. A missing partition has not answered.
 MarkerResults = Mapping[tuple[int, TopicPartition], ErrorCode]
 
 
 class MarkerTarget(Protocol):
-    """Takes markers to a broker."""
+    """Sends markers to a broker."""
 
     async def write_markers(self, broker_id: int, markers: Sequence[Marker]) -> MarkerResults:
-        """Return what became of each. Raises ``TidelogError`` where the broker does not answer."""
+        """Return each marker's result. Raises ``TidelogError`` if the broker does not answer."""
 
 
 class MarkerFenced(Exception):
@@ -60,9 +60,9 @@ class MarkerSender:
         self._channels: dict[int, _Channel] = {}
 
     async def deliver(self, marker: Marker, *, may_send: Callable[[], bool]) -> None:
-        """Return once every partition has the marker, or is gone. Raises ``MarkerFenced``.
+        """Return once every partition has the marker, or is deleted. Raises ``MarkerFenced``.
 
-        ``may_send`` is asked before each attempt; while it says no, nothing is sent.
+        ``may_send`` is called before each attempt; while it returns False, nothing is sent.
         """
         left = set(marker.partitions)
         delay = RETRY_SECONDS_MIN
@@ -75,12 +75,12 @@ class MarkerSender:
             delay = min(2 * delay, RETRY_SECONDS_MAX)
 
     async def close(self) -> None:
-        """Give up what is under way."""
+        """Cancel the requests under way."""
         for channel in self._channels.values():
             await channel.close()
 
     async def _attempt(self, marker: Marker, left: Iterable[TopicPartition]) -> set[TopicPartition]:
-        """Send to every leader that is known; return the partitions that are done with."""
+        """Send to every known leader; return the partitions that need no further attempt."""
         by_leader: dict[int, set[TopicPartition]] = {}
         done: set[TopicPartition] = set()
         unknown: list[TopicPartition] = []
@@ -103,7 +103,7 @@ class MarkerSender:
         return done
 
     async def _gone(self, partitions: Iterable[TopicPartition]) -> set[TopicPartition]:
-        """Return those whose topic has been deleted, by the newest image there is."""
+        """Return those that the newest image does not have."""
         try:
             image = await self._view.refresh()
         except TidelogError:
@@ -111,7 +111,7 @@ class MarkerSender:
         return {partition for partition in partitions if image.partition(partition) is None}
 
     async def _wait(self, seconds: float) -> None:
-        """Wait, but not when the cluster has changed: someone else may lead now."""
+        """Wait, at most until the cluster's image changes: there may be a new leader."""
         seen = self._view.image
         try:
             await self._view.wait_for(lambda image: image is not seen, seconds)
@@ -132,8 +132,8 @@ def _is_done(marker: Marker, partition: TopicPartition, code: ErrorCode) -> bool
         case ErrorCode.transaction_coordinator_fenced:
             raise MarkerFenced(f"{partition} has heard of a newer coordinator")
         case ErrorCode.invalid_producer_epoch:
-            # Only someone who went around this coordinator can have written with a newer
-            # epoch; to try for ever would keep the transactional id from ever being used.
+            # Only a write that bypassed this coordinator can have a newer epoch. Retrying
+            # forever would make the transactional id unusable.
             logger.error(
                 "partition refuses the end of a transaction",
                 extra={"partition": str(partition), "producer_id": marker.producer_id},
@@ -153,7 +153,7 @@ class _Channel:
         self._task: asyncio.Task[None] | None = None
 
     async def write(self, marker: Marker) -> Mapping[TopicPartition, ErrorCode]:
-        """Return what became of the marker in each partition; nothing where nobody answered."""
+        """Return the marker's result in each partition; empty if the broker did not answer."""
         future = asyncio.get_running_loop().create_future()
         self._waiting.append((marker, future))
         if self._task is None:
@@ -169,7 +169,7 @@ class _Channel:
     async def _run(self) -> None:
         try:
             while self._waiting:
-                # Answers are by producer id: one marker of each in a request.
+                # Answers are by producer id, so a request has one marker of each.
                 batch = {m.producer_id: (m, f) for m, f in reversed(self._waiting)}
                 some = list(batch.values())[:MARKERS_PER_REQUEST_MAX]
                 self._waiting = [entry for entry in self._waiting if entry not in some]
@@ -193,7 +193,7 @@ class _Channel:
                 extra={"broker_id": self._broker_id, "reason": str(error)},
             )
         except Exception:
-            # Whatever it was: transactions wait for their markers, and nobody else sends them.
+            # Any failure: transactions wait for their markers, and no other task sends them.
             logger.exception(
                 "sending markers broke, will retry", extra={"broker_id": self._broker_id}
             )

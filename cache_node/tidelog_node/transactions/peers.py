@@ -1,8 +1,8 @@
-"""Sends requests of transactions from this node to other brokers.
+"""Sends requests about transactions from this node to other brokers.
 
-Connections are opened when they are needed and kept until they break. A broker answers the
-requests of a connection one after the other, so several are used where several requests are
-under way, and what must not wait for something slow has a ``Peers`` of its own.
+Connections are opened on demand and kept until they break. A broker answers the requests of one
+connection in order, so requests that run at the same time use several connections. Requests that
+must not wait for slow ones use another ``Peers``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Peers:
     """Connections to the other brokers. For the tasks of one event loop."""
 
     def __init__(self, node: NodeContext, *, connections_max: int = CONNECTIONS_MAX) -> None:
-        """``connections_max`` are to one broker."""
+        """``connections_max`` is per broker."""
         self._node = node
         self._connections_max = connections_max
         self._connections: dict[int, list[Connection]] = {}
@@ -35,7 +35,7 @@ class Peers:
     async def request(self, broker_id: int, api: Api, message: object, *, timeout_s: float) -> Any:
         """Return the broker's answer as the API's newest class.
 
-        Raises ``TidelogError`` where it does not answer; it may have acted all the same.
+        Raises ``TidelogError`` if it does not answer; it may have acted on the request.
         """
         connection = await self._connection(broker_id)
         return await connection.request(api, message, timeout_s=timeout_s)
@@ -48,14 +48,14 @@ class Peers:
         self._connections.clear()
 
     async def _connection(self, broker_id: int) -> Connection:
-        """Return the connection with the fewest requests under way, or another one."""
+        """Return an idle connection, a new one, or at the maximum the least busy one."""
         async with self._locks.setdefault(broker_id, asyncio.Lock()):
             broker = self._node.view.image.brokers.get(broker_id)
             if broker is None:
                 raise CoordinatorNotAvailable(f"broker {broker_id} is not registered")
             known = self._connections.get(broker_id, [])
             if self._incarnations.get(broker_id) != broker.incarnation:
-                # Another process under the same id, which may listen elsewhere.
+                # Another process has taken the broker id; its address may be another.
                 for connection in known:
                     connection.abort()
                 self._incarnations[broker_id] = broker.incarnation

@@ -1,9 +1,9 @@
 """Holds a transactional Produce request until its transaction is verified.
 
-A batch whose transaction is open in its partition's log goes through at once. The first of
-a transaction waits until the coordinator has confirmed, or made, its partition part of the
-transaction. Requests of one transactional id are let through in the order in which they
-came, so that the sequences of its batches stay in order.
+A batch whose transaction is open in its partition's log passes at once. The first batch of
+a transaction waits until the coordinator has verified the partition or added it to the
+transaction. Requests of one transactional id pass in the order of arrival, so that the sequences
+of its batches stay in order.
 Source: KIP-890; ``ReplicaManager.handleProduceAppend`` of Kafka.
 """
 
@@ -28,12 +28,12 @@ from tidelog_node.replica import Replica
 from tidelog_node.transactions.verifier import Retries, TransactionVerifier
 from tidelog_node.wire.produce import ProduceRequest
 
-ADDS_FROM = 12  # the Produce version whose clients leave it to the leader to add partitions
+ADDS_FROM = 12  # from this Produce version on the leader adds partitions
 KNOWS_ABORTABLE_FROM = 11
 
 Led = Mapping[bytes, Mapping[int, Replica]]
 Turn = asyncio.Future[None]
-Place = tuple[bytes, int]  # a partition as the request names it
+Place = tuple[bytes, int]  # a partition, with the topic name's bytes of the request
 
 
 class NotVerified(TidelogError):
@@ -46,16 +46,16 @@ class NotVerified(TidelogError):
 
 @dataclass(slots=True)
 class Verified:
-    """What was found out about a request's batches."""
+    """The results of verifying a request's batches."""
 
     guards: dict[Place, VerificationGuard] = field(default_factory=dict)
     refusals: dict[Place, TidelogError] = field(default_factory=dict)
-    # The end of the transaction before was under way, or came while the coordinator was
-    # asked: to ask again may say something else.
+    # The producer's last transaction was being ended, or its marker came during the question: the
+    # next attempt may have another result.
     is_overtaken: bool = False
 
     def guard(self, topic: bytes, partition: int) -> VerificationGuard | None:
-        """Return what to append the partition's batch with. Raises why it may not be."""
+        """Return the guard for the append of the partition's batch. Raises its refusal."""
         refusal = self.refusals.get((topic, partition))
         if refusal is not None:
             raise refusal
@@ -70,13 +70,13 @@ class _Question:
     guard: VerificationGuard
 
     def holds(self) -> bool:
-        """Whether no marker has come since the guard was taken."""
+        """Whether no marker has arrived since the guard was taken."""
         try:
             self.replica.log.producers.require_verified(self.header, self.guard)
         except InvalidTxnState:
             return False
         except (OSError, TidelogError):
-            pass  # The append finds the same, and says it better.
+            pass  # The append raises the same error, with a better message.
         return True
 
 
@@ -88,13 +88,13 @@ class ProduceGate:
         self._turns: dict[bytes, Turn] = {}  # the last request in line, by id
 
     def is_free(self, request: ProduceRequest, led: Led, *, version: int) -> bool:
-        """Whether the request can be appended at once: nobody has to be asked or waited for."""
+        """Whether the request can be appended at once, without a question or a turn to wait for."""
         transactional_id = request.transactional_id
         assert transactional_id is not None
         return transactional_id not in self._turns and not _questions(request, led, version=version)
 
     def take_turn(self, transactional_id: bytes) -> tuple[Turn | None, Turn]:
-        """Return the turn to wait for, if any, and the one to give up by setting its result."""
+        """Return the turn to wait for, if any, and the request's own, which its result ends."""
         before = self._turns.get(transactional_id)
         own: Turn = asyncio.get_running_loop().create_future()
         self._turns[transactional_id] = own
@@ -107,7 +107,7 @@ class ProduceGate:
         return before, own
 
     async def verify(self, request: ProduceRequest, led: Led, *, version: int) -> Verified:
-        """Return the guards to append with, and what may not be appended."""
+        """Return the guards to append with, and the refusals."""
         retries = Retries()
         while True:
             verified = await self._verify_once(request, led, version=version)
@@ -148,7 +148,7 @@ class ProduceGate:
 
 
 def _questions(request: ProduceRequest, led: Led, *, version: int) -> list[_Question]:
-    """Return the transactional batches that may not be appended just so."""
+    """Return the transactional batches that must be verified first."""
     questions = []
     for name, partitions in request.topics:
         replicas = led.get(name, {})
@@ -164,14 +164,14 @@ def _questions(request: ProduceRequest, led: Led, *, version: int) -> list[_Ques
                     header, bumps_epoch=version >= ADDS_FROM
                 )
             except (CorruptRecordBatch, UnsupportedMagic, OSError, TidelogError):
-                continue  # The append finds the same, and says it better.
+                continue  # The append raises the same error, with a better message.
             if guard is not None:
                 questions.append(_Question((name, index), replica, header, guard))
     return questions
 
 
 def _for_producer(code: ErrorCode, version: int) -> ErrorCode:
-    """Return the code that makes a producer of this Produce version do the right thing."""
+    """Return the code on which a producer of this Produce version reacts correctly."""
     match code:
         case ErrorCode.transaction_abortable if version < KNOWS_ABORTABLE_FROM:
             return ErrorCode.invalid_txn_state
@@ -185,7 +185,7 @@ def _for_producer(code: ErrorCode, version: int) -> ErrorCode:
             | ErrorCode.coordinator_not_available
             | ErrorCode.not_coordinator
         ):
-            # Older producers retry this, and do not look for another leader on it.
+            # Older producers retry on this, without looking for another leader.
             return ErrorCode.not_enough_replicas
         case _:
             return code

@@ -1,6 +1,6 @@
 """Allocates producer ids from blocks that are reserved in the metadata store.
 
-What is left of a block when the node stops is never used; there are 2**63 ids.
+The unused rest of a block is lost when the node stops; there are 2**63 ids.
 Source: ``ProducerIdManager`` of Kafka.
 """
 
@@ -15,7 +15,7 @@ PRODUCER_ID_BLOCK = 1000  # Kafka's size
 
 
 class ProducerIds:
-    """Gives everyone who asks an id of its own. For the tasks of one event loop."""
+    """Allocates unique ids. For the tasks of one event loop."""
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
@@ -24,7 +24,7 @@ class ProducerIds:
         self._end_id = 0  # exclusive
 
     async def take(self) -> int:
-        """Return an id that nobody else has. Raises ``StoreUnavailable``, ``OutcomeUnknown``."""
+        """Return an unused id. Raises ``StoreUnavailable``, ``OutcomeUnknown``."""
         async with self._lock:
             if self._next_id == self._end_id:
                 end_id = await self._store.increment(PRODUCER_ID_COUNTER, PRODUCER_ID_BLOCK)

@@ -24,10 +24,10 @@ CLAIMS_AT_ONCE = 16
 
 
 class TransactionShard(LedShard):
-    """Loads the shard once, and single ids again after they had to be unloaded.
+    """Loads the shard once, and again each id that was unloaded.
 
-    A transaction that is open or prepared is claimed before anything is answered from it:
-    an answer must not rest on what the coordinator of before is just about to change.
+    An open or prepared transaction is claimed before its state is used in an answer: an earlier
+    coordinator may be about to change it.
     """
 
     kind = "transaction"
@@ -43,21 +43,21 @@ class TransactionShard(LedShard):
         super().__init__(index, leadership, store)
         self.transactions: dict[str, LoadedTransaction] = {}
         self._host = host
-        self._stale: set[str] = set()  # in the store perhaps, but not in memory
+        self._stale: set[str] = set()  # ids that may be in the store but are not in memory
 
     @property
     def coordinator_epoch(self) -> int:
-        """What markers carry, by which a partition tells an old coordinator from this one."""
+        """The epoch in this coordinator's markers; partitions refuse markers with an older one."""
         return self.leadership.leader_epoch
 
     async def find(self, transactional_id: str) -> LoadedTransaction:
-        """Return the id's transaction, an empty one where the id is not known."""
+        """Return the id's transaction, an empty one for an unknown id."""
         await self.loaded()
         if transactional_id in self._stale:
             key = transaction_key(self.index, transactional_id)
             item = await self._store.get(key)
             self.check_open()
-            # Someone else may have loaded it while we waited.
+            # Another task may have loaded it during the read.
             if transactional_id in self._stale:
                 record = None if item is None else TransactionRecord.from_item(item)
                 self._stale.discard(transactional_id)
@@ -66,7 +66,7 @@ class TransactionShard(LedShard):
         return self._take(transactional_id, None) if found is None else found
 
     def forget(self, transaction: LoadedTransaction, *, is_stored: bool) -> None:
-        """Drop one that was unloaded; ``is_stored`` has it looked up again when needed."""
+        """Drop a transaction; with ``is_stored`` its item is read when it is needed again."""
         transactional_id = transaction.transactional_id
         if self.transactions.get(transactional_id) is transaction:
             del self.transactions[transactional_id]
@@ -74,7 +74,7 @@ class TransactionShard(LedShard):
                 self._stale.add(transactional_id)
 
     async def reload_stale(self) -> None:
-        """Read what had to be unloaded: there may be an outcome to carry out."""
+        """Read unloaded ids again: their transactions may be prepared and must be ended."""
         for transactional_id in tuple(self._stale):
             try:
                 found = await self.find(transactional_id)
@@ -125,7 +125,7 @@ class TransactionShard(LedShard):
             raise
 
     async def _claim(self, transaction: LoadedTransaction) -> None:
-        """Claim it, or leave it to be read again: the coordinator of before was just writing."""
+        """Claim it. After a write by an earlier coordinator it is unloaded and read later."""
         try:
             await transaction.claim()
         except Unloaded:
@@ -138,7 +138,7 @@ class TransactionShard(LedShard):
         try:
             return TransactionRecord.from_item(item)
         except CorruptItem as error:
-            # One broken item must not take the others with it.
+            # One corrupt item must not make the shard's other ids unavailable.
             logger.error("transaction cannot be loaded", extra={"reason": str(error)})
             self._stale.add(item.id.key)
             return None

@@ -1,7 +1,7 @@
 """The state machine of a transactional id: a record and an event in, a decision out.
 
-Nothing here waits, reads a clock or keeps anything. A decision says what the record
-becomes, which must be stored before anyone is told, and what the caller is told then.
+Pure functions. A decision has the next record, which must be stored before the answer is sent, and
+the answer.
 
     Empty, CompleteCommit, CompleteAbort  -- partitions added -->  Ongoing
     Ongoing  -- EndTxn -->  PrepareCommit | PrepareAbort       the outcome, once stored
@@ -9,8 +9,8 @@ becomes, which must be stored before anyone is told, and what the caller is told
     PrepareCommit | PrepareAbort  -- every partition has its marker -->  Complete...
 
 With transaction version 2 (KIP-890) every end of a transaction raises the producer's epoch,
-so that what is still under way from before cannot become part of the next one. An epoch that
-repeats the last request's is a retry then, and one that is the record's is a new request.
+so that requests still under way cannot become part of the next transaction. A request with the
+epoch before the record's is a retry then, and one with the record's epoch is new.
 Source: ``TransactionCoordinator`` and ``TransactionMetadata`` of Kafka 4.1.
 """
 
@@ -25,9 +25,9 @@ from tidelog_core.metadata.transactions import TransactionRecord, TransactionSta
 from tidelog_core.model import NO_PRODUCER_EPOCH, NO_PRODUCER_ID, NO_TIMESTAMP, TopicPartition
 
 EPOCH_MAX = 2**15 - 1
-# The last one is never given out, so that its holder can always be fenced.
+# The maximum is never assigned, so that the holder of any epoch can be fenced.
 EPOCH_GIVEN_MAX = EPOCH_MAX - 1
-TIMEOUT_UNLIMITED_MS = 2**31 - 1  # of a transaction of two phases; never aborted here
+TIMEOUT_UNLIMITED_MS = 2**31 - 1  # of a two-phase transaction; never aborted here
 BUMPS_EPOCH_FROM = 2  # transaction version
 
 _ENDED = (TransactionState.COMPLETE_COMMIT, TransactionState.COMPLETE_ABORT)
@@ -36,17 +36,17 @@ IDLE = (TransactionState.EMPTY, *_ENDED)
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What follows from an event."""
+    """The result of an event."""
 
     error: ErrorCode = ErrorCode.none
-    after: TransactionRecord | None = None  # to be stored before anyone is told; None: no change
+    after: TransactionRecord | None = None  # to be stored before the answer; None: no change
     producer_id: int = NO_PRODUCER_ID  # for the caller
     producer_epoch: int = NO_PRODUCER_EPOCH
-    needs_producer_id: bool = False  # ask again with a fresh one; nothing else counts then
+    needs_producer_id: bool = False  # decide again with a fresh id; no other field counts then
 
 
 Decide = Callable[[TransactionRecord | None, int | None], Decision]
-"""Takes the record (None: the id is not known) and a fresh producer id if there is one."""
+"""Takes the record (None for an unknown id) and a fresh producer id, None if none was taken."""
 
 _NEEDS_ID = Decision(needs_producer_id=True)
 
@@ -58,16 +58,16 @@ class InitRequest:
     shard: int
     transactional_id: str
     timeout_ms: int
-    expected: tuple[int, int] | None  # producer id and epoch that the caller has (KIP-360)
+    expected: tuple[int, int] | None  # the caller's producer id and epoch (KIP-360)
 
 
 def init_producer_id(  # noqa: PLR0911 — one a case of Kafka's table
     record: TransactionRecord | None, request: InitRequest, *, now_ms: int, fresh_id: int | None
 ) -> Decision:
-    """Give the id to a producer; whoever had it before is fenced.
+    """Give the id to a producer and fence its previous producer.
 
-    CONCURRENT_TRANSACTIONS while a transaction is open or being ended: it is aborted
-    first, and the caller asks again.
+    Returns CONCURRENT_TRANSACTIONS while a transaction is open or being ended. An open one is
+    aborted first; the client asks again.
     """
     if record is None:
         if fresh_id is None:
@@ -100,8 +100,8 @@ def init_producer_id(  # noqa: PLR0911 — one a case of Kafka's table
     elif epoch in (NO_PRODUCER_EPOCH, expected[1]):
         next_epoch, last_epoch = epoch + 1, epoch
     elif expected[1] == record.last_producer_epoch:
-        # The answer to the same request was lost. No other producer has come between: that
-        # would have made the last epoch -1.
+        # The answer to the same request was lost. No other producer has initialized since: that
+        # would have set the last epoch to -1.
         next_epoch, last_epoch = epoch, record.last_producer_epoch
     else:
         return Decision(ErrorCode.producer_fenced)
@@ -178,14 +178,14 @@ def end_transaction(  # noqa: PLR0911 — one a case of Kafka's table
     now_ms: int,
     fresh_id: int | None,
 ) -> Decision:
-    """Decide the transaction's outcome, for good once it is stored."""
+    """Decide the transaction's outcome, which is final once stored."""
     if record is None:
         return Decision(ErrorCode.invalid_producer_id_mapping)
     if client_version < BUMPS_EPOCH_FROM:
         return _end_plain(record, producer_id, producer_epoch, is_commit=is_commit, now_ms=now_ms)
     if record.state.is_prepared:
         return Decision(ErrorCode.concurrent_transactions)
-    # The request was sent before, took effect, and its answer was lost.
+    # An earlier attempt of the request took effect, but its answer was lost.
     is_after_overflow = (
         record.previous_producer_id == producer_id
         and producer_epoch == EPOCH_GIVEN_MAX
@@ -207,8 +207,8 @@ def end_transaction(  # noqa: PLR0911 — one a case of Kafka's table
         return Decision(producer_id=record.producer_id, producer_epoch=record.producer_epoch)
     if is_commit:
         return Decision(ErrorCode.invalid_txn_state)
-    # An abort without any partition: the producer wants its epoch raised all the same, since
-    # what it has sent may still come.
+    # An abort without any partition: the producer needs a new epoch, since its earlier
+    # requests may still arrive.
     return _prepare(
         dataclasses.replace(record, started_ms=now_ms),
         is_commit=False,
@@ -225,9 +225,9 @@ def time_out(record: TransactionRecord | None, *, now_ms: int) -> Decision:
 
 
 def times_out_ms(record: TransactionRecord) -> int | None:
-    """Return when the transaction has been open for longer than its producer asked for.
+    """Return the time at which the transaction exceeds its producer's time-out.
 
-    ``None`` for never, and where none is open.
+    ``None`` if it never does, or if none is open.
     """
     is_open = record.state is TransactionState.ONGOING
     if not is_open or record.timeout_ms == TIMEOUT_UNLIMITED_MS:
@@ -236,13 +236,13 @@ def times_out_ms(record: TransactionRecord) -> int | None:
 
 
 def is_timed_out(record: TransactionRecord, now_ms: int) -> bool:
-    """Whether the transaction has been open for longer than its producer asked for."""
+    """Whether the transaction has exceeded its producer's time-out."""
     due_ms = times_out_ms(record)
     return due_ms is not None and due_ms <= now_ms
 
 
 def complete(record: TransactionRecord, *, now_ms: int) -> TransactionRecord:
-    """Return the record once every partition has the marker of the prepared transaction."""
+    """Return the record after every partition has got the prepared transaction's marker."""
     assert record.state.is_prepared
     is_commit = record.state is TransactionState.PREPARE_COMMIT
     has_new_id = record.next_producer_id != NO_PRODUCER_ID
@@ -258,12 +258,12 @@ def complete(record: TransactionRecord, *, now_ms: int) -> TransactionRecord:
 
 
 def is_expired(record: TransactionRecord, *, now_ms: int, expiration_ms: int) -> bool:
-    """Whether the id has not been used for so long that it may be forgotten."""
+    """Whether the id was unused for ``expiration_ms`` and may be forgotten."""
     return record.state in IDLE and record.updated_ms + expiration_ms <= now_ms
 
 
 def _refusal(record: TransactionRecord | None, producer_id: int, producer_epoch: int) -> ErrorCode:
-    """Return why the producer may not have its transaction looked at or added to."""
+    """Return why the producer may not use the transaction, ``none`` if it may."""
     if record is None or record.producer_id != producer_id:
         return ErrorCode.invalid_producer_id_mapping
     if record.producer_epoch != producer_epoch:
@@ -276,7 +276,7 @@ def _may_continue(record: TransactionRecord, expected: tuple[int, int]) -> bool:
     return (
         record.producer_epoch == NO_PRODUCER_EPOCH
         or producer_id == record.producer_id
-        # The answer that told of the new id was lost.
+        # The answer with the new id was lost.
         or (producer_id == record.previous_producer_id and epoch >= EPOCH_GIVEN_MAX)
     )
 
@@ -302,7 +302,7 @@ def _end_plain(
 
 
 def _after_end(state: TransactionState, *, is_commit: bool) -> ErrorCode:
-    """Return the answer to a request to end a transaction again, or one that never began."""
+    """Return the answer to an end request when no transaction is open."""
     asked = TransactionState.COMPLETE_COMMIT if is_commit else TransactionState.COMPLETE_ABORT
     return ErrorCode.none if state is asked else ErrorCode.invalid_txn_state
 
@@ -310,7 +310,7 @@ def _after_end(state: TransactionState, *, is_commit: bool) -> ErrorCode:
 def _prepare(
     record: TransactionRecord, *, is_commit: bool, now_ms: int, fresh_id: int | None
 ) -> Decision:
-    """Decide the outcome and raise the epoch; change the producer id where epochs are used up."""
+    """Decide the outcome and raise the epoch; at the maximum epoch change the producer id."""
     is_exhausted = record.producer_epoch >= EPOCH_GIVEN_MAX
     if is_exhausted and fresh_id is None:
         return _NEEDS_ID
@@ -330,9 +330,9 @@ def _prepare(
 
 
 def _fence(record: TransactionRecord, now_ms: int) -> TransactionRecord:
-    """Return the record with its transaction aborted, in an epoch that nobody is told.
+    """Return the record with its transaction aborted, in an epoch that no producer gets.
 
-    Its markers carry that epoch, and with them every partition refuses the old producer.
+    Its markers carry that epoch, so that every partition refuses the old producer.
     """
     return _changed(
         record,

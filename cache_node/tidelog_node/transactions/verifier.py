@@ -1,8 +1,9 @@
-"""Asks a transaction's coordinator, here or on another node, about partitions.
+"""Verifies partitions with a transaction's coordinator, here or on another node.
 
-Clients that know transaction version 2 do not add partitions to a transaction themselves:
-whoever gets their records or offsets first adds the partition for them. For older clients
-it asks whether they have. Source: KIP-890; ``AddPartitionsToTxnManager`` of Kafka.
+Clients of transaction version 2 do not add partitions to transactions themselves: the broker that
+gets their records or offsets first adds the partition. For older clients it verifies that they
+have.
+Source: KIP-890; ``AddPartitionsToTxnManager`` of Kafka.
 """
 
 from __future__ import annotations
@@ -31,15 +32,14 @@ ADD_PARTITIONS_TO_TXN = Api(24, 5, 5)
 ANSWER_SECONDS_MAX = 10.0
 RETRY_SECONDS = 0.02
 RETRY_SECONDS_MAX = 0.1
-EPOCH_BUMPING_VERSION = 2  # the transaction version of the clients this adds partitions for
+EPOCH_BUMPING_VERSION = 2  # the transaction version of the clients for which partitions are added
 
 
 class Retries:
-    """When to ask again, while the transaction before is being ended.
+    """Limits repeated questions while the producer's last transaction is being ended.
 
-    A producer would ask again much later. What is to be compared before and after the
-    question has to be taken anew each time: the end of the transaction before may have come
-    between, and it makes what was taken before it worthless.
+    A producer would retry much later. A value to compare before and after the question must be
+    read before each attempt: if the last transaction ended between, the earlier value is stale.
     """
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class Retries:
         self._is_first = True
 
     async def wait(self) -> bool:
-        """Wait, and return whether to ask again: once in any case, however long that took."""
+        """Wait, and return whether to ask again: always once, then until the deadline."""
         is_late = asyncio.get_running_loop().time() >= self._deadline
         if is_late and not self._is_first:
             return False
@@ -57,7 +57,7 @@ class Retries:
 
 
 class TransactionVerifier:
-    """Asks coordinators. For the tasks of one event loop."""
+    """Asks transaction coordinators. For the tasks of one event loop."""
 
     def __init__(
         self, node: NodeContext, *, coordinator: TransactionCoordinator, peers: Peers
@@ -77,7 +77,7 @@ class TransactionVerifier:
     ) -> dict[TopicPartition, ErrorCode]:
         """Return for each partition whether it is part of the open transaction.
 
-        With ``adds`` the partitions are made part of it. PRODUCER_FENCED is told as
+        With ``adds`` the partitions are added to it. PRODUCER_FENCED becomes
         INVALID_PRODUCER_EPOCH, which producers expect of a partition's leader.
         """
         codes = await self._ask(
