@@ -1,8 +1,8 @@
-"""The answers that wait for those before them, in the order of the requests.
+"""The answers of one connection that wait for earlier ones, in the order of the requests.
 
-An answer that is ready waits for those that are owed. A control request waits for its turn, too:
-it is carried out when its answer would be the next. Answers that the client has not taken count
-in the memory of requests, files apart.
+A ready answer waits for the owed ones before it. A control request waits for its turn, too: it
+runs when its answer would be the next. Answers that the client has not taken count against the
+memory of requests, without the bytes of file slices.
 """
 
 from __future__ import annotations
@@ -31,31 +31,31 @@ class AnswerQueue:
     def __init__(self, memory: RequestMemory) -> None:
         self._memory = memory
         self.waiting: deque[Reply | OwedReply] = deque()
-        # Of answers that the client has not taken, files apart.
-        self.sending_bytes = 0  # of those whose turn has come, until all of them are sent
-        self.blocked_bytes = 0  # of those that are ready behind one that is not
-        self._counted_bytes = 0  # of both, as the memory of requests knows them
-        self.control: deque[ControlReply] = deque()  # those in ``waiting`` that are not begun
-        self.control_bytes = 0  # of those requests and of the one under way
+        # Of answers that the client has not taken, without file slices.
+        self.sending_bytes = 0  # of answers whose turn has come, until all of them are sent
+        self.blocked_bytes = 0  # of ready answers behind one that is not ready
+        self._counted_bytes = 0  # of both, as reported to the memory of requests
+        self.control: deque[ControlReply] = deque()  # those in ``waiting`` that have not begun
+        self.control_bytes = 0  # of those requests and of the running one
 
     def add_blocked(self, answer: Reply) -> None:
-        """Add an answer behind those that are owed."""
+        """Add an answer behind the owed ones."""
         self.waiting.append(answer)
         self.blocked_bytes += bytes_in_memory(answer)
 
     def add_control(self, answer: ControlReply, request_bytes: int) -> None:
-        """Have the request of the last answer carried out when it is its turn."""
+        """Queue the request of the last answer, to run when it is its turn."""
         answer.request_bytes = request_bytes
         self.control.append(answer)
         self.control_bytes += request_bytes
 
     @property
     def is_control_next(self) -> bool:
-        """Whether a control request waits, and for no answer before its own."""
+        """Whether a control request waits, and no answer before its own."""
         return bool(self.control) and self.waiting[0] is self.control[0]
 
     def drop_control(self) -> int:
-        """Carry out none of the control requests that are left; return the bytes of all."""
+        """Drop the control requests that have not begun; return their bytes."""
         dropped_bytes, self.control_bytes = self.control_bytes, 0
         self.control.clear()
         return dropped_bytes
@@ -76,12 +76,12 @@ class AnswerQueue:
 
     @property
     def problem(self) -> Exception | None:
-        """Why there is no first answer and never will be."""
+        """Why the first answer is missing and will never be ready."""
         entry = self.waiting[0] if self.waiting else None
         return entry.problem if isinstance(entry, OwedReply) else None
 
     def ready_bytes(self) -> int:
-        """Return the bytes of answers that are ready behind one that is not, files apart."""
+        """Return the bytes of ready answers behind one that is not ready, without file slices."""
         size_bytes = 0
         for entry in self.waiting:
             reply = entry.reply if isinstance(entry, OwedReply) else entry
@@ -90,7 +90,7 @@ class AnswerQueue:
         return size_bytes
 
     def count(self, claimant: Claimant) -> None:
-        """Have the memory of requests know of the answers; small differences are left out."""
+        """Report the answers to the memory of requests; small differences are left out."""
         answer_bytes = self.sending_bytes + self.blocked_bytes
         if answer_bytes < COUNTED_ANSWER_BYTES_MIN:
             answer_bytes = 0

@@ -1,23 +1,21 @@
 """One client connection: frames in, answers out, in the order of the requests.
 
-A frame is a 32-bit size and that many bytes. Bytes are received into a buffer that
-all connections of the loop share, and every whole frame in it is handled on the spot;
-only an unfinished frame is kept (``kept_frames``). So an idle connection owns no buffer, and a
-frame is never copied once more than its first part. Until the memory for it is granted nothing
-more is read.
+A frame is a 32-bit size and that many bytes. Bytes are received into a buffer that all connections
+of the loop share, and every whole frame in it is handled at once. Only an unfinished frame is kept
+(``kept_frames``). So an idle connection owns no buffer, and at most the first part of a frame is
+copied. The connection stops reading until the memory for the frame is granted.
 
-The handler answers at once (the usual case for Produce and Fetch, and no task is made), or later
-(long polls, acks that wait; behind a ``HeldReply`` nothing further is handled before it is
-released), or by a call that must be made (``ControlReply``: one after the other per connection, as
-clients expect of their own requests, and only while the answers before are out). An answer that
-is ready waits for those before it. Answers are written by this object alone: bytes gathered into
-one send, file slices with ``sendfile``; where the socket is full it waits to be writable, and where
-a slice is on the disk alone, for another thread to read it. While too many requests or answers
-wait, nothing more is read.
+The handler answers at once (the usual case for Produce and Fetch; no task is made), later (long
+polls and acks; behind a ``HeldReply`` nothing more is handled until it is released), or by a call
+(``ControlReply``: the calls of a connection run one after the other, as clients expect of their
+own requests, and only while the answers before are out). A ready answer waits for those before it.
+Only this object writes answers: bytes are gathered into one send, file slices go through
+``sendfile``. If the socket is full it waits until it is writable. If a slice is on the disk only,
+another thread reads it first. While too many requests or answers wait, nothing more is read.
 
-Requests that came in whole are carried out even if the client has left meanwhile: a client
-that sends LeaveGroup and hangs up means it. A Produce that is held (``HeldReply``) is the
-exception: it is dropped, unless its client wanted no answer.
+Whole requests are carried out even if the client has disconnected: a client that sends LeaveGroup
+and hangs up means it. A held Produce (``HeldReply``) is the exception: it is dropped, unless its
+client wanted no answer.
 """
 
 from __future__ import annotations
@@ -49,14 +47,14 @@ from tidelog_node.session import Session
 
 logger = logging.getLogger(__name__)
 
-UNSENT_SEGMENTS_MAX = 128  # more than this, and no further request is read
-UNSENT_BYTES_MAX = 1_048_576  # as UNSENT_SEGMENTS_MAX; files apart
+UNSENT_SEGMENTS_MAX = 128  # beyond this no further request is read
+UNSENT_BYTES_MAX = 1_048_576  # as UNSENT_SEGMENTS_MAX, without file slices
 
 _SIZE = struct.Struct(">i")
 
 
 class ConnectionOwner(Protocol):
-    """Who holds the connections and awaits their tasks."""
+    """The owner of connections, which awaits their tasks."""
 
     def forget(self, connection: Connection) -> None:
         """Note that the connection is closed."""
@@ -66,13 +64,13 @@ class ConnectionOwner(Protocol):
 
 
 class FrameHandler(Protocol):
-    """What turns one frame into an answer."""
+    """Turns one frame into an answer."""
 
     def __call__(self, frame: memoryview, session: Session) -> Answer:
         """Return the answer.
 
         The frame is writable and valid only during the call. Raises
-        ``CloseConnection``, and ``NotYet`` where the call is to be made again.
+        ``CloseConnection``, and ``NotYet`` if the call must be repeated later.
         """
 
 
@@ -150,23 +148,23 @@ class Connection:
         self._pause()
 
     def release_idle_buffer(self) -> None:
-        """Let go of the receive buffer where no frame is unfinished."""
+        """Release the receive buffer if no frame is unfinished."""
         if self._kept.buffer is not None and self._kept.end == 0:
             self._kept.let_go(self)
 
     @property
     def client_host(self) -> str:
-        """Where the client is."""
+        """The client's host."""
         return self.session.client_host
 
     @property
     def arrived_bytes(self) -> int:
-        """How much has come that is not handled yet: of an unfinished frame, as a rule."""
+        """Received bytes that are not handled yet, usually of an unfinished frame."""
         return self._kept.end - self._kept.start
 
     @property
     def unsent_bytes(self) -> int:
-        """How much of its answers the client has not taken, files apart."""
+        """Bytes of answers that the client has not taken, without file slices."""
         return bytes_in_memory(self._sender.unsent) + self._answers.ready_bytes()
 
     @property
@@ -181,7 +179,7 @@ class Connection:
     def close(self, reason: str = "", *, is_expected: bool = True) -> None:
         """Close now; answers not yet sent are dropped. A second call does nothing.
 
-        Control requests that came before go on in a task of the owner's.
+        Control requests that came before run on in a task of the owner.
         """
         if self._is_closed:
             return
@@ -208,7 +206,7 @@ class Connection:
     def _on_readable(self) -> None:
         transport = self._transport
         self._receive()
-        # No event tells of these. They are the rest of one receive, so other clients wait little.
+        # No event announces these. They are the rest of one receive, so other clients wait little.
         while transport.has_received and self._is_reading and not self._is_closed:
             self._receive()
         self._send_unsent()
@@ -234,7 +232,7 @@ class Connection:
         else:
             was_idle = kept.end == 0
             kept.end += count
-            # What comes into an idle buffer makes it one of an unfinished frame.
+            # Bytes received into an idle buffer begin a frame in it.
             if was_idle or kept.end - kept.start >= kept.needed_bytes:
                 self._handle_kept()
 
@@ -253,7 +251,7 @@ class Connection:
             self._keep(buffer[position : kept.end])
 
     def _handle_frames(self, buffer: memoryview, position: int, end: int) -> int:
-        """Handle the whole frames in ``buffer[position:end]``; return where the rest starts.
+        """Handle the whole frames in ``buffer[position:end]``; return the first unhandled position.
 
         Stops early when the connection was closed or must not go on reading.
         """
@@ -292,7 +290,7 @@ class Connection:
         return position
 
     def _keep(self, rest: memoryview) -> None:
-        """Keep what is not handled, and wait for the memory for the rest of its frame."""
+        """Keep the unhandled bytes, and wait for the memory for the rest of their frame."""
         if not self._is_reading:  # It is requests that have to wait.
             self._kept.hold(rest, self)
             return
@@ -331,7 +329,7 @@ class Connection:
             self._loop.remove_reader(self._fd)
 
     def _resume(self) -> None:
-        """Go on with the frames that are here, then with the socket."""
+        """Continue with the received frames, then with the socket."""
         if self._is_reading or self._is_closed or self._is_leaving or self._awaits_turn:
             return
         if self._must_pause():
@@ -422,7 +420,7 @@ class Connection:
         self._resume()
 
     def _on_settled(self) -> None:
-        # Not at once: whoever settles this one may be about to settle the next ones, too.
+        # Not at once: its settler may be about to settle the next ones, too.
         if not self._is_drain_due:
             self._is_drain_due = True
             self._loop.call_soon(self._drain_settled)
@@ -433,7 +431,7 @@ class Connection:
             self._drain_waiting()
 
     def _drain_waiting(self) -> None:
-        """Send the answers whose turn has come, and go on with what they were in the way of."""
+        """Send the answers whose turn has come, then handle the requests that they held back."""
         self._answers.move_ready(self._sender.unsent)
         problem = self._answers.problem
         if problem is not None:
@@ -461,7 +459,7 @@ class Connection:
             self._resume()
 
     def _send_unsent(self) -> None:
-        """Send, unless that goes on by itself or there is nothing to send."""
+        """Send, unless sending goes on by itself or nothing is unsent."""
         if self._is_writing or self._is_closed:
             return
         if self._sender.unsent or self._transport.wants_write:
@@ -499,7 +497,7 @@ class Connection:
             self._loop.add_writer(self._fd, self._on_writable)
 
     def _read_in(self, cold: ColdBytes) -> None:
-        """Have a thread read what is next, and send on then.
+        """Have a thread read the next bytes of the slice, then send on.
 
         It only reads from the file, which it holds, so the connection may be closed meanwhile.
         """
@@ -512,7 +510,7 @@ class Connection:
 
     def _on_read_in(self, reading: asyncio.Future[None]) -> None:
         if not reading.cancelled():
-            reading.exception()  # What is wrong with the disk shows in sending.
+            reading.exception()  # A broken disk shows when sending.
         if not self._is_closed:
             self._is_writing = False
             self._on_writable()

@@ -1,7 +1,7 @@
-"""The bytes of frames that are not handled yet, and the memory that is claimed for them.
+"""The unhandled bytes of a connection's frames, and the memory that is claimed for them.
 
-Only what is left of a receive is kept: the rest of an unfinished frame is received straight into
-place, once memory for the whole frame is granted (``request_memory``).
+Only the unhandled end of a receive is kept. The rest of an unfinished frame is received straight
+into place, once memory for the whole frame is granted (``request_memory``).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tidelog_node.answers import CloseConnection
 from tidelog_node.connections.loop_buffers import SCRATCH_BYTES
 from tidelog_node.request_memory import RECORDS_API_KEY, Claimant, RequestMemory
 
-KEPT_BYTES_MAX = 4_194_304  # a larger buffer is let go once its frame is handled
+KEPT_BYTES_MAX = 4_194_304  # a larger buffer is released once its frame is handled
 KEPT_BYTES_MIN = 4_096
 # A request that carries no records is read into objects, which take much more than its bytes.
 CONTROL_REQUEST_BYTES_MAX = 8_388_608
@@ -33,16 +33,16 @@ class KeptFrames:
         self.buffer: memoryview | None = None
         self.start = 0
         self.end = 0
-        self.needed_bytes = 0  # of the unfinished frame, its size field included
+        self.needed_bytes = 0  # of the unfinished frame, with its size field
 
     def claim(self, rest: memoryview, claimant: Claimant) -> bool:
-        """Keep what is not handled; return whether the rest of its frame may be received.
+        """Keep the unhandled bytes; return whether the rest of their frame may be received.
 
         Otherwise ``claimant.on_memory`` will be called. Raises ``CloseConnection``.
         """
         arrived_bytes = len(rest)
         size_bytes = max(self.needed_bytes, KEPT_BYTES_MIN)
-        api_key = RECORDS_API_KEY  # not known, nor does it matter, while so little has come
+        api_key = RECORDS_API_KEY  # unknown yet, and irrelevant for so few bytes
         if arrived_bytes >= HEAD_BYTES:
             size, api_key = _SIZE_API_KEY.unpack_from(rest)
             if size > CONTROL_REQUEST_BYTES_MAX and api_key != RECORDS_API_KEY:
@@ -60,12 +60,12 @@ class KeptFrames:
         return is_granted
 
     def hold(self, rest: memoryview, claimant: Claimant) -> None:
-        """Keep what is not handled while nothing more is received."""
+        """Keep the unhandled bytes while nothing more is received."""
         self._store(rest, len(rest))
         self._memory.hold(claimant, len(rest))
 
     def empty(self, claimant: Claimant) -> None:
-        """Note that all is handled; keep the buffer for the next frame if it is worth it."""
+        """Note that all is handled; keep the buffer if its size and the memory allow."""
         self.start = self.end = 0
         assert self.buffer is not None
         size_bytes = len(self.buffer)
@@ -74,7 +74,7 @@ class KeptFrames:
             self.let_go(claimant)
 
     def let_go(self, claimant: Claimant) -> None:
-        """Let go of the buffer and of all memory that was claimed."""
+        """Release the buffer and all claimed memory."""
         self.buffer = None
         self._memory.release(claimant)
 
@@ -91,7 +91,7 @@ class KeptFrames:
 def _new_buffer(size_bytes: int) -> memoryview:
     """Return a buffer to receive into. A large one takes memory only as it fills.
 
-    And gives it back to the system at once, where an allocator would keep it.
+    Its memory returns to the system at once when it is released; an allocator would keep it.
     """
     if size_bytes <= SCRATCH_BYTES:
         return memoryview(bytearray(size_bytes))

@@ -1,4 +1,4 @@
-"""What the connections of one loop share."""
+"""The shared buffers, limits and threads of one loop's connections."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from tidelog_node.request_memory import SHORT_FRAME_BYTES_MAX, RequestMemory
 
 SCRATCH_BYTES = 131_072
-QUEUED_CONTROL_BYTES_MAX = 1_048_576  # of requests that wait for those before them
-DISK_THREADS = 4  # that read slices from the disk
+QUEUED_CONTROL_BYTES_MAX = 1_048_576  # of control requests that wait for earlier ones
+DISK_THREADS = 4  # to read slices from the disk
 
 
 class LoopBuffers:

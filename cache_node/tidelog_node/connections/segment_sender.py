@@ -1,4 +1,4 @@
-"""Sending answers: their bytes gathered into one send, slices of files with ``sendfile``."""
+"""Sends answers: bytes are gathered into one send, file slices go through ``sendfile``."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tidelog_node.connections.transport import Buffer, Transport
 from tidelog_node.disk import page_cache
 
 GATHER_SEGMENTS_MAX = 64
-SLICE_BYTES_PER_TURN = 1_048_576  # of a file, before the loop's other connections have theirs
-SLICE_BYTES_READ_IN = 2_097_152  # of a file on the disk, at a time
-SLICE_BYTES_CHECKED_MIN = 131_072  # a smaller one is nearly always what was appended last
+SLICE_BYTES_PER_TURN = 1_048_576  # of a file, before other connections get a turn
+SLICE_BYTES_READ_IN = 2_097_152  # per read of a file that is on the disk only
+SLICE_BYTES_CHECKED_MIN = 131_072  # smaller slices are nearly always the last append
 
 
 class ColdBytes(NamedTuple):
-    """Bytes of a file that are on the disk alone."""
+    """Bytes of a file that are on the disk only."""
 
     file: ReadableFile
     position: int
@@ -26,7 +26,7 @@ class ColdBytes(NamedTuple):
 
 
 class SegmentSender:
-    """The unsent segments of one connection, and how far the first is sent."""
+    """The unsent segments of one connection, and the position in the first."""
 
     __slots__ = ("_checked_of_slice", "_sent_of_slice", "_transport", "cold", "unsent")
 
@@ -34,13 +34,14 @@ class SegmentSender:
         self._transport = transport
         self.unsent: deque[Segment] = deque()
         self.cold: ColdBytes | None = None  # must be read by another thread before it goes on
-        self._sent_of_slice = 0  # bytes of the first unsent slice that are out already
-        self._checked_of_slice = 0  # bytes of it that are in memory, or were a moment ago
+        self._sent_of_slice = 0  # sent bytes of the first unsent slice
+        self._checked_of_slice = 0  # bytes of it that are, or just were, in memory
 
     def send(self) -> bool:
-        """Send until all is out, the socket is full or others have waited enough.
+        """Send until all is sent, the socket is full or other connections must get a turn.
 
-        Returns whether all is out. A client that takes what is sent as fast as it comes never
+        Returns whether all is sent. A client that takes bytes as fast as they are sent never
+        fills its socket. Raises ``OSError`` if the connection or the file is broken.
         fills its socket. Raises ``OSError`` if the connection or the file is broken.
         """
         unsent, transport = self.unsent, self._transport

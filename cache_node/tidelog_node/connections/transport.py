@@ -1,9 +1,9 @@
 """The bytes of one connection, to the client and from it. A transport never waits.
 
 ``Connection`` watches the socket for it, and calls ``recv_into`` when it is readable and ``flush``
-when it is writable. No event of the socket tells that a transport which encrypts has received more
-than it has handed out (``has_received``), or that it holds bytes back which the socket has not
-taken (``wants_write``), of an answer or of a handshake. So it says these itself.
+when it is writable. A transport that encrypts may have received more than it has handed out
+(``has_received``), or hold back bytes of an answer or of a handshake that the socket has not taken
+(``wants_write``). No event of the socket shows either, so the transport reports them itself.
 
 It is a protocol: tests can put a transport of their own under a connection that is compiled. A base
 class would save 0.1 µs for each event of a socket, and needs a package at run time to allow that.
@@ -22,10 +22,10 @@ Buffer = bytes | bytearray | memoryview
 
 
 class Transport(Protocol):
-    """Raises ``BlockingIOError`` where it would wait, another ``OSError`` once it is broken.
+    """Raises ``BlockingIOError`` instead of waiting, another ``OSError`` once it is broken.
 
-    Before it sends anything else, it sends what it holds back, and it would wait while it cannot.
-    A send of fewer bytes than it was given says that the socket is full now.
+    Bytes that it holds back are sent before any others; it would wait while it cannot send them.
+    A send of fewer bytes than given means that the socket is full.
     """
 
     @property
@@ -34,7 +34,7 @@ class Transport(Protocol):
 
     @property
     def wants_write(self) -> bool:
-        """Whether it holds bytes back: ``flush`` as soon as the socket is writable."""
+        """Whether it holds bytes back: call ``flush`` as soon as the socket is writable."""
 
     def fileno(self) -> int:
         """Return the socket's descriptor, to watch it."""
@@ -42,31 +42,31 @@ class Transport(Protocol):
     def recv_into(self, buffer: memoryview) -> int:
         """Receive; return how many bytes, 0 once the client sends no more.
 
-        Takes nothing from the socket before all is handed out that was received before.
+        Takes nothing from the socket until all bytes received before are handed out.
         """
 
     def send(self, data: Buffer) -> int:
         """Return how many of the bytes are sent or held back: the caller may forget them."""
 
     def sendmsg(self, segments: Sequence[Buffer], *, has_more: bool) -> int:
-        """Send as ``send``; if it ``has_more``, what follows at once may share the last packet."""
+        """Send as ``send``; with ``has_more`` the next bytes may share the last packet."""
 
     def sendfile(self, file: ReadableFile, position: int, size_bytes: int) -> int:
-        """Send bytes of a file as ``send``. 0: the file ends before them."""
+        """Send bytes of a file as ``send``. Returns 0 if the file ends before them."""
 
     def flush(self) -> None:
-        """Send what is held back; ``wants_write`` says whether that was all."""
+        """Send the bytes held back; ``wants_write`` is True while some are left."""
 
     def close(self) -> None:
-        """Close the socket; what is held back is dropped. A second call does nothing."""
+        """Close the socket and drop the bytes held back. A second call does nothing."""
 
 
 TransportFactory = Callable[[socket.socket, str], Transport]
-"""Takes a socket that was accepted, which does not block, and the name of its listener."""
+"""Takes an accepted, non-blocking socket and the name of its listener."""
 
 
 class PlainTransport:
-    """The socket itself: nothing is held on the way."""
+    """The socket itself: it holds no bytes back."""
 
     __slots__ = ("_socket", "has_received", "wants_write")
 
@@ -104,5 +104,5 @@ class PlainTransport:
 
 
 def plain_transport(sock: socket.socket, _: str) -> Transport:
-    """Return the transport of a connection that is not encrypted, whatever its listener."""
+    """Return the transport of an unencrypted connection, for any listener."""
     return PlainTransport(sock)
