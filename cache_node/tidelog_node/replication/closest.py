@@ -1,7 +1,7 @@
 """Selects the replica in a consumer's rack for its reads.
 
-Only replicas in sync count, and only those that have the offset: one that lags would be
-named again with every refresh of the consumer's metadata.
+Only ISR members that have the offset are candidates: a lagging replica would be returned again
+after every refresh of the consumer's metadata.
 Source: KIP-392, ``RackAwareReplicaSelector``.
 """
 
@@ -18,7 +18,7 @@ class RackAwareness:
         self._node = node
 
     def find(self, replica: Replica, rack: bytes, offset: int) -> int | None:
-        """Return the broker to read ``offset`` from instead of here, ``None`` for here."""
+        """Return the broker to read ``offset`` from, ``None`` for this one."""
         leader = replica.leader
         if leader is None or offset < replica.log.local_log_start_offset:
             return None

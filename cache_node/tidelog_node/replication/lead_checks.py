@@ -1,7 +1,7 @@
 """Reads the tier before a replica leads that may have less than the tier.
 
-After an unclean election, or where the disk has lost the end of the log of the last member
-in sync, offsets that readers find in the tier would otherwise get other bytes.
+After an unclean election, or if the disk of the last ISR member has lost the end of the log, the
+new leader would otherwise give other bytes to offsets that readers find in the tier.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ RETRY_SECONDS = 1.0
 
 
 class LeadChecks:
-    """One task for every replica that waits to lead. For the node's event loop."""
+    """One task per replica that waits to lead. For the node's event loop."""
 
     def __init__(self, *, replicas: ReplicaManager, catch_up: CatchUp) -> None:
         self._replicas = replicas
@@ -30,7 +30,7 @@ class LeadChecks:
         replicas.roles.uncertain_lead.subscribe(self._start)
 
     async def close(self) -> None:
-        """Stop; what waits to lead does not."""
+        """Cancel the checks; replicas that wait do not become leaders."""
         tasks = [task for _, task in self._tasks.values()]
         for task in tasks:
             task.cancel()
@@ -58,7 +58,7 @@ class LeadChecks:
                     extra={"partition": str(replica.partition), "reason": str(error)},
                 )
             except Exception:
-                # Whatever it was: the partition has no leader until this comes to an end.
+                # Any failure: the partition has no leader until the check succeeds.
                 logger.exception(
                     "tier cannot be asked before leading, will retry",
                     extra={"partition": str(replica.partition)},

@@ -1,13 +1,13 @@
-"""Writes what leaders decide about their partitions' items: ISR, hand-overs, reassignments.
+"""Writes the leaders' decisions to their partitions' items: ISR, hand-overs, reassignments.
 
-The leader states decide (``LeaderState.propose``) and are told the outcome. Looked at are
-the partitions where something has happened, at once, and those that are not at rest, now and then,
-since followers drop out by doing nothing. At rest every member of the ISR has the whole log; a
-partition leaves it by an append (``LogChanges``), and all do when a peer dies or comes back. What
-is decided together is written together.
+The leader states decide (``LeaderState.propose``) and get the outcome. A partition with a change is
+checked at once. One that is not at rest is also checked at intervals, since a follower falls behind
+by doing nothing. At rest every ISR member has the whole log. An append ends the rest of a partition
+(``LogChanges``); the death or return of a peer ends it for all. Changes decided together are
+written together.
 
-A node whose log of a partition is broken leaves that partition's ISR, and its leadership:
-the others have the records. As the last one in sync it stays, as in Kafka.
+A node whose log of a partition is broken leaves that partition's ISR and leadership: the others
+have the records. As the last ISR member it stays, as in Kafka.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 LOOK_SECONDS_MAX = 1.0
 LOOK_SECONDS_MIN = 0.05
 LOOKS_PER_LAG_TIME = 4
-STOPPED_SECONDS = 2.0  # a look that comes this late: the process was stopped
+STOPPED_SECONDS = 2.0  # a check delayed by more than this: the process was stopped
 READS_AT_ONCE_MAX = 16
 
 
@@ -52,13 +52,13 @@ class LeaderWrites:
         self._restless: set[Replica] = set()  # at least those that are not at rest
         self._stir = asyncio.Event()
         self._could_serve = True
-        self._has_broken = False  # something must be left now
+        self._has_broken = False  # a log has broken since ``leave_broken`` last ran
         replicas.roles.wants_write.subscribe(self._note)
         replicas.trouble.subscribe(self._note_broken)
         node.standing.subscribe(self._note_peers)
 
     def on_changed(self, replicas: Collection[Replica]) -> None:
-        """Look at these partitions' followers until they have everything."""
+        """Check these partitions' followers until they have everything."""
         self._restless.update(replica for replica in replicas if replica.leader is not None)
 
     async def run(self) -> None:
@@ -85,14 +85,14 @@ class LeaderWrites:
                 await self.leave_broken()
 
     async def look(self, replicas: Iterable[Replica]) -> None:
-        """Write what is due for these partitions, and read what must be read."""
+        """Write the changes of these partitions, and read the items that must be read."""
         to_read: list[Replica] = []
         proposed: dict[int, tuple[Replica, Leader]] = {}  # by id of the change
         changes: list[PartitionChange] = []
         brokers, now_ms = self._node.view.image.brokers, self._node.standing.now_ms()
         turn = Turn()
         for replica in replicas:
-            await turn.step()  # A dead node may have followed thousands of them.
+            await turn.step()  # There may be thousands of partitions.
             leader = replica.leader
             if leader is None or leader.is_deposed:
                 self._restless.discard(replica)
@@ -102,7 +102,7 @@ class LeaderWrites:
                 to_read.append(replica)
                 continue
             change = leader.propose(brokers, self._node.standing.peers, now_ms)
-            self._settle(replica)  # The high watermark may move by those turned away.
+            self._settle(replica)  # Members turned away no longer hold it back.
             if change is not None:
                 changes.append(change)
                 proposed[id(change)] = (replica, leader)
@@ -114,7 +114,7 @@ class LeaderWrites:
             await self._read(to_read)
 
     async def leave_broken(self) -> None:
-        """Leave the ISR, and the leadership, of what this node cannot serve any more."""
+        """Leave the ISR and the leadership of partitions that this node can no longer serve."""
         image = self._node.view.image
         changes = []
         for replica in self._replicas.in_trouble():
@@ -134,7 +134,7 @@ class LeaderWrites:
     async def _write(
         self, changes: list[PartitionChange], proposed: dict[int, tuple[Replica, Leader]]
     ) -> list[Replica]:
-        """Write the changes and tell the leaders; return which items must be read."""
+        """Write the changes, report the outcome; return the replicas whose items must be read."""
         outcome = await write_changes(self._node.store, changes)
         now_ms = self._node.standing.now_ms()
         to_read: list[Replica] = []
@@ -165,7 +165,7 @@ class LeaderWrites:
         return to_read
 
     async def _read(self, replicas: list[Replica]) -> None:
-        """Read the partitions' items again; those that cannot be read are due again."""
+        """Read the partitions' items again; a failed read is repeated at the next check."""
         slots = asyncio.Semaphore(READS_AT_ONCE_MAX)
 
         async def read(replica: Replica) -> None:
@@ -195,7 +195,7 @@ class LeaderWrites:
             self._stir.set()
 
     def _settle(self, replica: Replica) -> None:
-        """Do what a leader's new state asks for."""
+        """Take over the high watermark of the leader's new state."""
         role, log = replica.role, replica.opened_log
         if role is not None and log is not None:
             role.follow_high_watermark(log)

@@ -1,4 +1,4 @@
-"""Brings the role of each replica to what the record of its partition says.
+"""Brings each replica's role in line with the record of its partition.
 
 A partition with several replicas has a ``ReplicaRole``. One with a single replica has none: its
 leader commits by appending.
@@ -25,18 +25,19 @@ class RoleChanges:
     """
 
     def __init__(self, node: NodeContext, *, was_clean: bool) -> None:
-        """``was_clean`` says whether the last shutdown left every log whole."""
+        """``was_clean`` says whether the last shutdown left every log complete."""
         self._node = node
         self._was_clean = was_clean
-        # Each is notified with the replica.
-        self.following = Subscribers[Replica]()  # it follows a leader, or another than before
+        # The subscribers get the replica.
+        self.following = Subscribers[Replica]()  # it follows a new leader
         self.wants_write = Subscribers[Replica]()  # its leader may have to write the item
-        # It leads by its record, but its log may lack records that the tier has. It leads once
-        # the epoch is settled (``ReplicaManager.confirm_lead``); without subscribers, at once.
+        # It leads by its record, but its log may lack records that the tier has. It leads once the
+        # epoch is settled (``ReplicaManager.confirm_lead``), or at once if there are no
+        # subscribers.
         self.uncertain_lead = Subscribers[Replica]()
 
     def make(self, replica: Replica) -> ReplicaRole:
-        """Return a role for a replica that has company. What its log holds is committed."""
+        """Return a role for one of several replicas. The records in its log count as committed."""
         return ReplicaRole(
             self._node.broker_id,
             clock_ms=self._node.standing.now_ms,
@@ -47,7 +48,7 @@ class RoleChanges:
         )
 
     def follow_alone(self, replica: Replica, partition: Partition) -> None:
-        """Follow the record of a partition whose only replica this is."""
+        """Follow the record of a partition with this replica only."""
         was_leader, replica.is_leader = replica.is_leader, self._node.standing.leads(partition)
         if replica.is_leader:
             replica.settled_epoch = partition.leader_epoch  # no other log can have more
@@ -82,7 +83,7 @@ class RoleChanges:
         if replica.is_leader:
             replica.settled_epoch = partition.leader_epoch
         if change is RoleChange.NONE:
-            replica.notify_waiters()  # Of another ISR, for example.
+            replica.notify_waiters()  # The ISR may have changed, for example.
         else:
             replica.wake()
         if change is RoleChange.BECAME_FOLLOWER:
