@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-HOST_SHARE = 2  # one host may have the bound divided by this; the rest is for other hosts
+HOST_SHARE = 2  # one host may take the bound divided by this; the rest is for other hosts
 
 
 class HostBytes:
-    """Counts bytes by host. Where nothing waits, a batch of any size is let in."""
+    """Counts bytes by host. While nothing waits, a batch of any size is accepted."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._held_bytes = 0
-        self._of_host: dict[str, int] = {}  # hosts that have none are not in it
+        self._of_host: dict[str, int] = {}  # without hosts that have none
 
     def take(self, host: str, size_bytes: int) -> bool:
         """Count the bytes until ``give_back``; return whether there was room for them."""

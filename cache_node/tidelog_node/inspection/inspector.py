@@ -1,11 +1,12 @@
 """The node's side of the inspection worker.
 
-Looking at records costs by the record, and a megabyte can hold millions of them. Small batches
-are looked at on the spot, within a ``LookBudget``; all others go to a process, one at a time. The
-clients' hosts take turns, and one host may have half of the bytes that wait: many connections or
-large batches of one host do not keep the others from their turn. Nothing further of a connection
-is handled while its own batch is there (``HeldReply``). A cancelled caller leaves the line at once;
-if its batch is being looked into, the process is ended and started again for the next one.
+Inspection costs by the record, and a megabyte can hold millions of them. Small batches are
+inspected in the event loop, within a ``LookBudget``, all others by a process, one at a time. The
+clients' hosts take turns, and one host may have half of the waiting bytes: many connections or
+large batches of one host do not keep the others from their turn. While a batch waits or is
+inspected, nothing more of its connection is handled (``HeldReply``). A cancelled caller leaves the
+queue at once; if its batch is being inspected, the process is killed and started again for the next
+one.
 """
 
 from __future__ import annotations
@@ -32,22 +33,22 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-JOB_SECONDS_MAX = 60.0  # for one batch; the worst take 20 on a machine with nothing else to do
-ATTEMPTS_MAX = 2  # the process may end of its idleness just when a job comes
-QUEUED_BYTES_MAX = 67_108_864  # of batches that wait for the process, of a host half of it
-NODE = ""  # the host of what the node itself wants to know
-# What one batch may take of the event loop: about 2 ms.
+JOB_SECONDS_MAX = 60.0  # for one batch; the worst take 20 on an idle machine
+ATTEMPTS_MAX = 2  # the process may end after idling just when a job comes
+QUEUED_BYTES_MAX = 67_108_864  # of batches that wait for the process; one host may have half
+NODE = ""  # the host of the node's own inspections
+# They bound the event loop's work for one batch to about 2 ms.
 RECORDS_MAX, DECOMPRESSED_BYTES_MAX = 2_000, 1_048_576
 
 
 class NotInspected(TidelogError):
-    """The batch could not be looked at just now; the same request may be answered later."""
+    """The batch could not be inspected just now; a retry of the same request may succeed."""
 
     code = ErrorCode.request_timed_out
 
 
 class BatchInspector:
-    """Has batches looked into. For the tasks of one event loop."""
+    """Inspects batches, heavy ones in a process. For the tasks of one event loop."""
 
     def __init__(self) -> None:
         self._turns = HostLock()
@@ -55,13 +56,13 @@ class BatchInspector:
         self._process: asyncio.subprocess.Process | None = None
 
     async def close(self) -> None:
-        """End the process."""
+        """Kill the process."""
         await self._end()
 
     async def check(
         self, batches: memoryview, config: TopicConfig, *, now_ms: int, host: str
     ) -> CheckedBatches:
-        """Check as ``check_produced`` does, without limits. ``batches`` must stay as they are.
+        """Check as ``check_produced`` does, without limits. ``batches`` must not change.
 
         Raises as it does, and ``NotInspected``.
         """
@@ -74,7 +75,7 @@ class BatchInspector:
     async def find(
         self, batch: bytes, timestamp_ms: int | None, start_offset: int, *, host: str = NODE
     ) -> Found:
-        """Return what ``find_record`` does. Raises as it does, and ``NotInspected``."""
+        """Return the result of ``find_record``. Raises as it does, and ``NotInspected``."""
         try:
             return find_record(batch, timestamp_ms, start_offset, _budget())
         except TooMuchToLookAt:
@@ -86,7 +87,7 @@ class BatchInspector:
     async def search(self, search_log: Callable[[BatchSearch], T], *, host: str = NODE) -> T:
         """Run ``search_log`` and return its result; heavy batches are inspected in the process.
 
-        It is begun again after each batch that took time: the log may have changed meanwhile.
+        ``search_log`` is called again after each such batch: the log may have changed since.
         """
         known: dict[_Search, Found] = {}
 
@@ -174,7 +175,7 @@ def _budget() -> LookBudget:
 
 
 class _Search(NamedTuple):
-    """What is looked for in which batch."""
+    """The key of one inspection: a batch's header and the search in it."""
 
     header: bytes
     timestamp_ms: int | None
@@ -182,7 +183,7 @@ class _Search(NamedTuple):
 
 
 class _Unknown(Exception):
-    """The search needs to know this of a batch."""
+    """The search needs the inspection of this batch."""
 
     def __init__(self, key: _Search, batch: bytes) -> None:
         super().__init__("a batch has to be looked into")

@@ -1,6 +1,6 @@
-"""The messages between a node and its inspection worker. The batches follow each job.
+"""The messages between a node and its inspection worker. Each job is followed by its batches.
 
-Named tuples: what is made of compiled classes can be sent to a process that runs the source.
+Named tuples: instances of compiled classes could not be sent to a process that runs the source.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from tidelog_core.records.batch import BatchHeader
 
 
 class CheckJob(NamedTuple):
-    """Check a client's batches, and convert them if the topic wants it."""
+    """Check a client's batches, and convert them if the topic requires it."""
 
     size_bytes: int  # of the batches
     config: TopicConfig
@@ -20,9 +20,9 @@ class CheckJob(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """They may be appended."""
+    """The batches may be appended."""
 
-    converted: bytes | None  # None: as they came
+    converted: bytes | None  # None: unchanged
     headers: list[tuple[int, BatchHeader]]  # with their positions
 
 
@@ -30,7 +30,7 @@ class SearchJob(NamedTuple):
     """Find a batch's first record at or after a time and an offset."""
 
     size_bytes: int  # of the batch
-    timestamp_ms: int | None  # None: the first of those with the greatest timestamp
+    timestamp_ms: int | None  # None: the first record with the greatest timestamp
     start_offset: int
 
 

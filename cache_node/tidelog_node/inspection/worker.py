@@ -1,12 +1,12 @@
-"""The process that inspects batches whose request is too much work for the node's event loop.
+"""The process that inspects batches which would block the node's event loop for too long.
 
     python -m tidelog_node.inspection.worker
 
-Reads jobs from standard input, one after the other, and writes to standard output what each
-came to, or the error that it met with. A process of its own, because records are looked at one
-by one: on any thread of the node that would keep the interpreter from its event loop. What a
-batch takes in memory (at most twice ``DECOMPRESSED_SIZE_BYTES_MAX``) is taken here, for one
-batch at a time. It ends with its standard input, or when it has had nothing to do for a while.
+It reads jobs from standard input, one at a time, and writes each result or error to standard
+output. It is a process because records are parsed one by one: a thread of the node would hold the
+interpreter and block the event loop. It also pays the memory of a batch (at most twice
+``DECOMPRESSED_SIZE_BYTES_MAX``), of one at a time. It ends with its standard input, or after
+``IDLE_SECONDS_MAX`` without a job.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ IDLE_SECONDS_MAX = 60.0
 
 
 def do_job(job: Job, batches: bytearray) -> Checked | Found:
-    """Return what the job came to. Raises ``TidelogError``."""
+    """Return the result of the job. Raises ``TidelogError``."""
     if not isinstance(job, CheckJob):
         return find_record(batches, job.timestamp_ms, job.start_offset)
     buffer, headers = check_produced(batches, job.config, now_ms=job.now_ms)
@@ -35,7 +35,7 @@ def do_job(job: Job, batches: bytearray) -> Checked | Found:
 
 
 def main() -> None:
-    """Do jobs until there are no more."""
+    """Do jobs until standard input ends or none comes for ``IDLE_SECONDS_MAX``."""
     os.nice(NICENESS)
     source, output = sys.stdin.buffer, sys.stdout.buffer
     while select.select([source], [], [], IDLE_SECONDS_MAX)[0]:
