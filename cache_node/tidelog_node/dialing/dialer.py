@@ -1,6 +1,6 @@
 """Opens all connections from this node to other brokers.
 
-What a connection between nodes needs beyond an address, such as certificates, is this class's.
+What connections between nodes need besides an address, such as certificates, belongs here.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from tidelog_node.dialing.leader_connection import LeaderConnection
 
 @dataclass(frozen=True, slots=True)
 class Dialer:
-    """Opens connections in the name of a broker."""
+    """Opens connections on behalf of one broker."""
 
     broker_id: int
 
     async def dial(self, endpoint: BrokerEndpoint, *, timeout_s: float) -> Connection:
-        """Return a connection for requests whose versions are negotiated.
+        """Return a connection that negotiates the versions of its requests.
 
         Raises ``ConnectionFailed`` and ``RequestTimedOut``.
         """
@@ -32,7 +32,7 @@ class Dialer:
         )
 
     async def dial_leader(self, endpoint: BrokerEndpoint, *, timeout_s: float) -> LeaderConnection:
-        """Return a connection that takes encoded requests, as followers' fetches are.
+        """Return a connection for encoded requests, such as followers' fetches.
 
         Raises ``OSError`` and ``TimeoutError``.
         """

@@ -1,11 +1,11 @@
 """A follower's connection to one leader: one request at a time, answers in one buffer.
 
-Answers are received straight into a buffer that is kept from one to the next; what is
-handed out is a view of it, good until the next request.
+Answers are received straight into a reused buffer. The caller gets a view of it, valid until the
+next request.
 
-Who goes on and on (``converse``) is called with each answer as soon as it is whole, and what
-it returns is sent then and there: no task is woken for it, and no timer made. One more request
-may be sent before the answer has come (``send_another``).
+A conversation (``converse``) passes each whole answer to a callable and sends the request that it
+returns at once: without waking a task, without a timer. One more request may be sent before the
+answer has arrived (``send_another``).
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from typing import cast
 
 RESPONSE_BYTES_MAX = 1 << 30
 BUFFER_BYTES_MIN = 65_536
-BUFFER_BYTES_KEPT = 16_777_216  # a larger buffer is let go once its answer is used
+BUFFER_BYTES_KEPT = 16_777_216  # a larger buffer is released once its answer is used
 
 _SIZE = struct.Struct(">i")
 
 NextRequest = Callable[[memoryview], "bytes | bytearray | None"]
-"""Takes an answer and returns the next request, ``None`` where there is none for now."""
+"""Takes an answer and returns the next request, ``None`` for none yet."""
 
 
 class LeaderConnection(asyncio.BufferedProtocol):
@@ -34,13 +34,13 @@ class LeaderConnection(asyncio.BufferedProtocol):
         self._buffer = bytearray(BUFFER_BYTES_MIN)
         self._view = memoryview(self._buffer)
         self._filled = 0
-        self._end: asyncio.Future[None] | None = None  # of the conversation, while there is one
+        self._end: asyncio.Future[None] | None = None  # of the conversation, while one runs
         self._next_request: NextRequest | None = None
         self._timeout_s: Callable[[], float] | None = None
-        self._deadline = 0.0  # the loop's time, of the answer that is waited for
+        self._deadline = 0.0  # the loop's time, for the awaited answer
         self._timer: asyncio.TimerHandle | None = None
         self._is_closed = False
-        self.under_way_count = 0  # requests whose answers have not come
+        self.under_way_count = 0  # requests without an answer yet
 
     @classmethod
     async def connect(cls, host: str, port: int) -> LeaderConnection:
@@ -50,9 +50,9 @@ class LeaderConnection(asyncio.BufferedProtocol):
         return connection
 
     async def exchange(self, request: bytes | bytearray, *, timeout_s: float) -> memoryview:
-        """Send a request, size included, and return its answer, size left out.
+        """Send a request, with its size field, and return its answer, without.
 
-        The view is good until the next call. Raises as ``converse``.
+        The view is valid until the next call. Raises as ``converse``.
         """
         answers: list[memoryview] = []
         await self.converse(request, answers.append, timeout_s=lambda: timeout_s)
@@ -65,15 +65,15 @@ class LeaderConnection(asyncio.BufferedProtocol):
         *,
         timeout_s: Callable[[], float],
     ) -> None:
-        """Send a request, and what ``next_request`` makes of each answer.
+        """Send a request, then the one that ``next_request`` returns for each answer.
 
-        Until it makes ``None`` of the last answer that is to come. ``next_request`` is called by
-        the event loop's reader, between other connections' turns, never after this has returned
-        or was cancelled. Requests have their size included, answers left out; an answer's view
-        is good until its call returns, the last one's until the next request. ``timeout_s`` is
-        asked with every request. Raises ``OSError`` where the connection is lost or closed,
-        ``TimeoutError``, and what ``next_request`` raises; the connection can only be closed
-        then.
+        Ends when it returns ``None`` for the last awaited answer. ``next_request`` is called by the
+        event loop's reader, between other connections' turns, never after this has returned or was
+        cancelled. Requests include their size field, answers do not. The view of an answer is valid
+        until ``next_request`` returns, the last one's until the next request. ``timeout_s`` is
+        called with every request. Raises ``OSError`` if the connection is lost or closed,
+        ``TimeoutError``, and what ``next_request`` raises; after an error the connection can only
+        be closed.
         """
         assert self._end is None, "one request at a time"
         if self._is_closed or self._transport is None:
@@ -91,7 +91,7 @@ class LeaderConnection(asyncio.BufferedProtocol):
                 self._timer = None
 
     def send_another(self, request: bytes | bytearray) -> None:
-        """Send one more request of the conversation before the last one's answer has come."""
+        """Send one more request of the conversation before the last answer has arrived."""
         assert self._end is not None, "there is a conversation"
         if not self._end.done():
             self._send(request)
@@ -115,11 +115,11 @@ class LeaderConnection(asyncio.BufferedProtocol):
         self._fail(ConnectionResetError(str(exc or "closed by the leader")))
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
-        """Return where the next bytes go."""
+        """Return the free part of the buffer."""
         return self._view[self._filled :]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Take note of bytes that have come."""
+        """Note received bytes and hand out the answers that they complete."""
         self._filled += nbytes
         while self._filled >= 4:
             (size_bytes,) = _SIZE.unpack_from(self._buffer)
@@ -148,7 +148,7 @@ class LeaderConnection(asyncio.BufferedProtocol):
         self._transport.write(request)
 
     def _on_timer(self) -> None:
-        """Fail if it is time; the deadline has moved on with every request since."""
+        """Fail if the deadline has passed; every request since has moved it."""
         self._timer = None
         if self._loop.time() < self._deadline:
             self._timer = self._loop.call_at(self._deadline, self._on_timer)
@@ -156,7 +156,7 @@ class LeaderConnection(asyncio.BufferedProtocol):
             self._fail(TimeoutError("no answer"))
 
     def _take(self, end: int) -> None:
-        """Hand out the answer that ends there; what follows is of the next one."""
+        """Hand out the answer that ends there; the bytes behind it belong to the next one."""
         assert self._next_request is not None
         self.under_way_count -= 1
         filled, self._filled = self._filled, 0
@@ -166,10 +166,10 @@ class LeaderConnection(asyncio.BufferedProtocol):
         view = self._view
         try:
             request = self._next_request(view[4:end])
-        except Exception as error:  # It is the business of the task that converses.
+        except Exception as error:  # The task that converses handles it.
             self._fail(error)
             return
-        # What was made of the answer may have closed this connection.
+        # ``next_request`` may have closed this connection.
         if self._end is None or self._end.done():
             return
         if filled > end:
@@ -185,7 +185,7 @@ class LeaderConnection(asyncio.BufferedProtocol):
         self.close()
 
     def _resize(self, size_bytes: int) -> None:
-        # A new one each time: views of the old one may still be in use.
+        # A new buffer each time: views of the old one may still be in use.
         grown = bytearray(size_bytes)
         kept = min(self._filled, size_bytes)
         grown[:kept] = self._view[:kept]
