@@ -29,7 +29,7 @@ from tidelog_node.settings import NodeSettings
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """The cluster as this node sees it, and what it keeps of it on its disk."""
+    """The cluster as this node sees it, with the node's stores and data directory."""
 
     node: NodeContext
     member: ClusterMember
@@ -38,7 +38,7 @@ class Cluster:
     clock_watch: ClockWatch
 
     async def register(self, settings: NodeSettings, port: int) -> None:
-        """Make this process known to the cluster, and see it in the view."""
+        """Register this process in the cluster, and wait until the view shows it."""
         await register_broker(
             self.node.store,
             broker_id=self.node.broker_id,
@@ -50,7 +50,7 @@ class Cluster:
 
 
 async def open_cluster(settings: NodeSettings, stack: AsyncExitStack) -> Cluster:
-    """Open directory and stores; on return no other process of this broker id acts."""
+    """Open directory and stores; on return no other process of this broker id is active."""
     broker_id = settings.broker_id
     static_config = parse_config(NodeConfig, settings.config_overrides)
     directories = LogDirectories(settings.data_dir)
@@ -59,8 +59,8 @@ async def open_cluster(settings: NodeSettings, stack: AsyncExitStack) -> Cluster
     stack.callback(executor.shutdown)
     store = open_metadata_store(settings.metadata_store_url)
     stack.push_async_callback(store.close)
-    # Of their own: readings of leases must not queue behind other calls to the store, and
-    # renewals must not wait for this loop.
+    # Separate stores: lease readings must not queue behind other calls, and renewals must not wait
+    # for this loop.
     lease_store = open_metadata_store(settings.metadata_store_url)
     stack.push_async_callback(lease_store.close)
     renewal_store = open_metadata_store(settings.metadata_store_url)

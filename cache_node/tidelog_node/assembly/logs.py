@@ -38,7 +38,7 @@ TIER_CACHE_DIR = "tier-cache"
 
 @dataclass(frozen=True, slots=True)
 class Logs:
-    """The logs, and what works on them."""
+    """The logs and their services."""
 
     replicas: ReplicaManager
     changes: LogChanges
@@ -49,7 +49,7 @@ class Logs:
 
 
 async def open_logs(settings: NodeSettings, stack: AsyncExitStack, cluster: Cluster) -> Logs:
-    """Recover the logs and start what all of them need."""
+    """Recover the logs and start the services that all of them need."""
     node, membership = cluster.node, cluster.member.membership
     disk = DataDisk()
     disk.changed.subscribe(lambda: membership.report_disk(is_fit=disk.is_fit))
@@ -88,7 +88,7 @@ async def open_logs(settings: NodeSettings, stack: AsyncExitStack, cluster: Clus
 
 
 def start_upkeep(logs: Logs, tasks: Background) -> None:
-    """Start to flush, to roll and to watch the disk."""
+    """Start flushing and rolling, and watch the disk."""
     upkeep = LogUpkeep(logs.flusher, logs.replicas)
     logs.changes.subscribe(upkeep.on_changed)
     tasks.add(logs.changes.run())
@@ -97,7 +97,7 @@ def start_upkeep(logs: Logs, tasks: Background) -> None:
 
 
 async def start_rewriting(cluster: Cluster, logs: Logs, tasks: Background) -> None:
-    """Start what replaces segments of this node's logs: mending, compaction, erasing of keys."""
+    """Start the services that replace segments of local logs: mending, compaction, erasure."""
     node, replicas, busy = cluster.node, logs.replicas, set[Replica]()
     mender = SegmentMender(
         node,
@@ -134,7 +134,7 @@ def start_replication(
     *,
     register: Callable[[], Awaitable[None]],
 ) -> None:
-    """Start to follow other leaders, and to write what this node's leaders decide."""
+    """Start following other leaders, and writing the decisions of this node's leaders."""
     node, replicas = cluster.node, logs.replicas
     writes = LeaderWrites(
         node, replicas=replicas, lag_time_max_ms=node.static_config.replica_lag_time_max_ms
@@ -163,6 +163,6 @@ def start_replication(
 
 
 def _open_files_max(config: NodeConfig) -> int:
-    """Return how many segment files may be open, so that there is room for everything else."""
+    """Return how many segment files may be open, leaving room for all other descriptors."""
     allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return min(config.log_open_files_max, allowed // 4 * 3)

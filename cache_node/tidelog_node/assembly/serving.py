@@ -47,7 +47,7 @@ from tidelog_node.transactions.produce_gate import ProduceGate
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """The server, which has no address yet, and the handlers of requests that may wait."""
+    """The server, which has no address yet, and the handlers whose requests may wait."""
 
     server: Server
     produce: ProduceHandler
@@ -64,7 +64,7 @@ def build_serving(
     *,
     data_dir: Path,
 ) -> Serving:
-    """Return what answers clients; the stack closes what the dispatch table holds."""
+    """Return the server and its handlers; the stack closes the dispatch table's resources."""
     produce = ProduceHandler(
         node,
         replicas=logs.replicas,
@@ -101,7 +101,7 @@ def build_serving(
 
 
 def _start_share_service(stack: AsyncExitStack, node: NodeContext, logs: Logs) -> ShareService:
-    """Start to keep what share groups do with the partitions that this node leads."""
+    """Start the service that keeps the share-group state of led partitions."""
     partitions = SharePartitions(node, replicas=logs.replicas, inspector=logs.inspector)
     partitions.start()
     stack.push_async_callback(partitions.close)
@@ -118,7 +118,7 @@ def _control_routes(
     *,
     data_dir: Path,
 ) -> Iterator[Route]:
-    """Yield the routes of what is not on the hot path."""
+    """Yield the routes outside the hot path."""
     replicas, coordinator = logs.replicas, transactions.coordinator
     find_coordinator = FindCoordinatorHandlers(node)
     handlers = (

@@ -19,7 +19,7 @@ from tidelog_node.transactions.verifier import TransactionVerifier
 
 @dataclass(frozen=True, slots=True)
 class Transactions:
-    """Everything that takes part in a transaction."""
+    """The node's parts in transactions."""
 
     producer_ids: ProducerIds
     coordinator: TransactionCoordinator  # not started
@@ -31,7 +31,7 @@ class Transactions:
 def build_transactions(
     stack: AsyncExitStack, node: NodeContext, logs: Logs, groups: GroupCoordinator
 ) -> Transactions:
-    """Return what takes part in transactions; the stack closes its connections."""
+    """Return the parts; the stack closes their connections."""
     # A question about a transaction must not wait behind markers that are being replicated.
     marker_peers, question_peers = Peers(node, connections_max=1), Peers(node)
     stack.push_async_callback(marker_peers.close)
