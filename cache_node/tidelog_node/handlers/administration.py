@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 def cluster_admin(node: NodeContext) -> ClusterAdmin:
-    """Return what changes topics and settings, and places replicas on the live brokers."""
+    """Return the admin of topics and settings, which places replicas on the live brokers."""
     return ClusterAdmin(
         store=node.store,
         view=node.view,
@@ -26,7 +26,7 @@ def cluster_admin(node: NodeContext) -> ClusterAdmin:
 
 
 def admin_outcome(cls: type[T], error: TidelogError | None, **fields: Any) -> T:
-    """Return the part of an answer that says that one change was made, or why not."""
+    """Return the part of an answer that reports one change as made, or its error."""
     return build(
         cls,
         error_code=ErrorCode.none if error is None else admin_error_code(error),

@@ -1,7 +1,7 @@
-"""AlterReplicaLogDirs: moving replicas between a node's directories, of which there is one.
+"""AlterReplicaLogDirs: moves replicas between the directories of a node, which has one.
 
-To where a replica is already it is moved by doing nothing. Source: KIP-113, and
-``ReplicaManager.alterReplicaLogDirs`` of Kafka, whose codes are kept.
+A move to the directory that already has the replica succeeds and does nothing. Source: KIP-113, and
+``ReplicaManager.alterReplicaLogDirs`` of Kafka, with its codes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tidelog_node.wire.messages import build
 
 API_KEY = 34
 DIRECTORY_NAME_LENGTH_MAX = 255
-# What Kafka appends to the name of a directory that a replica is being moved to.
+# Kafka appends this to the name of a directory to which a replica is being moved.
 MOVED_SUFFIX_LENGTH = len(".") + 32 + len("-future")
 
 
@@ -40,7 +40,7 @@ class AlterLogDirsHandler:
     async def handle(
         self, request: wire_request.AlterReplicaLogDirsRequest, _: RequestContext
     ) -> wire_response.AlterReplicaLogDirsResponse:
-        """Return a code for every partition; for one that is named twice the last place holds."""
+        """Return a code for every partition; for a repeated one the last path counts."""
         paths: dict[str, dict[int, str]] = {}
         turn = RequestTurn()
         async for directory in turn.each(request.dirs):

@@ -14,8 +14,8 @@ from tidelog_node.routes import HotRoute, RequestContext, Route
 from tidelog_node.wire.messages import build
 
 SOFTWARE_FROM = 3
-# What tells producers that their epoch grows with every transaction (KIP-890). It is the only
-# feature here, and it never changes: Kafka's others are about its controllers' log.
+# Clients raise their producer epoch with every transaction if the node has this feature (KIP-890).
+# It is the only feature, and it never changes: Kafka's others are about its controllers' log.
 TRANSACTION_VERSION = "transaction.version"
 TRANSACTION_VERSION_LEVEL = 2
 FEATURES_EPOCH = 0
@@ -24,7 +24,7 @@ _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
 class ApiVersionsHandler:
-    """Answers with what all other routes serve, and with its own."""
+    """Answers with the APIs of all routes and its own."""
 
     def __init__(self, hot: Iterable[HotRoute], control: Iterable[Route]) -> None:
         ranges = {r.api_key: (r.advertised_min_version, r.max_version) for r in hot}

@@ -1,4 +1,4 @@
-"""The bit fields of authorized operations. Nothing is restricted yet: every bit is set.
+"""The bit fields of authorized operations. Nothing is restricted yet: all that apply are set.
 
 Source: ``AclOperation`` of Kafka, bit ``1 << code``, and ``AclEntry.supportedOperations``.
 """

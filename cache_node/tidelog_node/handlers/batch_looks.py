@@ -1,9 +1,9 @@
-"""What has to be known of a Produce request's records before they are appended.
+"""Checks the records of a Produce request before they are appended.
 
-Compacted topics want a key in every record, and some topics a codec of their own: that takes
-time by the record and by the byte. A request may take as much of it as the limits here say; they
-grow with the bytes that came, so that a client cannot buy much of it with few bytes. A request
-that needs more has all its batches looked into by the ``BatchInspector``.
+Compacted topics need a key in every record, and some topics have a codec of their own. Both checks
+cost time by the record and by the byte. A request may use as much of it as the limits here allow.
+They grow with its bytes, so that a client cannot buy much time with few bytes. If a request needs
+more, ``BatchInspector`` inspects all its batches.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ DECOMPRESSED_BYTES_MAX = 1_048_576
 CONVERTED_BYTES_MAX = 32_768
 # Of one batch, compressed or not; most are well within it.
 BYTES_PER_RECORD_MIN = 8
-# Uncompressed batches of a request up to this need no look of their own before the append.
+# Up to this size the append itself checks the uncompressed batches of a request.
 PLAIN_BYTES_MAX = 16_384
 
 # In a batch.
@@ -44,17 +44,17 @@ Led = Mapping[bytes, Mapping[int, Replica]]
 
 
 class Looked:
-    """What was found out about a request's batches before they are appended.
+    """The results of checking a request's batches before they are appended.
 
-    A batch is known by its place: how many come before it in the request, of all topics. Its
-    bytes may be copied, and a partition may be named more than once.
+    A batch is identified by its place, the number of batches before it in the request, over all
+    topics: its bytes may be copied, and a partition may be named more than once.
     """
 
     __slots__ = ("_budget", "_looks", "is_of_copy", "is_spent")
 
     def __init__(self, *, is_of_copy: bool) -> None:
-        self.is_of_copy = is_of_copy  # the batches stay where they are when the handling ends
-        self.is_spent = False  # a batch was too much to look at here, and so is any after it
+        self.is_of_copy = is_of_copy  # the batches stay in place after the handling ends
+        self.is_spent = False  # a batch exceeded the limits; no later one is checked here
         self._looks: dict[int, tuple[TopicConfig, CheckedBatches | TidelogError]] = {}
         self._budget = LookBudget(
             records=RECORDS_MAX,
@@ -64,7 +64,7 @@ class Looked:
         )
 
     def look_at(self, place: int, records: memoryview, config: TopicConfig) -> None:
-        """Look at a batch: at its header in any case, then within what is left of the limits.
+        """Check a batch: its header always, its records within the rest of the limits.
 
         Raises ``TooMuchToLookAt``.
         """
@@ -86,18 +86,18 @@ class Looked:
             self.note(place, config, found)
 
     def note(self, place: int, config: TopicConfig, found: CheckedBatches | TidelogError) -> None:
-        """Keep what a batch was found to be with these settings, or why it is refused."""
+        """Keep the result of checking a batch with these settings, or its refusal."""
         self._looks[place] = config, found
 
     def refusal(self, place: int) -> TidelogError | None:
-        """Return why the batch is refused, if that is known."""
+        """Return the known refusal of the batch."""
         known = self._looks.get(place)
         return known[1] if known is not None and isinstance(known[1], TidelogError) else None
 
     def without_refused(self, request: ProduceRequest) -> ProduceRequest:
-        """Return the request with no more than the headers of the batches that are refused.
+        """Return the request with the refused batches cut down to their headers.
 
-        Nothing is copied; it is so that less has to be.
+        Nothing is copied here; a later copy becomes smaller.
         """
         topics: list[ProduceTopic] = []
         place = -1
@@ -113,7 +113,7 @@ class Looked:
         return ProduceRequest(request.transactional_id, request.acks, request.timeout_ms, topics)
 
     def for_copy(self) -> Looked:
-        """Return what still holds when the batches have been copied: the refusals."""
+        """Return the results that hold for copied batches: the refusals."""
         copied = Looked(is_of_copy=True)
         for place, (config, found) in self._looks.items():
             if isinstance(found, TidelogError):
@@ -121,12 +121,12 @@ class Looked:
         return copied
 
     def checked(self, place: int, records: memoryview, config: TopicConfig) -> CheckedBatches:
-        """Return what a whole batch is found to be with these settings.
+        """Return the result of checking a whole batch with these settings.
 
-        Where it was not looked at with just these (the topic's have changed, the partition has
-        come to this node, the bytes were copied after the look), that is done now, within the
-        limits of this module: the event loop never looks at more. Raises why the batch must not
-        be appended, and ``NotInspected`` where it would take longer.
+        If there is none for exactly these (the topic's have changed, the partition has come to this
+        node, the bytes were copied since), the batch is checked now, within the limits of this
+        module: the event loop never does more. Raises the batch's refusal, and ``NotInspected`` if
+        the limits do not suffice.
         """
         known = self._looks.get(place)
         if known is None or known[0] is not config:
@@ -164,15 +164,15 @@ def has_to_look(request: ProduceRequest, led_by: Led) -> bool:
 
 
 class BatchLooks:
-    """Looks at the batches of Produce requests, or has that done."""
+    """Checks the batches of Produce requests, here or in the inspector."""
 
     def __init__(self, inspector: BatchInspector) -> None:
         self._inspector = inspector
 
     def look(self, request: ProduceRequest, led_by: Led) -> Looked:
-        """Return what the batches are; ``is_spent`` where that takes more than the loop's time.
+        """Return the results; ``is_spent`` is set if the batches exceed the limits.
 
-        It is then known which of them their headers refuse.
+        Refusals by header are complete even then.
         """
         looked = Looked(is_of_copy=False)
         for place, replica, records in _to_look_at(request, led_by):
@@ -183,14 +183,14 @@ class BatchLooks:
     async def look_elsewhere(
         self, request: ProduceRequest, led_by: Led, looked: Looked, *, host: str
     ) -> None:
-        """Add what the batches are, also why they cannot be appended.
+        """Add the inspector's results and refusals for the batches that are whole.
 
-        Of those that are whole, in turns with what other hosts have sent. The request's bytes
-        must stay as they are.
+        The inspections take turns with those of other hosts. The request's bytes must stay as they
+        are.
         """
         for place, replica, records in _to_look_at(request, led_by):
             config = None
-            while replica.config is not config:  # It may change meanwhile.
+            while replica.config is not config:  # The settings may change during the inspection.
                 config = replica.config
                 found: CheckedBatches | TidelogError
                 try:
@@ -203,10 +203,7 @@ class BatchLooks:
 
 
 def _to_look_at(request: ProduceRequest, led_by: Led) -> list[tuple[int, Replica, memoryview]]:
-    """Return the batches that are whole and belong to partitions that look at records.
-
-    With their places.
-    """
+    """Return the whole batches of partitions that look at records, with their places."""
     found = []
     place = -1
     for name, partitions in request.topics:

@@ -1,4 +1,4 @@
-"""DescribeCluster: the brokers and where they are. Source: KIP-700, KIP-919, KIP-1073."""
+"""DescribeCluster: the brokers and their endpoints. Source: KIP-700, KIP-919, KIP-1073."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BROKERS, CONTROLLERS = 1, 2
 
 
 class ClusterHandlers:
-    """Answers who is in the cluster."""
+    """Serves DescribeCluster."""
 
     def __init__(self, node: NodeContext) -> None:
         self._node = node

@@ -1,9 +1,9 @@
-"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs, and what there is to describe.
+"""DescribeConfigs, AlterConfigs, IncrementalAlterConfigs and ListConfigResources.
 
-Settings are of topics, of groups and of nodes. A node answers for itself and for the settings
-of all nodes; clients send what concerns another node to that node. Source: ``ConfigHelper``,
-``ConfigAdminManager`` and ``ControllerConfigurationValidator`` of Kafka, whose codes and messages
-are kept.
+Settings belong to topics, to groups and to nodes. A node answers for itself and for the settings
+of all nodes; clients send requests about another node to that node. Source: ``ConfigHelper``,
+``ConfigAdminManager`` and ``ControllerConfigurationValidator`` of Kafka, with their codes and
+messages.
 """
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ LIST_CONFIG_RESOURCES_KEY = 74
 
 
 class ResourceType(IntEnum):
-    """What settings belong to. The numbers are the wire's; others exist in Kafka."""
+    """The owners of settings. The numbers are the wire's; Kafka has others."""
 
     TOPIC = 2
     BROKER = 4
     GROUP = 32
 
 
-# Resources that Kafka has besides: listed as there being none.
+# Kafka's other resources: lists of them are empty.
 BROKER_LOGGER, CLIENT_METRICS = 8, 16
 
 
@@ -105,7 +105,7 @@ class ConfigHandlers:
             try:
                 entries = self._describe(image, resource)
             except TidelogError as raised:
-                error = raised.with_traceback(None)  # which holds this frame, so the whole request
+                error = raised.with_traceback(None)  # it holds this frame, and the request
             keys = resource.configuration_keys
             results.append(
                 admin_outcome(
@@ -125,7 +125,7 @@ class ConfigHandlers:
     async def alter_configs(
         self, request: alter_request.AlterConfigsRequest, _: RequestContext
     ) -> alter_response.AlterConfigsResponse:
-        """Answer AlterConfigs: what is given is all that stays."""
+        """Answer AlterConfigs: the given settings replace all others."""
 
         async def alter(resource: alter_request.AlterConfigsResource) -> None:
             check_names(config.name for config in resource.configs)
@@ -152,7 +152,7 @@ class ConfigHandlers:
     async def incremental_alter_configs(
         self, request: incremental_request.IncrementalAlterConfigsRequest, _: RequestContext
     ) -> incremental_response.IncrementalAlterConfigsResponse:
-        """Answer IncrementalAlterConfigs: what is not given stays as it was."""
+        """Answer IncrementalAlterConfigs: settings that are not given stay."""
         turn = RequestTurn()
 
         async def alter(resource: incremental_request.AlterConfigsResource) -> None:
@@ -186,7 +186,7 @@ class ConfigHandlers:
     async def list_config_resources(
         self, request: list_request.ListConfigResourcesRequest, context: RequestContext
     ) -> list_response.ListConfigResourcesResponse:
-        """Answer ListConfigResources (KIP-1142); before version 1 it is of client metrics only."""
+        """Answer ListConfigResources (KIP-1142); version 0 lists client metrics only."""
         image = await self._newest_image()
         named: dict[int, Iterable[str]] = {
             ResourceType.GROUP: image.group_configs,
@@ -216,7 +216,7 @@ class ConfigHandlers:
         )
 
     async def _newest_image(self) -> ClusterImage:
-        """Return an image that shows what another node may just have changed."""
+        """Return an image with the latest changes of other nodes, if the store is available."""
         try:
             return await self._node.view.refresh()
         except StoreUnavailable:
@@ -244,7 +244,7 @@ class ConfigHandlers:
         return describe_node(layers, image.brokers.get(self._node.broker_id))
 
     def _resource_type(self, resource: _Resource) -> ResourceType:
-        """Return the type of a resource that can exist. Raises ``TidelogError``."""
+        """Return the type of a resource that settings can belong to. Raises ``TidelogError``."""
         match resource.resource_type:
             case ResourceType.TOPIC:
                 if not resource.resource_name:
@@ -280,7 +280,7 @@ async def _alter_each(
     turn: RequestTurn,
     response_class: type[T],
 ) -> tuple[T, ...]:
-    """Alter every resource by itself; return what the response says of each."""
+    """Alter every resource by itself; return each one's part of the response."""
     counts = Counter((resource.resource_type, resource.resource_name) for resource in resources)
     responses = []
     async for resource in turn.each(resources):
@@ -290,7 +290,7 @@ async def _alter_each(
                 raise InvalidRequest("Each resource must appear at most once.")
             await alter(resource)
         except TidelogError as raised:
-            error = raised.with_traceback(None)  # which holds this frame, so the whole request
+            error = raised.with_traceback(None)  # it holds this frame, and the request
         responses.append(
             admin_outcome(
                 response_class,

@@ -1,7 +1,7 @@
 """ConsumerGroupHeartbeat and ConsumerGroupDescribe (KIP-848).
 
-These check what a request says of itself and translate; what happens is decided in
-``coordinator``. Source: ``throwIfConsumerGroupHeartbeatRequestIsInvalid`` of Kafka 4.1.
+They check and translate requests; ``coordinator`` decides.
+Source: ``throwIfConsumerGroupHeartbeatRequestIsInvalid`` of Kafka 4.1.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _DESCRIPTION = DescriptionMessages(describe_response)
 
 
 class ConsumerGroupHandlers:
-    """Serves members of consumer groups and those who look at them."""
+    """Serves members of consumer groups and their administrators."""
 
     def __init__(self, *, coordinator: GroupCoordinator) -> None:
         self._coordinator = coordinator
@@ -67,7 +67,7 @@ class ConsumerGroupHandlers:
     async def heartbeat(
         self, request: heartbeat_request.ConsumerGroupHeartbeatRequest, context: RequestContext
     ) -> heartbeat_response.ConsumerGroupHeartbeatResponse:
-        """Renew the member's session and tell it what it is to have."""
+        """Renew the member's session and return its assignment."""
         problem = next(_problems(request, context.api_version), None)
         if problem is not None:
             return _HEARTBEAT.refused(ErrorCode.invalid_request, problem)
@@ -89,7 +89,7 @@ class ConsumerGroupHandlers:
     async def describe(
         self, request: describe_request.ConsumerGroupDescribeRequest, _: RequestContext
     ) -> describe_response.ConsumerGroupDescribeResponse:
-        """Tell each group's epochs, and each member's partitions."""
+        """Return each group's epochs, and each member's partitions."""
         operations = ON_GROUP if request.include_authorized_operations else NOT_REQUESTED
         turn = RequestTurn()
         groups = [
@@ -104,7 +104,7 @@ class ConsumerGroupHandlers:
         rebalance_timeout_ms = request.rebalance_timeout // _MILLISECOND
         names = request.subscribed_topic_names
         return ConsumerHeartbeat(
-            # Before version 1 a member that has no id is given one.
+            # In version 0 a member without an id gets one.
             member_id=request.member_id or self._coordinator.new_member_id(None),
             member_epoch=request.member_epoch,
             instance_id=request.instance_id,
@@ -135,7 +135,7 @@ class ConsumerGroupHandlers:
                 ErrorCode.group_id_not_found,
                 f"Group {group_id} is not a consumer group.",
             )
-        members = tuple(group.roster)  # as they are now: the group goes on in between
+        members = tuple(group.roster)  # a copy: the group may change between turns
         return build(
             describe_response.DescribedGroup,
             group_id=group_id,
@@ -167,7 +167,7 @@ class ConsumerGroupHandlers:
 def _problems(
     request: heartbeat_request.ConsumerGroupHeartbeatRequest, version: int
 ) -> Iterator[str]:
-    """Yield what is wrong with the request by itself; the first is the answer."""
+    """Yield the request's own problems; the first is the answer."""
     epoch = request.member_epoch
     must_have_id = version >= CLIENT_MAKES_MEMBER_ID_FROM or epoch > 0 or epoch == LEAVE_EPOCH
     if must_have_id and is_blank(request.member_id):

@@ -1,9 +1,9 @@
 """DescribeQuorum and UpdateFeatures: requests that Kafka's controllers answer.
 
-There are none here. Their log, ``__cluster_metadata``, is a partition that this cluster does
-not host; and the one feature has one level, so an update to that is done and any other is not
-possible. Source: KIP-595, KIP-584, KIP-778; ``FeatureControlManager`` of Kafka, whose codes and
-messages are kept where what they say is true.
+This cluster has no controllers. Their log, ``__cluster_metadata``, is a partition that it does not
+host. Its one feature has one level: an update to that level succeeds, any other is refused.
+Source: KIP-595, KIP-584, KIP-778; ``FeatureControlManager`` of Kafka, with its codes, and its
+messages where they are true here.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ DESCRIBE_QUORUM_KEY = 55
 UPDATE_FEATURES_KEY = 57
 CONTROLLERS_QUORUM = (CLUSTER_METADATA_TOPIC, 0)
 UPGRADE = 1
-UPGRADE_TYPES = (UPGRADE, 2, 3)  # the others are downgrades, safe and unsafe
-_NO_ERROR = "NONE"  # Kafka's message of a feature that has no error
+UPGRADE_TYPES = (UPGRADE, 2, 3)  # the others are safe and unsafe downgrades
+_NO_ERROR = "NONE"  # Kafka's message for a feature without an error
 
 
 class ControllerHandlers:
-    """Answers where there is no controller."""
+    """Serves the requests for controllers."""
 
     def routes(self) -> list[Route]:
         """Return the routes."""
@@ -45,9 +45,9 @@ class ControllerHandlers:
     async def describe_quorum(
         self, request: quorum_request.DescribeQuorumRequest, _: RequestContext
     ) -> quorum_response.DescribeQuorumResponse:
-        """Return that no partition asked for has a quorum.
+        """Answer that no partition of the request has a quorum.
 
-        Who asks for the controllers' gets an error that no client repeats the request for.
+        A request for the controllers' partition gets an error on which no client retries.
         """
         asked = [(t.topic_name, p.partition_index) for t in request.topics for p in t.partitions]
         if asked == [CONTROLLERS_QUORUM]:
@@ -86,7 +86,7 @@ class ControllerHandlers:
     async def update_features_v0(
         self, request: features_request_v0.UpdateFeaturesRequest, _: RequestContext
     ) -> features_response.UpdateFeaturesResponse:
-        """Answer the version whose leave to downgrade Kafka does not heed any more."""
+        """Answer version 0, whose permission to downgrade Kafka now ignores."""
         levels = [
             (each.feature, each.max_version_level, UPGRADE) for each in request.feature_updates
         ]
@@ -95,7 +95,7 @@ class ControllerHandlers:
     async def update_features(
         self, request: features_request.UpdateFeaturesRequest, _: RequestContext
     ) -> features_response.UpdateFeaturesResponse:
-        """Answer UpdateFeatures; whether it is to be validated only makes no difference."""
+        """Answer UpdateFeatures; nothing is changed, so validation alone is the same."""
         levels = [
             (each.feature, each.max_version_level, each.upgrade_type)
             for each in request.feature_updates
@@ -131,7 +131,7 @@ def _updated(levels: Sequence[tuple[str, int, int]]) -> features_response.Update
 
 
 def _problem(feature: str, level: int, kind: int) -> str | None:
-    """Return why the feature cannot be brought to the level, ``None`` where it is there."""
+    """Return why the feature cannot have the level, ``None`` if it has it already."""
     if kind not in UPGRADE_TYPES:
         return "The controller does not support the given upgrade type."
     if level < 0:

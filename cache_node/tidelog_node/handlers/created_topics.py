@@ -1,7 +1,7 @@
 """The response of CreateTopics, encoded topic by topic.
 
-A created topic is answered with its forty settings, and thousands of topics of a request
-mostly have the same ones: they are encoded once, and put behind the fields before them.
+The answer for a created topic has its forty settings. Most of the thousands of topics in a request
+have the same ones, so these are encoded once and appended to the fields before them.
 
     throttle_time_ms  topics  tags (from version 5 on)
     topic:  …  configs (from version 5 on, the last field)  tags
@@ -31,20 +31,20 @@ _NO_TAGS = b"\0"
 
 
 class CreatedTopics:
-    """Builds one response. A topic refused has no settings."""
+    """Builds one response. A refused topic has no settings."""
 
     def __init__(self, version: int, layers: NodeLayers) -> None:
         self._is_flexible = version >= FLEXIBLE_FROM
         self._layers = layers
         hints = get_type_hints(load_response_schema(CREATE_TOPICS_KEY, version))
         self._schema: Any = get_args(hints["topics"])[0]
-        # Grown topic by topic: to join a hundred thousand pieces at the end takes too long.
+        # Extended topic by topic: joining a hundred thousand pieces at the end takes too long.
         self._topics = bytearray()
         self._topic_count = 0
         self._configs: dict[frozenset[tuple[str, str]], bytes] = {}
 
     def add_created(self, plan: TopicPlan) -> None:
-        """Answer a topic that was created, or could be."""
+        """Add a topic that was created, or passed validation."""
         fields = {
             "error_code": ErrorCode.none,
             "name": plan.topic.name,
@@ -59,7 +59,7 @@ class CreatedTopics:
         self._add(encoded)
 
     def add_refused(self, name: str, error: TidelogError) -> None:
-        """Answer a topic that was not created."""
+        """Add a topic that was not created."""
         fields = {"error_code": admin_error_code(error), "error_message": str(error), "name": name}
         self._add(self._encode(fields))
 

@@ -1,10 +1,9 @@
 """DeleteRecords: advances a partition's log start offset.
 
-The metadata store is written first: once it has the new start, no reader anywhere may
-rely on older offsets, and retention removes the tiered objects. The local log follows;
-if the node dies in between, it takes the start from the store when it opens the log. So
-does whoever leads next, which is why the answer need not wait, as it does in Kafka, for the
-other replicas to have moved their starts.
+The metadata store is written first: once it has the new start, no reader anywhere may rely on older
+offsets, and retention removes the tiered objects. The local log follows. If the node dies in
+between, it takes the start from the store when it opens the log. The next leader does the same. So
+the answer need not wait, as it does in Kafka, until the other replicas have moved their starts.
 Source: KIP-107.
 """
 
@@ -52,7 +51,7 @@ class DeleteRecordsHandler:
     async def handle(
         self, request: delete_request.DeleteRecordsRequest, _: RequestContext
     ) -> delete_response.DeleteRecordsResponse:
-        """Move every partition's start and return where each is now."""
+        """Advance the partitions' log start offsets and return the current ones."""
         topics = []
         turn = RequestTurn()
         async for topic in turn.each(request.topics):

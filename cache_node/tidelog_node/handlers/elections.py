@@ -30,7 +30,7 @@ ELECT_LEADERS_KEY = 43
 
 
 class ElectionType(IntEnum):
-    """Which election. The numbers are the wire's."""
+    """The kind of election. The numbers are the wire's."""
 
     PREFERRED = 0
     UNCLEAN = 1
@@ -55,7 +55,7 @@ class ElectionHandlers:
     async def elect_leaders(
         self, request: elect_request.ElectLeadersRequest, _: RequestContext
     ) -> elect_response.ElectLeadersResponse:
-        """Answer ElectLeaders; done when the new leaders are in the store."""
+        """Answer ElectLeaders once the new leaders are in the store."""
         decide = _DECISIONS.get(request.election_type)
         if decide is None:
             return build(elect_response.ElectLeadersResponse, error_code=ErrorCode.invalid_request)
@@ -83,7 +83,7 @@ class ElectionHandlers:
         by_topic: dict[str, list[elect_response.PartitionResult]] = {}
         async for name in turn.each(dict.fromkeys(wanted)):
             error = results[name]
-            # Asked for everything, Kafka leaves out what was led well already.
+            # For a request for all partitions Kafka leaves out those that need no election.
             if is_all and isinstance(error, ElectionNotNeeded | UnknownTopicOrPartition):
                 continue
             by_topic.setdefault(name.topic, []).append(_result(name.partition, error))

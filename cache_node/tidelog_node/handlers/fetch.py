@@ -1,16 +1,14 @@
 """Fetch: reads the available records, and waits without polling if there are too few.
 
-A request that finds enough is answered from the call itself. One that does not becomes
-a long poll: it counts the bytes that are appended to its partitions, and reads again when there
-are enough or its time is up. Offsets that this node has evicted are read through the tier, all of a
-request's at once, in a task of their own, so that the loop serves everyone else meanwhile. Logs
-that nobody has used since the node has started are opened on another thread first.
+A request that finds enough is answered from the call itself. Otherwise it becomes a long poll: it
+counts the bytes appended to its partitions, and reads again when there are enough or its time is
+up. Evicted offsets are read through the tier, all of a request's at once, in a task of their own,
+so that the loop serves other clients in the meantime. Logs that are not open since the start of the
+node are opened on another thread first.
 
-How a request is read and answered is ``served_fetch``'s. A request is of a session from its arrival
-on: this is where a session takes in what its request names. A full request whose list its
-connection repeats is served from what is kept of it (``fetch_lists``).
-
-Source: KIP-74 (size limits), KIP-227 (sessions).
+``served_fetch`` reads and answers a request. A request belongs to a session from its arrival on:
+here a session takes in the partitions that its request names. A full request that its connection
+repeats is served from a kept list (``fetch_lists``).
 """
 
 from __future__ import annotations
@@ -60,8 +58,8 @@ class FetchHandler:
         loop: asyncio.AbstractEventLoop | None = None,
         make_serving: Callable[..., FetchServing] = FetchServing,
     ) -> None:
-        """``loop`` is the one that runs unless given: long polls wait in its time. ``make_serving``
-        makes what requests are served with; another one than the node's may answer with values.
+        """``loop`` times the long polls; the default is the running one. ``make_serving`` makes
+        the ``FetchServing``; one other than the node's may answer with values.
         """
         self._loop = loop or asyncio.get_running_loop()
         self._replicas = replicas
@@ -88,7 +86,7 @@ class FetchHandler:
         )
 
     async def close(self) -> None:
-        """Answer every long poll with what there is; give up the reads from the tier."""
+        """Answer every long poll with the records found so far; cancel the reads from the tier."""
         for poll in tuple(self._polls):
             poll.expire()
         for task in self._tasks:
@@ -96,7 +94,7 @@ class FetchHandler:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def weigh(self, request: FetchRequest) -> int:
-        """Return how many partitions and topics the request makes the node look at."""
+        """Return how many partitions and topics the node must check for the request."""
         if isinstance(request, RecalledFetch):
             listed = request.listed
             assert listed is not None
@@ -111,7 +109,7 @@ class FetchHandler:
         return request.element_count + len(session.dirty)
 
     def handle(self, request: FetchRequest, context: RequestContext) -> Answer:
-        """Return the answer, or what will have it."""
+        """Return the answer, or a reply that will have it."""
         serving, epoch, version = self.serving, request.session_epoch, context.api_version
         topics = request.topics
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
@@ -127,7 +125,7 @@ class FetchHandler:
             session = self._session_of(request, version)
             if not isinstance(session, FetchSession):
                 return serving.refuse(context, session)
-            if session.is_ended:  # It had nothing left.
+            if session.is_ended:  # It has no partitions left.
                 served = FullFetch(serving, request, context, opens_session=False)
             else:
                 served = SessionFetch(serving, request, context, session)
@@ -139,7 +137,7 @@ class FetchHandler:
     # -- sessions and lists
 
     def _list_of(self, request: FetchRequest, context: RequestContext) -> FullList | None:
-        """Return the kept list that a request without session is served from, if there is one."""
+        """Return the kept list that serves a request without a session, if there is one."""
         if request.session_epoch != FINAL_EPOCH or request.session_id != NO_SESSION:
             return None
         now_ms = self.serving.now_ms()
@@ -150,9 +148,9 @@ class FetchHandler:
         return request.listed
 
     def _session_of(self, request: FetchRequest, version: int) -> FetchSession | int:
-        """Return the session as its next request makes it, or the error that it meets.
+        """Return the session with the request's changes, or the request's error.
 
-        A session that is left without partitions is ended.
+        A session without partitions is ended.
         """
         session = self.sessions.find(request.session_id)
         if session is None or session.replica_id != request.replica_id:
@@ -162,7 +160,7 @@ class FetchHandler:
             return error_code
         before = session.poll
         if isinstance(before, _LongPoll):
-            before.expire()  # Its client asks on.
+            before.expire()  # Its client has sent the next request.
         now_ms = self.serving.now_ms()
         if session.contact is not None:
             session.contact.last_fetch_ms = now_ms
@@ -170,7 +168,7 @@ class FetchHandler:
         if not may_keep(request.topics, request.rack) or not self.sessions.may_grow(
             session, request.topics, now_ms
         ):
-            # The client asks for another, does not get it, and names everything.
+            # The client opens another session, is refused one, and sends full requests.
             self.sessions.close(session)
             return ErrorCode.fetch_session_id_not_found
         session.add(request.topics)
@@ -190,13 +188,13 @@ class FetchHandler:
         return session
 
     def _refusal(self, session: FetchSession, request: FetchRequest, version: int) -> int:
-        """Return the error that the session's owner gets for the request, 0 for none."""
+        """Return the error for the request of the session's owner, 0 for none."""
         if session.next_epoch != request.session_epoch:
             return ErrorCode.invalid_fetch_session_epoch
         if session.uses_ids != (version >= fetch.TOPIC_ID_FROM):
             return ErrorCode.fetch_session_topic_id_error
         if session.replica_epoch != request.replica_epoch:
-            # What it told before it registered again counts for nothing (KIP-903).
+            # Positions reported before the broker registered again do not count (KIP-903).
             self.sessions.close(session)
             return ErrorCode.fetch_session_id_not_found
         return 0
@@ -222,9 +220,9 @@ class FetchHandler:
     def _unopened(
         self, topics: list[FetchTopic], request: FetchRequest, version: int
     ) -> list[Replica]:
-        """Return the replicas that a consumer names and whose logs are not open."""
+        """Return the replicas of a consumer's request whose logs are not open."""
         if request.replica_id >= 0:
-            return []  # What has other replicas is open.
+            return []  # Logs with several replicas are open.
         led_by = self._reader.led(has_ids=version >= fetch.TOPIC_ID_FROM)
         return [
             replica
@@ -235,7 +233,7 @@ class FetchHandler:
         ]
 
     async def _answer_opened(self, unopened: list[Replica], served: ServedFetch) -> Reply:
-        """Open logs on another thread, since it takes a dozen small reads each; then answer."""
+        """Open logs on another thread, since each takes a dozen small reads; then answer."""
         await self._replicas.open_logs(unopened)
         answer = self._answer(served)
         return await answer if isinstance(answer, OwedReply) else answer
@@ -249,7 +247,7 @@ class FetchHandler:
     def _answer(self, served: ServedFetch) -> Answer:
         overtaken = served.overtaken()
         if overtaken is not None:
-            return overtaken  # The wake-ups of its session are the later request's.
+            return overtaken  # Its session's wake-ups belong to the later request.
         reading = served.read(is_new=True)
         if reading.owed:
             return self._start(self._read_remote(reading, served))
@@ -266,7 +264,7 @@ class FetchHandler:
         return poll
 
     async def _read_remote(self, reading: Reading, served: ServedFetch) -> Reply:
-        """Fill in what is not on this node's disk, all partitions at once, and answer."""
+        """Read what this node's disk does not have, all partitions at once, and answer."""
         found = await wait_for_all([owed.read for owed in reading.owed])
         is_committed_only = served.request.isolation_level == READ_COMMITTED
         for owed, read in zip(reading.owed, found, strict=True):
@@ -295,47 +293,47 @@ class _LongPoll(OwedReply):
         served: ServedFetch,
         size_bytes: int,
     ) -> None:
-        """It is in ``polls`` as long as it waits."""
+        """It is in ``polls`` while it waits."""
         super().__init__()
         self._loop = loop
         self._polls = polls
         polls.add(self)
         self._served = served
         self._missing_bytes = served.request.min_bytes - size_bytes
-        self._is_due = False  # a look at the logs is already on its way
-        self._is_woken = False  # by appends: that look begins with the first partition again
-        self._is_over = False  # answered, or nobody waits any more
+        self._is_due = False  # a read of the logs is scheduled
+        self._is_woken = False  # by appends: that read begins with the first partition again
+        self._is_over = False  # answered or cancelled
         served.begin_waiting(self)
         self._timer = self._loop.call_later(served.request.max_wait_ms / 1000, self.expire)
 
     def on_append(self, size_bytes: int) -> None:
-        """Note that so many more bytes can be read."""
+        """Count bytes that can now be read."""
         self._missing_bytes -= size_bytes
         if self._missing_bytes <= 0:
             self.look_again()
 
     def on_change(self) -> None:
-        """Wait on for records, also while the leader is in doubt: the next look sees it.
+        """Wait on for records, also while the leader is in doubt: the next read will see it.
 
-        That is at the latest when the time is up; a change of hands comes by ``look_again``.
+        That is when the time is up, at the latest; a change of leader calls ``look_again``.
         """
 
     def look_again(self) -> None:
-        """Look at the logs soon, from the first partition on."""
+        """Schedule a read of the logs, from the first partition on."""
         self._is_woken = True
         self.look_soon()
 
     def look_soon(self) -> None:
-        """Look at the logs later in this turn of the loop, or in the next one.
+        """Schedule a read of the logs for this turn of the loop or the next one.
 
-        So one look finds all of a burst, and a look at many partitions keeps nobody waiting.
+        So one read finds all appends of a burst, and many partitions do not hold up other clients.
         """
         if not self._is_due:
             self._is_due = True
             self._loop.call_soon(self._look, False)
 
     def expire(self) -> None:
-        """Answer with what there is: the client's time is up, or the node leaves."""
+        """Answer with the records found so far: the client's time is up, or the node shuts down."""
         self._look(True)
 
     def _look(self, is_last: bool) -> None:
@@ -345,7 +343,7 @@ class _LongPoll(OwedReply):
         try:
             reply = self._answer(is_last)
         except Exception as problem:
-            # Nobody above is concerned: this may be called for another connection's request.
+            # The caller must not see it: it may be serving another connection's request.
             self.give_up()
             self.fail(problem)
             return
@@ -354,22 +352,22 @@ class _LongPoll(OwedReply):
             self.settle(reply)
 
     def _answer(self, is_last: bool) -> Reply | None:
-        """Return the answer, ``None`` if there is not enough for one yet."""
+        """Return the answer, ``None`` if there are too few records yet."""
         served, is_woken = self._served, self._is_woken
         self._is_woken = False
         reading = served.read(is_new=False) if is_woken or is_last else served.read_on()
         missing_bytes = served.request.min_bytes - reading.size_bytes
         if missing_bytes <= 0 or is_last or reading.must_answer or reading.owed:
-            # What was evicted while we waited comes back empty here, and is asked for again.
+            # Records evicted during the wait come back empty; the client asks again.
             return served.reply(reading)
-        # What was appended between two looks of one round stays counted.
+        # Bytes appended between two reads of one round stay counted.
         self._missing_bytes = missing_bytes if is_woken else min(missing_bytes, self._missing_bytes)
         if reading.has_more:
             self.look_soon()
         return None
 
     def give_up(self) -> None:
-        """Wait no more."""
+        """Stop waiting."""
         self._is_over = True
         self._timer.cancel()
         self._served.end_waiting(self)

@@ -1,8 +1,8 @@
 """Reads partitions for a Fetch, within the limits of its size.
 
-A follower reads to the log's end, and its fetch tells the leader what it holds. A consumer reads
-up to the high watermark or the last stable offset, from a follower up to what that knows of; a
-leader sends a consumer whose rack has a replica in sync there.
+A follower reads to the log's end, and its fetch reports its position to the leader. A consumer
+reads up to the high watermark or the last stable offset, from a follower up to the ones known
+there. A leader sends a consumer whose rack has an ISR member to that one.
 
 Source: KIP-74 (size limits), KIP-320 (epochs), KIP-392 (closest replica), KIP-405 (tiers),
 KIP-595 (divergence).
@@ -40,25 +40,25 @@ NO_REPLICAS: Mapping[int, Replica] = {}
 
 
 class ClosestReplica(Protocol):
-    """Knows of replicas that are closer to a consumer than their leader."""
+    """Finds replicas that are closer to a consumer than their leader."""
 
     def find(self, replica: Replica, rack: bytes, offset: int) -> int | None:
-        """Return the broker to read ``offset`` from instead of here, ``None`` for here."""
+        """Return the broker to read ``offset`` from, ``None`` for this one."""
 
 
 @dataclass(slots=True)
 class OwedResult:
-    """The place of a partition's result that has to be waited for."""
+    """A partition's result that will be filled in later."""
 
-    results: list[FetchResult]  # where it goes
-    index: int  # and at which place
+    results: list[FetchResult]  # the list that the result belongs to
+    index: int  # its place in the list
     wanted: FetchPartition
     read: RemoteRead
 
     def fill_in(self, found: LogRead | Exception | None, *, is_committed_only: bool) -> None:
-        """Put what was found, or that it failed, where the result goes.
+        """Put the found records or the error into the result's place.
 
-        A read that was given up leaves the empty result: the client asks again.
+        A cancelled read leaves the empty result: the client asks again.
         """
         if isinstance(found, OffsetOutOfRange):
             result = FetchResult(self.wanted.partition, OffsetOutOfRange.code)
@@ -73,27 +73,27 @@ class OwedResult:
 
 @dataclass(slots=True)
 class Reading:
-    """One pass over partitions of a request: what it may still take, and what it has found."""
+    """One pass over partitions of a request: its remaining limits, and its results."""
 
     request: FetchRequest
-    has_ids: bool  # topics are named by their ids
-    can_serve: bool  # this node may answer at this moment
-    is_new: bool  # the first look: a follower's fetch is taken note of
+    has_ids: bool  # topics are named by id
+    can_serve: bool  # this node may answer now
+    is_new: bool  # the first pass: it notes a follower's position
     bytes_left: int
     contact: FollowerContact | None = None  # of the follower's session
     topics: list[tuple[bytes, list[FetchResult]]] = field(default_factory=list)
     size_bytes: int = 0
-    must_answer: bool = False  # an error, or a divergence: the client must hear of it now
-    has_more: bool = False  # nothing was found, and there are partitions yet to look at
+    must_answer: bool = False  # an error or a divergence: answer at once
+    has_more: bool = False  # nothing was found, and other partitions are left to read
     owed: list[OwedResult] = field(default_factory=list)
 
     def is_owed(self, wanted: FetchPartition) -> bool:
-        """Whether the partition read last has to be waited for: its result must keep its place."""
+        """Whether the last partition's result is filled in later and must keep its place."""
         return bool(self.owed) and self.owed[-1].wanted is wanted
 
 
 class PartitionReader:
-    """Reads partitions that this node leads, or follows where a consumer may read those."""
+    """Reads partitions that this node leads, or follows if a consumer may read those."""
 
     def __init__(
         self,
@@ -105,7 +105,7 @@ class PartitionReader:
         self._closest = closest
 
     def led(self, *, has_ids: bool) -> dict[bytes, dict[int, Replica]]:
-        """Return what this node leads, by topic as a request names it."""
+        """Return the led replicas, by topic as a request names it."""
         return self._replicas.led_by_id if has_ids else self._replicas.led_by_name
 
     def followed(
@@ -127,9 +127,9 @@ class PartitionReader:
         replica: Replica | None,
         results: list[FetchResult],
     ) -> FetchResult:
-        """Return what a partition has; count it. The caller adds it to ``results``.
+        """Return a partition's result and count its bytes. The caller adds it to ``results``.
 
-        ``replica`` is what this node has of it, if it has any.
+        ``replica`` is this node's replica, if it has one.
         """
         bytes_max = min(wanted.bytes_max, reading.bytes_left)
         try:
@@ -178,7 +178,7 @@ class PartitionReader:
         unified = replica.unified_log
         log = unified.local
         is_committed_only = request.isolation_level == READ_COMMITTED
-        log.check_online()  # also for those who only wait for more
+        log.check_online()  # also for consumers that only wait for more
         high_watermark = log.high_watermark
         last_stable_offset = log.last_stable_offset
         bound = last_stable_offset if is_committed_only else high_watermark
@@ -204,17 +204,17 @@ class PartitionReader:
         if isinstance(read, RemoteRead):
             if read.found is None:
                 reading.owed.append(OwedResult(results, len(results), wanted, read))
-                # What will be found is not known yet: count what it may be.
+                # The size is not known yet: count the most that it may be.
                 reading.bytes_left -= bytes_max
                 return _nothing(replica, wanted)
-            reading.must_answer = True  # Nothing will be appended that could make it more.
+            reading.must_answer = True  # No append could add to it.
             read = read.found
         return _result_of(read, wanted, is_committed_only=is_committed_only)
 
     def _read_for_follower(
         self, reading: Reading, replica: Replica, wanted: FetchPartition, bytes_max: int
     ) -> FetchResult:
-        """Read up to the log's end; take note of what the follower has if the fetch is new."""
+        """Read up to the log's end; note the follower's position if the fetch is new."""
         request = reading.request
         role = replica.role
         if role is None or not replica.is_leader:
@@ -243,8 +243,8 @@ class PartitionReader:
                 log_start_offset=wanted.log_start_offset,
                 contact=reading.contact,
             )
-        # After its position is noted: who has all of a broken log may have to lead with it. Before
-        # anything else: at the very end nothing is read that would find out.
+        # After the position is noted: a follower that has all of a broken log may have to lead with
+        # it. Before the rest: a fetch at the log's end reads nothing, and would not notice.
         log.check_online()
         end_offset = log.log_end_offset
         is_first = reading.size_bytes == 0
@@ -287,7 +287,7 @@ def _aborted_of(read: LogRead) -> list[tuple[int, int]]:
 
 
 def _find_divergence(replica: Replica, wanted: FetchPartition) -> tuple[int, int] | None:
-    """Return the epoch and offset from which the reader's log is not ours, if it is so.
+    """Return the epoch and offset at which the reader's log diverges, if it does.
 
     Source: Kafka's ``Partition.readRecords``; KIP-595.
     """

@@ -1,7 +1,7 @@
 """FindCoordinator: the leader of the shard that a group or transactional id belongs to.
 
-The first question of a cluster's life creates the topic whose partitions are the
-shards. Source: ``KafkaApis.getCoordinator``.
+The first request of a cluster's life creates the topic whose partitions are the shards.
+Source: ``KafkaApis.getCoordinator``.
 """
 
 from __future__ import annotations
@@ -37,25 +37,25 @@ FIND_COORDINATOR_KEY = 10
 
 
 class KeyType(IntEnum):
-    """What is coordinated. The numbers are the wire's."""
+    """The kind of key. The numbers are the wire's."""
 
     GROUP = 0
     TRANSACTION = 1
 
 
-_Coordinator = tuple[int, BrokerEndpoint]  # the broker's id, and where the client reaches it
+_Coordinator = tuple[int, BrokerEndpoint]  # the broker's id, and its endpoint for the client
 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """The coordinator, or why there is none."""
+    """The coordinator, or the error."""
 
     coordinator: _Coordinator | None
     error: TidelogError | None
 
 
 class FindCoordinatorHandlers:
-    """Answers where a group lives."""
+    """Serves FindCoordinator."""
 
     def __init__(self, node: NodeContext) -> None:
         self._node = node
@@ -73,14 +73,14 @@ class FindCoordinatorHandlers:
     async def find_one(
         self, request: single_request.FindCoordinatorRequest, context: RequestContext
     ) -> single_response.FindCoordinatorResponse:
-        """Answer the versions that ask for one key."""
+        """Answer the versions with one key."""
         found = await self._find(request.key_type, request.key, context)
         return build(single_response.FindCoordinatorResponse, **_fields(found))
 
     async def find_many(
         self, request: batched_request.FindCoordinatorRequest, context: RequestContext
     ) -> batched_response.FindCoordinatorResponse:
-        """Answer the versions that ask for many keys."""
+        """Answer the versions with many keys."""
         coordinators = []
         async for key in RequestTurn().each(request.coordinator_keys):
             found = await self._find(request.key_type, key, context)
@@ -88,11 +88,11 @@ class FindCoordinatorHandlers:
         return build(batched_response.FindCoordinatorResponse, coordinators=tuple(coordinators))
 
     async def ensure_shards(self, topic: str) -> None:
-        """Make the topic whose partitions are shards. Raises ``CoordinatorNotAvailable``."""
+        """Create the topic whose partitions are shards. Raises ``CoordinatorNotAvailable``."""
         try:
             await self._admin.ensure_topic(topic)
         except TidelogError as error:
-            # Whatever it was, the client can only wait and ask again.
+            # For any error the client can only wait and retry.
             logger.warning("coordination not set up", extra={"topic": topic, "reason": str(error)})
             raise CoordinatorNotAvailable(f"{topic}: {error}") from error
 

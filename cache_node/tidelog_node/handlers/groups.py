@@ -1,7 +1,7 @@
 """JoinGroup, SyncGroup, Heartbeat, LeaveGroup, and the requests about groups as a whole.
 
-These only translate; what happens is decided in ``coordinator``. Every error has its
-place in the response, by version. Source: ``GroupCoordinatorService`` of Kafka.
+They only translate; ``coordinator`` decides. The place of an error in the response depends on
+the version. Source: ``GroupCoordinatorService`` of Kafka.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ LIST_GROUPS_KEY = 16
 DELETE_GROUPS_KEY = 42
 
 # The types of groups, by Kafka's names.
-SYNC_NAMES_FROM = 5  # the version from which protocol type and name must be there (KIP-559)
+SYNC_NAMES_FROM = 5  # the version from which protocol type and name are required (KIP-559)
 
 CLASSIC = "classic"
 CONSUMER = "consumer"
@@ -64,7 +64,7 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 
 class GroupHandlers:
-    """Serves members of groups and those who look after groups."""
+    """Serves members of groups and administrators of groups."""
 
     def __init__(self, *, coordinator: GroupCoordinator) -> None:
         self._coordinator = coordinator
@@ -87,7 +87,7 @@ class GroupHandlers:
     async def join_group(
         self, request: join_request.JoinGroupRequest, context: RequestContext
     ) -> join_response.JoinGroupResponse:
-        """Make the client a member, or have it rejoin, when the rebalance allows."""
+        """Add the client to the group or have it rejoin, once the rebalance permits."""
         session_timeout_ms = request.session_timeout // _MILLISECOND
         rebalance_timeout_ms = request.rebalance_timeout // _MILLISECOND
         client_id = context.client_id or ""
@@ -104,7 +104,7 @@ class GroupHandlers:
             protocol_type=request.protocol_type,
             protocols=tuple((p.name, p.metadata) for p in request.protocols),
             session_timeout_ms=session_timeout_ms,
-            # Version 0 has no rebalance timeout and means the session's.
+            # Version 0 has no rebalance timeout: the session timeout counts.
             rebalance_timeout_ms=(
                 session_timeout_ms if rebalance_timeout_ms < 0 else rebalance_timeout_ms
             ),
@@ -143,7 +143,7 @@ class GroupHandlers:
     async def sync_group(
         self, request: sync_request.SyncGroupRequest, context: RequestContext
     ) -> sync_response.SyncGroupResponse:
-        """Give the member its assignment, when the leader has brought it."""
+        """Return the member's assignment once the group's leader has sent it."""
         names = (request.protocol_type, request.protocol_name)
         if context.api_version >= SYNC_NAMES_FROM and None in names:
             error = ErrorCode.inconsistent_group_protocol
@@ -172,7 +172,7 @@ class GroupHandlers:
     async def heartbeat(
         self, request: heartbeat_request.HeartbeatRequest, _: RequestContext
     ) -> heartbeat_response.HeartbeatResponse:
-        """Renew the member's session and tell it whether to rejoin."""
+        """Renew the member's session and return whether it must rejoin."""
         try:
             error = await self._coordinator.heartbeat(
                 request.group_id,
@@ -226,7 +226,7 @@ class GroupHandlers:
     async def describe_groups(
         self, request: describe_request.DescribeGroupsRequest, context: RequestContext
     ) -> describe_response.DescribeGroupsResponse:
-        """Tell each group's state and members."""
+        """Return each group's state and members."""
         operations = ON_GROUP if request.include_authorized_operations else NOT_REQUESTED
         turn = RequestTurn()
         groups = [
@@ -249,7 +249,7 @@ class GroupHandlers:
                 authorized_operations=NOT_REQUESTED,
             )
         if not isinstance(group, ClassicGroup):
-            # Before version 6 a group that is not there is a dead one, without error.
+            # Before version 6 an unknown group is a dead one, without an error.
             problem = "not found" if group is None else "is not a classic group"
             return build(
                 describe_response.DescribedGroup,
@@ -260,7 +260,7 @@ class GroupHandlers:
                 authorized_operations=operations,
             )
         protocol_name = group.protocol_name if group.phase is Phase.STABLE else None
-        # As they are now: the group goes on while the answer is built.
+        # A copy: the group may change while the answer is built.
         members = [member.to_record() for member in group.roster]
         return build(
             describe_response.DescribedGroup,
@@ -277,7 +277,7 @@ class GroupHandlers:
     async def list_groups(
         self, request: list_request.ListGroupsRequest, _: RequestContext
     ) -> list_response.ListGroupsResponse:
-        """List this node's groups, of some states or types if so asked."""
+        """List this node's groups, filtered by state and type."""
         states = {state.strip().lower() for state in request.states_filter}
         types = {type_.strip().lower() for type_ in request.types_filter}
         try:

@@ -1,4 +1,4 @@
-"""OffsetForLeaderEpoch: where a leader epoch ends in this node's log. Source: KIP-101, KIP-320."""
+"""OffsetForLeaderEpoch: the end of a leader epoch in this node's log. Source: KIP-101, KIP-320."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class LeaderEpochHandler:
     async def handle(
         self, request: epoch_request.OffsetForLeaderEpochRequest, _: RequestContext
     ) -> epoch_response.OffsetForLeaderEpochResponse:
-        """Return the end of the epoch asked for, or of the last one before it."""
+        """Return the end of the requested epoch, or of the last one before it."""
         turn = RequestTurn()
         topics = []
         async for topic in turn.each(request.topics):

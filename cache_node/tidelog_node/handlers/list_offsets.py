@@ -1,7 +1,7 @@
 """ListOffsets: offsets by time, and the named ones.
 
-A new leader's high watermark may lag behind what the last one has committed. Until it has
-reached the start of the leader's epoch nobody is told where the partition ends.
+A new leader's high watermark may lag behind the offsets that the last leader committed. Until it
+has reached the start of the leader's epoch, the end of the partition is not returned.
 Source: KIP-79, KIP-207, KIP-734 (max timestamp), KIP-405 (earliest local), KIP-1005 (latest
 tiered), KIP-1023 (earliest pending upload).
 """
@@ -62,7 +62,7 @@ class ListOffsetsHandler:
     async def handle(
         self, request: list_request.ListOffsetsRequest, context: RequestContext
     ) -> list_response.ListOffsetsResponse:
-        """Return an offset for every partition asked for."""
+        """Return an offset for every partition of the request."""
         turn = RequestTurn()
         seen: dict[TopicPartition, int] = {}
         async for topic in turn.each(request.topics):
@@ -132,7 +132,7 @@ class ListOffsetsHandler:
     async def _find(
         self, replica: Replica, timestamp: int, bound: int, *, host: str
     ) -> tuple[int, int]:
-        """Return (timestamp, offset), both -1 where there is nothing to point at."""
+        """Return (timestamp, offset), both -1 if no record matches."""
         if timestamp < 0 and timestamp != MAX_TIMESTAMP:
             return -1, _named_offset(replica.log, timestamp, bound)
         unified, search = replica.unified_log, partial(self._inspector.search, host=host)
@@ -146,9 +146,9 @@ class ListOffsetsHandler:
 
 
 def _epoch_of(replica: Replica, timestamp: int, offset: int) -> int:
-    """Return the leader epoch that a reader at the offset finds there; -1 if it is not known.
+    """Return the leader epoch of the record at the offset; -1 if it is not known.
 
-    At the end there is nothing yet: it is the leader's own.
+    At the end of the log it is the leader's own epoch.
     """
     if timestamp == LATEST or offset >= replica.log.log_end_offset:
         return replica.leader_epoch
@@ -156,7 +156,7 @@ def _epoch_of(replica: Replica, timestamp: int, offset: int) -> int:
 
 
 def _bound(replica: Replica, request: list_request.ListOffsetsRequest) -> int:
-    """Return the end of what the caller may know of."""
+    """Return the end of the offsets that the caller may see."""
     log = replica.log
     if request.replica_id != CONSUMER:
         return log.log_end_offset
@@ -168,7 +168,7 @@ def _bound(replica: Replica, request: list_request.ListOffsetsRequest) -> int:
 def _require_settled(
     replica: Replica, timestamp: int, found: tuple[int, int], api_version: int
 ) -> None:
-    """Raise where a new leader does not know the answer yet."""
+    """Raise if a new leader does not know the answer yet."""
     leader = replica.leader
     if leader is None or leader.is_high_watermark_settled:
         return

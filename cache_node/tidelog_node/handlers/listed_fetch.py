@@ -19,7 +19,7 @@ from tidelog_node.wire.produce import Endpoint
 
 
 class ListedFetch(ServedFetch):
-    """A consumer's request, of which the list has taken what it names."""
+    """A consumer's request whose partitions are in a kept list."""
 
     def __init__(
         self,
@@ -31,15 +31,15 @@ class ListedFetch(ServedFetch):
         super().__init__(serving, request, context)
         self._listed = listed
         listed.is_busy = True
-        self._found: list[FetchResult] = []  # by the last look
-        self._visited: list[ListedPartition] = []  # of which they are
+        self._found: list[FetchResult] = []  # by the last read
+        self._visited: list[ListedPartition] = []  # the partitions of ``_found``
 
     def read(self, *, is_new: bool) -> Reading:
-        """Look at the partitions that may have news, and settle those that have none."""
+        """Read the partitions that may have news, and settle those that have none."""
         serving, request, listed = self.serving, self.request, self._listed
         reader = serving.reader
         if listed.is_ended or not serving.can_serve():
-            listed.mark_all()  # No replica has told, or none will.
+            listed.mark_all()  # No replica has notified the list, or none will.
         reading = serving.begin(request, self.version, is_new=is_new, contact=None)
         led_by = reader.led(has_ids=reading.has_ids)
         found: list[FetchResult] = []
@@ -61,15 +61,15 @@ class ListedFetch(ServedFetch):
             visited.append(partition)
         self._found, self._visited = found, visited
         if listed.is_ended:
-            reading.must_answer = True  # Nothing tells of appends.
+            reading.must_answer = True  # Appends notify no one.
         return reading
 
     def read_on(self) -> Reading:
-        """Read again: nothing is left over by a look."""
+        """Read again: a read leaves out no partition."""
         return self.read(is_new=False)
 
     def _is_at_end(self, partition: ListedPartition, result: FetchResult) -> bool:
-        """Whether this is what the client is answered as long as nothing happens."""
+        """Whether this stays the partition's answer until something changes."""
         end = result.high_watermark
         if self.request.isolation_level == READ_COMMITTED:
             end = result.last_stable_offset
@@ -82,7 +82,7 @@ class ListedFetch(ServedFetch):
         )
 
     def reply(self, reading: Reading) -> Reply:
-        """Return every partition's result: what was found now, and what is kept."""
+        """Return every partition's result, from the last read or kept."""
         listed, serving = self._listed, self.serving
         listed.is_busy = False
         context = self.context
@@ -103,11 +103,11 @@ class ListedFetch(ServedFetch):
         return answer.finish(context.correlation_id, endpoints)
 
     def begin_waiting(self, poll: ReplicaWaiter) -> None:
-        """Have ``poll`` told of what happens to any partition: all watch their replicas."""
+        """Have ``poll`` notified of changes in any partition: all watch their replicas."""
         self._listed.poll = poll
 
     def end_waiting(self, poll: ReplicaWaiter) -> None:
-        """Have it told no more."""
+        """End the notifications of ``poll``."""
         if self._listed.poll is poll:
             self._listed.poll = None
         self._listed.is_busy = False

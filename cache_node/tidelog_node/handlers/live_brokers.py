@@ -1,4 +1,4 @@
-"""Selects the brokers that are shown to clients."""
+"""Selects the brokers that clients are shown."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class ReachableBrokers:
     def __init__(self, standing: Standing) -> None:
         self._standing = standing
         self._live: Mapping[int, Broker] = {}
-        self._reachable: dict[str, Mapping[int, Broker]] = {}  # of the live ones, by listener
+        self._reachable: dict[str, Mapping[int, Broker]] = {}  # live brokers, by listener
 
     def __call__(self, image: ClusterImage, listener: str) -> Mapping[int, Broker]:
         """Return them: the same object until the live ones change."""

@@ -23,7 +23,7 @@ from tidelog_node.wire.messages import build
 logger = logging.getLogger(__name__)
 
 API_KEY = 35
-FAILURES = frozenset({FAILED, OFFLINE})  # what the directory's error code tells of
+FAILURES = frozenset({FAILED, OFFLINE})  # the problems that the directory's error code reports
 
 
 class LogDirsHandler:
@@ -41,10 +41,10 @@ class LogDirsHandler:
     async def handle(
         self, request: log_dirs_request.DescribeLogDirsRequest, _: RequestContext
     ) -> log_dirs_response.DescribeLogDirsResponse:
-        """Return the sizes of the partitions asked for, of all for a null list.
+        """Return the sizes of the request's partitions, of all for a null list.
 
-        While the disk or a log on it has failed the directory has KAFKA_STORAGE_ERROR; unlike
-        Kafka's, it tells of the partitions all the same: most can still be read.
+        While the disk or a log on it has failed, the directory has KAFKA_STORAGE_ERROR. Unlike
+        Kafka's answer, this one still lists the partitions: most can still be read.
         """
         turn = RequestTurn()
         wanted: dict[str, set[int]] | None = None
@@ -81,7 +81,7 @@ class LogDirsHandler:
 
 
 def _describe(replica: Replica) -> log_dirs_response.DescribeLogDirsPartition | None:
-    """Return the partition, or ``None`` where its log cannot be opened."""
+    """Return the partition, or ``None`` if its log cannot be opened."""
     try:
         size_bytes = replica.log.size_bytes
     except (TidelogError, OSError) as error:

@@ -1,7 +1,7 @@
 """Conversions that the requests and answers of KIP-848 and KIP-932 share.
 
-Both have classes of their own for the same fields, so whoever builds an answer is given the
-module that has them. Nothing is taken from it before the first answer: ``lazy_messages``.
+Both KIPs have classes of their own for the same fields, so the converters take the module that has
+them. Nothing is imported from it before the first answer: ``lazy_messages``.
 """
 
 from __future__ import annotations
@@ -27,43 +27,43 @@ Assignment_co = TypeVar("Assignment_co", covariant=True)
 
 
 def is_blank(text: str) -> bool:
-    """Return whether there is nothing in the text that can be seen."""
+    """Return whether the text has no visible characters."""
     return not text.strip()
 
 
 class AssignmentModule(Protocol[Assignment_co]):
-    """Has the classes of what a member is assigned."""
+    """A module with the classes of a member's assignment."""
 
     @property
     def Assignment(self) -> type[Assignment_co]:
-        """All of it."""
+        """The class of the assignment."""
 
     @property
     def TopicPartitions(self) -> type[object]:
-        """What is of one topic."""
+        """The class of one topic's partitions."""
 
 
 class DescriptionModule(AssignmentModule[Assignment_co], Protocol[Group_co, Assignment_co]):
-    """Has the classes of a group's description, too."""
+    """A module that also has the class of a group's description."""
 
     @property
     def DescribedGroup(self) -> type[Group_co]:
-        """One group."""
+        """The class of one group."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatMessages(Generic[Response]):
-    """A heartbeat's answer."""
+    """Builds answers to heartbeats."""
 
     module: AssignmentModule[object]
-    response: Callable[[], type[Response]]  # its name differs
+    response: Callable[[], type[Response]]  # its name differs between the modules
 
     def refused(self, error: ErrorCode, message: str | None) -> Response:
         """Return the answer to a heartbeat that changed nothing."""
         return build(self.response(), error_code=error, error_message=message)
 
     def answered(self, answer: HeartbeatAnswer) -> Response:
-        """Return what the group has answered."""
+        """Return the group's answer as a response."""
         if answer.error is not ErrorCode.none:
             return self.refused(answer.error, answer.message)
         assignment = None
@@ -84,12 +84,12 @@ class HeartbeatMessages(Generic[Response]):
 
 @dataclass(frozen=True, slots=True)
 class DescriptionMessages(Generic[Group, Assignment]):
-    """A group's description."""
+    """Builds descriptions of groups."""
 
     module: DescriptionModule[Group, Assignment]
 
     def not_described(self, group_id: str, error: ErrorCode, message: str) -> Group:
-        """Return the answer for a group of which nothing can be told."""
+        """Return the answer for a group that is not described."""
         return build(
             self.module.DescribedGroup,
             group_id=group_id,
@@ -101,7 +101,7 @@ class DescriptionMessages(Generic[Group, Assignment]):
     def assigned(
         self, partitions: Partitions, topic_name: Callable[[UUID], str | None]
     ) -> Assignment:
-        """Return the partitions by topic, without topics that are gone (``None``)."""
+        """Return the partitions by topic, without deleted topics (``None``)."""
         named = tuple(
             build(
                 self.module.TopicPartitions, topic_id=topic_id, topic_name=name, partitions=numbers

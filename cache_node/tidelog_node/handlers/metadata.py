@@ -1,10 +1,9 @@
 """Metadata and DescribeTopicPartitions: the topics as the image shows them.
 
-Building a Metadata response costs about 1 ms per 100 partitions, and thousands of clients
-ask for the same one, so encoded responses are kept until the image changes, and the topics
-in them until they change themselves (``metadata_pieces``). A
-topic that the image does not have may have been created through another node a moment
-ago: it is looked for in the store before it is called unknown or created.
+Building a Metadata response costs about 1 ms per 100 partitions, and thousands of clients ask for
+the same one. So encoded responses are kept until the image changes, and the topics in them until
+those topics change (``metadata_pieces``). A topic that the image does not have may just have been
+created through another node: the store is read before the topic is refused or created.
 Source: ``KafkaApis.handleTopicMetadataRequest`` and ``DescribeTopicPartitionsRequestHandler``.
 """
 
@@ -61,13 +60,13 @@ DESCRIBED_PARTITIONS_MAX = 2000  # max.request.partition.size.limit of Kafka
 SORTED_AT_ONCE = 2_000  # names
 
 MetadataRequest: TypeAlias = "request_v10.MetadataRequest | request_v13.MetadataRequest"
-# What decides how an encoded response looks, besides the image: the API version, the listener, the
-# flags for authorized operations, and the topics by name; None is all topics.
+# Determines an encoded response, besides the image: the API version, the listener, the flags for
+# authorized operations, and the topics by name; None is all topics.
 CacheKey = tuple[int, str, bool, bool, tuple[str, ...] | None]
 
 
 class MetadataHandlers:
-    """Answers what clients ask first."""
+    """Serves the topics and brokers of the cluster."""
 
     def __init__(self, node: NodeContext) -> None:
         self._node = node
@@ -78,7 +77,7 @@ class MetadataHandlers:
 
     def routes(self) -> list[Route]:
         """Return the routes served here."""
-        # Version 11 took the cluster's authorized operations out: two shapes, two routes.
+        # Version 11 removed the cluster's authorized operations: two shapes, two routes.
         return [
             Route(METADATA_KEY, 0, 10, self.metadata),
             Route(METADATA_KEY, 11, 13, self.metadata),
@@ -86,7 +85,7 @@ class MetadataHandlers:
         ]
 
     async def metadata(self, request: MetadataRequest, context: RequestContext) -> object:
-        """Answer Metadata, encoded where many ask the same."""
+        """Answer Metadata, encoded if the response can be shared."""
         version = context.api_version
         topics: Sequence[Any] | None = request.topics  # of either version
         turn = RequestTurn()
@@ -177,7 +176,7 @@ class MetadataHandlers:
         return self._reachable_brokers(image, context.session.listener)
 
     async def _refreshed(self) -> ClusterImage:
-        """Return the newest image, or the one at hand while the store is away."""
+        """Return the newest image, or the current one while the store is unavailable."""
         try:
             return await self._node.view.refresh()
         except StoreUnavailable as error:
@@ -204,7 +203,7 @@ class MetadataHandlers:
     async def _create_or_refuse(
         self, names: Sequence[str], request: MetadataRequest, turn: RequestTurn
     ) -> dict[str, ErrorCode]:
-        """Create the topics where that is allowed; return the codes of those that are not there."""
+        """Create the topics that may be created; return the codes of those still missing."""
         may_create = (
             request.allow_auto_topic_creation and self._node.config().auto_create_topics_enable
         )
@@ -213,7 +212,7 @@ class MetadataHandlers:
         async for name in turn.each(names):
             errors[name] = _name_error(name)
             if self._node.view.image.is_unreadable(name):
-                errors[name] = ErrorCode.leader_not_available  # It is there: ask again.
+                errors[name] = ErrorCode.leader_not_available  # It exists: the client retries.
             elif may_create and errors[name] is not ErrorCode.invalid_topic_exception:
                 wanted.append(name)
         failed = await self._admin.ensure_topics(wanted)
@@ -223,7 +222,7 @@ class MetadataHandlers:
                     StoreUnavailable()
                     | OutcomeUnknown()
                     | VersionConflict()
-                    | TopicAlreadyExists()  # and deleted again meanwhile
+                    | TopicAlreadyExists()  # created by another node, then deleted
                 ):
                     reason = str(error)
                     logger.warning("topic not created", extra={"topic": name, "reason": reason})
@@ -360,9 +359,9 @@ class MetadataHandlers:
 
 
 class _EncodedResponses:
-    """Encoded responses of one image and the same live brokers, forgotten with either.
+    """Encoded responses of one image and its live brokers, forgotten with either.
 
-    Forgotten too where there are too many.
+    They are also forgotten when they exceed ``CACHED_RESPONSES_SIZE_BYTES_MAX``.
     """
 
     def __init__(self) -> None:
@@ -389,14 +388,14 @@ class _EncodedResponses:
 
 
 def controller_id(brokers: Mapping[int, Broker], broker_id: int) -> int:
-    """Return who takes admin requests. Any broker does, so the one that is asked, if it lives."""
+    """Return the broker for admin requests. Any will do: this one, if it is live."""
     if broker_id in brokers:
         return broker_id
     return min(brokers, default=NO_LEADER)
 
 
 async def _in_order(names: Collection[str], turn: RequestTurn) -> Iterator[str]:
-    """Return the names in order; to sort very many at once would keep everyone waiting."""
+    """Return the names in order; sorting them all at once would block the event loop."""
     left = iter(names)
     runs: list[list[str]] = []
     while run := sorted(islice(left, SORTED_AT_ONCE)):

@@ -1,10 +1,10 @@
 """Assembles Metadata responses from separately encoded topics.
 
-Encoding takes about 10 µs a partition, and one change of one partition makes every response
-of before out of date. So each topic's bytes are kept as long as its records are the same ones,
-and a response is what stands before the topics, those, and what stands behind them. A topic is
-put together of its partitions in the same way: one of ten thousand takes a tenth of a second,
-which the loop must not be kept for.
+Encoding takes about 10 µs a partition, and one change of one partition outdates every earlier
+response. So a topic's bytes are kept while its records are the same objects, and a response is
+joined from the bytes before the topics, the topics, and the bytes after them. A topic is joined
+from its partitions in the same way: encoding one of ten thousand takes a tenth of a second, which
+would block the event loop.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PIECES_SIZE_BYTES_MAX = 32 * 1024 * 1024
 
 
 class _Piece(NamedTuple):
-    """A topic's bytes, and the very objects that they were made of."""
+    """A topic's bytes, and the very objects that they encode."""
 
     topic: Topic
     partitions: tuple[Partition, ...]
@@ -37,7 +37,7 @@ class _Piece(NamedTuple):
 
 
 class EncodedTopics:
-    """Encoded topics by name, API version and whether operations are told; bounded."""
+    """Encoded topics by name, API version and whether they have operations; bounded."""
 
     def __init__(self) -> None:
         self._pieces: dict[tuple[str, int, bool], _Piece] = {}
@@ -52,7 +52,7 @@ class EncodedTopics:
         has_operations: bool,
         encode: Callable[[Topic], Awaitable[bytes]],
     ) -> bytes:
-        """Return the topic of the image as ``encode`` returns it, or has returned it before."""
+        """Return the topic of the image, from ``encode`` or from an earlier call."""
         topic, partitions = image.topics[name], image.partitions(name)
         key = (name, version, has_operations)
         known = self._pieces.get(key)
@@ -64,7 +64,7 @@ class EncodedTopics:
         ):
             return known.encoded
         encoded = await encode(topic)
-        known = self._pieces.get(key)  # Others may have asked for it meanwhile.
+        known = self._pieces.get(key)  # Another request may have encoded it since.
         self._size_bytes += len(encoded) - (0 if known is None else len(known.encoded))
         if self._size_bytes > PIECES_SIZE_BYTES_MAX:
             self._pieces, self._size_bytes = {}, len(encoded)
@@ -73,23 +73,23 @@ class EncodedTopics:
 
 
 def encode_topic(topic: object, version: int) -> bytes:
-    """Return a topic as it stands in a response of this version."""
+    """Return a topic encoded as an element of a response of this version."""
     return write_message(_topic_schema(version), topic)
 
 
 def encode_partition(partition: object, version: int) -> bytes:
-    """Return a partition as it stands in a topic of a response of this version."""
+    """Return a partition encoded as an element of a topic in a response of this version."""
     return write_message(_partition_schema(version), partition)
 
 
 def join_partitions(empty: bytes, partitions: Sequence[bytes], version: int) -> bytes:
-    """Return the topic that is ``empty``, encoded without partitions, with these."""
+    """Return ``empty``, a topic encoded without partitions, with these partitions."""
     behind = 4 * (version >= TOPIC_OPERATIONS_FROM)
     return _with_elements(empty, partitions, behind, is_flexible=version >= FLEXIBLE_FROM)
 
 
 def join_topics(empty: bytes, topics: Sequence[bytes], version: int) -> bytes:
-    """Return the response that is ``empty``, encoded without topics, with these."""
+    """Return ``empty``, a response encoded without topics, with these topics."""
     behind = 4 * (version in CLUSTER_OPERATIONS) + 2 * (version >= ERROR_CODE_FROM)
     return _with_elements(empty, topics, behind, is_flexible=version >= FLEXIBLE_FROM)
 
@@ -99,7 +99,7 @@ def _with_elements(
 ) -> bytes:
     """Return the structure with the elements in its last array, which is empty.
 
-    ``behind`` is the size in bytes of what stands behind that, without tagged fields.
+    ``behind`` is the size in bytes of the fields after that array, without tagged fields.
     """
     behind += is_flexible  # no tagged fields
     before = len(empty) - behind - (1 if is_flexible else 4)

@@ -1,7 +1,7 @@
 """OffsetCommit, TxnOffsetCommit, OffsetFetch and OffsetDelete.
 
-Topics go by name up to version 9 of the first two and by id from version 10 on; the
-coordinator stores both, so that a topic made anew never inherits offsets.
+Topics are named up to version 9 of the first two, and given by id from version 10 on. The
+coordinator stores both, so that a topic created again never inherits offsets.
 Source: ``KafkaApis`` and ``OffsetMetadataManager`` of Kafka.
 """
 
@@ -50,7 +50,7 @@ OFFSET_DELETE_KEY = 47
 
 NO_TOPIC_ID = UUID(int=0)
 
-_Named = Mapping[str, object]  # a topic's ``name`` or ``topic_id``, as its version has it
+_Named = Mapping[str, object]  # a topic's ``name`` or ``topic_id``, depending on the version
 
 _MILLISECOND = timedelta(milliseconds=1)
 
@@ -68,7 +68,7 @@ class _CommitPartition(Protocol):
 
 @dataclass(slots=True)
 class _TopicCommit:
-    """What is left of a topic's commit after its own faults are taken out."""
+    """A topic's commit: its refused partitions and the offsets to store."""
 
     named: _Named
     topic: Topic | None
@@ -80,12 +80,12 @@ class _AskedTopic(NamedTuple):
     """A topic of an OffsetFetch."""
 
     named: _Named
-    name: str | None  # None: no topic has the id
+    name: str | None  # None: the id is unknown
     indexes: Iterable[int]
 
 
 class _FetchedOffsets(NamedTuple):
-    """A group's offsets, or the error that there is instead."""
+    """A group's offsets, or an error."""
 
     error: ErrorCode
     found: Mapping[TopicPartition, CommittedOffset] = MappingProxyType({})
@@ -107,7 +107,7 @@ class _FetchedOffsets(NamedTuple):
         partition_class: type[Any],
         error: ErrorCode = ErrorCode.none,
     ) -> tuple[Any, ...]:
-        """Return the response's topics; with an ``error`` every partition has that one."""
+        """Return the response's topics; with an ``error`` every partition has it."""
         return tuple(
             [
                 build(
@@ -175,12 +175,12 @@ class OffsetHandlers:
             Route(OFFSET_DELETE_KEY, 0, 0, self.delete),
         ]
 
-    # OffsetCommit.
+    # -- OffsetCommit --
 
     async def commit_with_retention(
         self, request: commit_request_v4.OffsetCommitRequest, context: RequestContext
     ) -> commit_response_v9.OffsetCommitResponse:
-        """Store offsets; the client may say for how long."""
+        """Store offsets with the client's retention, if the request has one."""
         retention_ms = request.retention_time // _MILLISECOND
         return await self._commit_by_name(
             request, context, retention_ms=None if retention_ms < 0 else retention_ms
@@ -189,7 +189,7 @@ class OffsetHandlers:
     async def commit_by_name(
         self, request: commit_request_v9.OffsetCommitRequest, context: RequestContext
     ) -> commit_response_v9.OffsetCommitResponse:
-        """Store offsets for as long as the group lives, and the retention after it."""
+        """Store offsets for the group's lifetime and the retention after it."""
         return await self._commit_by_name(request, context, retention_ms=None)
 
     async def commit(
@@ -292,7 +292,7 @@ class OffsetHandlers:
         commits: Iterable[_TopicCommit],
         turn: RequestTurn,
     ) -> None:
-        """Store what can be stored and note the outcome in the commits."""
+        """Store the accepted offsets and note the outcome in the commits."""
         offsets = await _accepted(commits, turn)
         if not offsets and any(commit.errors for commit in commits):
             return
@@ -310,12 +310,12 @@ class OffsetHandlers:
         async for commit in turn.each(commits):
             commit.errors.update(dict.fromkeys(commit.offsets, error))
 
-    # TxnOffsetCommit.
+    # -- TxnOffsetCommit --
 
     async def commit_with_transaction(
         self, request: txn_request.TxnOffsetCommitRequest, context: RequestContext
     ) -> txn_response.TxnOffsetCommitResponse:
-        """Keep offsets until the producer's transaction ends."""
+        """Store offsets as pending until the producer's transaction ends."""
         turn = RequestTurn()
         commits = await self._check_commits_by_name(turn, request.topics)
         offsets = await _accepted(commits, turn)
@@ -347,17 +347,19 @@ class OffsetHandlers:
         )
         return build(txn_response.TxnOffsetCommitResponse, topics=topics)
 
-    # OffsetFetch. Offsets that wait for a transaction's end are left out, or told as unstable.
+    # -- OffsetFetch --
+
+    # Pending offsets of transactions are left out, or answered as unstable.
 
     async def fetch_one_group(
         self, request: fetch_request_v7.OffsetFetchRequest, context: RequestContext
     ) -> fetch_response_v7.OffsetFetchResponse:
-        """Return one group's offsets, all of them where no topics are given."""
+        """Return one group's offsets, all of them if the request has no topics."""
         wanted = None if request.topics is None else _by_name(request.topics)
         fetched = await self._fetch(request.group_id, wanted, require_stable=request.require_stable)
         turn = RequestTurn()
         topics: tuple[fetch_response_v7.OffsetFetchResponseTopic, ...] = ()
-        # Version 1 has no place for an error but the partitions.
+        # Version 1 can report an error with the partitions only.
         has_group_error = context.api_version >= 2
         if fetched.error is ErrorCode.none or not has_group_error:
             topics = await fetched.answer(
@@ -487,7 +489,7 @@ class OffsetHandlers:
         self, group_id: str, wanted: Mapping[str, list[int]] | None, *, require_stable: bool
     ) -> _FetchedOffsets:
         try:
-            # First what is pending: what has been committed since is found below.
+            # The pending ones first: those committed since are found below.
             unstable = await self._unstable(group_id) if require_stable else frozenset()
             found = await self._coordinator.fetch_offsets(group_id, wanted)
         except TidelogError as error:
@@ -502,7 +504,7 @@ class OffsetHandlers:
             if (topic := image.topic(name)) is not None and topic.topic_id == topic_id
         )
 
-    # OffsetDelete.
+    # -- OffsetDelete --
 
     async def delete(
         self, request: delete_request.OffsetDeleteRequest, _: RequestContext

@@ -1,9 +1,9 @@
 """Produce answers that wait for replication, for flushes, or both.
 
-Each partition's leader state is told whom to tell, and nothing runs meanwhile but one timer
-for all requests that wait. A follower's fetch releases the acks of many requests in one go;
-what it settles is sent in the loop's next turn, one call for each connection. An ack that
-comes late, or twice, changes nothing any more.
+Each partition's leader state knows its waiting acks. One timer for all waiting requests is all that
+runs in the meantime. A follower's fetch releases the acks of many requests at once; the answers
+are sent in the loop's next turn, one call for each connection. An ack that comes late or twice has
+no effect.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tidelog_node.routes import RequestContext
 from tidelog_node.wire.primitives import cut_error_text
 from tidelog_node.wire.produce import ProduceResult
 
-ACK_TIMEOUT_SWEEP_SECONDS = 0.1  # how late a request may learn that its time is up
+ACK_TIMEOUT_SWEEP_SECONDS = 0.1  # how late a request may time out
 
 Topics = list[tuple[bytes, list[ProduceResult]]]
 
@@ -36,19 +36,19 @@ class OwedAck:
         self.replica = replica
         self.required_offset = required_offset
         self.is_settled = False
-        self.answer: OwedAnswer | None = None  # which it is a part of, once that waits
+        self.answer: OwedAnswer | None = None  # its answer, once that waits
         self._results = results
         self._index = index
 
     def on_ack(self, error: TidelogError | None) -> None:
-        """Take the ack, or why there is none."""
+        """Take the ack, or the error instead."""
         if error is not None:
             self.fail(error.code, str(error))
         elif not self.is_settled:
             self._settle()
 
     def fail(self, code: ErrorCode, message: str) -> None:
-        """Answer with an error; the records are in this log all the same."""
+        """Answer with an error; the records stay in this node's log."""
         if not self.is_settled:
             result = self._results[self._index]
             self._results[self._index] = result._replace(
@@ -67,11 +67,11 @@ class OwedFlush(NamedTuple):
 
     done: asyncio.Future[None]
     results: list[ProduceResult]
-    place: int  # of the partition's result
+    place: int  # the place of the partition's result
 
 
 class OwedAnswer(OwedReply):
-    """What is known of a request's answer so far."""
+    """The results of a request so far, and the acks and flushes that it waits for."""
 
     __slots__ = (
         "_flushes",
@@ -94,14 +94,14 @@ class OwedAnswer(OwedReply):
         self._flushes: Sequence[OwedFlush] = ()
 
     def wait_for_acks(self, acks: Sequence[OwedAck]) -> None:
-        """Wait for these, too."""
+        """Wait for these acks, too."""
         self.acks = acks
         self._missing_count += len(acks)
         for ack in acks:
             ack.answer = self
 
     def wait_for_flushes(self, flushes: Sequence[OwedFlush]) -> None:
-        """Wait for these, too."""
+        """Wait for these flushes, too."""
         if not flushes:
             return
         self._missing_count += 1
@@ -110,7 +110,7 @@ class OwedAnswer(OwedReply):
         gathered.add_done_callback(self._on_flushed)
 
     def settle_one(self) -> None:
-        """Note that one of what is waited for has come."""
+        """Note that an ack has come, or that all flushes are done."""
         self._missing_count -= 1
         if self._missing_count == 0:
             self._owner.finish(self)
@@ -118,7 +118,7 @@ class OwedAnswer(OwedReply):
     def _on_flushed(self, done: asyncio.Future[list[BaseException | None]]) -> None:
         for flush, problem in zip(self._flushes, done.result(), strict=True):
             if problem is not None:
-                # Nothing is known of the records: the producer sends them again.
+                # It is unknown whether the records are durable: the producer sends them again.
                 flush.results[flush.place] = flush.results[flush.place]._replace(
                     error_code=ErrorCode.kafka_storage_error,
                     error_message=f"flush failed: {problem}".encode(),
@@ -127,7 +127,7 @@ class OwedAnswer(OwedReply):
 
 
 class OwedAnswers:
-    """Every answer that waits. For the node's event loop only."""
+    """All waiting answers. For the node's event loop only."""
 
     def __init__(self, encode: Callable[[OwedAnswer], Reply]) -> None:
         self.loop = asyncio.get_running_loop()
@@ -136,13 +136,13 @@ class OwedAnswers:
         self._sweep_timer: asyncio.TimerHandle | None = None
 
     def close(self) -> None:
-        """Answer those who wait that their time is up."""
+        """Answer the waiting requests with a time-out."""
         self._expire(everything=True)
 
     def wait_for_acks(
         self, answer: OwedAnswer, acks: Sequence[OwedAck], *, timeout_ms: int
     ) -> None:
-        """Have the answer wait for these, at most so long. May settle it at once."""
+        """Have the answer wait for these, up to ``timeout_ms``. May settle it at once."""
         if not acks:
             return
         answer.deadline = self.loop.time() + timeout_ms / 1000
@@ -153,13 +153,13 @@ class OwedAnswers:
         for ack in acks:
             role = ack.replica.role
             if role is None or role.leader is None:
-                # It went while the request's other partitions were appended to.
+                # The leadership ended while the request's other partitions were appended to.
                 ack.on_ack(NotLeaderOrFollower("another node leads the partition"))
             else:
                 role.owe_ack(ack.required_offset, ack)
 
     def finish(self, answer: OwedAnswer) -> None:
-        """Hand the answer over: all that it waited for has come."""
+        """Send the answer: nothing is missing any more."""
         self._waiting.discard(answer)
         if not answer.is_settled:
             answer.settle(self._encode(answer))

@@ -1,13 +1,13 @@
 """Produce: appends the batches from the receive buffer, and answers with the results.
 
-The answer goes out from the call itself unless the topic wants the log flushed first
+The call itself returns the answer unless the topic wants the log flushed first
 (``flush.messages``), or ``acks=all`` waits for other replicas: see ``owed_answers``. With
-``acks=0`` there is no answer: an error closes the connection, which is how such a producer
-learns that it must look for the leader again.
+``acks=0`` there is no answer: an error closes the connection, and so makes the producer look for
+the leader again.
 
-Where the topic has the records themselves looked at (``batch_looks``), small batches are looked
-at on the spot and all else in another process; the client's next request is handled when the
-batches of this one are in the log.
+If the topic needs its records checked (``batch_looks``), small batches are checked at once, all
+others in another process. The client's next request is handled after the batches of this one are
+in the log.
 """
 
 from __future__ import annotations
@@ -76,13 +76,13 @@ ADVERTISED_MIN_VERSION = 0
 ZSTD_FROM = 7
 LEADER_FROM = 10
 # Bytes of requests that wait for the inspector; one host may have half of them. They do not count
-# in ``RequestMemory``: they can wait for minutes, and would take the memory from all other requests
-# for as long.
+# in ``RequestMemory``: they can wait for minutes, and would keep that memory from all other
+# requests.
 HELD_BYTES_MAX = 67_108_864
 _NONE: Mapping[int, Replica] = {}
 _BATCH_HEAD = struct.Struct(">i4xb4xh")  # from byte 8: length, magic, attributes
-_BATCH_OVERHEAD = 17  # base offset, length, leader epoch, magic: what every format has
-_LEGACY_BATCH_SIZE_MIN = 26  # base offset, length and the shortest message ever allowed
+_BATCH_OVERHEAD = 17  # base offset, length, leader epoch, magic: common to all formats
+_LEGACY_BATCH_SIZE_MIN = 26  # base offset, length and the shortest valid message
 _CODEC_MASK, _ZSTD, _TRANSACTIONAL_BIT = 0x7, 0x4, 0x10
 
 
@@ -98,7 +98,7 @@ class ProduceHandler:
         inspector: BatchInspector,
         gate: ProduceGate | None = None,
     ) -> None:
-        """Without a ``gate`` no transaction can be begun here."""
+        """Without a ``gate`` no transaction can begin here."""
         self._gate = gate
         self._looks = BatchLooks(inspector)
         self._held = HostBytes(HELD_BYTES_MAX)
@@ -109,7 +109,7 @@ class ProduceHandler:
         self._owed = OwedAnswers(self._encode_owed)
 
     def close(self) -> None:
-        """Answer those who wait that their time is up."""
+        """Answer the waiting requests with a time-out."""
         self._owed.close()
         for task in self._tasks:
             task.cancel()
@@ -127,7 +127,7 @@ class ProduceHandler:
         )
 
     def handle(self, request: ProduceRequest, context: RequestContext) -> Answer:
-        """Append what the request holds and return the answer. Raises ``CloseConnection``."""
+        """Append the request's batches and return the answer. Raises ``CloseConnection``."""
         acks = request.acks
         if not ACKS_ALL <= acks <= 1:
             return self._encode(context, _same_error(request, ErrorCode.invalid_required_acks))
@@ -140,11 +140,11 @@ class ProduceHandler:
         return self._carry_out(request, context, looked)
 
     def _hold(self, request: ProduceRequest, context: RequestContext, looked: Looked) -> Answer:
-        """Have the batches looked into elsewhere; then append them and answer.
+        """Have the batches inspected in another process, then append them and answer.
 
-        If the client leaves before its answer, batches that are not in the log yet are dropped:
-        the client was never told that they are stored. A request without acks is carried out
-        all the same, because its client may well leave once everything is sent.
+        If the client disconnects before its answer, batches that are not in the log yet are
+        dropped: they were never acknowledged. A request without acks is carried out all the same,
+        because its client may well disconnect once everything is sent.
         """
         request = looked.without_refused(request)
         host, size_bytes = context.session.client_host, _size_bytes(request)
@@ -152,7 +152,7 @@ class ProduceHandler:
             if not request.acks:
                 raise CloseConnection("too many batches wait to be looked into", is_expected=True)
             return self._encode(context, _same_error(request, ErrorCode.request_timed_out))
-        # The receive buffer is used again before that.
+        # The receive buffer is reused before the inspection ends.
         request = _kept_request(request)
         held = HeldReply()
         work = self._start(self._look_and_carry_out(request, context, looked.for_copy(), held))
@@ -163,10 +163,10 @@ class ProduceHandler:
     async def _look_and_carry_out(
         self, request: ProduceRequest, context: RequestContext, looked: Looked, held: HeldReply
     ) -> Reply:
-        """Return the answer; the client's next request is handled once the batches are in.
+        """Return the answer; the client's next request is handled once the batches are appended.
 
-        It is not where this fails: the connection is about to be closed, and what is behind a
-        request that came to nothing must not be carried out.
+        After a failure it is not: the connection is about to be closed, and requests behind one
+        that failed must not be carried out.
         """
         host = context.session.client_host
         await self._looks.look_elsewhere(request, self._led_by(context), looked, host=host)
@@ -201,16 +201,16 @@ class ProduceHandler:
                 "produce with acks=0 cannot begin a transaction's part", is_expected=True
             )
         if looked is None or not looked.is_of_copy:
-            # The receive buffer is used again before the coordinator has answered.
+            # The receive buffer is reused before the coordinator has answered.
             if looked is None:
                 looked = Looked(is_of_copy=True)
             else:
                 request, looked = looked.without_refused(request), looked.for_copy()
             request = _kept_request(request)
-        # Before the task runs, the next request may be handled: it must find this one in line.
+        # The next request may be handled before the task runs: it must find this turn taken.
         before, turn = gate.take_turn(transactional_id)
         task = self._start(self._append_verified(request, context, gate, before, turn, looked))
-        # A task that is cancelled before it has run does not give the turn up by itself.
+        # A task that is cancelled before it runs does not end the turn by itself.
         task.add_done_callback(lambda _: turn.cancel())
         return TaskReply(task)
 
@@ -268,7 +268,7 @@ class ProduceHandler:
                     known = None if looked is None else (looked, place)
                     info = _append(replica, records, request, version, guard, known)
                 except TidelogError as error:
-                    # With a traceback it would hold this frame, and that the request's records.
+                    # Its traceback would hold this frame, and so the request's records.
                     failures.append((index, error.with_traceback(None)))
                     results.append(_failed(index, replica, error))
                     continue
@@ -301,7 +301,7 @@ class ProduceHandler:
         return self._encode(owed.context, owed.topics)
 
     def _encode(self, context: RequestContext, topics: Topics) -> Reply:
-        """Return the answer, with the leaders of the partitions that others lead."""
+        """Return the answer, with the leaders of partitions that other nodes lead."""
         version, throttle_ms = context.api_version, context.session.throttle_ms
         endpoints: Sequence[Endpoint] = ()
         if version >= LEADER_FROM and _names_other_leaders(topics):
@@ -315,7 +315,7 @@ class ProduceHandler:
     def _add_leaders(
         self, topics: Topics, context: RequestContext
     ) -> tuple[Topics, list[Endpoint]]:
-        """Return the results with the current leader where another node leads (KIP-951)."""
+        """Return the results with the current leader for partitions of other nodes (KIP-951)."""
         leaders, has_ids = self._replicas.leaders, context.api_version >= produce.TOPIC_ID_FROM
         leader_ids: set[int] = set()
         with_leaders: Topics = []
@@ -391,7 +391,7 @@ def _append(  # noqa: PLR0917
     size_bytes, magic, attributes = _BATCH_HEAD.unpack_from(records, 8)
     if size_bytes + 12 != len(records) or magic != MAGIC:
         if known is not None and (refusal := known[0].refusal(known[1])) is not None:
-            raise refusal  # Only its header was kept.
+            raise refusal  # Only the header of a refused batch was kept.
         raise _refuse_shape(size_bytes + 12, len(records), magic)
     if attributes & (_TRANSACTIONAL_BIT | _ZSTD):
         _require_allowed(attributes, request, version)
@@ -411,18 +411,18 @@ def _append(  # noqa: PLR0917
         raise StorageError(f"{replica.partition} could not be written: {error}") from error
 
 
-# What follows says what Kafka's ``ProduceRequest.validateRecords`` says.
+# -- as Kafka's ``ProduceRequest.validateRecords`` --
 
 
 class _NoSuchRecords(InvalidRecord):
-    """The request's records are no single batch; the log was not asked."""
+    """The request's records are not a single batch; the log was not called."""
 
 
 class _CodecTooNew(UnsupportedCompression):
-    """The request's version has no such codec; the log was not asked."""
+    """The request's version has no such codec; the log was not called."""
 
 
-# After these a producer is not told where the log starts. Source: ``ReplicaManager``.
+# The answer to these errors has no log start offset. Source: ``ReplicaManager``.
 _WITHOUT_LOG_START = (
     _NoSuchRecords,
     _CodecTooNew,

@@ -1,4 +1,4 @@
-"""InitProducerId: ids for idempotent producers, and for transactional ones with their epoch.
+"""InitProducerId: ids for idempotent producers, ids and epochs for transactional ones.
 
 Source: ``KafkaApis.handleInitProducerIdRequest`` of Kafka.
 """
@@ -19,13 +19,13 @@ from tidelog_node.transactions.state import Decision
 from tidelog_node.wire.messages import build
 
 INIT_PRODUCER_ID_KEY = 22
-FENCED_FROM = 4  # versions before know only of INVALID_PRODUCER_EPOCH
+FENCED_FROM = 4  # earlier versions have only INVALID_PRODUCER_EPOCH
 
 _MILLISECOND = datetime.timedelta(milliseconds=1)
 
 
 class ProducerIdHandlers:
-    """Gives every producer that asks an id of its own, or that of its transactional id."""
+    """Gives each producer an unused id, or the one of its transactional id."""
 
     def __init__(self, *, producer_ids: ProducerIds, coordinator: TransactionCoordinator) -> None:
         self._producer_ids = producer_ids
@@ -38,15 +38,15 @@ class ProducerIdHandlers:
     async def init_producer_id(
         self, request: init_request.InitProducerIdRequest, context: RequestContext
     ) -> init_response.InitProducerIdResponse:
-        """Return an id and the epoch to write with."""
+        """Return the id and epoch for the producer's batches."""
         if (request.producer_id < 0) != (request.producer_epoch < 0):
             return _failed(ErrorCode.invalid_request)  # a producer has both or neither
         transactional_id = request.transactional_id
         if transactional_id is None:
             return await self._init_idempotent()
         if request.keep_prepared_txn or request.enable2_pc:
-            # Transactions of two phases (KIP-939) are not for this cluster, as with Kafka
-            # unless transaction.two.phase.commit.enable is set.
+            # This cluster has no two-phase transactions (KIP-939), like Kafka unless
+            # transaction.two.phase.commit.enable is set.
             return _failed(ErrorCode.transactional_id_authorization_failed)
         return await self._init_transactional(transactional_id, request, context)
 
@@ -75,7 +75,7 @@ class ProducerIdHandlers:
         try:
             return _given(await self._producer_ids.take(), 0)
         except (StoreUnavailable, OutcomeUnknown):
-            # Retried without looking for a coordinator, which such a producer has not.
+            # The client retries without looking for a coordinator: idempotent producers have none.
             return _failed(ErrorCode.coordinator_load_in_progress)
 
 

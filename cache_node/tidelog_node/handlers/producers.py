@@ -1,4 +1,4 @@
-"""DescribeProducers: who writes to a partition, and whose transaction is open there.
+"""DescribeProducers: the producers of a partition, and their open transactions.
 
 Source: ``ReplicaManager.activeProducerState`` of Kafka.
 """
@@ -35,7 +35,7 @@ class ProducersHandler:
     async def describe_producers(
         self, request: producers_request.DescribeProducersRequest, _: RequestContext
     ) -> producers_response.DescribeProducersResponse:
-        """Tell every producer that each partition's log knows."""
+        """Return every producer that each partition's log knows."""
         turn = RequestTurn()
         return build(
             producers_response.DescribeProducersResponse,

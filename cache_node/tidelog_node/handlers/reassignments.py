@@ -34,7 +34,7 @@ LIST_KEY = 46
 
 
 class ReassignmentHandlers:
-    """Moves partitions to other replicas, and shows what moves."""
+    """Moves partitions to other replicas, and lists the moves."""
 
     def __init__(self, node: NodeContext) -> None:
         self._node = node
@@ -49,7 +49,7 @@ class ReassignmentHandlers:
     async def alter_reassignments(
         self, request: alter_request.AlterPartitionReassignmentsRequest, _: RequestContext
     ) -> alter_response.AlterPartitionReassignmentsResponse:
-        """Answer AlterPartitionReassignments; the moves themselves take their time."""
+        """Answer AlterPartitionReassignments once the moves have begun."""
         may_resize = request.allow_replication_factor_change
         wanted: dict[TopicPartition, Decide] = {}
         repeated: set[TopicPartition] = set()

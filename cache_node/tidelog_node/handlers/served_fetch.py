@@ -1,9 +1,9 @@
 """A Fetch request in progress: its reads, its wait and its answer.
 
-A full request names every partition and is read by what it names (``FullFetch``). It may open a
-session, whose requests name what changes: ``SessionFetch`` looks at the partitions with news
-alone (``fetch_sessions``). Where the session has gone on before a request of it is answered, it is
-answered with that (INVALID_FETCH_SESSION_EPOCH).
+A full request names every partition (``FullFetch``) and may open a session. Later requests of the
+session name only changes: ``SessionFetch`` reads only the partitions with news
+(``fetch_sessions``). If a later request of the session comes before a request is answered, the
+earlier one is answered with INVALID_FETCH_SESSION_EPOCH.
 
 Source: KIP-74 (size limits), KIP-227 (sessions), KIP-951 (leaders in the answer).
 """
@@ -41,12 +41,12 @@ _Topics = list[tuple[bytes, list[FetchResult]]]
 
 
 class FetchServing:
-    """What all requests are served with: the reader, the sessions, and what an answer needs."""
+    """The shared means of serving requests: the reader, the sessions, and leaders' endpoints."""
 
     def __init__(
         self, node: NodeContext, *, replicas: ReplicaManager, closest: ClosestReplica | None
     ) -> None:
-        self.can_serve = node.standing.can_serve  # this node may answer at this moment
+        self.can_serve = node.standing.can_serve  # whether this node may answer now
         self._replicas = replicas
         self._node_config = node.config
         self.reader = PartitionReader(replicas=replicas, closest=closest)
@@ -58,11 +58,11 @@ class FetchServing:
         )
 
     def now_ms(self) -> float:
-        """Return the time by which followers are late."""
+        """Return the time of the clock that decides whether followers are late."""
         return self._replicas.clock_ms()
 
     def is_follower(self, request: FetchRequest) -> bool:
-        """Return whether a broker asks that is registered with this replica epoch.
+        """Return whether the request is from a broker registered with this replica epoch.
 
         A later epoch counts too: the image here may lag behind the registration.
         """
@@ -77,7 +77,7 @@ class FetchServing:
         is_new: bool,
         contact: FollowerContact | None,
     ) -> Reading:
-        """Return what a pass over partitions begins with."""
+        """Return the start of a pass over partitions."""
         return Reading(
             request,
             version >= fetch.TOPIC_ID_FROM,
@@ -95,7 +95,7 @@ class FetchServing:
         session_id: int,
         has_errors: bool,
     ) -> Reply:
-        """Return the response, with the leaders of the partitions that others lead."""
+        """Return the response, with the leaders of partitions that other nodes lead."""
         context, version = served.context, served.version
         endpoints: Sequence[Endpoint] = ()
         if has_errors and version >= LEADERS_FROM:
@@ -115,7 +115,7 @@ class FetchServing:
         )
 
     def with_leader(self, name: bytes, result: FetchResult) -> FetchResult:
-        """Return the result with the partition's leader, if another node is that.
+        """Return the result with the partition's leader, if that is another node.
 
         For versions from ``LEADERS_FROM`` on.
         """
@@ -129,14 +129,14 @@ class FetchServing:
     def endpoints_of(
         self, results: Iterable[FetchResult], context: RequestContext
     ) -> Sequence[Endpoint]:
-        """Return where the client reaches the leaders that the results name."""
+        """Return the client's endpoints of the leaders in the results."""
         leader_ids = {result.leader_id for result in results if result.leader_id >= 0}
         return self._replicas.leaders.endpoints(leader_ids, context.session.listener)
 
     def refuse(
         self, context: RequestContext, error_code: int, *, session_id: int = NO_SESSION
     ) -> Reply:
-        """Return the response that has an error and no partitions."""
+        """Return a response with an error and no partitions."""
         return encode_fetch(
             context.api_version,
             context.correlation_id,
@@ -148,7 +148,7 @@ class FetchServing:
 
 
 class ServedFetch:
-    """One request that is being served."""
+    """One request in progress."""
 
     def __init__(
         self, serving: FetchServing, request: FetchRequest, context: RequestContext
@@ -167,15 +167,15 @@ class ServedFetch:
         raise NotImplementedError
 
     def read_on(self) -> Reading:
-        """Read from the next partitions, where the last reading has said ``has_more``."""
+        """Read the next partitions, if the last reading has set ``has_more``."""
         raise NotImplementedError
 
     def reply(self, reading: Reading) -> Reply:
-        """Return the answer with what was found."""
+        """Return the answer with the records found."""
         raise NotImplementedError
 
     def begin_waiting(self, poll: ReplicaWaiter) -> None:
-        """Have ``poll`` told of what is appended."""
+        """Have ``poll`` notified of appends."""
         raise NotImplementedError
 
     def end_waiting(self, poll: ReplicaWaiter) -> None:
@@ -221,7 +221,7 @@ class FullFetch(ServedFetch):
         return reading
 
     def reply(self, reading: Reading) -> Reply:
-        """Return every partition's result; open the session if one is wanted."""
+        """Return every partition's result; open the session if the request asks for one."""
         session_id = self._open_session(reading) if self._opens_session else NO_SESSION
         return self.serving.encode(
             self, reading.topics, session_id=session_id, has_errors=reading.must_answer
@@ -251,7 +251,7 @@ class FullFetch(ServedFetch):
         return session.session_id
 
     def begin_waiting(self, poll: ReplicaWaiter) -> None:
-        """Have ``poll`` wait with every partition's replica."""
+        """Add ``poll`` to the waiters of every partition's replica."""
         reader, request, version = self.serving.reader, self.request, self.version
         led_by = reader.led(has_ids=version >= fetch.TOPIC_ID_FROM)
         is_follower = request.replica_id >= 0
@@ -267,13 +267,13 @@ class FullFetch(ServedFetch):
                     self._waiters.append(waiters)
 
     def end_waiting(self, poll: ReplicaWaiter) -> None:
-        """Have it wait no more."""
+        """Remove ``poll`` from the waiters."""
         for waiters in self._waiters:
             waiters.discard(poll)
 
 
 class SessionFetch(ServedFetch):
-    """A request of a session, which has taken in what it names."""
+    """A request of a session that has taken in the partitions it names."""
 
     def __init__(
         self,
@@ -284,16 +284,16 @@ class SessionFetch(ServedFetch):
     ) -> None:
         super().__init__(serving, request, context)
         self._session = session
-        self._next_epoch = session.next_epoch  # while no other request has come
-        # How many of the dirty partitions, from the first on, the request has not looked at, and
-        # how many it has not looked at since it was woken.
+        self._next_epoch = session.next_epoch  # of the session, unless another request has come
+        # How many of the dirty partitions, from the first on, the request has not read yet, and how
+        # many it has not read since it was woken.
         self._new_count = 0
         self._left_count = 0
-        self._found: list[FetchResult] = []  # by the last look
-        self._visited: list[SessionPartition] = []  # of which they are
+        self._found: list[FetchResult] = []  # by the last read
+        self._visited: list[SessionPartition] = []  # the partitions of ``_found``
 
     def overtaken(self) -> Reply | None:
-        """Return the error that says that the session has gone on."""
+        """Return INVALID_FETCH_SESSION_EPOCH if a later request has advanced the session."""
         session = self._session
         if session.next_epoch == self._next_epoch:
             return None
@@ -301,23 +301,23 @@ class SessionFetch(ServedFetch):
         return self.serving.refuse(self.context, error_code, session_id=session.session_id)
 
     def read(self, *, is_new: bool) -> Reading:
-        """Look at the partitions that may have news, and settle those that have none.
+        """Read the partitions that may have news, and settle those that have none.
 
-        So many as a request may name in one turn of the loop.
+        One turn reads at most as many as one request may name.
         """
         session = self._session
         if not self.serving.can_serve():
-            session.mark_all()  # No replica has told.
+            session.mark_all()  # No replica has notified the session.
         self._left_count = len(session.dirty)
         if is_new:
             self._new_count = self._left_count
         return self.read_on()
 
     def read_on(self) -> Reading:
-        """Look at the next ones."""
+        """Read the next partitions."""
         serving, request, version = self.serving, self.request, self.version
         session, reader = self._session, serving.reader
-        # New ones are not mixed with others: only they are a fetch of the follower to be noted.
+        # Not mixed with others: only the first read of a partition notes the follower's position.
         count = min(self._new_count or self._left_count, serving.sessions.looks_max)
         is_part = count < len(session.dirty)
         is_new = self._new_count > 0
@@ -327,7 +327,7 @@ class SessionFetch(ServedFetch):
         visited: list[SessionPartition] = []
         has_news = False
         left_count = serving.sessions.records_max
-        # A list, for to note a follower's fetch may mark others.
+        # A copy: noting a follower's position may mark other partitions.
         for partition in list(islice(session.dirty, count)):
             name, wanted = partition.topic, partition.wanted
             replica = led_by.get(name, NO_REPLICAS).get(wanted.partition)
@@ -338,8 +338,8 @@ class SessionFetch(ServedFetch):
             if result.records is not None:
                 left_count -= 1
                 if left_count == 0:
-                    reading.bytes_left = 0  # The others are looked at, and their records wait.
-            # Afterwards: noting a follower's fetch tells those who watch, and may end that.
+                    reading.bytes_left = 0  # The others are checked, but their records wait.
+            # After the read: noting a follower's position wakes watchers, and may end the watch.
             if replica is not None:
                 partition.watch(replica)
                 if (
@@ -363,15 +363,15 @@ class SessionFetch(ServedFetch):
         self._new_count = max(0, self._new_count - count)
         if self._left_count > 0:
             reading.has_more = not has_news
-            reading.must_answer = reading.must_answer or has_news  # The rest is looked at next.
+            reading.must_answer = reading.must_answer or has_news  # The next request reads on.
         if session.is_ended:
-            reading.must_answer = True  # Nothing tells of appends.
+            reading.must_answer = True  # Appends notify no one.
         return reading
 
     def _is_at_end(
         self, replica: Replica, partition: SessionPartition, result: FetchResult
     ) -> bool:
-        """Whether nothing is left that this client may see, and its replica counts as in sync."""
+        """Whether the client has all that it may see, and a follower is in the ISR."""
         offset, request = partition.wanted.offset, self.request
         if request.replica_id >= 0:
             leader = replica.leader
@@ -380,13 +380,13 @@ class SessionFetch(ServedFetch):
                 and request.replica_id in leader.partition.isr
                 and offset >= replica.log.log_end_offset
             )
-        # Beyond the end the offset may be refused, once there is room for more records.
+        # Past the end the offset may become out of range without an append.
         if request.isolation_level == READ_COMMITTED:
             return offset == result.last_stable_offset
         return offset == result.high_watermark
 
     def reply(self, reading: Reading) -> Reply:
-        """Return the results with news, and note that the client knows them."""
+        """Return the results with news, and note that the client has them."""
         session, serving = self._session, self.serving
         overtaken = self.overtaken()
         if overtaken is not None:
@@ -409,15 +409,15 @@ class SessionFetch(ServedFetch):
         )
 
     def begin_waiting(self, poll: ReplicaWaiter) -> None:
-        """Have ``poll`` told of what happens to any partition: all watch their replicas."""
+        """Have ``poll`` notified of changes in any partition: all watch their replicas."""
         self._session.poll = poll
 
     def end_waiting(self, poll: ReplicaWaiter) -> None:
-        """Have it told no more."""
+        """End the notifications of ``poll``."""
         if self._session.poll is poll:
             self._session.poll = None
 
 
 def terms_of(request: FetchRequest) -> tuple[int, bytes]:
-    """Return what holds for every partition of a session, named or not."""
+    """Return the settings that hold for every partition of a session, named or not."""
     return request.isolation_level, request.rack

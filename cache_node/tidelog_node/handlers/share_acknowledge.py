@@ -1,6 +1,6 @@
-"""ShareAcknowledge: take note of what a member of a share group says of its records (KIP-932).
+"""ShareAcknowledge: takes the acknowledgements of a member of a share group (KIP-932).
 
-The last epoch closes the session, which gives back whatever the member has not spoken of.
+The final epoch closes the session and releases all records that the member has not acknowledged.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class ShareAcknowledgeHandler:
     async def handle(
         self, request: acknowledge_request.ShareAcknowledgeRequest, context: RequestContext
     ) -> acknowledge_response.ShareAcknowledgeResponse:
-        """Answer once what was said is stored."""
+        """Answer once the acknowledgements are stored."""
         service, group_id = self._service, request.group_id or ""
         said: dict[PartitionKey, list[Acknowledgement]] = {}
         turn = RequestTurn()
@@ -115,6 +115,6 @@ def _partition(
 
 
 def _read(batch: acknowledge_request.AcknowledgementBatch) -> Acknowledgement:
-    # A type below 0 is none, as one above the last is.
+    # A type below 0 becomes one above the last type; both are invalid.
     types = bytes(kind & 0xFF for kind in batch.acknowledge_types)
     return Acknowledgement(batch.first_offset, batch.last_offset, types)

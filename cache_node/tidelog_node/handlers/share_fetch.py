@@ -1,7 +1,7 @@
-"""ShareFetch: take note of what a member says, give it records that nobody else has (KIP-932).
+"""ShareFetch: takes a member's acknowledgements, then gives it unacquired records (KIP-932).
 
-Who opens, follows or closes a share session is decided at once; acknowledgements come first,
-then the records (``share.delivery``).
+The session is opened, found or closed at once; then come the acknowledgements, then the records
+(``share.delivery``).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tidelog_node.wire.share_fetch import (
     parse_share_fetch,
 )
 
-SHUTDOWN_SECONDS = 1.0  # for what waits to be answered
+SHUTDOWN_SECONDS = 1.0  # for waiting requests to be answered
 
 
 class ShareFetchHandler:
@@ -51,7 +51,7 @@ class ShareFetchHandler:
         )
 
     async def close(self) -> None:
-        """Answer everyone who waits with what there is; give up the reads from the tier."""
+        """Answer waiting requests with the records found so far; cancel the reads from the tier."""
         self._delivery.close()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=SHUTDOWN_SECONDS)
@@ -60,7 +60,7 @@ class ShareFetchHandler:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def handle(self, request: ShareFetchRequest, context: RequestContext) -> Answer:
-        """Return the answer, or what will have it."""
+        """Return the answer, or a reply that will have it."""
         try:
             session = self._session(request, context.session)
         except TidelogError as error:
@@ -77,7 +77,7 @@ class ShareFetchHandler:
         return TaskReply(task)
 
     def _session(self, request: ShareFetchRequest, client: Session) -> ShareSession:
-        """Return the session that the request opens, follows or closes."""
+        """Return the session that the request opens, continues or closes."""
         service, says = self._service, any(request.partitions.values())
         group_id, member_id = request.group_id, request.member_id
         if request.session_epoch == INITIAL_EPOCH:

@@ -1,7 +1,7 @@
 """ShareGroupHeartbeat and ShareGroupDescribe (KIP-932).
 
-These check what a request says of itself and translate; what happens is decided in
-``coordinator``. Source: ``throwIfShareGroupHeartbeatRequestIsInvalid`` of Kafka 4.1.
+They check and translate requests; ``coordinator`` decides.
+Source: ``throwIfShareGroupHeartbeatRequestIsInvalid`` of Kafka 4.1.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _DESCRIPTION = DescriptionMessages(describe_response)
 
 
 class ShareGroupHandlers:
-    """Serves members of share groups and those who look at them."""
+    """Serves members of share groups and their administrators."""
 
     def __init__(self, *, coordinator: GroupCoordinator) -> None:
         self._coordinator = coordinator
@@ -56,7 +56,7 @@ class ShareGroupHandlers:
     async def heartbeat(
         self, request: heartbeat_request.ShareGroupHeartbeatRequest, context: RequestContext
     ) -> heartbeat_response.ShareGroupHeartbeatResponse:
-        """Renew the member's session and tell it what it may read."""
+        """Renew the member's session and return its partitions."""
         problem = next(_problems(request), None)
         if problem is not None:
             return _HEARTBEAT.refused(ErrorCode.invalid_request, problem)
@@ -78,7 +78,7 @@ class ShareGroupHandlers:
     async def describe(
         self, request: describe_request.ShareGroupDescribeRequest, _: RequestContext
     ) -> describe_response.ShareGroupDescribeResponse:
-        """Tell each group's epochs, and each member's partitions."""
+        """Return each group's epochs, and each member's partitions."""
         operations = ON_GROUP if request.include_authorized_operations else NOT_REQUESTED
         groups = [
             await self._describe(group_id, operations)
@@ -121,7 +121,7 @@ class ShareGroupHandlers:
 
 
 def _problems(request: heartbeat_request.ShareGroupHeartbeatRequest) -> Iterator[str]:
-    """Yield what is wrong with the request by itself; the first is the answer."""
+    """Yield the request's own problems; the first is the answer."""
     if is_blank(request.member_id):
         yield "MemberId can't be empty."
     if is_blank(request.group_id):

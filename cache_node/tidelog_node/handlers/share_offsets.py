@@ -1,6 +1,6 @@
 """DescribeShareGroupOffsets, AlterShareGroupOffsets and DeleteShareGroupOffsets (KIP-932).
 
-These only translate; what happens is decided in ``coordinator.share_offsets``.
+They only translate; ``coordinator.share_offsets`` decides.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ DELETE_SHARE_GROUP_OFFSETS_KEY = 92
 
 
 class ShareOffsetHandlers:
-    """Serves those who look after share groups."""
+    """Serves administrators of share groups."""
 
     def __init__(self, node: NodeContext, *, offsets: ShareOffsets) -> None:
         self._node = node
@@ -49,14 +49,14 @@ class ShareOffsetHandlers:
     async def describe(
         self, request: describe_request.DescribeShareGroupOffsetsRequest, _: RequestContext
     ) -> describe_response.DescribeShareGroupOffsetsResponse:
-        """Tell where each group begins to read; -1 where nobody has read yet."""
+        """Return the start offset of each group; -1 for a partition that was never read."""
         groups = [await self._describe(group) async for group in RequestTurn().each(request.groups)]
         return build(describe_response.DescribeShareGroupOffsetsResponse, groups=tuple(groups))
 
     async def alter(
         self, request: alter_request.AlterShareGroupOffsetsRequest, _: RequestContext
     ) -> alter_response.AlterShareGroupOffsetsResponse:
-        """Have an empty group begin elsewhere."""
+        """Change the start offsets of an empty group."""
         turn = RequestTurn()
         offsets = {
             TopicPartition(topic.topic_name, partition.partition_index): partition.start_offset
@@ -69,7 +69,7 @@ class ShareOffsetHandlers:
             outcomes = await self._offsets.alter(request.group_id, offsets)
         except TidelogError as error:
             refusal = (error_code(error), str(error))
-            # Once more for each partition: Java's client 4.1 looks nowhere else.
+            # Repeated for each partition: Java's client 4.1 reads no other place.
             outcomes = dict.fromkeys(offsets, refusal)
         answers: dict[str, list[alter_response.AlterShareGroupOffsetsResponsePartition]] = {}
         async for name, (code, message) in turn.each(outcomes.items()):
@@ -100,7 +100,7 @@ class ShareOffsetHandlers:
     async def delete(
         self, request: delete_request.DeleteShareGroupOffsetsRequest, _: RequestContext
     ) -> delete_response.DeleteShareGroupOffsetsResponse:
-        """Have an empty group forget where it was."""
+        """Delete the start offsets of an empty group."""
         topics = tuple(dict.fromkeys(topic.topic_name for topic in request.topics))
         try:
             outcomes = await self._offsets.delete(request.group_id, topics)
@@ -116,7 +116,7 @@ class ShareOffsetHandlers:
                 build(
                     delete_response.DeleteShareGroupOffsetsResponseTopic,
                     topic_name=topic,
-                    # Kafka names a topic by its id only where it has done something to it.
+                    # Kafka adds the topic id only to topics that were changed.
                     topic_id=self._topic_id(topic) if code is ErrorCode.none else None,
                     error_code=code,
                     error_message=message,

@@ -96,11 +96,11 @@ class TopicHandlers:
     async def delete_topics_by_name(
         self, request: delete_request_v5.DeleteTopicsRequest, context: RequestContext
     ) -> delete_response.DeleteTopicsResponse:
-        """Answer the versions of DeleteTopics that know names only."""
+        """Answer the versions of DeleteTopics without topic ids."""
         try:
             self._admin.check_deletion_enabled()
         except TopicDeletionDisabled as disabled:
-            # Versions before 3 do not know the code that says so. Source: KIP-322.
+            # Versions before 3 lack the code of disabled deletion. Source: KIP-322.
             is_old = context.api_version < 3
             code = ErrorCode.invalid_request if is_old else disabled.code
             refused = [
@@ -216,7 +216,7 @@ class TopicHandlers:
     async def _resolve_names(
         self, image: ClusterImage, names: AsyncIterable[str], by_id: dict[UUID, str]
     ) -> list[delete_response.DeletableTopicResult]:
-        """Add the named topics to ``by_id``; return the answers for those that cannot be."""
+        """Add the named topics to ``by_id``; return the answers for those with an error."""
         results = []
         async for name in names:
             topic = image.topic(name)
@@ -255,7 +255,7 @@ def _wider_topic(topic: partitions_request.CreatePartitionsTopic) -> WiderTopic:
 
 
 async def _repeated(turn: RequestTurn, values: Iterable[T]) -> dict[T, None]:
-    """Return what comes more than once, in order."""
+    """Return the values that occur more than once, in order."""
     seen: set[T] = set()
     repeated: dict[T, None] = {}
     async for value in turn.each(values):

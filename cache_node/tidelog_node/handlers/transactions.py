@@ -1,4 +1,4 @@
-"""AddPartitionsToTxn, AddOffsetsToTxn, EndTxn, WriteTxnMarkers, and what describes transactions.
+"""AddPartitionsToTxn, AddOffsetsToTxn, EndTxn, WriteTxnMarkers, and requests for descriptions.
 
 Source: ``KafkaApis`` of Kafka 4.1.
 """
@@ -46,9 +46,9 @@ WRITE_TXN_MARKERS_KEY = 27
 DESCRIBE_TRANSACTIONS_KEY = 65
 LIST_TRANSACTIONS_KEY = 66
 
-FENCED_FROM = 2  # versions before know only of INVALID_PRODUCER_EPOCH
+FENCED_FROM = 2  # earlier versions have only INVALID_PRODUCER_EPOCH
 BUMPS_EPOCH_FROM = 5  # EndTxn
-# Kafka's coordinators know them, but list nobody in them.
+# Valid states of Kafka's coordinators that no transaction here is in.
 PASSING_STATES = frozenset({"Dead", "PrepareEpochFence"})
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
@@ -64,7 +64,7 @@ class TransactionHandlers:
         writer: MarkerWriter,
         ensure_shards: Callable[[str], Awaitable[None]],
     ) -> None:
-        """``ensure_shards`` makes the topic of the groups' shards if it is not there yet."""
+        """``ensure_shards`` creates the topic of the groups' shards if it does not exist."""
         self._node = node
         self._ensure_shards = ensure_shards
         self._coordinator = coordinator
@@ -79,12 +79,12 @@ class TransactionHandlers:
             Route(END_TXN_KEY, 0, 5, self.end_transaction),
             Route(WRITE_TXN_MARKERS_KEY, 1, 1, self.write_markers),
             Route(DESCRIBE_TRANSACTIONS_KEY, 0, 0, self.describe_transactions),
-            # Version 2 has a pattern of names: a client's pattern for Python's own engine
-            # could keep the node's loop busy for ever.
+            # Version 2 has a pattern for ids. ``TopicPattern`` matches it: with Python's own engine
+            # a client's pattern could block the event loop forever.
             Route(LIST_TRANSACTIONS_KEY, 0, 2, self.list_transactions),
         ]
 
-    # What producers, and brokers for them, ask.
+    # -- requests of producers, and of brokers for them --
 
     async def add_partitions_of_one(
         self, request: add_request_v3.AddPartitionsToTxnRequest, context: RequestContext
@@ -108,7 +108,7 @@ class TransactionHandlers:
     async def add_partitions(
         self, request: add_request.AddPartitionsToTxnRequest, _: RequestContext
     ) -> add_response.AddPartitionsToTxnResponse:
-        """Do the same for several transactions, or only look: asked by other brokers."""
+        """Add or only verify partitions of several transactions, for other brokers."""
         results = []
         turn = RequestTurn()
         async for transaction in turn.each(request.transactions):
@@ -135,7 +135,7 @@ class TransactionHandlers:
     async def add_offsets(
         self, request: offsets_request.AddOffsetsToTxnRequest, context: RequestContext
     ) -> offsets_response.AddOffsetsToTxnResponse:
-        """Make a group's shard part of the transaction, so that offsets end with it."""
+        """Add a group's shard to the transaction, so that the group's offsets end with it."""
         try:
             error = await self._coordinator.add_partitions(
                 request.transactional_id,
@@ -154,7 +154,7 @@ class TransactionHandlers:
     async def end_transaction(
         self, request: end_request.EndTxnRequest, context: RequestContext
     ) -> end_response.EndTxnResponse:
-        """Commit or abort; from version 5 on with the epoch for the next transaction."""
+        """Commit or abort; from version 5 on return the epoch for the next transaction."""
         is_bumping = context.api_version >= BUMPS_EPOCH_FROM
         try:
             decision = await self._coordinator.end_transaction(
@@ -173,22 +173,22 @@ class TransactionHandlers:
             producer_epoch=decision.producer_epoch,
         )
 
-    # What coordinators ask, and administrators who abort a hanging transaction.
+    # -- requests of coordinators, and of administrators who abort a hanging transaction --
 
     async def write_markers(
         self, request: markers_request.WriteTxnMarkersRequest, _: RequestContext
     ) -> markers_response.WriteTxnMarkersResponse:
-        """Write the ends of transactions to the partitions that this node leads."""
+        """Write transaction markers to the partitions that this node leads."""
         turn = RequestTurn()
         written = await self._writer.write(await from_request(request, turn))
         return await to_response(request, written, turn)
 
-    # What administrators ask.
+    # -- requests of administrators --
 
     async def describe_transactions(
         self, request: describe_request.DescribeTransactionsRequest, _: RequestContext
     ) -> describe_response.DescribeTransactionsResponse:
-        """Tell how far each transaction is."""
+        """Return the state of each transaction."""
         described = [
             await self._describe(each)
             async for each in RequestTurn().each(request.transactional_ids)
@@ -309,12 +309,12 @@ class TransactionHandlers:
     def _missing(
         self, partitions: Collection[TopicPartition]
     ) -> dict[TopicPartition, ErrorCode] | None:
-        """Return what to answer where a partition is not there: then none is added."""
+        """Return the answer if a partition does not exist: then none is added."""
         image = self._node.view.image
         missing = {p for p in partitions if image.partition(p) is None}
         if not missing:
             return None
-        self._node.view.nudge()  # It may be so new that this node has not heard of it.
+        self._node.view.nudge()  # This node may not know of a new partition yet.
         return {
             partition: ErrorCode.unknown_topic_or_partition
             if partition in missing
@@ -333,7 +333,7 @@ class TransactionHandlers:
 def _wanted(
     request: list_request.ListTransactionsRequest, *, now_ms: int
 ) -> Callable[[TransactionRecord], bool]:
-    """Return what the filters say of a record."""
+    """Return the predicate of the request's filters."""
     states = frozenset(request.state_filters)
     producer_ids = frozenset(request.producer_id_filters)
 
@@ -349,14 +349,14 @@ def _wanted(
 
 
 def _pattern(text: str | None) -> TopicPattern | None:
-    """Return what the transactional ids have to match. Raises ``InvalidPattern``."""
+    """Return the pattern for the transactional ids. Raises ``InvalidPattern``."""
     return TopicPattern(text) if text else None
 
 
 async def _matching(
     records: Sequence[TransactionRecord], pattern: TopicPattern
 ) -> list[TransactionRecord]:
-    """Return those whose id matches; everything else that the node does comes between them."""
+    """Return the records whose id matches; yields to the event loop after each."""
     found = []
     for record in records:
         if pattern.matches(record.transactional_id):
