@@ -1,12 +1,13 @@
 """Registers a node: writes the cluster's item and the broker's own.
 
-Both are conditional writes that anyone may win: the first node writes the cluster, and
-a node that starts again replaces its registration under a new incarnation.
+Both are conditional writes that any node may make: the first node writes the cluster, and a node
+that starts again replaces its registration under a new incarnation.
 
-Two processes of one broker id would both take themselves for the leader of its
-partitions. So a node that finds its id registered asks at the address there, and does
-not start where a node of that id answers; and a node whose registration is replaced
-stops. In between, for as long as it takes to see the change, both may serve.
+Two processes of one broker id never serve at the same time: each serves and decides only while it
+holds the id's lease (``membership.joining``), and registers after it has taken that. The question
+at the registered address only refuses a second process early. A process whose registration is
+replaced stops. If it has lost the lease, it answers until then only requests that need none, such
+as Metadata.
 """
 
 from __future__ import annotations
@@ -88,9 +89,9 @@ async def register_broker(
 
 
 async def require_gone(image: ClusterImage, dialer: Dialer) -> None:
-    """Return where no other process serves under the dialer's id. Raises ``BrokerIdTaken``.
+    """Return unless another process answers for the dialer's id. Raises ``BrokerIdTaken``.
 
-    A node that does not answer in time counts as gone.
+    A node that does not answer in time counts as gone here; its lease decides.
     """
     broker_id = dialer.broker_id
     registered = image.brokers.get(broker_id)

@@ -1,31 +1,31 @@
-"""Takes over the partitions that this node should lead.
+"""Takes over the partitions that this node should lead, or should write a new leader for.
 
-Looks at what has changed: the topics of a new image, everything once the set of dead
-brokers is another, and again at topics where a partition waits for its time. What is
-decided together is written together, so a dead leader of a thousand partitions costs a
-dozen transactions. What a dead node led is taken over by one node for all successors
-(``election_coordinators``); the others step in where it does not.
+It visits the topics that a new image changes, all topics when the set of dead brokers changes, and
+again the topics with a partition that can be taken over only later. Changes that are decided
+together are written together, so a dead leader of a thousand partitions costs a dozen transactions.
+For a dead broker one node writes all successors' takeovers (``election_coordinators``); the others
+step in if it does not.
 
-A round goes in three parts, each written before the next is decided: topics that groups wait
-for, topics with a partition that nobody leads, all others. So a takeover does not wait for the
-look at a hundred thousand topics that only lose a follower. A round writes no more than
-``TAKEOVERS_PER_ROUND_MAX`` and ``ISR_SHRINKS_PER_ROUND_MAX``; the rest is the next round's.
+A round has three parts, each written before the next is decided: reserved topics, which groups wait
+for; topics with a partition without a leader; all others. So a takeover does not wait for a hundred
+thousand topics that only lose a follower. A round writes no more than ``TAKEOVERS_PER_ROUND_MAX``
+and ``ISR_SHRINKS_PER_ROUND_MAX``; the remaining changes are left to the next round.
 
-A round decides in turns of the event loop. Between two turns, as during the writes, a newer image
-or reading of leases may come, and topics to look at may be noted. That is safe:
+A round decides in turns of the event loop. Between two turns, and during the writes, a newer image
+or reading of leases may arrive, and more topics may be noted. That is safe:
 
-- Nothing decided counts before its write, and that is conditional on the version of the partition
-  that it was decided on: what was decided on an older image is lost where the partition has
-  changed. Each topic is decided on once a round, on one image, and each partition within one turn.
-- A write is checked against the leases that were seen dead when it was decided: the leader's of a
-  takeover, the followers' where the ISR shrinks. It is lost where they have renewed. Of changes
+- A decision takes effect only by its write, which is conditional on the version of the partition
+  that it was based on. If the partition has changed since that image, the write is lost. Each topic
+  is decided once a round, on one image, and each partition within one turn.
+- A write is conditional on the leases that were seen dead when it was decided: the leader's for a
+  takeover, the followers' for an ISR shrink. It is lost if they have been renewed. Of changes
   decided on different readings of one lease, the older are lost (``write_changes``).
-- What comes in between is noted for the next round, and what was lost is looked at again: the
-  topics to look at, and the dead that this round began with, are taken before its first turn.
-- A node that is fenced meanwhile writes nothing of what it has decided.
+- Changes that arrive during a round are noted for the next one, and lost writes are decided again:
+  the topics to visit, and the set of dead brokers, are taken before the round's first turn.
+- A node that is fenced during a round writes none of its decisions.
 
-In its first moments a node takes over only what nobody leads or it led itself: the nodes
-of a cluster that is started again do not come up at once, and the first would take all.
+At first a node takes over only partitions without a leader and those that it led itself: the nodes
+of a restarted cluster do not start at the same time, and the first would take over everything.
 """
 
 from __future__ import annotations
@@ -54,35 +54,35 @@ from tidelog_node.node_context import NodeContext
 
 logger = logging.getLogger(__name__)
 
-WAITING_SECONDS = 0.1  # between looks at partitions that wait for their time
-MIN_PAUSE_MS = 10.0  # between two looks where nothing changes
-TAKEOVERS_PER_ROUND_MAX = 20 * COMMIT_WRITES_MAX  # half a second of writes, then a new look
-# Partitions that lose no more than followers: leases that lapse meanwhile do not wait for them all.
+WAITING_SECONDS = 0.1  # between visits of partitions that can be taken over later
+MIN_PAUSE_MS = 10.0  # between two rounds without a change
+TAKEOVERS_PER_ROUND_MAX = 20 * COMMIT_WRITES_MAX  # half a second of writes, then a new round
+# Changes that only remove followers: newly lapsed leases do not wait for all of these.
 ISR_SHRINKS_PER_ROUND_MAX = 20 * COMMIT_WRITES_MAX
-PARTITIONS_PER_STEP = 50  # of one topic, before others may run
+PARTITIONS_PER_STEP = 50  # of one topic, before other tasks run
 START_GRACE_MS_MAX = 2_000  # and at most a quarter of a lease
 
 
 class ElectionLoop:
-    """Decides and writes this node's takeovers. ``round`` may be called by one task only."""
+    """Decides and writes takeovers and ISR shrinks. ``round`` may be called by one task only."""
 
     def __init__(self, node: NodeContext, *, membership: Membership) -> None:
         self._node = node
         self._membership = membership
         self._changed: set[str] = set()
         self._waiting: set[str] = set()  # topics with a partition that may be taken over later
-        self._held: dict[str, tuple[Partition, ...]] = {}  # as last looked at
-        self._dead: frozenset[int] | None = None  # None: look at everything
-        self._coordinated: frozenset[int] = frozenset()  # dead ones, by this node for all
-        self._came_back_ms = -math.inf  # when one of the dead was last seen to be none any more
-        self._step_in_ms = math.inf  # when this node writes for another of the dead
+        self._held: dict[str, tuple[Partition, ...]] = {}  # as last visited
+        self._dead: frozenset[int] | None = None  # at the last round; None: visit everything
+        self._coordinated: frozenset[int] = frozenset()  # the dead that this node writes for
+        self._came_back_ms = -math.inf  # when a dead broker was last seen alive again
+        self._step_in_ms = math.inf  # when this node starts to write for another dead broker
         self._takeovers_left = TAKEOVERS_PER_ROUND_MAX  # in this round
         self._isr_shrinks_left = ISR_SHRINKS_PER_ROUND_MAX  # in this round
         self._grace_until_ms: float | None = None  # None: nothing has been decided yet
         self._stir = asyncio.Event()
 
     async def run(self) -> None:
-        """Work until cancelled."""
+        """Run rounds until cancelled."""
         unsubscribe = self._node.view.subscribe(self._on_image)
         self._membership.subscribe(self._stir.set)
         self._dead = None
@@ -94,11 +94,11 @@ class ElectionLoop:
             unsubscribe()
 
     async def round(self) -> int:
-        """Take over what is due now; return how many partitions were written."""
+        """Write the takeovers that are due; return the number of partitions written."""
         if not self._can_serve():
             return 0
         look = await self._begin()
-        # Groups wait for their coordinator, and have to find it before anything else works.
+        # Groups wait for their coordinator and need it before anything else works.
         reserved = look.names & RESERVED_TOPICS
         written = await self._settle(look, reserved)
         leaderless = await self._leaderless(look)
@@ -106,19 +106,19 @@ class ElectionLoop:
         return written + await self._settle(look, look.names - leaderless - reserved)
 
     def look_again(self, topic: str) -> None:
-        """Look at a topic soon: this node does not lead any more what it led."""
+        """Visit the topic soon: this node stops leading a partition that it led."""
         self._changed.add(topic)
         self._stir.set()
 
     def _can_serve(self) -> bool:
-        """Whether this node may decide; if not, what it reads next is another cluster."""
+        """Whether this node may decide; if not, everything is visited once it may."""
         if self._membership.can_serve():
             return True
         self._dead = None
         return False
 
     async def _begin(self) -> _Look:
-        """Return what this round looks at. What is noted from here on is for the next one."""
+        """Return the round's inputs. Changes noted from here on belong to the next round."""
         image, dead, peers = self._node.view.image, self._membership.dead, self._membership.peers
         if self._grace_until_ms is None:
             grace_ms = min(START_GRACE_MS_MAX, self._membership.times.lease_ms // 4)
@@ -128,7 +128,7 @@ class ElectionLoop:
         self._takeovers_left = TAKEOVERS_PER_ROUND_MAX
         self._isr_shrinks_left = ISR_SHRINKS_PER_ROUND_MAX
         turn = Turn()
-        # Before stepping in: what has changed tells which of the dead someone writes for.
+        # Before ``_step_in``: these changes show for which dead brokers another node writes.
         for name in names:
             self._forget(name, image.partitions(name))
             await turn.step()
@@ -140,7 +140,7 @@ class ElectionLoop:
         return _Look(names, coordinators, turn)
 
     async def _leaderless(self, look: _Look) -> set[str]:
-        """Return the topics with a partition whose leader is dead, or that nobody leads."""
+        """Return the topics with a partition whose leader is dead, or that has no leader."""
         found, no_leaders = set(), self._membership.dead | {NO_LEADER}
         for name in look.names:
             partitions = self._node.view.image.partitions(name)
@@ -151,7 +151,7 @@ class ElectionLoop:
         return found
 
     async def _settle(self, look: _Look, names: Set[str]) -> int:
-        """Decide on the topics and write that; return how many partitions were written."""
+        """Decide on the topics and write the changes; return the number of partitions written."""
         if look.is_store_away:
             self._waiting |= names
             return 0
@@ -163,7 +163,7 @@ class ElectionLoop:
         if outcome.moved:
             self._membership.note_moved(outcome.moved)
         _log_written(outcome.written)
-        # Lost, too: where a lease has moved, and the broker is dead all the same.
+        # Lost ones too: the lease has been renewed, but the broker may be dead all the same.
         self._waiting.update(self._names(outcome.refused + outcome.unknown + outcome.lost))
         try:
             await self._node.view.refresh()
@@ -177,10 +177,11 @@ class ElectionLoop:
         dead: frozenset[int],
         coordinators: ElectionCoordinators,
     ) -> bool:
-        """Choose the dead that this node writes for; return whether there are more than before.
+        """Choose the dead brokers that this node writes for; return whether there are new ones.
 
-        Those that it is not the first to write for it takes on where nobody has got on for long
-        enough, and keeps until a broker comes back: what waited for that one begins anew.
+        If this node is not the first writer for a dead broker, it steps in when no change has been
+        written for long enough. It stays the writer until a broker comes back: then the delays are
+        counted from there.
         """
         now_ms, before = self._membership.now_ms(), self._coordinated
         if dead_before is None or not dead_before <= dead:
@@ -198,7 +199,7 @@ class ElectionLoop:
         return not self._coordinated <= before
 
     def _pause_s(self) -> float | None:
-        """Return the seconds until the next look where nothing changes, ``None`` for ever."""
+        """Return the seconds until the next round without a change, ``None`` for ever."""
         pause_ms = max(self._step_in_ms - self._membership.now_ms(), MIN_PAUSE_MS)
         if self._waiting:
             pause_ms = min(pause_ms, WAITING_SECONDS * 1000)
@@ -213,11 +214,11 @@ class ElectionLoop:
                 self.look_again(name)  # in the next round
             await look.turn.step()
         if self._takeovers_left <= 0:
-            # Followers that are dead wait until nothing is without a leader any more.
+            # Removing dead followers waits until every partition has a leader again.
             self._waiting.update(self._names(c for c in changes if _is_isr_shrink(c)))
             changes = [change for change in changes if not _is_isr_shrink(change)]
-        # What nobody leads first, and that with the same dead leader together: a transaction
-        # checks its lease once, and in one version.
+        # Takeovers first, and those with the same dead leader together: a transaction checks its
+        # lease once, in one version.
         changes.sort(key=_urgency)
         return changes
 
@@ -235,9 +236,9 @@ class ElectionLoop:
                 await look.turn.step()
             if self._takeovers_left <= 0:
                 self._waiting.add(name)
-                self.look_again(name)  # in the next round, at the others of it
+                self.look_again(name)  # in the next round, for its other partitions
                 break
-            # Once for both: in another turn the answer may be another.
+            # Once for both conditions: the answer may change in another turn.
             is_vacant = self._is_vacant(partition)
             change = None
             if is_vacant or was_waiting:
@@ -253,11 +254,11 @@ class ElectionLoop:
     def _take_over(
         self, look: _Look, name: str, partition: Partition, is_unclean_allowed: bool
     ) -> PartitionChange | None:
-        """Return the partition's takeover; note the topic where it may come later."""
+        """Return the partition's takeover; note the topic if it may be taken over later."""
         elector, peers = self._membership.elector, self._membership.peers
         now_ms, broker_id = self._membership.now_ms(), self._membership.broker_id
         is_held, is_vacant = broker_id in partition.replicas, self._is_vacant(partition)
-        # Who write for all successors of the dead leader; nobody needs to where none is dead.
+        # The nodes that may write for all successors of the dead leader; none if it is not dead.
         writers = look.coordinators.of(partition.leader) if self._is_orphan(partition) else ()
         is_writer = bool(writers) and partition.leader in self._coordinated
         if not is_readable(partition) or not (is_held or is_writer):
@@ -276,16 +277,16 @@ class ElectionLoop:
                 is_coordinated=any(b != broker_id for b in writers[:1]),
             )
         self._takeovers_left -= change is not None
-        # Who can never take over looks again when the record or a lease changes.
+        # Otherwise only a change of the record or a lease can make a takeover possible.
         may_later = is_held and (is_unclean_allowed or broker_id in partition.isr)
-        # A successor that has not been seen to outlive the leader may be yet.
+        # A successor may still be seen to have outlived the leader.
         may_later = may_later or (is_writer and bool(elector.candidates(partition, peers)))
         if is_vacant and (change is not None or may_later):
             self._waiting.add(name)
         return change
 
     def _shrink_isr(self, name: str, partition: Partition) -> PartitionChange | None:
-        """Return what takes the dead out of the ISR of a leader that lives, a round's part."""
+        """Return the removal of dead followers from a live leader's ISR, if the limit allows."""
         elector, peers = self._membership.elector, self._membership.peers
         now_ms = self._membership.now_ms()
         if not self._isr_shrinks_left:
@@ -294,11 +295,11 @@ class ElectionLoop:
         change = elector.shrink_isr(partition, peers, self._coordinated, now_ms=now_ms)
         self._isr_shrinks_left -= change is not None
         if change is None and not peers.is_fresh(partition.leader, now_ms):
-            self._waiting.add(name)  # Its leader may yet be seen to outlive the dead.
+            self._waiting.add(name)  # The leader may still be seen to have outlived the dead.
         return change
 
     def _is_orphan(self, partition: Partition) -> bool:
-        """Whether another broker led it and has died."""
+        """Whether the leader is another broker and has died."""
         return self._has_other_leader(partition) and self._membership.peers.has_died(
             partition.leader
         )
@@ -314,13 +315,13 @@ class ElectionLoop:
 
     def _is_unclean_allowed(self, topic: Topic) -> bool:
         if topic.name in RESERVED_TOPICS:
-            return True  # They carry leadership only: there are no records to lack.
+            return True  # They carry leadership only: no records can be lost.
         return topic_config(topic.configs, self._node.config()).unclean_leader_election_enable
 
     def _forget(self, name: str, partitions: tuple[Partition, ...]) -> None:
-        """Drop what is remembered of partitions that this node held and holds no more.
+        """Forget partitions that this node no longer has a replica of.
 
-        Also notes which of the dead someone writes for.
+        Also notes for which dead brokers another node writes.
         """
         before = self._held.get(name, ())
         if before is partitions:
@@ -357,12 +358,12 @@ class ElectionLoop:
 
 @dataclass(slots=True)
 class _Look:
-    """What a round goes by from its first turn to its last."""
+    """The inputs of a round, the same from its first turn to its last."""
 
-    names: Set[str]  # of the topics to look at
+    names: Set[str]  # topics to visit
     coordinators: ElectionCoordinators
     turn: Turn
-    is_store_away: bool = False  # it has refused a part of the round: the rest waits
+    is_store_away: bool = False  # it has refused a part of the round: postpone the remaining parts
 
 
 def _log_written(written: Sequence[PartitionChange]) -> None:

@@ -1,8 +1,11 @@
-"""Makes sure that no other process has this broker id before the node takes its lease.
+"""Waits until no earlier process of this broker id can act, before the node takes its lease.
 
-Another process of the same id would lead the same partitions. Three things keep two of
-them apart: the lock of the data directory, the question at the registered address, which
-answers fast, and the lease, which tells for certain.
+Two acting processes of one id would lead the same partitions. The lease excludes that: a process
+serves and decides only while it holds the lease, and takes it only once the earlier holder's has
+ended or that process is known to be gone. Of two processes that start together one gets the lease,
+and the other stops with ``BrokerIdTaken``. The lock of the data directory and the question at the
+registered address (``require_gone``) refuse most second processes earlier; the lock and the run
+mark also save the wait for a process that is gone.
 """
 
 from __future__ import annotations
@@ -47,10 +50,10 @@ IN_ISR_OF = (TOPIC_COLLECTION, PARTITION_COLLECTION_PREFIX)
 
 @dataclass(frozen=True, slots=True)
 class TakenId:
-    """What a process finds when it takes its broker id over."""
+    """The result of taking over a broker id."""
 
-    lease: BrokerLease | None  # the item to go on from, None where there was never one
-    may_lack_records: bool  # the logs may lack what an earlier process had told leaders of
+    lease: BrokerLease | None  # the item to continue from, None if there was none
+    may_lack_records: bool  # the logs may lack records that leaders count on
 
 
 async def take_over_id(
@@ -63,11 +66,10 @@ async def take_over_id(
     was_clean: bool,
     incarnation: UUID,
 ) -> TakenId:
-    """Return what this process goes on from; no other process of this id acts any more.
+    """Return the lease to continue from; no process that held it before can act any more.
 
-    The caller holds the lock of the data directory. A node that may have lost records
-    has left every ISR on return, and calls ``leave_again`` once it has registered. Raises
-    ``BrokerIdTaken``.
+    The caller holds the lock of the data directory. If records may be lost, this has left every
+    ISR, and the caller calls ``leave_again`` after it has registered. Raises ``BrokerIdTaken``.
     """
     broker_id = membership.broker_id
     mark = read_run_mark(data_dir)
@@ -90,22 +92,21 @@ async def take_over_id(
 async def leave_again(
     broker_id: int, *, store: MetadataStore, view: ClusterView, data_dir: Path, incarnation: UUID
 ) -> None:
-    """Leave every ISR that a leader has let the broker into since it left them all.
+    """Leave every ISR that a leader has added the broker to since ``leave_every_isr``.
 
-    A leader's write may have waited for the store meanwhile, and what it counts on was
-    fetched before the loss. The new registration, which the view shows, keeps out all
-    such writes from now on.
+    Such a write may have waited for the store, and counts on records fetched before the loss. The
+    new registration, which the view shows, excludes further such writes.
     """
     await leave_every_isr(broker_id, store=store, view=view)
     if any(key.collection.startswith(IN_ISR_OF) for key in view.image.unreadable):
-        # Of some of them nobody knows now. The next start has to leave them still.
+        # The unreadable ISRs are unknown. The next start has to leave them.
         logger.warning("ISRs that cannot be read were not left, the next start tries again")
         return
     write_run_mark(data_dir, RunMark(incarnation, current_boot_id()))
 
 
 async def leave_every_isr(broker_id: int, *, store: MetadataStore, view: ClusterView) -> None:
-    """Take the broker out of every ISR that has another member. Durable on return."""
+    """Remove the broker from every ISR that has another member. Durable on return."""
     count = 0
     while True:
         changes = _departures(await view.refresh(), broker_id)

@@ -1,34 +1,32 @@
 """Renews this node's lease, and fences the node if it cannot.
 
-Fencing itself needs nobody to run: ``Membership.can_serve`` asks the clock, so a process
-that was stopped, or whose store hangs, is fenced without learning of it first.
+Fencing needs no task to run: ``Membership.can_serve`` reads the clock. So a process that was
+stopped, or whose store hangs, is fenced before it notices.
 
-A renewal that takes too long is given up with an unknown outcome: the item is read, and
-the next renewal starts from what is there. Whichever of two renewals of one version
-lands, the other cannot.
+A renewal that takes too long counts as an unknown outcome: the item is read, and the next renewal
+continues from it. Of two renewals of one version only one can be written.
 
-A store whose files were deleted or replaced is no store any more: what this node writes there
-nobody else reads. The keeper looks for that twice a second and fences the node at once; if the
-same files come back, the node renews, reads the cluster and serves again.
+If the store's files were deleted or replaced, no other node reads what this one writes. The keeper
+checks for that twice a second and fences the node immediately. If the same files come back, the
+node renews, reads the cluster and serves again.
 
-In a node the keeper runs on a thread of its own (``lease_thread``), so that nothing that
-holds up the node's event loop costs the lease. It stops renewing when that loop stands
-still for ``LeaseTimes.stall_ms``: a node that hangs must lose what it leads. What the
-keeper needs of the node's loop comes by ``NodeLoop``; which thread may call what of
-``OwnLease``, and why nothing is locked, is told in ``replication.leases``.
+In a node the keeper runs on its own thread (``lease_thread``), so that a blocked event loop does
+not cost the lease. It stops renewing when that loop has not turned for ``LeaseTimes.stall_ms``: a
+node that hangs must lose its leaderships. ``NodeLoop`` is its access to the node's loop.
+``replication.leases`` says which thread may call which methods of ``OwnLease``, and why no lock is
+needed.
 
-Why that makes no zombie:
+Why a hanging node cannot act on an old state:
 
-- A loop that hangs for good is renewed for until ``stall_ms`` after its last turn, and is
-  dead for the others one lease later: 15 s after it hung, where a killed process takes 9.
-  It answers nobody in that time, for answering is the loop's.
-- A process that was stopped and continued finds the time stamp of its loop too old and
-  does not renew before the loop has turned; if its lease has lapsed it is fenced then.
-- What the loop does after standing still it does under a lease that nobody else could
-  have ended, or ``may_act`` says no. How old its image of the cluster is was never
-  bounded by the lease: renewals and readings fail apart. Every change that it decides
-  on an old image is conditional on the versions in it.
-- A fence is taken away by the loop alone, in the step that follows its own reading.
+- For a loop that hangs forever the lease is renewed until ``stall_ms`` after its last turn. The
+  other nodes see it dead one lease later: 15 s after it hung, while a killed process takes 9 s. It
+  answers no request in that time, because the loop does that.
+- A process that was stopped and continued finds the loop's time stamp too old and does not renew
+  before the loop has turned. If its lease has lapsed, it is fenced by then.
+- After a stall the loop acts under a lease that no other node could have ended, or ``may_act`` is
+  false. The lease never bounded the age of the loop's cluster image: renewals and readings fail
+  independently. Every change decided on an old image is conditional on its versions.
+- Only the loop ends a fence, in the step that follows its own reading.
 """
 
 from __future__ import annotations
@@ -58,16 +56,16 @@ from tidelog_node.registration import BrokerIdTaken
 
 logger = logging.getLogger(__name__)
 
-CALLS_PER_LEASE_MIN = 3  # a call to the store that takes longer than a third is given up
+CALLS_PER_LEASE_MIN = 3  # a call that takes longer than a third of the lease is cancelled
 RELEASE_SECONDS_MAX = 2.0
-LOOK_INTERVAL_MS = 500  # between two looks at whether the store is still there
-POLLS_PER_LEASE = 10  # while an earlier process's lease is waited for
+LOOK_INTERVAL_MS = 500  # between two checks that the store is still there
+POLLS_PER_LEASE = 10  # while waiting for an earlier process's lease
 
 
 async def read_lease(store: MetadataStore, broker_id: int) -> BrokerLease | None:
-    """Return the broker's lease item, ``None`` where it never had one.
+    """Return the broker's lease item, ``None`` if it never had one.
 
-    One that cannot be read is of ``NOBODY``: whose it is will be seen by its moving.
+    An unreadable item is returned as ``NOBODY``'s: a change of its version shows that it is in use.
     """
     item = await store.get(broker_lease_key(broker_id))
     if item is None:
@@ -81,9 +79,9 @@ async def read_lease(store: MetadataStore, broker_id: int) -> BrokerLease | None
 async def wait_until_gone(
     store: MetadataStore, membership: Membership, found: BrokerLease | None
 ) -> BrokerLease | None:
-    """Return the lease of an earlier process of this id once it is over.
+    """Return an earlier process's lease once it has ended.
 
-    Raises ``BrokerIdTaken`` where it is renewed meanwhile.
+    Raises ``BrokerIdTaken`` if it is renewed.
     """
     if found is None or found.counter == RELEASED:
         return found
@@ -103,7 +101,7 @@ async def wait_until_gone(
 
 
 class LeaseKeeper:
-    """Keeps one process's lease for as long as it runs. For the tasks of one event loop."""
+    """Keeps one process's lease while it runs. For the tasks of one event loop."""
 
     def __init__(
         self,
@@ -116,11 +114,11 @@ class LeaseKeeper:
         is_store_lost: Callable[[], bool] = never_lost,
         wall_ms: Callable[[], int] = wall_clock_ms,
     ) -> None:
-        """``found`` is the item as an earlier process left it, ``None`` where there is none.
+        """``found`` is the item that an earlier process left, ``None`` if there is none.
 
-        ``is_store_lost`` says at any time whether the store was deleted or replaced: what was
-        written to it last may be gone then, and nobody else sees this lease any more.
-        ``wall_ms`` is what the others are told, for them to see when a clock is wrong.
+        ``is_store_lost`` returns whether the store was deleted or replaced: then the last writes
+        may be lost, and no other node sees this lease. ``wall_ms`` is published in the lease, so
+        that other nodes can detect a wrong clock.
         """
         self._membership = membership
         self._store = store
@@ -136,11 +134,11 @@ class LeaseKeeper:
         self._is_in_trouble = False  # the last renewal has failed
         self._was_turning = True
         self._was_store_lost = False
-        self._reading: asyncio.Future[None] | None = None  # of the cluster, to end the fencing
+        self._reading: asyncio.Future[None] | None = None  # of the cluster, to end a fence
         membership.hold(self._own)
 
     async def acquire(self) -> None:
-        """Return when this node may act. Raises ``BrokerIdTaken``."""
+        """Take the lease; on return this node may act. Raises ``BrokerIdTaken``."""
         try:
             while not self._membership.can_serve():
                 await self.step()
@@ -159,7 +157,7 @@ class LeaseKeeper:
             self._end_reading()
 
     async def release(self) -> None:
-        """Tell everyone that this node has left. It must not answer anybody any more."""
+        """Publish that this node has left. It must not answer any request after that."""
         if not self._has_renewed or self._own.is_superseded:
             return
         try:
@@ -167,14 +165,14 @@ class LeaseKeeper:
                 try:
                     await self._store.commit([put(self._own.release(), is_logged=False)])
                 except VersionConflict:
-                    # A renewal was cut off half way: it had landed all the same.
+                    # A renewal was cancelled after it had been written.
                     if await self._read():
                         await self._store.commit([put(self._own.release(), is_logged=False)])
         except (TidelogError, TimeoutError) as error:
             logger.warning("lease not released, it has to lapse", extra={"reason": str(error)})
 
     async def step(self) -> None:
-        """Do what is due: read the item, renew it, read the cluster."""
+        """Do the next steps that are due: read the item, renew it, read the cluster."""
         own, now_ms = self._own, self._membership.now_ms()
         if self._has_lost_store():
             own.withdraw()
@@ -241,13 +239,13 @@ class LeaseKeeper:
         return self._own.on_renewed(record, started_ms=started_ms, now_ms=self._membership.now_ms())
 
     def _log_trouble(self, problem: str, reason: str) -> None:
-        """Say that renewals fail, once until one succeeds: they are tried twice a second."""
+        """Log that renewals fail, once until one succeeds: they are tried twice a second."""
         if not self._is_in_trouble:
             self._is_in_trouble = True
             logger.warning(problem, extra={"reason": reason})
 
     async def _read(self) -> bool:
-        """Read the item; return whether it is known now. Raises ``BrokerIdTaken``."""
+        """Read the item; return whether it could be read. Raises ``BrokerIdTaken``."""
         try:
             async with asyncio.timeout(self._call_seconds_max):
                 lease = await read_lease(self._store, self._membership.broker_id)
@@ -255,7 +253,7 @@ class LeaseKeeper:
             self._own.on_unknown(self._membership.now_ms())
             return False
         if lease is not None and not self._has_renewed and self._is_foreign(lease):
-            # The earlier process was waited for, and moves after all.
+            # Another process of this id has written the item since it was found.
             raise BrokerIdTaken(f"broker {lease.broker_id} of this cluster runs already")
         self._own.on_read(lease)
         if self._own.is_superseded:
@@ -268,9 +266,9 @@ class LeaseKeeper:
         return self._found is None or lease.version != self._found.version
 
     async def _end_fencing(self) -> None:
-        """Have the cluster read; if the lease still holds then, the node acts again.
+        """Have the cluster read; if the lease still holds after that, the node acts again.
 
-        A reading that takes long goes on while the lease is renewed.
+        A long reading continues while the lease is renewed.
         """
         if self._reading is None:
             self._reading = asyncio.ensure_future(self._node_loop.end_fencing())
@@ -294,7 +292,7 @@ class LeaseKeeper:
         return self._times.lease_ms / CALLS_PER_LEASE_MIN / 1000
 
     async def _sleep(self) -> None:
-        """Wait until the next renewal, or the next look at what may fence the node."""
+        """Wait until the next renewal, or the next check that may fence the node."""
         own, now_ms = self._own, self._membership.now_ms()
         next_ms = own.next_renewal_ms
         delay_ms = 0.0 if next_ms is None else min(next_ms - now_ms, LOOK_INTERVAL_MS)

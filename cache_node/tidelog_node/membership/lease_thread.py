@@ -1,8 +1,7 @@
-"""A thread with an event loop of its own for renewing the lease.
+"""A thread with its own event loop for renewing the lease.
 
-It shares the interpreter with the node's loop, which lets other threads run every 5 ms
-however long one of its callbacks takes. Only a call into native code that keeps the
-interpreter's lock holds up both.
+It shares the interpreter with the node's loop, which gives way to other threads every 5 ms even
+within a long callback. Only a call into native code that keeps the interpreter's lock blocks both.
 """
 
 from __future__ import annotations
@@ -16,16 +15,16 @@ JOIN_SECONDS_MAX = 5.0
 
 
 class LeaseThread:
-    """Runs coroutines on its loop for tasks of another one. Started by the first of them."""
+    """Runs coroutines on its loop for tasks of another loop. The first one starts the thread."""
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
 
     async def run(self, work: Coroutine[Any, Any, None]) -> None:
-        """Return when the work is done on the thread, or raise what it raised.
+        """Return when the work is done on the thread, or raise its error.
 
-        Cancelling this cancels the work, and waits until it has ended.
+        Cancelling this cancels the work and waits until it has ended.
         """
         loop = self._started()
         here = asyncio.get_running_loop()
@@ -51,7 +50,7 @@ class LeaseThread:
         tasks[0].result()
 
     async def close(self) -> None:
-        """End the thread. Nothing runs on it any more."""
+        """End the thread. All work on it has ended."""
         loop, thread = self._loop, self._thread
         self._loop = self._thread = None
         if loop is None or thread is None:
@@ -64,7 +63,7 @@ class LeaseThread:
             # With a factory the runner does not make its loop the current one of this thread.
             runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
             self._loop = runner.get_loop()
-            # A daemon: should the node's loop break, nothing keeps the process from ending.
+            # A daemon: if the node's loop fails, this thread does not keep the process alive.
             self._thread = threading.Thread(
                 target=_run_loop, args=(runner,), name="lease", daemon=True
             )

@@ -1,11 +1,11 @@
 """Manages this node's leaderships: keeps reserved partitions, hands others over.
 
-Preferred leaders get their partitions back once they have been alive and in sync for the
-stable interval, and a node that stops hands everything it leads to replicas in sync. So does
-one whose disk takes no records, to those that are better off; it stays in the ISR until it
-lacks something. A
-partition with records is handed over by its leader state, which stops appending, waits
-for the successor and writes; a reserved one by a write from here.
+A preferred leader gets its partitions back once it has been alive and in sync for the stable
+interval. A node that stops hands everything it leads to replicas in sync. A node whose disk takes
+no records hands its partitions to nodes whose disks do; it stays in the ISR until it lacks records.
+
+A partition with records is handed over by its leader state, which stops appending, waits for the
+successor and writes the change. A reserved partition is handed over by a write from here.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ LOOK_SECONDS = 1.0
 LOOKS_PER_PREFERRED_INTERVAL = 4
 DRAIN_SECONDS_MAX = 10.0
 DRAIN_LOOK_SECONDS = 0.25
-HAND_OVER_AGAIN_MS = 5_000  # before a hand-over that has come to nothing is begun again
+HAND_OVER_AGAIN_MS = 5_000  # before a hand-over without effect is repeated
 
 
 class LeaderStates(Protocol):
-    """Where the partitions with records are led; ``ReplicaManager``."""
+    """The leader states of the partitions with records; ``ReplicaManager``."""
 
     def begin_hand_over(
         self, topic_id: UUID, partition: int, successor: int, *, is_leaving: bool
     ) -> bool:
-        """Hand the partition over as soon as the successor has everything.
+        """Hand the partition over as soon as the successor has every record.
 
-        Returns False where no leader state looks after it.
+        Returns False if it has no leader state.
         """
 
 
 class LedPartitions:
-    """Looks after what this node leads. Each method is for one task at a time."""
+    """Manages the partitions that this node leads. Each method is for one task at a time."""
 
     def __init__(
         self,
@@ -70,15 +70,15 @@ class LedPartitions:
             min(5.0, preferred_interval_seconds / LOOKS_PER_PREFERRED_INTERVAL) * 1000
         )
         self._preferred_from_ms = 0.0
-        self._given_up: dict[tuple[UUID, int, int], float] = {}  # when, by partition and epoch
-        # Of each topic its partitions, and those of them that this node leads for another one,
-        # as the image had it that was looked through last.
+        self._handed_over: dict[tuple[UUID, int, int], float] = {}  # last start; key with epoch
+        # By topic: its partitions in the image visited last, and those of them that this node leads
+        # for another broker.
         self._led_for_others: dict[UUID, tuple[tuple[Partition, ...], list[Partition]]] = {}
-        self._looked_through: ClusterImage | None = None
+        self._visited: ClusterImage | None = None
         self._stir = asyncio.Event()
 
     async def run(self) -> None:
-        """Work until cancelled."""
+        """Write the changes that are due until cancelled."""
         self._membership.subscribe(self._stir.set)
         unsubscribe = self._node.view.subscribe(self._on_image)
         try:
@@ -90,14 +90,14 @@ class LedPartitions:
             unsubscribe()
 
     def decide(self) -> list[PartitionChange]:
-        """Return what to write; begin the hand-overs that leader states write themselves."""
+        """Return the changes to write; begin the hand-overs that leader states write themselves."""
         image, now_ms = self._node.view.image, self._membership.now_ms()
         changes = self._membership.elector.departures(
             partition for some in image.partitions_by_topic.values() for partition in some
         )
         leaving = {change.after.item_id for change in changes}
         changes += [c for c in self._decide_reserved(image) if c.after.item_id not in leaving]
-        self._give_up_for_disk(image, now_ms)
+        self._hand_over_for_disk(image, now_ms)
         if now_ms >= self._preferred_from_ms:
             self._preferred_from_ms = now_ms + self._preferred_look_ms
             if self._node.config().auto_leader_rebalance_enable:
@@ -110,9 +110,9 @@ class LedPartitions:
         return changes
 
     def hand_over(self, partition: Partition) -> bool:
-        """Begin to hand a partition over, which others can lead better for a while.
+        """Begin to hand over a partition that others can lead better for a while.
 
-        Returns False where nobody else is in sync.
+        Returns False if no other replica is in sync.
         """
         membership = self._membership
         successor = membership.elector.drain_successor(partition, membership.peers)
@@ -124,10 +124,10 @@ class LedPartitions:
         return True
 
     async def drain(self, *, seconds_max: float = DRAIN_SECONDS_MAX) -> int:
-        """Hand over everything that someone else can lead; return how many are still led.
+        """Hand over every partition that another node can lead; return how many are still led.
 
-        Those are the partitions whose other replicas are not in sync, or that could not
-        be handed over in the time. Nothing may take partitions over meanwhile.
+        Those have no other replica in sync, or could not be handed over in the time. No task may
+        take partitions over during the call.
         """
         begun: dict[tuple[UUID, int, int], float] = {}
         try:
@@ -192,22 +192,22 @@ class LedPartitions:
                     changes.append(change)
         return changes
 
-    def _give_up_for_disk(self, image: ClusterImage, now_ms: float) -> None:
-        """Begin to hand over what others can lead better, where this node's disk is in trouble."""
+    def _hand_over_for_disk(self, image: ClusterImage, now_ms: float) -> None:
+        """Begin to hand partitions over to nodes with fit disks, if this node's disk is unfit."""
         if self._membership.is_disk_fit:
-            self._given_up.clear()
+            self._handed_over.clear()
             return
         elector, peers = self._membership.elector, self._membership.peers
         for name, partition in self._led(image):
             key = (partition.topic_id, partition.partition, partition.leader_epoch)
-            is_begun = now_ms < self._given_up.get(key, -HAND_OVER_AGAIN_MS) + HAND_OVER_AGAIN_MS
+            is_begun = now_ms < self._handed_over.get(key, -HAND_OVER_AGAIN_MS) + HAND_OVER_AGAIN_MS
             if name in RESERVED_TOPICS or is_begun:
-                continue  # Reserved ones need no disk.
+                continue  # Reserved partitions need no disk.
             successor = elector.fit_successor(partition, peers)
             if successor is not None:
-                self._given_up[key] = now_ms
-                # It stays in the ISR: what it has is whole. The successor drops it once it
-                # lacks something, and proves by that write that it lives itself.
+                self._handed_over[key] = now_ms
+                # It stays in the ISR, since it has every record. The successor removes it once it
+                # lacks some, and that write proves that the successor is alive.
                 self._replicas.begin_hand_over(
                     partition.topic_id, partition.partition, successor, is_leaving=False
                 )
@@ -229,12 +229,12 @@ class LedPartitions:
         return changes
 
     def _find_led_for_others(self, image: ClusterImage) -> Iterator[tuple[str, Partition]]:
-        """Yield what this node leads and another broker is to lead.
+        """Yield the partitions that this node leads and another broker is preferred for.
 
-        Only topics that have changed since the last call are looked through.
+        Visits only topics that have changed since the last call.
         """
         broker_id, known = self._membership.broker_id, self._led_for_others
-        if image is not self._looked_through:
+        if image is not self._visited:
             found = {}
             for topic_id, partitions in image.partitions_by_topic.items():
                 before = known.get(topic_id)
@@ -246,7 +246,7 @@ class LedPartitions:
                     ]
                     before = (partitions, for_others)
                 found[topic_id] = before
-            self._led_for_others, self._looked_through = found, image
+            self._led_for_others, self._visited = found, image
         for topic_id, (_, for_others) in self._led_for_others.items():
             name = image.topic_names.get(topic_id) if for_others else None
             for partition in for_others:
@@ -254,7 +254,7 @@ class LedPartitions:
                     yield name, partition
 
     def _led(self, image: ClusterImage) -> Iterator[tuple[str, Partition]]:
-        """Yield what this node leads."""
+        """Yield the partitions that this node leads."""
         broker_id = self._membership.broker_id
         for topic_id, partitions in image.partitions_by_topic.items():
             name = image.topic_names.get(topic_id)
@@ -273,7 +273,7 @@ class LedPartitions:
         try:
             await self._node.view.refresh()
         except StoreUnavailable:
-            return  # The next look decides on what is known by then.
+            return  # The next round uses the image known by then.
 
     def _on_image(self, _: ClusterImage, changed_topics: frozenset[str]) -> None:
         if changed_topics & RESERVED_TOPICS:

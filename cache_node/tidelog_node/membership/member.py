@@ -1,8 +1,8 @@
 """One node's life as a member of the cluster: join, act, drain, leave.
 
-``prepare`` before the logs are touched; ``take_lease`` and ``enter`` once the node could
-serve, the one before it registers, the other after; ``drain`` while it still serves;
-``leave`` when it answers nobody any more.
+``prepare`` before the logs are used. ``take_lease`` and ``enter`` once the node could serve:
+``take_lease`` before it registers, ``enter`` after that. ``drain`` while it still serves. ``leave``
+when it no longer answers requests.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ RunRenewals = Callable[[Coroutine[Any, Any, None]], Coroutine[Any, Any, None]]
 
 
 class ClusterMember:
-    """Puts the parts of membership together. For the tasks of one event loop."""
+    """Connects the parts of membership. For the tasks of one event loop."""
 
     def __init__(
         self,
@@ -50,8 +50,8 @@ class ClusterMember:
     ) -> None:
         """``lease_store`` is for leases alone, which must not queue behind other calls.
 
-        ``run_renewals`` runs what renews the own lease, on another thread unless the loop is
-        one that nobody keeps waiting; there ``renewal_store`` is used, and nowhere else.
+        ``run_renewals`` runs the renewals of this node's lease, on another thread unless nothing
+        blocks this loop. They alone use ``renewal_store``.
         """
         self._node = node
         self.membership = membership
@@ -70,16 +70,16 @@ class ClusterMember:
         self._keeper: LeaseKeeper | None = None
         self._node_loop: NodeLoop | None = None
         self._led: LedPartitions | None = None
-        self._unsettled_dir: Path | None = None  # where a loss of records has to be settled
+        self._unsettled_dir: Path | None = None  # where a loss of records is not settled
         self._may_lack_records = False
-        # Partitions and topics that this process could not read yet, since it has begun.
+        # Partitions and topics that this process has not been able to read since its start.
         self._unread: set[ItemKey] = set()
 
     async def prepare(self, data_dir: Path, *, was_clean: bool) -> None:
-        """Return when no other process of this broker id acts any more.
+        """Return when no earlier process of this broker id can act any more.
 
-        The caller holds the lock of the data directory, and nothing has subscribed to the
-        view that asks who leads. Raises ``BrokerIdTaken``.
+        The caller holds the lock of the data directory. No subscriber of the view may depend on
+        leadership yet. Raises ``BrokerIdTaken``.
         """
         self._node.view.subscribe(self._on_image)
         taken = await take_over_id(
@@ -106,9 +106,9 @@ class ClusterMember:
         self._unsettled_dir = data_dir if taken.may_lack_records else None
 
     async def take_lease(self, start_task: StartTask) -> None:
-        """Take the lease. Whoever reads the registration that follows finds it taken.
+        """Take the lease, before the node registers: a registered node has held its lease.
 
-        ``start_task`` gets what has to run until ``leave``. Raises ``BrokerIdTaken``.
+        ``start_task`` receives the tasks that must run until ``leave``. Raises ``BrokerIdTaken``.
         """
         assert self._keeper is not None, "prepare first"
         assert self._node_loop is not None, "prepare first"
@@ -117,7 +117,7 @@ class ClusterMember:
         start_task(self._run_renewals(self._keeper.run()))
 
     async def enter(self, replicas: LeaderStates, start_task: StartTask) -> None:
-        """Lead again what this node led before; on return it may serve.
+        """Take over again the partitions that this node led before; on return it may serve.
 
         The node is registered, and the view has shown its registration.
         """
@@ -147,9 +147,9 @@ class ClusterMember:
         await self._elections.round()
 
     def _on_image(self, image: ClusterImage, _: frozenset[str]) -> None:
-        """Treat partitions that become readable after the start as if they had been read then.
+        """Handle partitions that become readable later as if they had been read at the start.
 
-        An earlier process may have led in that epoch, as in those that were read at the start.
+        An earlier process may have led them in that epoch, as those read at the start.
         """
         if not self._unread:
             return
@@ -166,25 +166,26 @@ class ClusterMember:
                 self.membership.elector.note_lacking(partitions)
 
     def begin_leading(self, start_task: StartTask) -> None:
-        """Start what takes partitions over and hands them back."""
+        """Start the loops that take partitions over and hand them back."""
         assert self._led is not None, "enter first"
         start_task(self._elections.run())
         start_task(self._led.run())
 
     def hand_over(self, partition: Partition) -> bool:
-        """Begin to hand a partition over; return whether anybody else is in sync."""
+        """Begin to hand a partition over; return whether any other replica is in sync."""
         return self._led is not None and self._led.hand_over(partition)
 
     def start_next_epoch(self, topic: str, partition: Partition) -> None:
         """Lead the partition in its next leader epoch, as after a start of this node.
 
-        For one whose log was opened again: it may lack what followers have of this epoch.
+        For a partition whose log was reopened: followers may have records of this epoch that it
+        lacks.
         """
         self.membership.elector.start([partition])
         self._elections.look_again(topic)
 
     async def drain(self, is_wanted: Callable[[], bool] = lambda: True) -> None:
-        """Hand over what others can lead. Elections and hand-backs have been stopped."""
+        """Hand over the partitions that others can lead. ``begin_leading``'s loops have stopped."""
         if self._led is None or not self._node.config().controlled_shutdown_enable:
             return
         if not is_wanted():
@@ -195,7 +196,7 @@ class ClusterMember:
             logger.info("leaderships kept, nobody else is in sync", extra={"count": left})
 
     async def leave(self) -> None:
-        """Tell everyone that this node is gone. Nobody is answered any more."""
+        """Publish that this node has left. It no longer answers requests."""
         if self._keeper is not None:
             await self._run_renewals(self._keeper.release())
         if self._node_loop is not None:

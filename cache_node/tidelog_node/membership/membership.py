@@ -1,11 +1,11 @@
 """Tracks which brokers are alive, this node included. No I/O.
 
-``LeaseKeeper`` renews the own lease, ``PeerWatch`` reads everyone's; both put what they
-learn here, and everyone who has to know asks here:
+``LeaseKeeper`` renews this node's lease, ``PeerWatch`` reads those of all brokers; both update
+``Membership``. Its users call
 
-- ``can_serve`` before each answer that promises something: an ack, records, a position.
-- ``leads`` before this node takes itself for a partition's leader.
-- ``live_brokers`` for what clients are told.
+- ``can_serve`` before each answer that promises something: an ack, records, a position;
+- ``leads`` before this node acts as a partition's leader;
+- ``live_brokers`` for the brokers that clients are sent to.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tidelog_node.membership.peer_clocks import PeerClocks
 class Membership:
     """One process's view of itself and of its peers. For the tasks of one event loop.
 
-    Except that ``can_serve`` and ``now_ms`` may be asked on any thread.
+    ``can_serve`` and ``now_ms`` are for any thread.
     """
 
     def __init__(
@@ -51,19 +51,19 @@ class Membership:
         self._subscribers = Subscribers[[]]()
         self._known: set[int] = set()
         self._dead: frozenset[int] = frozenset()
-        self._reading = 0  # grows whenever who is known or dead changes
+        self._reading = 0  # increases whenever the known or dead brokers change
         self._live: tuple[Mapping[int, Broker], int, bool, Mapping[int, Broker]] | None
         self._live = None
 
     def can_serve(self) -> bool:
-        """Whether this node may answer and decide at this moment: its lease is good."""
+        """Whether this node may answer and decide at this moment: its lease is valid."""
         own = self._own
         return own is not None and own.may_act(self.now_ms())
 
     def leads(self, partition: Partition) -> bool:
-        """Whether this process leads the partition as the record has it.
+        """Whether this process leads the partition according to the record.
 
-        True does not say that it may answer: that is ``can_serve``.
+        It may answer only if ``can_serve`` is true too.
         """
         return self._is_started and self.elector.leads(partition)
 
@@ -74,7 +74,7 @@ class Membership:
         return self.peers.is_live(broker_id)
 
     def live_brokers(self, image: ClusterImage) -> Mapping[int, Broker]:
-        """Return the registered brokers that can serve: the same object until that changes."""
+        """Return the registered brokers that can serve: the same object until they change."""
         can_serve = self.can_serve()
         if (
             self._live is None
@@ -88,60 +88,60 @@ class Membership:
 
     @property
     def dead(self) -> frozenset[int]:
-        """The other brokers that have been seen at some time and are dead now."""
+        """The other brokers that have been known and are dead now."""
         return self._dead
 
     def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call back when a peer dies or comes back, this node serves again, or its disk changes.
 
-        Returns what unsubscribes.
+        Returns a function that unsubscribes.
         """
         return self._subscribers.subscribe(callback)
 
     @property
     def is_disk_fit(self) -> bool:
-        """Whether this node's disk takes records; else others had better lead."""
+        """Whether this node's disk takes records; if not, others should lead."""
         return self._is_disk_fit
 
     def report_disk(self, *, is_fit: bool) -> None:
-        """Take whether the disk takes records; the next renewal of the lease tells the others."""
+        """Set whether the disk takes records; the next renewal of the lease publishes it."""
         self._is_disk_fit = is_fit
         self.elector.is_stepping_down = not is_fit
-        self._tell_others()
+        self._set_step_down_reason()
         self._subscribers.notify()
 
     def report_leaving(self) -> None:
-        """Have the next renewal of the lease tell that others had better lead and write.
+        """Publish with the next renewal of the lease that others should lead and write.
 
-        For a node that has begun to stop: it may keep its lease for a while yet.
+        For a node that is stopping: it may keep its lease for some time.
         """
         self._is_leaving = True
-        self._tell_others()
+        self._set_step_down_reason()
 
-    # -- for those who do the I/O
+    # -- for the tasks that do the I/O
 
     def start(self, partitions: Iterable[Partition]) -> None:
-        """Take the first reading of the cluster after this process has registered."""
+        """Use the first reading of the cluster after this process has registered."""
         self.elector.start(partitions)
         self._is_started = True
 
     def hold(self, own: OwnLease) -> None:
-        """Take the lease that ``LeaseKeeper`` renews."""
+        """Set the lease that ``LeaseKeeper`` renews."""
         self._own = own
-        self._tell_others()
+        self._set_step_down_reason()
 
     def observe(self, leases: Iterable[BrokerLease], *, started_ms: float) -> None:
-        """Take a reading of all leases that was begun at ``started_ms`` and is back now."""
+        """Add a reading of all leases that was begun at ``started_ms`` and has just returned."""
         leases = tuple(leases)
         before = self._known
         self._known = before | {lease.broker_id for lease in leases} - {self.broker_id}
         self.peers.observe(leases, started_ms=started_ms, now_ms=self.now_ms())
-        # What moved since the last reading was written after that had begun.
+        # A lease that has moved since the last reading was written after that reading began.
         self.peer_clocks.observe(leases, started_ms=started_ms)
         self._settle(has_grown=self._known != before)
 
     def note_registered(self, broker_ids: Iterable[int]) -> None:
-        """Take news of brokers that have registered: they hold their leases."""
+        """Note brokers that have registered: they hold their leases."""
         registered = set(broker_ids) - {self.broker_id}
         before = self._known
         self._known = before | registered
@@ -149,7 +149,7 @@ class Membership:
         self._settle(has_grown=self._known != before)
 
     def note_moved(self, checks: Container[Check]) -> None:
-        """Take checks of leases that a commit has lost: those brokers live, as far as one knows."""
+        """Note lease checks that a commit has lost: those brokers count as alive."""
         self.peers.note_moved(checks)
         self._settle()
 
@@ -163,7 +163,7 @@ class Membership:
     def on_cluster_read(self, started_ms: float) -> None:
         """Note that the cluster was read by a reading begun at ``started_ms``.
 
-        Tells the subscribers if this node may serve again after it was fenced.
+        Notifies the subscribers if this node may serve again after it was fenced.
         """
         own = self._own
         assert own is not None, "nobody reads the cluster for a lease before there is one"
@@ -172,7 +172,7 @@ class Membership:
         if self.can_serve() and not could_serve:
             self._subscribers.notify()
 
-    def _tell_others(self) -> None:
+    def _set_step_down_reason(self) -> None:
         if self._own is None:
             return
         if not self._is_disk_fit:
@@ -184,7 +184,7 @@ class Membership:
 def new_membership(
     broker_id: int, config: NodeConfig, *, clock: Clock = lease_clock_ms
 ) -> Membership:
-    """Return what a process knows that has just begun."""
+    """Return the membership of a process that has just started."""
     stable_ms = config.leader_imbalance_check_interval_seconds * 1000
     return Membership(
         broker_id,

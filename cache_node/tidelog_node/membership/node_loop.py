@@ -1,9 +1,8 @@
 """The node's event loop as the lease's thread sees it.
 
-The loop leaves a time stamp at every turn of a timer. That one number is all that passes
-from the loop to the thread; in the other direction the thread asks the loop to read the
-cluster and to take its fence away, which only the loop may do, and says when the metadata
-store is gone and when it is back.
+The loop stores a time stamp at every turn of a timer: the only value that passes from the loop to
+the thread. In the other direction the thread makes the loop read the cluster and end its fence,
+which only the loop may do, and reports when the metadata store is lost and when it is back.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ STORE_LOST = "metadata-store-lost"
 
 
 class NodeLoop:
-    """Made on the node's loop. The thread reads ``turned_ms`` and calls ``end_fencing``."""
+    """Created on the node's loop. The thread reads ``turned_ms`` and calls ``end_fencing``."""
 
     def __init__(
         self,
@@ -27,28 +26,28 @@ class NodeLoop:
         read_cluster: Callable[[], Awaitable[object]],
         health: NodeHealth,
     ) -> None:
-        """``read_cluster`` returns once the node has seen every commit that had ended before."""
+        """``read_cluster`` returns once the node has seen all commits that ended before it."""
         self._membership = membership
         self._read_cluster = read_cluster
         self._health = health
         self._loop = asyncio.get_running_loop()
         self._interval_s = membership.times.retry_ms / 1000
         self._timer: asyncio.TimerHandle | None = None
-        self.turned_ms = membership.now_ms()  # when the loop was last seen to turn
+        self.turned_ms = membership.now_ms()  # when the loop last turned
 
     def start(self) -> None:
-        """Leave time stamps until ``stop``."""
+        """Store time stamps until ``stop``."""
         self.turned_ms = self._membership.now_ms()
         self._timer = self._loop.call_later(self._interval_s, self.start)
 
     def stop(self) -> None:
-        """Leave no more time stamps."""
+        """Store no more time stamps."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
     async def end_fencing(self) -> None:
-        """Have the loop read the cluster and, if the lease still holds then, act again.
+        """Make the loop read the cluster and, if the lease still holds after that, end the fence.
 
         For any thread with an event loop. Raises ``StoreUnavailable``.
         """
@@ -56,7 +55,7 @@ class NodeLoop:
         await asyncio.wrap_future(reading)
 
     def report_store_lost(self, detail: str) -> None:
-        """Report that the metadata store is not where it was. For any thread."""
+        """Report that the metadata store was deleted or replaced. For any thread."""
         self._loop.call_soon_threadsafe(self._health.report, STORE_LOST, detail)
 
     def clear_store_lost(self) -> None:

@@ -12,9 +12,9 @@ from tidelog_core.retention.clock_rule import Witness
 class PeerClocks:
     """Witnesses for this node's clock, from readings of the leases. For one event loop.
 
-    Only a lease that has moved since the reading before tells what the time is: it was written
-    after that reading had begun, and that moment is when its clock counts as heard. This
-    overestimates the peer's clock by at most the interval between two readings.
+    Only a lease that has moved since the previous reading tells the time: it was written after that
+    reading had begun, so its clock counts as read at that moment. This overestimates the peer's
+    clock by at most the interval between two readings.
     """
 
     def __init__(self, broker_id: int) -> None:
@@ -25,7 +25,7 @@ class PeerClocks:
         self._witnesses: dict[int, Witness] = {}
 
     def observe(self, leases: Iterable[BrokerLease], *, started_ms: float) -> None:
-        """Take a reading of all leases that was begun at ``started_ms``."""
+        """Add a reading of all leases that was begun at ``started_ms``."""
         for lease in leases:
             before = self._versions.get(lease.broker_id)
             self._versions[lease.broker_id] = lease.version
@@ -38,12 +38,12 @@ class PeerClocks:
         self._read_ms = started_ms
 
     def have_heard(self, broker_ids: Iterable[int]) -> bool:
-        """Whether all of these, this node aside, have renewed their lease since it was read first.
+        """Whether all of these other brokers have renewed their leases since the first reading.
 
-        Those of an earlier version have told nothing then, and never will.
+        Also true for a broker of an earlier version, which does not publish its clock.
         """
         return self._moved.issuperset(set(broker_ids) - {self._broker_id})
 
     def witnesses(self) -> Iterable[Witness]:
-        """Return what each was heard to say last."""
+        """Return the last known clock of each broker."""
         return self._witnesses.values()

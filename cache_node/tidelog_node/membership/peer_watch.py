@@ -1,9 +1,8 @@
 """Reads the leases of all brokers, often enough to see them expire in time.
 
-In a large cluster few brokers need to (``lease_watch``), and the others read less often. Nobody
-reads for a broker that has registered: the view's images show its registration, which it wrote
-while it held its lease. So whatever happens in a cluster, all its readings together stay within
-the rate that ``ReadingPace`` gives them.
+In a large cluster few brokers need to (``lease_watch``), and the others read less often. A
+registration causes no reading: it shows in the view's images, and the broker wrote it while it held
+its lease. So the readings of a cluster together always stay within the rate of ``ReadingPace``.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ READINGS_PER_RENEWAL = 6
 
 
 class PeerWatch:
-    """Feeds ``Membership`` with readings of the leases and with registrations."""
+    """Updates ``Membership`` from readings of the leases and from registrations."""
 
     def __init__(
         self,
@@ -38,14 +37,14 @@ class PeerWatch:
         view: ClusterView,
         poll_interval_ms: int,
     ) -> None:
-        """``poll_interval_ms`` is how often this node asks the store for anything at most."""
+        """``poll_interval_ms``: the shortest interval between this node's readings of the store."""
         self._membership = membership
         self._store = store
         self._view = view
         self._brokers: Mapping[int, Broker] | None = None  # registered, as last noted
-        self._unreadable: set[int] = set()  # brokers whose leases nobody can read
+        self._unreadable: set[int] = set()  # brokers with unreadable leases
         times = membership.times
-        # Of a watcher: it sees a lapse that much late at most; more often only costs reads.
+        # A watcher sees a lapse at most this late; a shorter interval only costs more reads.
         watching_ms = max(
             min(poll_interval_ms, times.lease_ms // 10), times.renew_ms // READINGS_PER_RENEWAL
         )
@@ -58,7 +57,7 @@ class PeerWatch:
         self._is_available = True
 
     async def read(self) -> None:
-        """Take one reading of all leases. Raises ``StoreUnavailable``."""
+        """Read all leases once. Raises ``StoreUnavailable``."""
         brokers, started_ms = self._view.image.brokers, self._membership.now_ms()
         items = await self._store.list(BROKER_LEASE_COLLECTION)
         self._observe(items, started_ms=started_ms)
@@ -67,7 +66,7 @@ class PeerWatch:
         self._pace.on_reading(brokers, self._membership.is_live, started_ms=started_ms)
 
     async def run(self) -> None:
-        """Read until cancelled; while the store is away nobody is found dead.
+        """Read until cancelled. While the store is unavailable no broker is found dead.
 
         ``read`` must have been called once.
         """

@@ -1,9 +1,9 @@
 """Partitions that carry leadership only: they have no records to replicate.
 
-Whoever leads a shard of ``__consumer_offsets`` finds its groups in the metadata store,
-so every live replica is in sync. The leader keeps the item so: the ISR is the live
-replicas, a reassignment ends as soon as its target lives, and a topic that was created
-while there were too few brokers gets more replicas once there are.
+The leader of a shard of ``__consumer_offsets`` reads its groups from the metadata store, so every
+live replica is in sync. The leader keeps the item accordingly: the ISR is the live replicas, a
+reassignment ends as soon as its target is alive, and a topic that was created with too few brokers
+gets more replicas when there are more.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ def keep_reserved(
     live: Set[int],
     load: Mapping[int, int],
 ) -> PartitionChange | None:
-    """Return what the leader should write to a reserved partition's item, if anything.
+    """Return the change that the leader should write to a reserved partition, if any.
 
-    ``live`` are the brokers that can serve, ``load`` how many replicas each holds of the
-    reserved topics.
+    ``live`` are the brokers that can serve; ``load`` is the number of replicas of reserved topics
+    on each broker.
     """
     replicas = partition.replicas
     if not is_reassigning(partition):

@@ -2,10 +2,9 @@
 
     <data dir>/run     incarnation and boot id of the newest process here
 
-The incarnation tells whose lease an earlier process of this directory held: whoever holds
-the directory's lock knows that process to be gone. The boot id tells whether the machine
-has gone down since: what was not flushed then is lost, although the process before had
-told its leaders of it.
+A process that holds the directory's lock knows that the earlier process is gone: the incarnation
+identifies that one's lease. The boot id shows whether the machine has restarted since: then records
+that were not flushed are lost, although the earlier process had reported them to its leaders.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from uuid import UUID
 
 RUN_FILE = "run"
 BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
-UNSETTLED = "unsettled"  # in a boot id's place while a loss of records is still dealt with
+UNSETTLED = "unsettled"  # instead of a boot id until a loss of records is settled
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +24,11 @@ class RunMark:
     """One process's mark."""
 
     incarnation: UUID
-    boot_id: str  # empty where the system does not tell; or UNSETTLED
+    boot_id: str  # empty if the system has none; or UNSETTLED
 
 
 def current_boot_id() -> str:
-    """Return what is another one after every start of the machine."""
+    """Return an id that changes with every start of the machine."""
     try:
         return BOOT_ID_FILE.read_text().strip()
     except OSError:
@@ -37,7 +36,7 @@ def current_boot_id() -> str:
 
 
 def read_run_mark(data_dir: Path) -> RunMark | None:
-    """Return the mark of the last process, ``None`` where there is none that can be read."""
+    """Return the mark of the last process, ``None`` if there is no readable one."""
     try:
         words = (data_dir / RUN_FILE).read_text().split()
         return RunMark(UUID(words[1]), words[3] if len(words) > 3 else "")
@@ -46,7 +45,7 @@ def read_run_mark(data_dir: Path) -> RunMark | None:
 
 
 def write_run_mark(data_dir: Path, mark: RunMark) -> None:
-    """Leave this process's mark. Durable on return."""
+    """Write this process's mark. Durable on return."""
     path = data_dir / RUN_FILE
     temporary = path.with_name(f"{path.name}.tmp")
     with temporary.open("w") as file:
@@ -62,9 +61,9 @@ def write_run_mark(data_dir: Path, mark: RunMark) -> None:
 
 
 def may_have_lost_records(mark: RunMark | None, *, was_clean: bool, boot_id: str) -> bool:
-    """Whether the logs may lack records that an earlier process had told its leaders of.
+    """Whether the logs may lack records that an earlier process had reported to its leaders.
 
-    Where the system does not tell whether it has gone down, it is taken to have.
+    A system without a boot id counts as restarted.
     """
     if mark is None or mark.boot_id == UNSETTLED:
         return True
