@@ -1,6 +1,6 @@
-"""The requests of the classic protocol, as each kind of group answers them.
+"""The requests of the classic protocol, as every group that serves them answers.
 
-A share group answers none of them: it has no classic members and no committed offsets.
+A share group serves none of them: it has no classic members and no committed offsets.
 Source: ``GroupMetadataManager`` of Kafka 4.1, and ``ShareGroup.validateOffsetCommit``.
 """
 
@@ -69,7 +69,7 @@ def heartbeat(
     generation: int,
     now_ms: int,
 ) -> ErrorCode:
-    """Return what a classic member should know."""
+    """Return the answer to a classic member's heartbeat."""
     if isinstance(group, ShareGroup):
         return ErrorCode.unknown_member_id
     if isinstance(group, ConsumerGroup):
@@ -88,7 +88,7 @@ def heartbeat(
 def leave(
     group: Group, identities: Sequence[MemberIdentity], *, now_ms: int
 ) -> tuple[list[ErrorCode], Step]:
-    """Take classic members out; one error code each."""
+    """Remove classic members; one error code each."""
     if isinstance(group, ShareGroup):
         return [ErrorCode.unknown_member_id for _ in identities], Step()
     if isinstance(group, ConsumerGroup):

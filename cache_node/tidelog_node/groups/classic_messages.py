@@ -1,7 +1,7 @@
 """JoinGroup, SyncGroup and LeaveGroup requests and answers as values.
 
-JoinGroup and SyncGroup are answered later, often by someone else's request: each
-carries a number under which the group gives its answer.
+JoinGroup and SyncGroup are answered later, often during another member's request, so each
+carries a number that the group repeats in its answer.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ NO_GENERATION = -1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupLimits:
-    """The settings that a join depends on, as they are at that moment."""
+    """The settings that a join depends on, at the time of the join."""
 
     initial_rebalance_delay_ms: int
     members_max: int
-    new_member_join_timeout_ms: int = 5 * 60 * 1000  # Kafka's; not a setting there either
+    new_member_join_timeout_ms: int = 5 * 60 * 1000  # as in Kafka, where it is not a setting either
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinRequest:
-    """A JoinGroup request, with the member id to give out should it need one."""
+    """A JoinGroup request, with a member id to assign if it has none."""
 
     number: RequestNumber
-    member_id: str  # empty: asks for one
+    member_id: str  # empty: the request needs one
     group_instance_id: str | None
     new_member_id: str
     client_id: str
@@ -46,7 +46,7 @@ class JoinRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinedMember:
-    """A member as the leader sees it."""
+    """A member as described to the leader."""
 
     member_id: str
     group_instance_id: str | None
@@ -92,7 +92,7 @@ class SyncAnswer:
 
 @dataclass(frozen=True, slots=True)
 class MemberIdentity:
-    """Who leaves: by member id, or by instance id alone (an administrator's removal)."""
+    """A leaving member: by member id, or by instance id alone (an administrator's removal)."""
 
     member_id: str
     group_instance_id: str | None = None

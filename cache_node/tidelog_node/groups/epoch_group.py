@@ -1,8 +1,8 @@
 """The common part of consumer and share groups: the group epoch, and sessions.
 
-The epoch also grows when a subscribed topic changes. A group is stored with a hash of the topics
-that its epoch stands for, not with the topics themselves: a restored group looks them up in the
-cluster's image, and the hash tells whether they are still the same.
+The epoch also grows when a subscribed topic changes. A group is stored with a hash of its epoch's
+topics, not with the topics themselves: a restored group finds them in the cluster's image, and the
+hash shows whether they have changed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tidelog_node.groups.subscribed_topics import TopicsByName
 
 
 class EpochGroup(ABC):
-    """A group whose members learn with heartbeats what they are to have.
+    """A group whose members learn their partitions by heartbeat.
 
     Events must come one at a time, with a time that never goes back.
     """
@@ -30,17 +30,17 @@ class EpochGroup(ABC):
     def __init__(self, group_id: str, *, now_ms: int, epoch: int = 0) -> None:
         """``epoch`` is the last generation of the classic group that this one follows."""
         self.group_id = group_id
-        self.phase_since_ms = now_ms  # when it became empty, or stopped being it
-        self.epoch = epoch  # only ever grows
-        self.assignment_epoch = epoch  # which epoch the targets belong to
-        self.topics_hash = HASH_OF_NO_TOPICS  # of the topics that the epoch stands for
+        self.phase_since_ms = now_ms  # when it became empty, or got its first member
+        self.epoch = epoch  # never decreases
+        self.assignment_epoch = epoch  # the epoch of the targets
+        self.topics_hash = HASH_OF_NO_TOPICS  # of the epoch's topics
         self.step = Step()  # of the event under way
         self._is_dead = False
-        self._topics: Mapping[str, SubscribedTopic] = {}  # as they were looked up last
-        self._found_hash = HASH_OF_NO_TOPICS  # of those
-        self._seen_topics: TopicsByName | None = None  # where they were looked up
-        # Where a restored group looks them up if somebody asks before its first event does. Not at
-        # once: its patterns have to be matched before, and a shard has many groups.
+        self._topics: Mapping[str, SubscribedTopic] = {}  # found by the last look-up
+        self._found_hash = HASH_OF_NO_TOPICS  # of ``_topics``
+        self._seen_topics: TopicsByName | None = None  # the topics of the last look-up
+        # The topics for a look-up before a restored group's first event. It is not done at
+        # restoration: the group's patterns have to be matched first, and a shard has many groups.
         self._restored_topics: TopicsByName | None = None
         self._deadlines = MemberDeadlines()
         self._now_ms = now_ms
@@ -52,23 +52,23 @@ class EpochGroup(ABC):
 
     @abstractmethod
     def _subscribed(self, topics: TopicsByName) -> Mapping[str, SubscribedTopic]:
-        """Return those of the topics that members subscribe to, by name."""
+        """Return the topics that members subscribe to, by name."""
 
     @property
     def topics(self) -> Mapping[str, SubscribedTopic]:
-        """The subscribed topics, as they were when they were last looked up."""
+        """The subscribed topics of the last look-up."""
         self._require_topics()
         return self._topics
 
     @property
     def has_changed_topics(self) -> bool:
-        """Whether the subscribed topics are others than those that the epoch stands for."""
+        """Whether the subscribed topics differ from the epoch's."""
         self._require_topics()
         return self._found_hash != self.topics_hash
 
     @property
     def is_vacant(self) -> bool:
-        """Whether nothing of the group needs memory."""
+        """Whether the group needs no memory."""
         return self.is_empty
 
     @property
@@ -78,11 +78,11 @@ class EpochGroup(ABC):
 
     @property
     def wake_at_ms(self) -> int | None:
-        """When to let time pass at the latest; ``None``: nobody has anything to do in time."""
+        """When to call ``expire`` at the latest; ``None`` if there is no deadline."""
         return self._deadlines.wake_at_ms
 
     def kill(self) -> None:
-        """The group was deleted. Only an empty one may be."""
+        """Mark the group as deleted. It must be empty."""
         assert self.is_empty
         self._is_dead = True
 
@@ -93,7 +93,7 @@ class EpochGroup(ABC):
         return self.step
 
     def _require_topics(self) -> None:
-        """Look the topics up where nobody has done so since the group was restored."""
+        """Look the topics up if that has not been done since the group was restored."""
         if self._restored_topics is not None:
             self._find_topics(self._restored_topics)
 

@@ -20,11 +20,11 @@ class HeartbeatAnswer:
     member_id: str | None = None
     member_epoch: int = 0
     heartbeat_interval_ms: int = 0
-    assigned: Partitions | None = None  # None: as it was told last
+    assigned: Partitions | None = None  # None: unchanged since the last answer
 
 
 class Refused(Exception):
-    """A member is told an error, and nothing has changed."""
+    """A request is refused with an error, and the group is unchanged."""
 
     def __init__(self, error: ErrorCode, message: str) -> None:
         super().__init__(message)
@@ -33,19 +33,19 @@ class Refused(Exception):
 
     @property
     def answer(self) -> HeartbeatAnswer:
-        """The answer that says so."""
+        """The answer with the error."""
         return HeartbeatAnswer(error=self.error, message=self.message)
 
 
 def not_a_member(member_id: str, group_id: str) -> Refused:
-    """Return what is said to a caller that the group does not know."""
+    """Return the refusal for a caller that is not a member."""
     return Refused(
         ErrorCode.unknown_member_id, f"Member {member_id} is not a member of group {group_id}."
     )
 
 
 def in_other_epoch(kind: str, *, received: int, known: int, note: str = "") -> Refused:
-    """Return what is said to a caller that is not in the member's epoch."""
+    """Return the refusal for a caller in another epoch than the member's."""
     comparison = "greater" if received > known else "smaller"
     return Refused(
         ErrorCode.fenced_member_epoch,

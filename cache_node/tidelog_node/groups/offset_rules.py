@@ -1,4 +1,12 @@
-"""Decides when committed offsets expire: by age, with their topic, or at a time of their own.
+"""Decides which committed offsets have expired.
+
+Offsets expire when their topic is deleted. Others do not while members subscribe to the topic.
+Without a retention from the client's commit, the group's retention counts:
+
+    empty group that had members          from the time when it became empty
+    empty group that never had members    from the commit
+    stable group of consumers             from the commit, if all subscriptions are known
+    any other group                       nothing expires
 
 Source: KIP-211 and ``OffsetMetadataManager.cleanupExpiredOffsets`` of Kafka.
 """
@@ -24,10 +32,10 @@ def expired_partitions(
     clock_offset_ms: int,
     retention_ms: int,
 ) -> frozenset[int]:
-    """Return the partitions of the page whose offsets have ended.
+    """Return the partitions of the page whose offsets have expired.
 
-    ``now_ms`` is wall clock; ``topic_id`` is the id of the topic that has the page's
-    name today, ``None`` where it was deleted.
+    ``now_ms`` is wall clock; ``topic_id`` is the id of the current topic with the page's
+    name, ``None`` if it was deleted.
     """
     if topic_id != page.topic_id:
         return frozenset(page.partitions)
@@ -42,8 +50,8 @@ def expired_partitions(
     is_stable = group.phase in (Phase.STABLE, ConsumerPhase.STABLE)
     match group.phase:
         case Phase.EMPTY | ConsumerPhase.EMPTY if group.protocol_type is not None:
-            # The last member's leaving counts, not its last commit: a quiet partition
-            # has no commits for as long as it likes.
+            # The time when the last member left counts, not the last commit: a quiet partition may
+            # have no commits for any time.
             since = dict.fromkeys(page.partitions, empty_since_ms)
         case Phase.EMPTY:
             since = _committed(page.partitions)
@@ -66,10 +74,9 @@ def earliest_end_ms(
     clock_offset_ms: int,
     retention_ms: int,
 ) -> float:
-    """Return a wall clock time before which none of the page's offsets ends.
+    """Return a wall clock time before which none of the page's offsets expires.
 
-    As long as the group's phase and subscriptions, and the topic, stay what they are. Infinite
-    for never.
+    It holds until the group's phase or subscriptions, or the topic, change. Infinite for never.
     """
     if group.is_subscribed_to(page.topic) and not group.is_empty:
         return math.inf

@@ -10,21 +10,21 @@ from tidelog_node.groups.classic_messages import JoinAnswer, RequestNumber, Sync
 
 @dataclass(frozen=True, slots=True)
 class Downgrade:
-    """A consumer group's members, all of them classic by now, go on as a classic group."""
+    """A consumer group with classic members only goes on as a classic group."""
 
-    must_rebalance: bool  # else they go on in the generation that they are in
+    must_rebalance: bool  # else they stay in their generation
 
 
 @dataclass(slots=True)
 class Step:
-    """What the caller must do after an event: store first, then answer.
+    """The caller's tasks after an event: store first, then answer.
 
-    Where ``must_store`` is set, the group's record has to be durable before any of the
-    answers goes out: they tell members of a generation that has to outlive this node.
+    If ``must_store`` is set, the group's record has to be durable before any answer is sent:
+    the answers announce a generation that must outlive this node.
     """
 
     must_store: bool = False
-    computes: TargetComputation | None = None  # to be run, and the group told what comes out
-    downgrade: Downgrade | None = None  # before anything else
+    computes: TargetComputation | None = None  # to run; the group then gets the result
+    downgrade: Downgrade | None = None  # before any other task
     joins: list[tuple[RequestNumber, JoinAnswer]] = field(default_factory=list)
     syncs: list[tuple[RequestNumber, SyncAnswer]] = field(default_factory=list)

@@ -8,11 +8,11 @@ from tidelog_core.metadata.consumer_groups import SubscribedTopic
 from tidelog_core.metadata.records import Topic
 
 TopicsByName = Mapping[str, Topic]
-"""The cluster's topics. The same object means that nothing has changed."""
+"""The cluster's topics. An unchanged cluster has the same object."""
 
 
 def find_topics(names: Iterable[str], topics: TopicsByName) -> dict[str, SubscribedTopic]:
-    """Return those of the names that are topics, by name and in its order."""
+    """Return the existing topics with the given names, by name and in their order."""
     return {
         name: SubscribedTopic(topic_id=topic.topic_id, partition_count=topic.partition_count)
         for name in sorted(names)

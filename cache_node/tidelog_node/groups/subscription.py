@@ -1,7 +1,7 @@
 """The topics that members of a consumer group subscribe to, read from their metadata.
 
-The metadata is opaque to a coordinator but for this prefix, which every version of
-the consumer protocol keeps: version (int16), then an array (int32 count) of topic
+The metadata is opaque to a coordinator except for this prefix, which every version of
+the consumer protocol has: version (int16), then an array (int32 count) of topic
 names (int16 length, UTF-8). Source: ``ConsumerProtocolSubscription.json`` of Kafka.
 """
 
@@ -16,7 +16,7 @@ _INT32 = struct.Struct(">i")
 
 
 def subscribed_topics(metadata: bytes) -> frozenset[str] | None:
-    """Return the topics, or ``None`` where the metadata is not of the consumer protocol."""
+    """Return the topics, or ``None`` if the metadata is not of the consumer protocol."""
     try:
         (version,) = _INT16.unpack_from(metadata, 0)
         (count,) = _INT32.unpack_from(metadata, 2)

@@ -1,7 +1,7 @@
-"""The server-side assignors, and the interface that they share.
+"""The server-side assignors and their common interface.
 
-An assignor is a plain function: every subscribed partition goes to exactly one member
-that subscribes to its topic, and the same question gets the same answer.
+An assignor is a pure function: it assigns every subscribed partition to exactly one member
+that subscribes to its topic, and equal inputs get equal results.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The ``range`` assignor: neighbouring partitions, the same numbers of every topic.
 
-Of each topic, the members that subscribe to it get ranges in the order of their ids,
-static members first; where the number does not divide, the first get one more. Members
-with the same subscription so get the same range of every topic with as many partitions,
-which lets them join topics by key. Source: ``RangeAssignor`` of Kafka's group coordinator.
+The members that subscribe to a topic get ranges of it in the order of their ids, static members
+first. If the division leaves a remainder, the first members get one more. So members with the same
+subscription get the same range of all topics with equally many partitions, and can join these
+topics by key. Source: ``RangeAssignor`` of Kafka's group coordinator.
 """
 
 from __future__ import annotations

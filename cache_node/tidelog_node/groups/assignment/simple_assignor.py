@@ -1,14 +1,14 @@
 """The ``simple`` assignor of share groups: every partition has a member, every member a partition.
 
-Members share a partition only where there are more of them than partitions. First each
-partition goes to one member, as ``uniform`` has it. Whoever then has nothing joins the
-partition of its topics that has the fewest members, and stays there while that is so: where
-all subscribe to the same, the partitions' members differ by one at most, and no more of them
-move than have to.
+Members share a partition only if there are more members than partitions. First each partition goes
+to one member, as in ``uniform``. Then a member without partitions gets, of its topics, the
+partition with the fewest members, and keeps it while that is true. If all members subscribe to the
+same topics, the numbers of members per partition differ by one at most, and no more members move
+than necessary.
 
-Source: KIP-932, which says what is wanted of its ``simple`` assignor and leaves the rest to
-the coordinator. ``SimpleAssignor`` of Kafka 4.1 hashes members to partitions, and whoever
-came first keeps everything.
+Source: KIP-932, which sets the goals of its ``simple`` assignor and leaves the method to the
+coordinator. ``SimpleAssignor`` of Kafka 4.1 hashes members to partitions, and the earliest members
+keep everything.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ def assign_shared(
     """Return the partitions of each member."""
     assigned = assign_uniformly(members, partition_counts)
     member_counts = Counter(p for partitions in assigned.values() for p in partitions)
-    # By what a member subscribes to: the partitions that it may have, those with fewest first.
+    # The partitions to choose from, fewest members first, by the topics that a member subscribes
+    # to.
     by_count: dict[frozenset[UUID], list[tuple[int, int, TopicIdPartition]]] = {}
     for member_id in _idle(members, assigned, partition_counts):
         member = members[member_id]
@@ -49,9 +50,9 @@ def assign_shared(
 def _choices(
     topic_ids: frozenset[UUID], partition_counts: Mapping[UUID, int]
 ) -> list[tuple[int, int, TopicIdPartition]]:
-    """Return a heap of the topics' partitions, of each how many members are known to have it.
+    """Return a heap of the topics' partitions, each with a lower bound of its member count.
 
-    The number in between has it that no partitions are compared, which takes long.
+    The index in each entry prevents comparisons of partitions, which are slow.
     """
     in_order = (
         TopicIdPartition(topic_id, number)
@@ -67,7 +68,7 @@ def _best(
     member_counts: Mapping[TopicIdPartition, int],
     partition_counts: Mapping[UUID, int],
 ) -> TopicIdPartition:
-    """Return the partition with fewest members; of equals one that the member has had."""
+    """Return the partition with fewest members; among equals one of the member's target."""
     while choices[0][0] < member_counts[choices[0][2]]:
         _, index, partition = choices[0]
         heapq.heapreplace(choices, (member_counts[partition], index, partition))
@@ -87,9 +88,9 @@ def _idle(
     assigned: Mapping[str, Partitions],
     partition_counts: Mapping[UUID, int],
 ) -> list[str]:
-    """Return who has nothing: of each partition's members the first, then the second, …
+    """Return the members without partitions: the first of each old partition, then the second, …
 
-    So nobody who may stay has to move for those who come after it.
+    So no member that may keep its partition has to move for a later one.
     """
     ranks: dict[TopicIdPartition, int] = defaultdict(int)
     in_order: list[tuple[bool, int, str]] = []

@@ -10,8 +10,8 @@ from tidelog_core.metadata.consumer_groups import NO_PARTITIONS, Partitions
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscriber:
-    """What a member subscribes to and was to have so far."""
+    """A member's subscription and its target so far."""
 
     instance_id: str | None
-    topic_ids: frozenset[UUID]  # of topics that are there
+    topic_ids: frozenset[UUID]  # of existing topics
     target: Partitions = NO_PARTITIONS

@@ -1,8 +1,8 @@
 """The input of an assignor as a value, for another thread.
 
-A large group goes on with the targets that it has until then. The result belongs to the epoch
-of the question, and is taken in although members have come and gone since: that has made the
-epoch grow, so the next computation makes up for it.
+A large group keeps its current targets until the result arrives. The result belongs to the epoch of
+the input, and is used although members have joined or left since: that has raised the epoch, so
+the next computation corrects it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tidelog_node.groups.assignment.subscriber import Subscriber
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetComputation:
-    """Members and topics of one epoch of a group."""
+    """The members and topics of one epoch of a group."""
 
     epoch: int
     assignor: str
@@ -28,10 +28,10 @@ class TargetComputation:
     partition_counts: Mapping[UUID, int]
 
     def run(self) -> dict[str, Partitions]:
-        """Return what each member is to have."""
+        """Return each member's target."""
         return ASSIGNORS[self.assignor](self.subscribers, self.partition_counts)
 
 
 async def in_thread(computation: TargetComputation) -> Mapping[str, Partitions]:
-    """Return what comes out of the computation, while the loop goes on."""
+    """Return the result of the computation without blocking the event loop."""
     return await asyncio.to_thread(computation.run)

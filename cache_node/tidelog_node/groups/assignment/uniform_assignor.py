@@ -1,13 +1,12 @@
 """The ``uniform`` assignor: balanced, with as few moved partitions as possible.
 
-A member keeps what it was to have, up to its fair share; the rest goes to whoever has
-least. Where all members subscribe to the same topics, their numbers differ by one at
-most. Where they do not, no partition lies with a member that has two or more above
-another one that could have it.
+A member keeps its target up to its fair share; the remaining partitions go to the members with the
+fewest. If all members subscribe to the same topics, their numbers differ by one at most. Otherwise
+no partition is assigned to a member that has at least two more than another possible owner.
 
-Source: KIP-848 and ``UniformAssignor`` of Kafka's group coordinator, which says what is
-wanted. How it is found differs: members that have most already get the shares that are
-one larger, so that a member that comes or goes moves no more than it must.
+Source: KIP-848 and ``UniformAssignor`` of Kafka's group coordinator for the goals. The method
+differs: the members with the most partitions get the shares that are larger by one, so that a
+member that joins or leaves moves no more than necessary.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from tidelog_core.metadata.consumer_groups import Partitions, TopicIdPartition
 from tidelog_node.groups.assignment.subscriber import Subscriber
 
 # Each pass over the topics lowers the sum of squares; a handful is usual. The limit only
-# keeps an odd mesh of subscriptions from holding up the node.
+# prevents unusual subscriptions from holding up the node.
 BALANCING_PASSES_MAX = 100
 
 
@@ -46,7 +45,7 @@ def _assign_to_equals(
     taken: dict[int, set[int]] = {topic_id.int: set() for topic_id in counts}
     kept = _kept(members, counts, taken)
     share, larger_count = divmod(sum(counts.values()), len(members))
-    # Whoever has most already may have one more; of equals, the first by id.
+    # Those with the most get the larger shares; among equals, the first by id.
     in_order = sorted(members, key=lambda member_id: (-len(kept[member_id]), member_id))
     quotas = {m: share + (rank < larger_count) for rank, m in enumerate(in_order)}
     for member_id in in_order:
@@ -60,7 +59,7 @@ def _assign_to_equals(
     for member_id in in_order:
         some, target = kept[member_id], members[member_id].target
         missing = quotas[member_id] - len(some)
-        # Most keep just what they have. Sets of thousands of partitions take long to build.
+        # Most members keep exactly their target. Building sets of thousands of partitions is slow.
         is_unchanged = not missing and len(some) == len(target)
         assigned[member_id] = target if is_unchanged else frozenset([*some, *islice(free, missing)])
     return {member_id: assigned[member_id] for member_id in members}
@@ -81,7 +80,7 @@ def _assign_to_different(
         loads[member_id] = len(some)
         for topic_id, number in some:
             assigned[member_id][topic_id].add(number)
-    # Topics that few may have first: those that many may have can fill the gaps.
+    # Topics with few subscribers first: those with many can fill the gaps.
     in_order = sorted(counts, key=lambda topic_id: (len(subscribers[topic_id]), topic_id))
     for topic_id in in_order:
         some_taken = taken[topic_id.int]
@@ -114,7 +113,7 @@ def _level(
     assigned: Mapping[str, Mapping[UUID, set[int]]],
     loads: dict[str, int],
 ) -> int:
-    """Move the topic's partitions from who has most to who has least; return how many moved."""
+    """Move partitions of the topic from the most to the least loaded; return how many moved."""
     owners = [(-loads[m], m) for m in subscribers if assigned[m].get(topic_id)]
     if not owners:
         return 0
@@ -123,7 +122,7 @@ def _level(
     heapq.heapify(others)
     moved_count = 0
     while True:
-        # An entry of another load than the member has by now has a successor in the heap.
+        # An entry with an outdated load has a newer one in the heap.
         while owners and (
             -owners[0][0] != loads[owners[0][1]] or not assigned[owners[0][1]].get(topic_id)
         ):
@@ -148,10 +147,10 @@ def _level(
 def _kept(
     members: Mapping[str, Subscriber], counts: Mapping[UUID, int], taken: dict[int, set[int]]
 ) -> dict[str, list[TopicIdPartition]]:
-    """Return what each member may keep: it is there, subscribed to, and was nobody else's.
+    """Return the partitions that each member may keep: existing, subscribed to, not taken.
 
-    ``taken`` gets the numbers of those by topic. Topics are looked up by ``UUID.int``: hashing
-    a UUID is a call of Python.
+    ``taken`` gets their numbers by topic. Topics are looked up by ``UUID.int``: hashing a UUID is
+    a call of Python.
     """
     limits = {topic_id.int: count for topic_id, count in counts.items()}
     subscribed: dict[frozenset[UUID], frozenset[int]] = {}
@@ -173,7 +172,7 @@ def _kept(
 
 
 def _by_topic(partition: TopicIdPartition) -> tuple[int, int]:
-    """Return what sorts as the partition does, and faster."""
+    """Return a key that sorts as the partition does, and faster."""
     return partition.topic_id.int, partition.partition
 
 

@@ -1,23 +1,23 @@
 """A classic consumer group as a state machine, without clock, socket or store.
 
-Events (join, sync, heartbeat, leave, time) go in with the time of a monotonic clock;
-out comes a ``Step``: whether the group must be stored, and which waiting requests to
-answer after that. The phases:
+Events (join, sync, heartbeat, leave, time) come in with the time of a monotonic clock. A ``Step``
+comes out: whether the group must be stored, and which waiting requests to answer after that. The
+phases:
 
     Empty                no members; offsets may be stored
-    PreparingRebalance   members are asked to (re)join; joins wait
+    PreparingRebalance   members are to (re)join; joins wait
     CompletingRebalance  a generation has begun; syncs wait for the leader's assignment
     Stable               every member may have its assignment
-    Dead                 deleted; its id may begin anew as another group
+    Dead                 deleted; its id may be used again by another group
 
-A rebalance: a join, leave or expiry puts a Stable group into PreparingRebalance;
-heartbeats answer REBALANCE_IN_PROGRESS until members rejoin; when all have, or at the
-rebalance timeout, the generation grows by one, joins are answered and the leader is
-told all members' metadata; its sync brings the assignment, and every sync is answered.
+A rebalance: a join, leave or expiry puts a Stable group into PreparingRebalance. Heartbeats answer
+REBALANCE_IN_PROGRESS until members rejoin. When all have, or at the rebalance timeout, the
+generation grows by one, joins are answered and the leader gets all members' metadata. Its sync has
+the assignment, and every sync is answered.
 
 Source: ``GroupMetadataManager`` (classicGroup*) and ``ClassicGroup`` of Kafka 4.
-Unlike there, a generation is stored when it begins, not only when it is assigned: a
-coordinator that takes over never gives out the same generation twice.
+Unlike there, a generation is also stored when it begins, not only when it is assigned, so that the
+next coordinator never uses its number again.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from tidelog_node.groups.subscription import CONSUMER_PROTOCOL_TYPE, subscribed_
 
 
 class Phase(Enum):
-    """Where a group stands, by Kafka's names."""
+    """The group's phase, by Kafka's names."""
 
     EMPTY = "Empty"
     PREPARING_REBALANCE = "PreparingRebalance"
@@ -62,27 +62,27 @@ class ClassicGroup:
         self.group_id = group_id
         self.phase = Phase.EMPTY
         self.phase_since_ms = now_ms
-        self.generation = generation  # only ever grows
+        self.generation = generation  # never decreases
         self.protocol_type: str | None = None  # None: never had a member
-        self.protocol_name: str | None = None  # chosen anew for each generation
+        self.protocol_name: str | None = None  # chosen for each generation
         self.roster = Roster()
-        self.pending_members: dict[str, int] = {}  # ids given out, until when they may join
+        self.pending_members: dict[str, int] = {}  # assigned ids, and until when they may join
         self._subscribed_topics: frozenset[str] | None = None
-        self._deadlines = MemberDeadlines()  # of members' sessions, and of ids given out
+        self._deadlines = MemberDeadlines()  # of members' sessions and assigned ids
         self._awaited_syncs: set[str] = set()  # members that have not synced this generation
         self._sync_deadline_ms: int | None = None
         self._join_deadline_ms: int | None = None
-        # How the first rebalance of an empty group is stretched while members arrive:
-        # the length of the running wait and what is left after it. None: not the first.
+        # Extends the first rebalance of an empty group while members arrive: the length of the
+        # current wait and the time left after it. None: not the first.
         self._initial_delay: tuple[int, int] | None = None
-        self._has_member_arrived = False  # during the running wait
+        self._has_member_arrived = False  # during the current wait
         self._now_ms = now_ms
         self.step = Step()
 
-    # Events.
+    # -- events --
 
     def sync(self, request: SyncRequest, *, now_ms: int) -> Step:
-        """A member asks for its assignment; the leader brings everyone's."""
+        """Take a member's SyncGroup; the leader's has all assignments."""
         step = self.begin(now_ms)
         error = self._validate_sync(request)
         if error is not ErrorCode.none:
@@ -102,7 +102,7 @@ class ClassicGroup:
     def heartbeat(
         self, member_id: str, *, group_instance_id: str | None, generation: int, now_ms: int
     ) -> ErrorCode:
-        """A member is alive. The answer tells it whether to rejoin."""
+        """Renew a member's session. The answer says whether to rejoin."""
         self.begin(now_ms)
         error = self.validate_member(member_id, group_instance_id)
         if error is not ErrorCode.none:
@@ -117,7 +117,7 @@ class ClassicGroup:
     def leave(
         self, identities: Sequence[MemberIdentity], *, now_ms: int
     ) -> tuple[list[ErrorCode], Step]:
-        """Members go, or an administrator removes static ones. One error code each."""
+        """Remove members, or static ones for an administrator. One error code each."""
         step = self.begin(now_ms)
         if self.phase is Phase.DEAD:
             return [ErrorCode.coordinator_not_available for _ in identities], step
@@ -127,7 +127,7 @@ class ClassicGroup:
         return errors, step
 
     def expire(self, now_ms: int, spared: Container[str] = ()) -> Step:
-        """Time has passed: drop overdue members, but none in ``spared``; end overdue phases."""
+        """Drop overdue members, except those in ``spared``; end overdue phases."""
         step = self.begin(now_ms)
         for member_id in self._deadlines.overdue(now_ms, spared):
             if self.pending_members.get(member_id, now_ms + 1) <= now_ms:
@@ -143,28 +143,28 @@ class ClassicGroup:
         return step
 
     def kill(self) -> None:
-        """The group was deleted. Only an empty one may be."""
+        """Mark the group as deleted. It must be empty."""
         assert self.phase is Phase.EMPTY
         self.phase = Phase.DEAD
 
     def rebalance(self, now_ms: int) -> Step:
-        """A stable group's members have to join again, though none has asked for it."""
+        """Have a stable group's members rejoin without an event of theirs."""
         step = self.begin(now_ms)
         self.prepare_rebalance(None)
         return step
 
     def abandon(self, now_ms: int) -> Step:
-        """The group goes on as a consumer group: who waits here has to join there."""
+        """Fail the waiting requests: their members have to join the consumer group."""
         step = self.begin(now_ms)
         for member in self.roster:
             self.fail_join(member, ErrorCode.rebalance_in_progress)
             self.fail_sync(member, ErrorCode.rebalance_in_progress)
         return step
 
-    # Questions, and what other requests of members mean to the group.
+    # -- state, and other requests of members --
 
     def validate_member(self, member_id: str, group_instance_id: str | None) -> ErrorCode:
-        """Return why the caller is not a member of this name, or ``none``."""
+        """Return why the caller is not the member it claims to be, or ``none``."""
         if self.phase is Phase.DEAD:
             return ErrorCode.coordinator_not_available
         if group_instance_id is not None:
@@ -180,8 +180,8 @@ class ClassicGroup:
     ) -> ErrorCode:
         """Return whether the caller may commit offsets; a member's commit renews its session.
 
-        Without generation the caller is an administrator or a consumer that assigns
-        itself partitions, welcome only while the group is empty.
+        Without a generation the caller is an administrator or a consumer that assigns itself
+        partitions, and may commit only while the group is empty.
         """
         if generation < 0 and self.phase is Phase.EMPTY:
             return ErrorCode.none
@@ -201,8 +201,8 @@ class ClassicGroup:
     ) -> ErrorCode:
         """Return whether a producer may commit the group's offsets with its transaction.
 
-        Producers before version 3 of the API say nothing of member and generation, and are
-        welcome at any time. Source: ``ClassicGroup.validateOffsetCommit``.
+        Producers before version 3 of the API give neither member nor generation, and may always
+        commit. Source: ``ClassicGroup.validateOffsetCommit``.
         """
         if generation < 0 and self.phase is Phase.EMPTY:
             return ErrorCode.none
@@ -214,7 +214,7 @@ class ClassicGroup:
         return error
 
     def is_subscribed_to(self, topic: str) -> bool:
-        """Return whether members consume the topic; when in doubt, a consumer group does."""
+        """Return whether members consume the topic; consumers do if it is not known."""
         if self._subscribed_topics is None:
             return self.uses_consumer_protocol
         return topic in self._subscribed_topics
@@ -231,7 +231,7 @@ class ClassicGroup:
 
     @property
     def wake_at_ms(self) -> int | None:
-        """When to let time pass at the latest; ``None``: nobody has anything to do in time."""
+        """When to call ``expire`` at the latest; ``None`` if there is no deadline."""
         waits = (self._deadlines.wake_at_ms, self._join_deadline_ms, self._sync_deadline_ms)
         return min((at_ms for at_ms in waits if at_ms is not None), default=None)
 
@@ -247,7 +247,7 @@ class ClassicGroup:
 
     @property
     def is_vacant(self) -> bool:
-        """Whether nothing of the group needs memory: no members, nobody on the way."""
+        """Whether the group needs no memory: it has no members and no assigned ids."""
         return self.phase is Phase.EMPTY and not self.pending_members
 
     def to_record(self, *, shard: int, clock_offset_ms: int, version: int) -> GroupRecord:
@@ -301,16 +301,16 @@ class ClassicGroup:
         group._read_subscriptions()
         return group
 
-    # Parts of events, for this module and for ``joining``.
+    # -- parts of events, for this module and for ``joining`` --
 
     def give_out_id(self, member_id: str, timeout_ms: int) -> None:
-        """Expect somebody to join under the id in time."""
+        """Assign the id, and expect a join under it in time."""
         deadline_ms = self._now_ms + timeout_ms
         self.pending_members[member_id] = deadline_ms
         self._deadlines.set(member_id, Wait.JOIN, deadline_ms)
 
     def add(self, member: Member, timeout_ms: int) -> None:
-        """Take a member in, who has to be heard of in time."""
+        """Add a member, which must be heard from in time."""
         self._forget_pending(member.member_id)
         self._has_member_arrived = True
         self.roster.add(member)
@@ -332,13 +332,13 @@ class ClassicGroup:
         return self.step
 
     def member(self, member_id: str) -> Member:
-        """Return the member, who is in."""
+        """Return the member, which must exist."""
         member = self.roster.get(member_id)
         assert member is not None
         return member
 
     def drop(self, member_id: str) -> None:
-        """Forget a member or a pending one. Whoever still waits under the id is told."""
+        """Remove a member or an assigned id. Requests that wait under the id get an error."""
         self._forget_pending(member_id)
         self._sync_received(member_id)
         self._deadlines.forget(member_id)
@@ -348,7 +348,7 @@ class ClassicGroup:
             self.fail_sync(member, ErrorCode.unknown_member_id)
 
     def rebalance_or_complete_join(self, limits: GroupLimits | None = None) -> None:
-        """Have everyone join again, or end the rebalance under way if all have."""
+        """Have all members rejoin, or end the current rebalance if all have."""
         if self.phase in (Phase.EMPTY, Phase.STABLE, Phase.COMPLETING_REBALANCE):
             if self.phase is not Phase.EMPTY or len(self.roster):
                 self.prepare_rebalance(limits)
@@ -356,7 +356,7 @@ class ClassicGroup:
             self.complete_join_unless_initial()
 
     def prepare_rebalance(self, limits: GroupLimits | None) -> None:
-        """Have everyone join again; with limits the first rebalance waits for more to come."""
+        """Have all members rejoin; with limits the first rebalance waits for more members."""
         if self.phase is Phase.COMPLETING_REBALANCE:
             for member in self.roster:
                 member.assignment = b""
@@ -382,12 +382,12 @@ class ClassicGroup:
             self.complete_join_if_all_joined()
 
     def complete_join_if_all_joined(self) -> None:
-        """End the rebalance under way if all have joined."""
+        """End the current rebalance if all have joined."""
         if self.phase is Phase.PREPARING_REBALANCE and self._have_all_joined:
             self._complete_join()
 
     def generation_answer(self, member: Member) -> JoinAnswer:
-        """Return what a member is answered to its JoinGroup in this generation."""
+        """Return the answer to a member's JoinGroup in this generation."""
         members: tuple[JoinedMember, ...] = ()
         if member.member_id == self.roster.leader:
             members = tuple(
@@ -408,7 +408,7 @@ class ClassicGroup:
         )
 
     def fail_join(self, member: Member, error: ErrorCode, *, member_id: str | None = None) -> None:
-        """Answer the member's JoinGroup, if it waits for that, with the error."""
+        """Answer the member's waiting JoinGroup, if any, with the error."""
         if member.awaited_join is not None:
             echoed = member.member_id if member_id is None else member_id
             answer = JoinAnswer(error=error, member_id=echoed)
@@ -416,16 +416,16 @@ class ClassicGroup:
             self.roster.await_join(member, None)
 
     def fail_sync(self, member: Member, error: ErrorCode) -> None:
-        """Answer the member's SyncGroup, if it waits for that, with the error."""
+        """Answer the member's waiting SyncGroup, if any, with the error."""
         if member.awaited_sync is not None:
             self.step.syncs.append((member.awaited_sync, SyncAnswer(error=error)))
             member.awaited_sync = None
 
     def renew_session(self, member: Member) -> None:
-        """Expect to hear of the member within its session timeout."""
+        """Expect the member's next request within its session timeout."""
         self._set_session(member, self._now_ms + member.session_timeout_ms)
 
-    # Rebalancing.
+    # -- rebalancing --
 
     def _wait_for_first_members(self, delay_ms: int, left_ms: int) -> None:
         self._initial_delay = (delay_ms, left_ms)
@@ -437,7 +437,7 @@ class ClassicGroup:
         return not self.pending_members and self.roster.have_all_joined
 
     def _complete_join(self) -> None:
-        """Begin a generation with those who rejoined, and with static members in any case."""
+        """Begin a generation with the members that rejoined and all static ones."""
         self._join_deadline_ms = self._initial_delay = None
         for member in list(self.roster):
             if member.awaited_join is None and member.group_instance_id is None:
@@ -477,7 +477,7 @@ class ClassicGroup:
                 member.awaited_sync = None
                 self.renew_session(member)
 
-    # Leaving, and running out of time.
+    # -- leaving and expiry --
 
     def _leave_one(self, identity: MemberIdentity) -> ErrorCode:
         member_id: str | None = identity.member_id
@@ -500,7 +500,9 @@ class ClassicGroup:
             return
         is_waiting = member.awaited_join is not None or member.awaited_sync is not None
         if is_waiting and not member.is_new:
-            member.session_deadline_ms = None  # It is our turn; the answer starts it again.
+            member.session_deadline_ms = (
+                None  # It waits for an answer, which starts the session again.
+            )
             return
         self.drop(member.member_id)
         if self.phase in (Phase.STABLE, Phase.COMPLETING_REBALANCE):
@@ -524,7 +526,7 @@ class ClassicGroup:
                 self.drop(member_id)
             self.prepare_rebalance(None)
 
-    # Small parts.
+    # -- details --
 
     def _enter(self, phase: Phase) -> None:
         self.phase = phase

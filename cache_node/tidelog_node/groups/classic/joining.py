@@ -1,6 +1,6 @@
 """JoinGroup of a classic group: admits or replaces a member, and begins rebalances.
 
-Source: ``classicGroupJoin`` and its kin in ``GroupMetadataManager`` of Kafka 4.
+Source: ``classicGroupJoin`` and related functions in ``GroupMetadataManager`` of Kafka 4.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from tidelog_node.groups.classic_messages import (
 )
 from tidelog_node.groups.step import Step
 
-PENDING_MEMBERS_MAX = 10_000  # ids given out and not yet used, of one group
+PENDING_MEMBERS_MAX = 10_000  # of one group: assigned and not yet used
 
 
 def join(group: ClassicGroup, request: JoinRequest, *, now_ms: int, limits: GroupLimits) -> Step:
-    """A member asks in, or asks for a rebalance, or rejoins during one."""
+    """Take a JoinGroup: of a new member, for a rebalance, or during one."""
     step = group.begin(now_ms)
     if not _accepts(group, request.member_id, limits):
         group.drop(request.member_id)
@@ -50,8 +50,8 @@ def _accepts(group: ClassicGroup, member_id: str, limits: GroupLimits) -> bool:
         case Phase.EMPTY | Phase.DEAD:
             return True
         case Phase.PREPARING_REBALANCE:
-            # Those who await an answer are counted, not the members: whoever rejoins
-            # last is turned away when the limit has been lowered.
+            # Waiting requests are counted, not members: after the limit was lowered, the last
+            # members to rejoin are refused.
             is_waiting = member is not None and member.awaited_join is not None
             return is_waiting or group.roster.joined_count < limits.members_max
         case Phase.COMPLETING_REBALANCE | Phase.STABLE:
@@ -75,8 +75,8 @@ def _join_unknown(group: ClassicGroup, request: JoinRequest, limits: GroupLimits
         else:
             _add(group, request, request.new_member_id, limits)
     elif request.must_know_member_id:
-        # A client that never hears the answer must not become a member, or it would
-        # hold up the rebalance. It gets an id and has to come back with it.
+        # A client that never gets the answer must not become a member, or it would hold up the
+        # rebalance. It gets an id and has to join again with it.
         group.give_out_id(request.new_member_id, request.session_timeout_ms)
         _answer_join(group, request, ErrorCode.member_id_required, member_id=request.new_member_id)
     else:
@@ -90,8 +90,8 @@ def _join_known(group: ClassicGroup, request: JoinRequest, limits: GroupLimits) 
         return
     member = group.member(request.member_id)
     is_unchanged = member.protocols == request.protocols
-    # Who rejoins unchanged has missed the answer, and gets it again. The leader of a
-    # stable group rejoins to have partitions assigned anew.
+    # A member that rejoins unchanged has missed the answer, and gets it again. The leader of a
+    # stable group rejoins for a new assignment.
     is_leader_of_stable = group.phase is Phase.STABLE and group.roster.leader == member.member_id
     if group.phase is Phase.PREPARING_REBALANCE or not is_unchanged or is_leader_of_stable:
         _update(group, member, request)
@@ -105,8 +105,8 @@ def _join_known(group: ClassicGroup, request: JoinRequest, limits: GroupLimits) 
 def _add(group: ClassicGroup, request: JoinRequest, member_id: str, limits: GroupLimits) -> None:
     if not len(group.roster):
         group.protocol_type = request.protocol_type
-    # The client may be gone before its answer comes, and no heartbeat would tell: it
-    # does not know its id yet. If it is there, it asks again.
+    # The client may disconnect before the answer, and no missing heartbeat would show it, since
+    # it does not know its id yet. If it is still connected, it joins again.
     member = Member(
         member_id=member_id,
         group_instance_id=request.group_instance_id,
@@ -127,13 +127,13 @@ def _update(group: ClassicGroup, member: Member, request: JoinRequest) -> None:
     member.session_timeout_ms = request.session_timeout_ms
     member.rebalance_timeout_ms = request.rebalance_timeout_ms
     if member.awaited_join is not None:
-        # The client gave up on its first request and sent another.
+        # The client has sent another request instead of waiting for the first.
         group.fail_join(member, ErrorCode.rebalance_in_progress)
     group.roster.await_join(member, request.number)
 
 
 def _replace_static(group: ClassicGroup, request: JoinRequest, old_member_id: str) -> None:
-    """A static member is back under a new id and takes its old place."""
+    """Give a returning static member its old place under a new id."""
     old = group.member(old_member_id)
     old_leader = group.roster.leader
     group.fail_join(old, ErrorCode.fenced_instance_id)
@@ -171,7 +171,7 @@ def _answer_replaced(
     if request.can_skip_assignment:
         answer = dataclasses.replace(answer, skip_assignment=is_leader)
     else:
-        # An old client that hears it leads would assign anew and expect a rebalance.
+        # An old client that is named leader would assign again and expect a rebalance.
         answer = dataclasses.replace(answer, leader=old_leader or "", members=())
     group.roster.await_join(member, None)
     group.step.joins.append((request.number, answer))

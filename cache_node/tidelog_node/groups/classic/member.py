@@ -12,7 +12,7 @@ from tidelog_node.groups.classic_messages import RequestNumber
 
 @dataclass(slots=True, kw_only=True)
 class Member:
-    """A member's promises and what it waits for. Only its group changes it."""
+    """A member's properties and waiting requests. Only its group changes it."""
 
     member_id: str
     group_instance_id: str | None  # set: a static member, which keeps its place over restarts
@@ -22,37 +22,37 @@ class Member:
     rebalance_timeout_ms: int
     protocols: tuple[tuple[str, bytes], ...]
     assignment: bytes = b""
-    is_new: bool = False  # has joined but never seen an answer, so it cannot send heartbeats
+    is_new: bool = False  # has never got an answer, so it cannot send heartbeats
     awaited_join: RequestNumber | None = None  # changed by the roster, which counts it
     awaited_sync: RequestNumber | None = None
-    session_deadline_ms: int | None = None  # None: nothing is expected of it just now
-    # What it was stored as last.
+    session_deadline_ms: int | None = None  # None: the member is not expected to send anything
+    # The record as last stored.
     _record: GroupMember | None = field(default=None, compare=False, repr=False)
 
     @property
     def protocol_names(self) -> frozenset[str]:
-        """The names of the protocols it can speak."""
+        """The names of the member's protocols."""
         return frozenset(name for name, _ in self.protocols)
 
     def prefers_as(self, other: Member) -> bool:
-        """Return whether both speak the same protocols and prefer them in the same order."""
+        """Return whether both have the same protocols in the same order of preference."""
         return [name for name, _ in self.protocols] == [name for name, _ in other.protocols]
 
     def metadata(self, protocol_name: str | None) -> bytes:
-        """Return what the member said under the protocol; empty where it does not speak it."""
+        """Return the member's metadata for the protocol; empty if it does not support it."""
         for name, metadata in self.protocols:
             if name == protocol_name:
                 return metadata
         return b""
 
     def vote(self, candidates: Collection[str]) -> str:
-        """Return the candidate that the member prefers; it must speak at least one."""
+        """Return the candidate that the member prefers; it must support at least one."""
         return next(name for name, _ in self.protocols if name in candidates)
 
     def to_record(self) -> GroupMember:
-        """Return the member as it is stored: the same value, as long as that stays the same.
+        """Return the member's record: the same object while the record is unchanged.
 
-        With every write of a group all members are asked, and hardly any has changed.
+        Every write of a group asks for all records, and hardly any has changed.
         """
         known = self._record
         if (
@@ -79,7 +79,7 @@ class Member:
 
     @classmethod
     def from_record(cls, record: GroupMember) -> Member:
-        """Return a stored member, whose session is to begin."""
+        """Return a stored member without a session, which is yet to begin."""
         return cls(
             member_id=record.member_id,
             group_instance_id=record.group_instance_id,

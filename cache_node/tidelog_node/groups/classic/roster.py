@@ -1,4 +1,4 @@
-"""The members of a classic group: leader, and the protocols that all support."""
+"""The members of a classic group, its leader, and the protocols that all support."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from tidelog_node.groups.classic_messages import RequestNumber
 
 
 class Roster:
-    """Members by id in the order they joined, so that every choice is the same on replay."""
+    """Members by id in the order of joining, so that every choice is the same on replay."""
 
     def __init__(self) -> None:
         self._members: dict[str, Member] = {}
         self._static_ids: dict[str, str] = {}  # instance id to member id
         self._protocol_counts: Counter[str] = Counter()
-        self.joined_count = 0  # members that await the answer to their JoinGroup
-        self.leader: str | None = None  # always a member's id, None only while there are none
+        self.joined_count = 0  # members with a waiting JoinGroup
+        self.leader: str | None = None  # a member's id, None only without members
 
     def __len__(self) -> int:
         return len(self._members)
@@ -29,15 +29,15 @@ class Roster:
         return member_id in self._members
 
     def get(self, member_id: str) -> Member | None:
-        """Return the member, or ``None`` where there is none of this id."""
+        """Return the member, or ``None`` for an unknown id."""
         return self._members.get(member_id)
 
     def static_member_id(self, group_instance_id: str) -> str | None:
-        """Return the id of the member that holds the instance id, or ``None``."""
+        """Return the id of the member with the instance id, or ``None``."""
         return self._static_ids.get(group_instance_id)
 
     def add(self, member: Member) -> None:
-        """Take a member in. The first one leads."""
+        """Add a member. The first one becomes leader."""
         assert member.member_id not in self._members
         if member.group_instance_id is not None:
             assert member.group_instance_id not in self._static_ids
@@ -49,7 +49,7 @@ class Roster:
             self.leader = member.member_id
 
     def remove(self, member_id: str) -> Member | None:
-        """Take the member out and return it. The longest-standing other one leads instead."""
+        """Remove the member and return it. If it was leader, the oldest other member is next."""
         member = self._members.pop(member_id, None)
         if member is None:
             return None
@@ -70,33 +70,33 @@ class Roster:
             self.leader = member.member_id
 
     def set_protocols(self, member: Member, protocols: tuple[tuple[str, bytes], ...]) -> None:
-        """Replace what the member can speak."""
+        """Replace the member's protocols."""
         self._protocol_counts.subtract(member.protocol_names)
         member.protocols = protocols
         self._protocol_counts.update(member.protocol_names)
 
     def await_join(self, member: Member, number: RequestNumber | None) -> None:
-        """Note which JoinGroup the member, or one that has just gone, awaits the answer to."""
+        """Set the member's waiting JoinGroup; the member may have been removed."""
         if self._members.get(member.member_id) is member:
             self.joined_count += (number is not None) - (member.awaited_join is not None)
         member.awaited_join = number
 
     def can_speak(self, protocol_names: Iterable[str]) -> bool:
-        """Return whether every member speaks at least one of the protocols, the same one."""
+        """Return whether all members support a common one of the protocols."""
         return any(self._protocol_counts[name] == len(self._members) for name in protocol_names)
 
     def select_protocol(self) -> str:
-        """Return the protocol with most votes among those that every member speaks.
+        """Return the protocol with most votes among those that every member supports.
 
-        Of equals, the one that the longest-standing member prefers.
+        Among equals, the one that the oldest member prefers.
         """
         candidates = {n for n, count in self._protocol_counts.items() if count == len(self)}
         votes = Counter(member.vote(candidates) for member in self)
-        # Counter keeps the order in which names were first voted for, and max the first.
+        # Counter keeps the order of the first votes, and max takes the first of equals.
         return max(votes, key=lambda name: votes[name])
 
     def elect_joined_leader(self) -> bool:
-        """Make sure that the leader is one who has rejoined; return whether there is one."""
+        """Make a rejoined member leader, the current one if it rejoined; return whether one is."""
         if self.leader is None:
             return False
         if self._members[self.leader].awaited_join is not None:
@@ -109,10 +109,10 @@ class Roster:
 
     @property
     def have_all_joined(self) -> bool:
-        """Whether every member awaits the answer to its JoinGroup."""
+        """Whether every member has a waiting JoinGroup."""
         return self.joined_count == len(self)
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """The longest time that any member asks for to rejoin."""
+        """The longest rebalance timeout of the members."""
         return max((member.rebalance_timeout_ms for member in self), default=0)
