@@ -19,7 +19,6 @@ class CredentialsEndpoint:
 
     def __init__(self, url: str, token_file: Path) -> None:
         self.token = "first"
-        self.given_count = 0
         self._url = url
         self._token_file = token_file
 
@@ -35,7 +34,6 @@ class CredentialsEndpoint:
 
     def answer(self) -> bytes:
         """Return the credentials of now."""
-        self.given_count += 1
         expiration = time.gmtime(time.time() + LIFETIME_S)
         return json.dumps(
             {

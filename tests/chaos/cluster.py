@@ -77,7 +77,6 @@ class ChaosNode:
         self.disk = disk  # of a node of a cluster that ``has_disk_faults``
         self.store_proxy = store
         self.state = NodeState.DOWN
-        self.starts_failed = 0
         self.clock = clock
 
     @property
@@ -91,7 +90,6 @@ class ChaosNode:
             try:
                 await asyncio.to_thread(self.process.start)
             except (RuntimeError, TimeoutError) as error:
-                self.starts_failed += 1
                 if attempt == START_ATTEMPTS_MAX - 1:
                     raise NodeWontStart(f"{self.name} does not start: {_tail(self)}") from error
                 await asyncio.sleep(1.0)

@@ -123,7 +123,6 @@ class Simulation:
             Producer(2, is_all=False, interval_ms=2 * plan.produce_interval_ms, **shared),
         ]
         self.consumer = Consumer(**shared)
-        self._healed: list[tuple[SimNode, int]] = []
 
     def run(self) -> RunReport:
         """Return what was done. Raises ``Violation``."""

@@ -17,7 +17,6 @@ HUGE_ARRAY = (
     b"\xff\xff\xff\xff\x0f\x00\x00\x00\x00"
 )
 UNKNOWN_TAG = b"\x01" + b"\x8f\x4e" + b"\x03" + b"abc"  # one tagged field, 9999, of 3 bytes
-NO_TAGS = b"\x00"
 
 
 def _string(text: str) -> bytes:

@@ -37,9 +37,12 @@ def test_marker_survives_a_round_trip(type: ControlType) -> None:
     assert marker.is_commit is (type is ControlType.COMMIT)
 
 
-def test_marker_has_kafkas_bytes() -> None:
-    (record,) = decode_records(_build(EndTransactionMarker(ControlType.COMMIT, 5)))
-    assert record.key == COMMIT_KEY
+@pytest.mark.parametrize(
+    ("type", "key"), [(ControlType.COMMIT, COMMIT_KEY), (ControlType.ABORT, ABORT_KEY)]
+)
+def test_marker_has_kafkas_bytes(type: ControlType, key: bytes) -> None:
+    (record,) = decode_records(_build(EndTransactionMarker(type, 5)))
+    assert record.key == key
     assert record.value == bytes.fromhex("000000000005")
 
 

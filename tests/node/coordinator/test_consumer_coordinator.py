@@ -29,7 +29,7 @@ from tidelog_node.groups.migration.consumer_protocol import decode_assignment, e
 
 from tests.support.consumer_members import beat, consumer_group_of, enter
 from tests.support.coordinator_node import Node, lead_offsets, node, play, topic_id
-from tests.support.group_requests import join, subscription
+from tests.support.group_requests import join
 from tests.support.memory_store import MemoryMetadataStore
 
 Scenario = Callable[[MemoryMetadataStore], Awaitable[None]]
@@ -298,12 +298,6 @@ def test_a_restart_gives_members_who_are_giving_up_their_time_again() -> None:
             assert "a" not in (await consumer_group_of(broker)).roster
 
     play(scenario)
-
-
-async def classic_member(broker: Node, name: str = "old") -> None:
-    await broker.stable(name, protocols=(("range", subscription("t")),))
-    group = await broker.coordinator.describe("g")
-    assert isinstance(group, ClassicGroup)
 
 
 def of_all() -> dict[str, bytes]:

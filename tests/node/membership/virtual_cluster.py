@@ -120,7 +120,6 @@ class Member:
         self.folder = folder
         self.link = Link(store)
         self.rack: str | None = None
-        self.stalled_s = 0.0  # how much this process's clock is ahead, as after a pause
         self._tasks: list[asyncio.Task[None]] = []
         self._paused: list[asyncio.Task[None]] = []
 
