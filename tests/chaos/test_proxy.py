@@ -6,7 +6,8 @@ import asyncio
 import os
 import socket
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
@@ -17,25 +18,25 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 WAIT_S = 5.0
 
 
-def run(scenario: Callable[[ByteProxy], Awaitable[None]], **options: object) -> None:
-    async def main() -> None:
-        async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            try:
-                while data := await reader.read(1 << 16):
-                    writer.write(data)
-            except ConnectionError:
-                pass
-            finally:
-                writer.transport.abort()
+@asynccontextmanager
+async def proxied(**options: object) -> AsyncIterator[ByteProxy]:
+    """A proxy before a server that sends back what it receives."""
 
-        server = await asyncio.start_server(echo, "127.0.0.1", 0)
-        port = server.sockets[0].getsockname()[1]
-        async with asyncio.timeout(30), ByteProxy(port, **options) as proxy:  # type: ignore[arg-type]
-            await scenario(proxy)
-        server.close()
-        await server.wait_closed()
+    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while data := await reader.read(1 << 16):
+                writer.write(data)
+        except ConnectionError:
+            pass
+        finally:
+            writer.transport.abort()
 
-    asyncio.run(main())
+    server = await asyncio.start_server(echo, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with asyncio.timeout(30), ByteProxy(port, **options) as proxy:  # type: ignore[arg-type]
+        yield proxy
+    server.close()
+    await server.wait_closed()
 
 
 async def ask(streams: Streams, data: bytes) -> bytes:
@@ -57,18 +58,16 @@ async def expect_reset(streams: Streams) -> None:
     streams[1].transport.abort()
 
 
-def test_bytes_pass_both_ways() -> None:
-    async def scenario(proxy: ByteProxy) -> None:
+async def test_bytes_pass_both_ways() -> None:
+    async with proxied() as proxy:
         streams = await connect(proxy)
         payload = os.urandom(1 << 20)
         assert await ask(streams, payload) == payload
         streams[1].close()
 
-    run(scenario)
 
-
-def test_a_delayed_link_answers_later() -> None:
-    async def scenario(proxy: ByteProxy) -> None:
+async def test_a_delayed_link_answers_later() -> None:
+    async with proxied() as proxy:
         proxy.behave(Behaviour(delay_s=0.1))
         streams = await connect(proxy)
         started = time.monotonic()
@@ -76,11 +75,9 @@ def test_a_delayed_link_answers_later() -> None:
         assert time.monotonic() - started >= 0.2
         streams[1].close()
 
-    run(scenario)
 
-
-def test_a_throttled_link_takes_its_time() -> None:
-    async def scenario(proxy: ByteProxy) -> None:
+async def test_a_throttled_link_takes_its_time() -> None:
+    async with proxied() as proxy:
         proxy.behave(Behaviour(bytes_per_s=100_000))
         streams = await connect(proxy)
         started = time.monotonic()
@@ -88,11 +85,9 @@ def test_a_throttled_link_takes_its_time() -> None:
         assert time.monotonic() - started >= 0.3
         streams[1].close()
 
-    run(scenario)
 
-
-def test_a_cut_link_resets_old_connections_and_new_ones_until_it_heals() -> None:
-    async def scenario(proxy: ByteProxy) -> None:
+async def test_a_cut_link_resets_old_connections_and_new_ones_until_it_heals() -> None:
+    async with proxied() as proxy:
         streams = await connect(proxy)
         await ask(streams, b"before")
         proxy.behave(Behaviour(is_cut=True))
@@ -103,12 +98,10 @@ def test_a_cut_link_resets_old_connections_and_new_ones_until_it_heals() -> None
         assert await ask(streams, b"after") == b"after"
         streams[1].close()
 
-    run(scenario)
-
 
 @pytest.mark.parametrize("direction", ["holds_requests", "holds_answers"])
-def test_a_held_direction_keeps_its_bytes_until_it_heals(direction: str) -> None:
-    async def scenario(proxy: ByteProxy) -> None:
+async def test_a_held_direction_keeps_its_bytes_until_it_heals(direction: str) -> None:
+    async with proxied() as proxy:
         streams = await connect(proxy)
         await ask(streams, b"before")
         proxy.behave(Behaviour(**{direction: True}))
@@ -121,29 +114,23 @@ def test_a_held_direction_keeps_its_bytes_until_it_heals(direction: str) -> None
             assert await streams[0].readexactly(4) == b"held"
         streams[1].close()
 
-    run(scenario)
 
-
-def test_a_reset_can_come_in_the_middle_of_what_is_sent() -> None:
-    async def scenario(proxy: ByteProxy) -> None:
+async def test_a_reset_can_come_in_the_middle_of_what_is_sent() -> None:
+    async with proxied() as proxy:
         streams = await connect(proxy)
         await ask(streams, b"before")
         proxy.reset(after_bytes=3)
         streams[1].write(b"abcdef")
         await expect_reset(streams)
 
-    run(scenario)
 
-
-def test_links_are_told_apart_by_the_process_that_connects() -> None:
-    async def scenario(proxy: ByteProxy) -> None:
+async def test_links_are_told_apart_by_the_process_that_connects() -> None:
+    async with proxied(pids=lambda: {os.getpid(): "node 7"}) as proxy:
         proxy.behave(Behaviour(is_cut=True), CLIENT)
         mine = await connect(proxy)
         assert await ask(mine, b"from a node") == b"from a node"
         proxy.behave(Behaviour(is_cut=True), "node 7")
         await expect_reset(mine)
-
-    run(scenario, pids=lambda: {os.getpid(): "node 7"})
 
 
 def test_a_port_that_has_been_used_for_other_connections_does_not_hide_whose_it_is() -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 from tests.support.store_proxy import STORE_PASSES, StoreBehaviour, StoreProxy
 
@@ -12,8 +13,9 @@ ANSWER = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\ndone"
 REQUEST = b"POST / HTTP/1.1\r\nContent-Length: 2\r\n\r\nhi"
 
 
-def run(scenario: Callable[[StoreProxy, list[bytes]], Awaitable[None]]) -> None:
-    """Run the scenario with a proxy before a server that notes what it carries out."""
+@asynccontextmanager
+async def proxied() -> AsyncIterator[tuple[StoreProxy, list[bytes]]]:
+    """A proxy before a server that notes what it carries out, and the notes."""
     carried_out: list[bytes] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -27,15 +29,12 @@ def run(scenario: Callable[[StoreProxy, list[bytes]], Awaitable[None]]) -> None:
         finally:
             writer.transport.abort()
 
-    async def main() -> None:
-        server = await asyncio.start_server(serve, "127.0.0.1", 0)
-        port = server.sockets[0].getsockname()[1]
-        async with StoreProxy(f"http://127.0.0.1:{port}", random.Random(1)) as proxy:
-            await scenario(proxy, carried_out)
-        server.close()
-        await server.wait_closed()
-
-    asyncio.run(main())
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with StoreProxy(f"http://127.0.0.1:{port}", random.Random(1)) as proxy:
+        yield proxy, carried_out
+    server.close()
+    await server.wait_closed()
 
 
 async def ask(proxy: StoreProxy) -> bytes:
@@ -54,40 +53,32 @@ async def ask(proxy: StoreProxy) -> bytes:
         writer.transport.abort()
 
 
-def test_requests_and_answers_pass() -> None:
-    async def scenario(proxy: StoreProxy, carried_out: list[bytes]) -> None:
+async def test_requests_and_answers_pass() -> None:
+    async with proxied() as (proxy, carried_out):
         assert await ask(proxy) == ANSWER
         assert carried_out == [b"hi"]
 
-    run(scenario)
 
-
-def test_a_throttled_request_is_refused_and_not_carried_out() -> None:
-    async def scenario(proxy: StoreProxy, carried_out: list[bytes]) -> None:
+async def test_a_throttled_request_is_refused_and_not_carried_out() -> None:
+    async with proxied() as (proxy, carried_out):
         proxy.behave(StoreBehaviour(throttled_part=1.0))
         assert b"ProvisionedThroughputExceededException" in await ask(proxy)
         assert carried_out == []
 
-    run(scenario)
 
-
-def test_a_lost_answer_was_carried_out() -> None:
-    async def scenario(proxy: StoreProxy, carried_out: list[bytes]) -> None:
+async def test_a_lost_answer_was_carried_out() -> None:
+    async with proxied() as (proxy, carried_out):
         proxy.behave(StoreBehaviour(lost_part=1.0))
         assert await ask(proxy) == b""
         assert carried_out == [b"hi"]
         proxy.behave(STORE_PASSES)
         assert await ask(proxy) == ANSWER
 
-    run(scenario)
 
-
-def test_nothing_gets_through_a_cut_until_it_heals() -> None:
-    async def scenario(proxy: StoreProxy, carried_out: list[bytes]) -> None:
+async def test_nothing_gets_through_a_cut_until_it_heals() -> None:
+    async with proxied() as (proxy, carried_out):
         proxy.behave(StoreBehaviour(is_cut=True))
         assert await ask(proxy) == b""
         assert carried_out == []
         proxy.behave(STORE_PASSES)
         assert await ask(proxy) == ANSWER
-
-    run(scenario)

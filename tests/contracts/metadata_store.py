@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 import pytest
 from tidelog_core.errors import (
@@ -57,25 +57,16 @@ class MetadataStoreContract(MetadataUpdateContract):
     def spoil(self) -> Spoil:
         raise NotImplementedError
 
-    def run(self, open: Open, body: Callable[[MetadataStore], Awaitable[None]]) -> None:
-        async def main() -> None:
-            async with open() as store:
-                await body(store)
-
-        asyncio.run(main())
-
     # -- items and versions --------------------------------------------------------------
 
-    def test_an_item_that_was_never_written_is_absent(self, open: Open) -> None:
-        async def body(store: MetadataStore) -> None:
+    async def test_an_item_that_was_never_written_is_absent(self, open: Open) -> None:
+        async with open() as store:
             assert await store.get(A) is None
             assert await store.list("letters") == []
             assert await store.changes_since(START) == (await store.changes_since(START))
             assert (await store.changes_since(START)).version == 0
 
-        self.run(open, body)
-
-    def test_bodies_come_back_as_they_went_in(self, open: Open) -> None:
+    async def test_bodies_come_back_as_they_went_in(self, open: Open) -> None:
         body_written = {
             "none": None,
             "true": True,
@@ -88,14 +79,14 @@ class MetadataStoreContract(MetadataUpdateContract):
             "empty": {},
         }
 
-        async def body(store: MetadataStore) -> None:
+        async with open() as store:
             await store.commit([Write(A, body_written, ABSENT)])
             assert await store.get(A) == Item(A, 1, body_written)
 
-        self.run(open, body)
-
-    def test_many_items_are_read_at_once_without_those_that_are_not_there(self, open: Open) -> None:
-        async def body(store: MetadataStore) -> None:
+    async def test_many_items_are_read_at_once_without_those_that_are_not_there(
+        self, open: Open
+    ) -> None:
+        async with open() as store:
             keys = numbered(510)
             for start in range(0, len(keys), COMMIT_WRITES_MAX):
                 some = keys[start : start + COMMIT_WRITES_MAX]
@@ -104,38 +95,32 @@ class MetadataStoreContract(MetadataUpdateContract):
             found = await store.get_many([A, *keys, ItemKey("no such", "a")])
             assert found == {key: Item(key, 1, {"n": key.key}) for key in keys}
 
-        self.run(open, body)
-
-    def test_versions_count_the_writes_of_an_item(self, open: Open) -> None:
-        async def body(store: MetadataStore) -> None:
+    async def test_versions_count_the_writes_of_an_item(self, open: Open) -> None:
+        async with open() as store:
             await store.commit([create(A)])
             await store.commit([Write(A, {"n": 2}, 1)])
             await store.commit([Write(A, {"n": 3}, ANY_VERSION)])
             assert await store.get(A) == Item(A, 3, {"n": 3})
 
-        self.run(open, body)
-
-    def test_a_deleted_item_is_absent_and_starts_over(self, open: Open) -> None:
-        async def body(store: MetadataStore) -> None:
+    async def test_a_deleted_item_is_absent_and_starts_over(self, open: Open) -> None:
+        async with open() as store:
             await store.commit([create(A)])
             await store.commit([Write(A, None, 1)])
             assert await store.get(A) is None
             await store.commit([create(A, 7)])
             assert await store.get(A) == Item(A, 1, {"n": 7})
 
-        self.run(open, body)
-
-    def test_overwriting_blindly_creates_and_deleting_blindly_is_harmless(self, open: Open) -> None:
-        async def body(store: MetadataStore) -> None:
+    async def test_overwriting_blindly_creates_and_deleting_blindly_is_harmless(
+        self, open: Open
+    ) -> None:
+        async with open() as store:
             await store.commit([Write(A, {"n": 1}, ANY_VERSION)])
             assert await store.get(A) == Item(A, 1, {"n": 1})
             await store.commit([Write(A, None, ANY_VERSION), Write(B, None, ANY_VERSION)])
             assert await store.get(A) is None
 
-        self.run(open, body)
-
-    def test_unlogged_single_writes_keep_the_same_rules(self, open: Open) -> None:
-        async def body(store: MetadataStore) -> None:
+    async def test_unlogged_single_writes_keep_the_same_rules(self, open: Open) -> None:
+        async with open() as store:
             await store.commit([create(A, is_logged=False)])
             await store.commit([Write(A, {"n": 2}, 1, False)])
             with pytest.raises(VersionConflict):
@@ -150,14 +135,12 @@ class MetadataStoreContract(MetadataUpdateContract):
             assert await store.get(A) is None
             assert (await store.changes_since(START)).version == 0
 
-        self.run(open, body)
-
     # -- listing -------------------------------------------------------------------------
 
-    def test_a_listing_is_in_key_order_and_of_one_collection(self, open: Open) -> None:
+    async def test_a_listing_is_in_key_order_and_of_one_collection(self, open: Open) -> None:
         keys = ["b", "a", "a-1", "B", "é", "a/2", "☃"]
 
-        async def body(store: MetadataStore) -> None:
+        async with open() as store:
             await store.commit([create(ItemKey("x", key)) for key in keys])
             await store.commit([create(ItemKey("xy", "other")), create(ItemKey("w", "other"))])
             assert [item.id.key for item in await store.list("x")] == sorted(keys)
@@ -165,22 +148,20 @@ class MetadataStoreContract(MetadataUpdateContract):
             assert [item.id.key for item in found] == ["a", "a-1", "a/2"]
             assert await store.list("x", prefix="zz") == []
 
-        self.run(open, body)
-
-    def test_a_listing_of_more_than_one_page_is_whole(self, open: Open) -> None:
+    async def test_a_listing_of_more_than_one_page_is_whole(self, open: Open) -> None:
         """DynamoDB answers at most 1 MB a page."""
         keys = numbered(160)
 
-        async def body(store: MetadataStore) -> None:
+        async with open() as store:
             for start in range(0, len(keys), 40):
                 some = keys[start : start + 40]
                 await store.commit([Write(key, {"pad": "x" * 10_000}, ABSENT) for key in some])
             assert [item.id for item in await store.list("numbers")] == keys
 
-        self.run(open, body)
-
     @pytest.mark.parametrize("prefix", ["", "a", "a/", "c"])
-    def test_a_listing_of_a_range_has_those_and_no_others(self, open: Open, prefix: str) -> None:
+    async def test_a_listing_of_a_range_has_those_and_no_others(
+        self, open: Open, prefix: str
+    ) -> None:
         stored = sorted(["a", "a/", "a/1", "a/2", "a0", "b", "c\U0001f40d", "é", "☃"])
         bounds = ["", "a", "a/", "a/1", "a/15", "b", "c", "z", "☃"]
         ranges = [
@@ -197,19 +178,17 @@ class MetadataStoreContract(MetadataUpdateContract):
             found = [key for key in found if keys.end is None or key < keys.end]
             return (found[::-1] if keys.is_descending else found)[: keys.limit]
 
-        async def body(store: MetadataStore) -> None:
+        async with open() as store:
             await store.commit([create(ItemKey("x", key), is_logged=False) for key in stored])
             await store.commit([create(ItemKey("xy", "a/1")), create(ItemKey("w", "a/1"))])
             for keys in [ALL_KEYS, *sampled]:
                 found = await store.list("x", prefix=prefix, keys=keys)
                 assert [item.id.key for item in found] == expected(keys), keys
 
-        self.run(open, body)
-
-    def test_a_listing_with_a_limit_goes_on_over_pages(self, open: Open) -> None:
+    async def test_a_listing_with_a_limit_goes_on_over_pages(self, open: Open) -> None:
         keys = numbered(160)
 
-        async def body(store: MetadataStore) -> None:
+        async with open() as store:
             for start in range(0, len(keys), 40):
                 some = keys[start : start + 40]
                 await store.commit([Write(key, {"pad": "x" * 10_000}, ABSENT) for key in some])
@@ -218,8 +197,6 @@ class MetadataStoreContract(MetadataUpdateContract):
             found = await store.list("numbers", keys=KeyRange(limit=130, is_descending=True))
             assert [item.id for item in found] == keys[:29:-1]
 
-        self.run(open, body)
-
     def test_a_listing_of_nothing_is_refused(self) -> None:
         with pytest.raises(ValueError, match="at most 0 items"):
             KeyRange(limit=0)
@@ -227,8 +204,8 @@ class MetadataStoreContract(MetadataUpdateContract):
     # -- transactions --------------------------------------------------------------------
 
     @pytest.mark.parametrize("lost", [Write(B, {"n": 9}, 2), Write(B, None, 5), create(B)])
-    def test_one_lost_write_undoes_all(self, open: Open, lost: Write) -> None:
-        async def body(store: MetadataStore) -> None:
+    async def test_one_lost_write_undoes_all(self, open: Open, lost: Write) -> None:
+        async with open() as store:
             await store.commit([create(B)])
             version = (await store.changes_since(START)).version
             with pytest.raises(VersionConflict) as raised:
@@ -239,19 +216,15 @@ class MetadataStoreContract(MetadataUpdateContract):
             assert await store.get(C) is None
             assert (await store.changes_since(START)).version == version
 
-        self.run(open, body)
-
-    def test_a_conflict_names_every_item_that_lost(self, open: Open) -> None:
-        async def body(store: MetadataStore) -> None:
+    async def test_a_conflict_names_every_item_that_lost(self, open: Open) -> None:
+        async with open() as store:
             await store.commit([create(A), create(B)])
             with pytest.raises(VersionConflict) as raised:
                 await store.commit([create(A), create(C)], checks=[Check(B, 7)])
             assert set(raised.value.keys) == {("letters", "a"), ("letters", "b")}
 
-        self.run(open, body)
-
-    def test_a_check_guards_without_writing(self, open: Open) -> None:
-        async def body(store: MetadataStore) -> None:
+    async def test_a_check_guards_without_writing(self, open: Open) -> None:
+        async with open() as store:
             await store.commit([create(A)])
             await store.commit([create(B)], checks=[Check(A, 1), Check(C, ABSENT)])
             with pytest.raises(VersionConflict):
@@ -261,36 +234,30 @@ class MetadataStoreContract(MetadataUpdateContract):
             assert await store.get(A) == Item(A, 1, {"n": 1})
             assert await store.get(B) == Item(B, 1, {"n": 1})
 
-        self.run(open, body)
-
-    def test_checks_alone_are_a_commit(self, open: Open) -> None:
-        async def body(store: MetadataStore) -> None:
+    async def test_checks_alone_are_a_commit(self, open: Open) -> None:
+        async with open() as store:
             await store.commit([create(A)])
             await store.commit([], checks=[Check(A, 1), Check(B, ANY_VERSION)])
             with pytest.raises(VersionConflict):
                 await store.commit([], checks=[Check(A, 2)])
             await store.commit([])
 
-        self.run(open, body)
-
-    def test_the_largest_commit_is_one_transaction(self, open: Open) -> None:
+    async def test_the_largest_commit_is_one_transaction(self, open: Open) -> None:
         keys = numbered(COMMIT_WRITES_MAX)
 
-        async def body(store: MetadataStore) -> None:
+        async with open() as store:
             await store.commit([create(key) for key in keys])
             assert len(await store.list("numbers")) == COMMIT_WRITES_MAX
             changes = await store.changes_since(START)
             assert (changes.version, changes.keys) == (1, frozenset(keys))
 
-        self.run(open, body)
-
     # aiohttp would rather have a file; a large commit is rare and sent in a few milliseconds.
     @pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")
-    def test_wrong_commits_are_refused_and_change_nothing(self, open: Open) -> None:
+    async def test_wrong_commits_are_refused_and_change_nothing(self, open: Open) -> None:
         too_many = [create(key) for key in numbered(COMMIT_WRITES_MAX + 1)]
         too_large = Write(A, {"pad": "x" * 500_000}, ABSENT)
 
-        async def body(store: MetadataStore) -> None:
+        async with open() as store:
             with pytest.raises(ValueError, match="91 writes"):
                 await store.commit(too_many)
             with pytest.raises(ValueError, match="same item"):
@@ -308,12 +275,10 @@ class MetadataStoreContract(MetadataUpdateContract):
             await store.commit([Write(key, {"pad": "x" * 300_000}, ABSENT) for key in numbered(11)])
             assert len(await store.list("numbers")) == 11
 
-        self.run(open, body)
-
     # -- changelog -----------------------------------------------------------------------
 
-    def test_the_changelog_names_the_logged_keys_since_a_version(self, open: Open) -> None:
-        async def body(store: MetadataStore) -> None:
+    async def test_the_changelog_names_the_logged_keys_since_a_version(self, open: Open) -> None:
+        async with open() as store:
             await store.commit([create(A), create(C, is_logged=False)])
             await store.commit([create(B)])
             await store.commit([Write(A, None, 1)])
@@ -323,10 +288,8 @@ class MetadataStoreContract(MetadataUpdateContract):
             assert (await store.changes_since(ClusterVersion(2))).keys == {A}
             assert (await store.changes_since(ClusterVersion(3))).keys == frozenset()
 
-        self.run(open, body)
-
-    def test_a_reader_too_far_behind_is_told_to_load_everything(self, open: Open) -> None:
-        async def body(store: MetadataStore) -> None:
+    async def test_a_reader_too_far_behind_is_told_to_load_everything(self, open: Open) -> None:
+        async with open() as store:
             for version in range(CHANGELOG_LENGTH + 5):
                 await store.commit([Write(A, {"n": version}, ANY_VERSION)])
             now = CHANGELOG_LENGTH + 5
@@ -337,12 +300,12 @@ class MetadataStoreContract(MetadataUpdateContract):
             # A version from another database, say after a restore.
             assert (await store.changes_since(ClusterVersion(now + 1))).keys is None
 
-        self.run(open, body)
-
     # -- damage --------------------------------------------------------------------------
 
-    def test_a_damaged_item_is_there_and_hides_no_other(self, open: Open, spoil: Spoil) -> None:
-        async def body(store: MetadataStore) -> None:
+    async def test_a_damaged_item_is_there_and_hides_no_other(
+        self, open: Open, spoil: Spoil
+    ) -> None:
+        async with open() as store:
             await store.commit([create(A), create(B), create(C)])
             spoil(B, False)
             found = await store.list("letters")
@@ -351,12 +314,10 @@ class MetadataStoreContract(MetadataUpdateContract):
             assert await store.get(B) == found[1]
             assert (found[1].version, found[1].body) == (1, {})
 
-        self.run(open, body)
-
-    def test_a_damaged_item_can_be_overwritten_by_who_knows_its_version(
+    async def test_a_damaged_item_can_be_overwritten_by_who_knows_its_version(
         self, open: Open, spoil: Spoil
     ) -> None:
-        async def body(store: MetadataStore) -> None:
+        async with open() as store:
             await store.commit([create(A)])
             spoil(A, False)
             with pytest.raises(VersionConflict):
@@ -364,12 +325,10 @@ class MetadataStoreContract(MetadataUpdateContract):
             await store.commit([Write(A, {"n": 2}, 1)])
             assert await store.get(A) == Item(A, 2, {"n": 2})
 
-        self.run(open, body)
-
-    def test_nothing_is_written_on_the_version_of_an_item_that_lost_its_own(
+    async def test_nothing_is_written_on_the_version_of_an_item_that_lost_its_own(
         self, open: Open, spoil: Spoil
     ) -> None:
-        async def body(store: MetadataStore) -> None:
+        async with open() as store:
             await store.commit([create(A), create(B)])
             spoil(A, True)
             found = await store.get(A)
@@ -384,22 +343,18 @@ class MetadataStoreContract(MetadataUpdateContract):
             await store.commit([Write(A, {"n": 3}, ANY_VERSION)])
             assert (await store.get(A)) == Item(A, 1, {"n": 3})
 
-        self.run(open, body)
-
-    def test_nothing_is_written_on_a_version_that_nobody_knows(self, open: Open) -> None:
-        async def body(store: MetadataStore) -> None:
+    async def test_nothing_is_written_on_a_version_that_nobody_knows(self, open: Open) -> None:
+        async with open() as store:
             await store.commit([create(A)])
             for key in (A, B):
                 with pytest.raises(VersionConflict):
                     await store.commit([Write(key, {"n": 2}, UNREADABLE_VERSION)])
             assert await store.list("letters") == [Item(A, 1, {"n": 1})]
 
-        self.run(open, body)
-
     # -- counters ------------------------------------------------------------------------
 
-    def test_increments_add_up_and_are_not_logged(self, open: Open) -> None:
-        async def body(store: MetadataStore) -> None:
+    async def test_increments_add_up_and_are_not_logged(self, open: Open) -> None:
+        async with open() as store:
             assert await store.increment(A, 1000) == 1000
             assert await store.increment(A, 1) == 1001
             assert await store.increment(A, -2) == 999
@@ -409,10 +364,8 @@ class MetadataStoreContract(MetadataUpdateContract):
             assert item.version == 3
             assert (await store.changes_since(START)).version == 0
 
-        self.run(open, body)
-
-    def test_an_increment_goes_on_from_a_committed_value(self, open: Open) -> None:
-        async def body(store: MetadataStore) -> None:
+    async def test_an_increment_goes_on_from_a_committed_value(self, open: Open) -> None:
+        async with open() as store:
             await store.commit([Write(A, {"value": 5, "owner": "x"}, ABSENT)])
             assert await store.increment(A, 2) == 7
             assert await store.get(A) == Item(A, 2, {"value": 7, "owner": "x"})
@@ -420,56 +373,46 @@ class MetadataStoreContract(MetadataUpdateContract):
             assert await store.get(A) == Item(A, 3, {"owner": "y"})
             assert await store.increment(A, 2) == 2
 
-        self.run(open, body)
-
     # -- many at once --------------------------------------------------------------------
 
-    def test_of_many_creators_exactly_one_wins(self, open: Open) -> None:
-        async def main() -> None:
-            async with open() as one, open() as other:
-                results = await asyncio.gather(
-                    *(
-                        store.commit(
-                            [create(A, f"{name}{n}"), create(ItemKey("own", f"{name}{n}"))]
-                        )
-                        for n in range(8)
-                        for name, store in (("one", one), ("other", other))
-                    ),
-                    return_exceptions=True,
-                )
-                assert results.count(None) == 1
-                assert all(r is None or isinstance(r, VersionConflict) for r in results)
-                (own,) = await one.list("own")
-                winner = await other.get(A)
-                assert winner is not None
-                assert winner.body == {"n": own.id.key}
+    async def test_of_many_creators_exactly_one_wins(self, open: Open) -> None:
+        async with open() as one, open() as other:
+            results = await asyncio.gather(
+                *(
+                    store.commit([create(A, f"{name}{n}"), create(ItemKey("own", f"{name}{n}"))])
+                    for n in range(8)
+                    for name, store in (("one", one), ("other", other))
+                ),
+                return_exceptions=True,
+            )
+            assert results.count(None) == 1
+            assert all(r is None or isinstance(r, VersionConflict) for r in results)
+            (own,) = await one.list("own")
+            winner = await other.get(A)
+            assert winner is not None
+            assert winner.body == {"n": own.id.key}
 
-        asyncio.run(main())
-
-    def test_concurrent_read_modify_writes_lose_nothing(self, open: Open) -> None:
+    async def test_concurrent_read_modify_writes_lose_nothing(self, open: Open) -> None:
         """Two stores, several writers each: every acknowledged step is there, none twice."""
         writers, steps = 3, 8
 
-        async def main() -> None:
-            async with open() as one, open() as other:
-                await one.commit([create(A, 0), create(B, 0)])
-                seed = random.SystemRandom().randrange(2**32)
-                print(f"seed {seed}")
-                await asyncio.gather(
-                    *(
-                        self._step(store, steps, random.Random(seed + number))
-                        for number, store in enumerate([one, other] * writers)
-                    )
+        async with open() as one, open() as other:
+            await one.commit([create(A, 0), create(B, 0)])
+            seed = random.SystemRandom().randrange(2**32)
+            print(f"seed {seed}")
+            await asyncio.gather(
+                *(
+                    self._step(store, steps, random.Random(seed + number))
+                    for number, store in enumerate([one, other] * writers)
                 )
-                total = 2 * writers * steps
-                a, b = await one.get(A), await other.get(B)
-                assert a is not None
-                assert b is not None
-                assert (a.body["n"], a.version) == (total, total + 1)
-                assert (b.body["n"], b.version) == (total, total + 1)
-                assert (await one.changes_since(START)).version == total + 1
-
-        asyncio.run(main())
+            )
+            total = 2 * writers * steps
+            a, b = await one.get(A), await other.get(B)
+            assert a is not None
+            assert b is not None
+            assert (a.body["n"], a.version) == (total, total + 1)
+            assert (b.body["n"], b.version) == (total, total + 1)
+            assert (await one.changes_since(START)).version == total + 1
 
     async def _step(self, store: MetadataStore, steps: int, rng: random.Random) -> None:
         """Move both counters together, ``steps`` times, whatever the others do."""
@@ -493,70 +436,57 @@ class MetadataStoreContract(MetadataUpdateContract):
                 return
         raise AssertionError(f"only {done} of {steps} steps in {steps * 200} attempts")
 
-    def test_independent_commits_all_succeed_and_each_has_a_version(self, open: Open) -> None:
+    async def test_independent_commits_all_succeed_and_each_has_a_version(self, open: Open) -> None:
         """They meet at the cluster version only, which is no business of the caller's."""
-
-        async def main() -> None:
-            async with open() as one, open() as other:
-                keys = numbered(16)
-                await asyncio.gather(
-                    *(
-                        (one if number % 2 else other).commit([create(key)])
-                        for number, key in enumerate(keys)
-                    )
+        async with open() as one, open() as other:
+            keys = numbered(16)
+            await asyncio.gather(
+                *(
+                    (one if number % 2 else other).commit([create(key)])
+                    for number, key in enumerate(keys)
                 )
-                changes = await one.changes_since(START)
-                assert (changes.version, changes.keys) == (16, frozenset(keys))
+            )
+            changes = await one.changes_since(START)
+            assert (changes.version, changes.keys) == (16, frozenset(keys))
 
-        asyncio.run(main())
+    async def test_concurrent_increments_never_give_the_same_sum_twice(self, open: Open) -> None:
+        async with open() as one, open() as other:
+            sums = await asyncio.gather(
+                *((one if n % 2 else other).increment(A, 1) for n in range(40))
+            )
+            assert sorted(sums) == list(range(1, 41))
 
-    def test_concurrent_increments_never_give_the_same_sum_twice(self, open: Open) -> None:
-        async def main() -> None:
-            async with open() as one, open() as other:
-                sums = await asyncio.gather(
-                    *((one if n % 2 else other).increment(A, 1) for n in range(40))
-                )
-                assert sorted(sums) == list(range(1, 41))
-
-        asyncio.run(main())
-
-    def test_a_reader_of_the_changelog_misses_nothing(self, open: Open) -> None:
+    async def test_a_reader_of_the_changelog_misses_nothing(self, open: Open) -> None:
         """What changed up to a version is named, and reading it then shows it."""
 
         async def write(store: MetadataStore, keys: list[ItemKey]) -> None:
             for key in keys:
                 await store.commit([create(key)])
 
-        async def main() -> None:
-            async with open() as one, open() as other, open() as reader:
-                writing = asyncio.gather(
-                    write(one, numbered(15)), write(other, numbered(15, first=100))
-                )
-                seen: set[ItemKey] = set()
-                version = START
-                while version < 30:
-                    changes = await reader.changes_since(version)
-                    keys = changes.keys
-                    if keys is None:
-                        keys = frozenset(item.id for item in await reader.list("numbers"))
-                    for key in keys:
-                        assert await reader.get(key) is not None
-                    seen |= keys
-                    version = changes.version
-                await writing
-                assert seen == set(numbered(15)) | set(numbered(15, first=100))
+        async with open() as one, open() as other, open() as reader:
+            writing = asyncio.gather(
+                write(one, numbered(15)), write(other, numbered(15, first=100))
+            )
+            seen: set[ItemKey] = set()
+            version = START
+            while version < 30:
+                changes = await reader.changes_since(version)
+                keys = changes.keys
+                if keys is None:
+                    keys = frozenset(item.id for item in await reader.list("numbers"))
+                for key in keys:
+                    assert await reader.get(key) is not None
+                seen |= keys
+                version = changes.version
+            await writing
+            assert seen == set(numbered(15)) | set(numbered(15, first=100))
 
-        asyncio.run(main())
-
-    def test_closing_twice_or_unused_is_harmless(self, open: Open) -> None:
-        async def main() -> None:
-            async with open() as store:
-                pass
-            async with open() as store:
-                await store.get(A)
-                await store.close()
-
-        asyncio.run(main())
+    async def test_closing_twice_or_unused_is_harmless(self, open: Open) -> None:
+        async with open() as store:
+            pass
+        async with open() as store:
+            await store.get(A)
+            await store.close()
 
 
 async def commit_until_known(store: MetadataStore, write: Write) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from enum import Enum, auto
 from typing import Any
 
@@ -90,6 +90,12 @@ def adding(item: Item | None, mark: str) -> tuple[list[str], Write | None]:
     return [*found, mark], Write(KEY, body, ABSENT if item is None else item.version)
 
 
+@asynccontextmanager
+async def fated(open: Open) -> AsyncIterator[FatedStore]:
+    async with open() as store:
+        yield FatedStore(store)
+
+
 class MetadataUpdateContract:
     """Subclasses give ``open``: a factory of stores on one and the same empty database."""
 
@@ -97,15 +103,8 @@ class MetadataUpdateContract:
     def open(self) -> Open:
         raise NotImplementedError
 
-    def run_fated(self, open: Open, body: Callable[[FatedStore], Awaitable[None]]) -> None:
-        async def main() -> None:
-            async with open() as store:
-                await body(FatedStore(store))
-
-        asyncio.run(main())
-
-    def test_an_update_creates_changes_and_deletes(self, open: Open) -> None:
-        async def body(store: FatedStore) -> None:
+    async def test_an_update_creates_changes_and_deletes(self, open: Open) -> None:
+        async with fated(open) as store:
             assert await store.add("a") == ["a"]
             assert await store.add("b") == ["a", "b"]
             assert await store.get(KEY) == Item(KEY, 2, {"marks": ["a", "b"]})
@@ -117,18 +116,17 @@ class MetadataUpdateContract:
             assert removed == ["a", "b"]
             assert await store.get(KEY) is None
 
-        self.run_fated(open, body)
-
-    def test_an_update_with_nothing_to_write_commits_nothing(self, open: Open) -> None:
-        async def body(store: FatedStore) -> None:
+    async def test_an_update_with_nothing_to_write_commits_nothing(self, open: Open) -> None:
+        async with fated(open) as store:
             await store.add("a")
             assert await store.add("a") == ["a"]
             assert store.commit_count == 1
 
-        self.run_fated(open, body)
+    async def test_an_update_that_loses_decides_again_on_what_the_other_wrote(
+        self, open: Open
+    ) -> None:
+        async with fated(open) as store:
 
-    def test_an_update_that_loses_decides_again_on_what_the_other_wrote(self, open: Open) -> None:
-        async def body(store: FatedStore) -> None:
             async def once() -> None:
                 store.before = None
                 await store.add_directly("other")
@@ -137,10 +135,9 @@ class MetadataUpdateContract:
             assert await store.add("a") == ["other", "a"]
             assert store.commit_count == 2
 
-        self.run_fated(open, body)
+    async def test_a_decision_that_raises_ends_the_update(self, open: Open) -> None:
+        async with fated(open) as store:
 
-    def test_a_decision_that_raises_ends_the_update(self, open: Open) -> None:
-        async def body(store: FatedStore) -> None:
             async def once() -> None:
                 store.before = None
                 await store.add_directly("other")
@@ -155,21 +152,20 @@ class MetadataUpdateContract:
                 await update(store, KEY, add_first)
             assert marks_of(await store.get(KEY)) == ["other"]
 
-        self.run_fated(open, body)
-
     @pytest.mark.parametrize("fate", [Fate.LOST, Fate.UNTOLD, Fate.LATE])
-    def test_an_update_whose_outcome_is_unknown_is_made_once(self, open: Open, fate: Fate) -> None:
-        async def body(store: FatedStore) -> None:
+    async def test_an_update_whose_outcome_is_unknown_is_made_once(
+        self, open: Open, fate: Fate
+    ) -> None:
+        async with fated(open) as store:
             fates = [Fate.TOLD, fate]
             store.fates = lambda: fates.pop() if fates else Fate.TOLD
             assert await store.add("a") == ["a"]
             assert await store.end_late() == 0
             assert await store.get(KEY) == Item(KEY, 1, {"marks": ["a"]})
 
-        self.run_fated(open, body)
+    async def test_an_update_ends_after_its_attempts(self, open: Open) -> None:
+        async with fated(open) as store:
 
-    def test_an_update_ends_after_its_attempts(self, open: Open) -> None:
-        async def body(store: FatedStore) -> None:
             async def always() -> None:
                 await store.add_directly(f"other-{store.commit_count}")
 
@@ -183,16 +179,14 @@ class MetadataUpdateContract:
             assert store.commit_count == 3 + ATTEMPTS_MAX
             assert marks_of(await store.get(KEY)) == ["other-1", "other-2", "other-3"]
 
-        self.run_fated(open, body)
-
-    def test_updates_at_once_lose_nothing_whatever_becomes_of_their_commits(
+    async def test_updates_at_once_lose_nothing_whatever_becomes_of_their_commits(
         self, open: Open
     ) -> None:
         seed = random.randrange(2**32)
         print(f"seed {seed}")
         chance = random.Random(seed)
 
-        async def body(store: FatedStore) -> None:
+        async with fated(open) as store:
             store.fates = lambda: chance.choice([Fate.TOLD, *Fate])
             added: set[str] = set()
 
@@ -209,5 +203,3 @@ class MetadataUpdateContract:
             assert item is not None
             assert sorted(marks_of(item)) == sorted(added)
             assert item.version == len(added) == 12
-
-        self.run_fated(open, body)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -49,28 +50,24 @@ class ObjectStoreContract:
         """Put an object as somebody may who knows nothing of our rules for keys."""
         raise NotImplementedError
 
-    def use(self, test: Callable[[ObjectStore], Awaitable[None]]) -> None:
-        async def run() -> None:
-            store = self.open_store()
-            try:
-                await test(store)
-            finally:
-                await store.close()
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[ObjectStore]:
+        store = self.open_store()
+        try:
+            yield store
+        finally:
+            await store.close()
 
-        asyncio.run(run())
-
-    def test_what_was_put_is_read_back(self) -> None:
-        async def test(store: ObjectStore) -> None:
+    async def test_what_was_put_is_read_back(self) -> None:
+        async with self.opened() as store:
             data = os.urandom(100_000)
             await store.put("a/b.log", data)
             assert await store.get("a/b.log") == data
             await store.put("empty", b"")
             assert await store.get("empty") == b""
 
-        self.use(test)
-
-    def test_a_file_is_stored_byte_for_byte(self, tmp_path: Path) -> None:
-        async def test(store: ObjectStore) -> None:
+    async def test_a_file_is_stored_byte_for_byte(self, tmp_path: Path) -> None:
+        async with self.opened() as store:
             data = os.urandom(3_000_001)
             path = tmp_path / "file"
             path.write_bytes(data)
@@ -78,10 +75,8 @@ class ObjectStoreContract:
             path.write_bytes(b"changed afterwards")
             assert await store.get("a/file") == data
 
-        self.use(test)
-
-    def test_a_second_put_fails_and_leaves_the_first(self, tmp_path: Path) -> None:
-        async def test(store: ObjectStore) -> None:
+    async def test_a_second_put_fails_and_leaves_the_first(self, tmp_path: Path) -> None:
+        async with self.opened() as store:
             (tmp_path / "file").write_bytes(b"third")
             await store.put("a/b", b"first")
             with pytest.raises(ObjectExists) as caught:
@@ -91,10 +86,9 @@ class ObjectStoreContract:
                 await store.put_file("a/b", tmp_path / "file")
             assert await store.get("a/b") == b"first"
 
-        self.use(test)
+    async def test_of_concurrent_writers_exactly_one_wins(self) -> None:
+        async with self.opened() as store:
 
-    def test_of_concurrent_writers_exactly_one_wins(self) -> None:
-        async def test(store: ObjectStore) -> None:
             async def write(number: int) -> int | None:
                 try:
                     await store.put("races/one", b"%d" % number * 1000)
@@ -106,19 +100,15 @@ class ObjectStoreContract:
             assert len(winners) == 1
             assert await store.get("races/one") == b"%d" % winners[0] * 1000
 
-        self.use(test)
-
-    def test_replace_writes_over_what_is_there(self) -> None:
-        async def test(store: ObjectStore) -> None:
+    async def test_replace_writes_over_what_is_there(self) -> None:
+        async with self.opened() as store:
             await store.replace("a/manifest.json", b"1")
             await store.replace("a/manifest.json", b"22")
             assert await store.get("a/manifest.json") == b"22"
             assert (await store.head("a/manifest.json")).size_bytes == 2
 
-        self.use(test)
-
-    def test_a_range_is_half_open_and_stops_at_the_end(self) -> None:
-        async def test(store: ObjectStore) -> None:
+    async def test_a_range_is_half_open_and_stops_at_the_end(self) -> None:
+        async with self.opened() as store:
             await store.put("a", b"0123456789")
             assert await store.get_range("a", 2, 5) == b"234"
             assert await store.get_range("a", 0, 10) == b"0123456789"
@@ -131,10 +121,8 @@ class ObjectStoreContract:
             with pytest.raises(ValueError, match="no range"):
                 await store.get_range("a", -1, 4)
 
-        self.use(test)
-
-    def test_an_absent_object_is_not_found(self) -> None:
-        async def test(store: ObjectStore) -> None:
+    async def test_an_absent_object_is_not_found(self) -> None:
+        async with self.opened() as store:
             await store.put("here/a", b"1")
             for key in ("nope", "here", "here/b", "here/a/b"):
                 with pytest.raises(ObjectNotFound) as caught:
@@ -147,20 +135,16 @@ class ObjectStoreContract:
                 with pytest.raises(ObjectNotFound):
                     await store.head(key)
 
-        self.use(test)
-
-    def test_head_tells_size_and_time(self) -> None:
-        async def test(store: ObjectStore) -> None:
+    async def test_head_tells_size_and_time(self) -> None:
+        async with self.opened() as store:
             before_ms = time.time() * 1000
             await store.put("a/b", b"12345")
             meta = await store.head("a/b")
             assert (meta.key, meta.size_bytes) == ("a/b", 5)
             assert before_ms - 5000 < meta.modified_ms < time.time() * 1000 + 5000
 
-        self.use(test)
-
-    def test_list_yields_exactly_the_prefix_in_key_order(self) -> None:
-        async def test(store: ObjectStore) -> None:
+    async def test_list_yields_exactly_the_prefix_in_key_order(self) -> None:
+        async with self.opened() as store:
             keys = ["a-b/x", "a/b/1", "a/b/2", "a/bc", "a/c", "a0", "a.log", "b/a", "A/z"]
             for key in keys:
                 await store.put(key, key.encode())
@@ -179,12 +163,10 @@ class ObjectStoreContract:
             sizes = {meta.key: meta.size_bytes async for meta in store.list("a/")}
             assert sizes == {k: len(k) for k in keys if k.startswith("a/")}
 
-        self.use(test)
-
-    def test_a_listing_goes_on_after_any_key(self) -> None:
+    async def test_a_listing_goes_on_after_any_key(self) -> None:
         keys = ["a-b/x", "a.log", "a/b/1", "a/b/2", "a/bc", "a0", "b/a"]
 
-        async def test(store: ObjectStore) -> None:
+        async with self.opened() as store:
             for key in keys:
                 await store.put(key, b"1")
             for start_after in ("a/b/1", "", "a/b", "a/b/1x", "b/a"):
@@ -193,12 +175,10 @@ class ObjectStoreContract:
                     wanted = [k for k in keys if k.startswith(prefix) and k > start_after]
                     assert found == wanted, (prefix, start_after)
 
-        self.use(test)
-
-    def test_foreign_objects_are_listed_and_hinder_nobody(self) -> None:
+    async def test_foreign_objects_are_listed_and_hinder_nobody(self) -> None:
         ours = ["t/0/a.log", "t/0/z.log", "u/b"]
 
-        async def test(store: ObjectStore) -> None:
+        async with self.opened() as store:
             for key in ours:
                 await store.put(key, b"1")
             for key in self.foreign_keys:
@@ -216,10 +196,8 @@ class ObjectStoreContract:
             await store.delete(ours)
             assert [meta.key async for meta in store.list("")] == sorted(self.foreign_keys)
 
-        self.use(test)
-
-    def test_deleting_twice_is_harmless(self) -> None:
-        async def test(store: ObjectStore) -> None:
+    async def test_deleting_twice_is_harmless(self) -> None:
+        async with self.opened() as store:
             await store.put("a/b/c", b"1")
             await store.put("a/d", b"2")
             await store.delete([])
@@ -231,12 +209,10 @@ class ObjectStoreContract:
             await store.put("a/b/c", b"again")
             assert await store.get("a/b/c") == b"again"
 
-        self.use(test)
-
-    def test_puts_and_deletes_beside_each_other_lose_nothing(self) -> None:
+    async def test_puts_and_deletes_beside_each_other_lose_nothing(self) -> None:
         """A delete that empties a folder must not take a concurrent put with it."""
+        async with self.opened() as store:
 
-        async def test(store: ObjectStore) -> None:
             async def cycle(number: int) -> None:
                 for round_ in range(10):
                     key = f"shared/deep/{number}"
@@ -247,11 +223,9 @@ class ObjectStoreContract:
             await asyncio.gather(*map(cycle, range(8)))
             assert [meta.key async for meta in store.list("")] == []
 
-        self.use(test)
-
     @pytest.mark.parametrize("key", BAD_KEYS)
-    def test_a_bad_key_is_refused_everywhere(self, key: str, tmp_path: Path) -> None:
-        async def test(store: ObjectStore) -> None:
+    async def test_a_bad_key_is_refused_everywhere(self, key: str, tmp_path: Path) -> None:
+        async with self.opened() as store:
             path = tmp_path / "file"
             path.write_bytes(b"x")
             calls: list[Awaitable[object]] = [
@@ -268,12 +242,8 @@ class ObjectStoreContract:
                     await call
                 assert caught.value.key == key
 
-        self.use(test)
-
-    def test_a_listing_never_leaves_the_store(self) -> None:
-        async def test(store: ObjectStore) -> None:
+    async def test_a_listing_never_leaves_the_store(self) -> None:
+        async with self.opened() as store:
             await store.put("a", b"1")
             for prefix in ("../", "a/../../", "/", "//", "a//", "./", ".staging", ".staging/"):
                 assert [meta.key async for meta in store.list(prefix)] == []
-
-        self.use(test)

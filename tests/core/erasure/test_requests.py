@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import hashlib
-from collections.abc import Callable
 from pathlib import Path
 from uuid import UUID, uuid4
 
@@ -85,14 +83,6 @@ def untiered(partition: TieredPartition) -> PartitionTier:
     return dataclasses.replace(partition.tier(), config=topic_config(configs, NodeConfig()))
 
 
-def in_partition(folder: Path, check: Callable[[TieredPartition], object]) -> None:
-    async def run() -> None:
-        async with tiered_partition(folder) as partition:
-            await check(partition)  # type: ignore[misc]
-
-    asyncio.run(run())
-
-
 async def change(partition: TieredPartition, **changes: object) -> None:
     """Write into the request as a replica does."""
     item = await partition.store.get(key_erasure_key(partition.topic.topic_id, 0, DIGEST))
@@ -101,10 +91,10 @@ async def change(partition: TieredPartition, **changes: object) -> None:
     await partition.store.commit([records.put(request)])
 
 
-def test_who_asks_again_has_it_done_again_and_what_was_replaced_stays_named(
+async def test_who_asks_again_has_it_done_again_and_what_was_replaced_stays_named(
     tmp_path: Path,
 ) -> None:
-    async def check(partition: TieredPartition) -> None:
+    async with tiered_partition(tmp_path) as partition:
         where = partition.store, partition.topic.topic_id, 0, DIGEST
         await request_rewrite(*where)
         assert (await rewrite_progress(*where)).problems == ("no leader has taken the request up",)
@@ -127,11 +117,11 @@ def test_who_asks_again_has_it_done_again_and_what_was_replaced_stays_named(
             progress, replicas=(), problems=()
         )
 
-    in_partition(tmp_path, check)
 
-
-def test_the_receipt_names_what_replicas_have_replaced_and_who_is_left(tmp_path: Path) -> None:
-    async def check(partition: TieredPartition) -> None:
+async def test_the_receipt_names_what_replicas_have_replaced_and_who_is_left(
+    tmp_path: Path,
+) -> None:
+    async with tiered_partition(tmp_path) as partition:
         looks = 0
 
         async def sleep(seconds: float) -> None:
@@ -175,11 +165,9 @@ def test_the_receipt_names_what_replicas_have_replaced_and_who_is_left(tmp_path:
         ]
         assert await partition.store.list("key-erasure") == []
 
-    in_partition(tmp_path, check)
 
-
-def test_requests_go_with_their_topic(tmp_path: Path) -> None:
-    async def check(partition: TieredPartition) -> None:
+async def test_requests_go_with_their_topic(tmp_path: Path) -> None:
+    async with tiered_partition(tmp_path) as partition:
         topic = partition.topic
         await request_rewrite(partition.store, topic.topic_id, 0, DIGEST)
         await request_rewrite(partition.store, TOPIC_ID, 0, DIGEST)
@@ -195,5 +183,3 @@ def test_requests_go_with_their_topic(tmp_path: Path) -> None:
         )
         (left,) = await partition.store.list("key-erasure")
         assert left.id == key_erasure_key(TOPIC_ID, 0, DIGEST)
-
-    in_partition(tmp_path, check)

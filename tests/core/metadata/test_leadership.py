@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 from collections.abc import Awaitable, Callable, Sequence
 
@@ -47,72 +46,53 @@ class Interrupted(MemoryMetadataStore):
 LEADERSHIP_KEY = partition_item().item_id
 
 
-def on_a_store(body: Callable[[Interrupted], Awaitable[None]]) -> None:
-    async def run() -> None:
-        store = Interrupted()
-        await store.commit([records.put(partition_item())])
-        await body(store)
-
-    asyncio.run(run())
+@pytest.fixture
+async def store() -> Interrupted:
+    store = Interrupted()
+    await store.commit([records.put(partition_item())])
+    return store
 
 
-def test_the_log_start_moves_forward_only() -> None:
-    async def body(store: Interrupted) -> None:
-        assert await advance_log_start(store, LEADERSHIP, 20) == 20
-        assert await advance_log_start(store, LEADERSHIP, 15) == 20
-        assert await store.log_start() == 20
-
-    on_a_store(body)
+async def test_the_log_start_moves_forward_only(store: Interrupted) -> None:
+    assert await advance_log_start(store, LEADERSHIP, 20) == 20
+    assert await advance_log_start(store, LEADERSHIP, 15) == 20
+    assert await store.log_start() == 20
 
 
-def test_an_isr_that_changes_meanwhile_keeps_no_log_start_back() -> None:
-    async def body(store: Interrupted) -> None:
-        store.before = lambda: store.change(isr=(1,))
-        assert await advance_log_start(store, LEADERSHIP, 20) == 20
-        assert await store.log_start() == 20
-
-    on_a_store(body)
+async def test_an_isr_that_changes_meanwhile_keeps_no_log_start_back(store: Interrupted) -> None:
+    store.before = lambda: store.change(isr=(1,))
+    assert await advance_log_start(store, LEADERSHIP, 20) == 20
+    assert await store.log_start() == 20
 
 
-def test_a_log_start_that_others_have_moved_further_meanwhile_is_the_one_returned() -> None:
-    async def body(store: Interrupted) -> None:
-        store.before = lambda: store.change(log_start_offset=25)
-        assert await advance_log_start(store, LEADERSHIP, 20) == 25
-        assert await store.log_start() == 25
+async def test_a_log_start_that_others_have_moved_further_meanwhile_is_the_one_returned(
+    store: Interrupted,
+) -> None:
+    store.before = lambda: store.change(log_start_offset=25)
+    assert await advance_log_start(store, LEADERSHIP, 20) == 25
+    assert await store.log_start() == 25
 
-    on_a_store(body)
 
-
-def test_a_leader_elected_meanwhile_has_its_log_start_to_itself() -> None:
+async def test_a_leader_elected_meanwhile_has_its_log_start_to_itself(store: Interrupted) -> None:
     """Also where the same broker leads: its log may be another one."""
-
-    async def body(store: Interrupted) -> None:
-        store.before = lambda: store.change(leader_epoch=6)
-        with pytest.raises(NotLeaderOrFollower):
-            await advance_log_start(store, LEADERSHIP, 20)
-        assert await store.log_start() == 10
-
-    on_a_store(body)
+    store.before = lambda: store.change(leader_epoch=6)
+    with pytest.raises(NotLeaderOrFollower):
+        await advance_log_start(store, LEADERSHIP, 20)
+    assert await store.log_start() == 10
 
 
-def test_a_log_start_whose_outcome_is_not_known_is_found_out() -> None:
-    async def body(store: Interrupted) -> None:
-        answers: list[Exception] = [OutcomeUnknown("lost")]
-        store.on_commit = lambda _: answers.pop() if answers else None
-        assert await advance_log_start(store, LEADERSHIP, 20) == 20
-        assert await store.log_start() == 20
-
-    on_a_store(body)
+async def test_a_log_start_whose_outcome_is_not_known_is_found_out(store: Interrupted) -> None:
+    answers: list[Exception] = [OutcomeUnknown("lost")]
+    store.on_commit = lambda _: answers.pop() if answers else None
+    assert await advance_log_start(store, LEADERSHIP, 20) == 20
+    assert await store.log_start() == 20
 
 
-def test_nobody_leads_what_was_deleted() -> None:
-    async def body(store: Interrupted) -> None:
-        item = await store.get(LEADERSHIP_KEY)
-        assert item is not None
-        await store.commit([Write(item.id, None, item.version)])
-        with pytest.raises(UnknownTopicOrPartition):
-            await require_leadership(store, LEADERSHIP)
-        with pytest.raises(UnknownTopicOrPartition):
-            await advance_log_start(store, LEADERSHIP, 20)
-
-    on_a_store(body)
+async def test_nobody_leads_what_was_deleted(store: Interrupted) -> None:
+    item = await store.get(LEADERSHIP_KEY)
+    assert item is not None
+    await store.commit([Write(item.id, None, item.version)])
+    with pytest.raises(UnknownTopicOrPartition):
+        await require_leadership(store, LEADERSHIP)
+    with pytest.raises(UnknownTopicOrPartition):
+        await advance_log_start(store, LEADERSHIP, 20)

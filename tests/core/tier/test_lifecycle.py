@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -77,15 +76,12 @@ def test_nothing_is_made_of_a_segment_whose_deletion_has_begun() -> None:
     assert later.deletable_ms == 5
 
 
-def on_a_store(body: Callable[[MemoryMetadataStore], Awaitable[None]]) -> None:
-    """Run with a store that has the partition of ``meta`` in leader epoch 5."""
-
-    async def run() -> None:
-        store = MemoryMetadataStore(latency=0)
-        await store.commit([records.put(partition_item())])
-        await body(store)
-
-    asyncio.run(run())
+@pytest.fixture
+async def store() -> MemoryMetadataStore:
+    """A store that has the partition of ``segment_meta`` in leader epoch 5."""
+    store = MemoryMetadataStore(latency=0)
+    await store.commit([records.put(partition_item())])
+    return store
 
 
 THIS, BEFORE = (
@@ -93,97 +89,89 @@ THIS, BEFORE = (
 )
 
 
-def test_of_each_segment_the_index_is_gone_before_the_log_goes(tmp_path: Path) -> None:
+async def test_of_each_segment_the_index_is_gone_before_the_log_goes(
+    store: MemoryMetadataStore, tmp_path: Path
+) -> None:
     """Within one call a store deletes in any order."""
     objects = RecordingObjects()
 
-    async def body(store: MemoryMetadataStore) -> None:
-        segments = [segment_meta(number, number + 1) for number in range(3)]
-        await store.commit([records.put(one, is_logged=False) for one in segments])
-        seen = await read_segments(store, THIS.topic_id, THIS.partition)
-        marked = await start_deletions(store, seen, deletable_ms=AT_ONCE)
-        await end_deletions(store, objects, marked, keys_of=keys_of)  # type: ignore[arg-type]
-        pairs = [segment_keys("cluster-1", "t", one) for one in segments]
-        assert objects.deleted == [[pair.index for pair in pairs], [pair.log for pair in pairs]]
-        assert await read_segments(store, THIS.topic_id, THIS.partition) == []
-
-    on_a_store(body)
+    segments = [segment_meta(number, number + 1) for number in range(3)]
+    await store.commit([records.put(one, is_logged=False) for one in segments])
+    seen = await read_segments(store, THIS.topic_id, THIS.partition)
+    marked = await start_deletions(store, seen, deletable_ms=AT_ONCE)
+    await end_deletions(store, objects, marked, keys_of=keys_of)  # type: ignore[arg-type]
+    pairs = [segment_keys("cluster-1", "t", one) for one in segments]
+    assert objects.deleted == [[pair.index for pair in pairs], [pair.log for pair in pairs]]
+    assert await read_segments(store, THIS.topic_id, THIS.partition) == []
 
 
-def test_only_the_leader_of_this_epoch_copies_and_gives_up_others_copies() -> None:
-    async def body(store: MemoryMetadataStore) -> None:
-        fresh = segment_meta(state=STARTED)
-        with pytest.raises(NotLeaderOrFollower):
-            await start_copy(store, BEFORE, fresh)
-        started = await start_copy(store, THIS, fresh)
-        with pytest.raises(NotLeaderOrFollower):
-            await finish_copy(store, BEFORE, started)
-        with pytest.raises(NotLeaderOrFollower):
-            await start_deletions(store, [started], deletable_ms=AT_ONCE, leadership=BEFORE)
-        assert await read_segments(store, THIS.topic_id, THIS.partition) == [started]
-        (given_up,) = await start_deletions(store, [started], deletable_ms=AT_ONCE, leadership=THIS)
-        assert given_up.state is MARKED
-        with pytest.raises(VersionConflict):
-            await finish_copy(store, THIS, started)
-
-    on_a_store(body)
-
-
-def test_a_copy_that_has_finished_is_not_deleted_as_one_that_has_not() -> None:
-    async def body(store: MemoryMetadataStore) -> None:
-        started = await start_copy(store, THIS, segment_meta(state=STARTED))
-        copied = await finish_copy(store, THIS, started)
-        with pytest.raises(VersionConflict):
-            await start_deletions(store, [started], deletable_ms=AT_ONCE)
-        assert await read_segments(store, THIS.topic_id, THIS.partition) == [copied]
-
-    on_a_store(body)
+async def test_only_the_leader_of_this_epoch_copies_and_gives_up_others_copies(
+    store: MemoryMetadataStore,
+) -> None:
+    fresh = segment_meta(state=STARTED)
+    with pytest.raises(NotLeaderOrFollower):
+        await start_copy(store, BEFORE, fresh)
+    started = await start_copy(store, THIS, fresh)
+    with pytest.raises(NotLeaderOrFollower):
+        await finish_copy(store, BEFORE, started)
+    with pytest.raises(NotLeaderOrFollower):
+        await start_deletions(store, [started], deletable_ms=AT_ONCE, leadership=BEFORE)
+    assert await read_segments(store, THIS.topic_id, THIS.partition) == [started]
+    (given_up,) = await start_deletions(store, [started], deletable_ms=AT_ONCE, leadership=THIS)
+    assert given_up.state is MARKED
+    with pytest.raises(VersionConflict):
+        await finish_copy(store, THIS, started)
 
 
-def test_a_segment_that_was_compacted_meanwhile_is_deleted_all_the_same() -> None:
-    async def body(store: MemoryMetadataStore) -> None:
-        started = await start_copy(store, THIS, segment_meta(state=STARTED))
-        copied = await finish_copy(store, THIS, started)
-        compacted = dataclasses.replace(copied, compacted_up_to=7)
-        await store.commit([records.put(compacted, is_logged=False)])
-        (marked,) = await start_deletions(store, [copied], deletable_ms=3)
-        assert (marked.state, marked.deletable_ms, marked.compacted_up_to) == (MARKED, 3, 7)
-
-    on_a_store(body)
+async def test_a_copy_that_has_finished_is_not_deleted_as_one_that_has_not(
+    store: MemoryMetadataStore,
+) -> None:
+    started = await start_copy(store, THIS, segment_meta(state=STARTED))
+    copied = await finish_copy(store, THIS, started)
+    with pytest.raises(VersionConflict):
+        await start_deletions(store, [started], deletable_ms=AT_ONCE)
+    assert await read_segments(store, THIS.topic_id, THIS.partition) == [copied]
 
 
-def test_a_step_whose_outcome_is_not_known_is_found_out() -> None:
-    async def body(store: MemoryMetadataStore) -> None:
-        answers: list[Exception | None] = []
-        store.on_commit = lambda _: answers.pop() if answers else None
-
-        answers.append(OutcomeUnknown("lost"))
-        started = await start_copy(store, THIS, segment_meta(state=STARTED))
-        answers.append(OutcomeUnknown("lost"))
-        copied = await finish_copy(store, THIS, started)
-        answers.append(OutcomeUnknown("lost"))
-        (marked,) = await start_deletions(store, [copied], deletable_ms=8)
-        assert [marked] == await read_segments(store, THIS.topic_id, THIS.partition)
-        assert (started.version, copied.version, marked.version) == (1, 2, 3)
-
-    on_a_store(body)
+async def test_a_segment_that_was_compacted_meanwhile_is_deleted_all_the_same(
+    store: MemoryMetadataStore,
+) -> None:
+    started = await start_copy(store, THIS, segment_meta(state=STARTED))
+    copied = await finish_copy(store, THIS, started)
+    compacted = dataclasses.replace(copied, compacted_up_to=7)
+    await store.commit([records.put(compacted, is_logged=False)])
+    (marked,) = await start_deletions(store, [copied], deletable_ms=3)
+    assert (marked.state, marked.deletable_ms, marked.compacted_up_to) == (MARKED, 3, 7)
 
 
-def test_a_copy_is_forsaken_only_once_the_next_leader_has_forgotten_it() -> None:
+async def test_a_step_whose_outcome_is_not_known_is_found_out(store: MemoryMetadataStore) -> None:
+    answers: list[Exception | None] = []
+    store.on_commit = lambda _: answers.pop() if answers else None
+
+    answers.append(OutcomeUnknown("lost"))
+    started = await start_copy(store, THIS, segment_meta(state=STARTED))
+    answers.append(OutcomeUnknown("lost"))
+    copied = await finish_copy(store, THIS, started)
+    answers.append(OutcomeUnknown("lost"))
+    (marked,) = await start_deletions(store, [copied], deletable_ms=8)
+    assert [marked] == await read_segments(store, THIS.topic_id, THIS.partition)
+    assert (started.version, copied.version, marked.version) == (1, 2, 3)
+
+
+async def test_a_copy_is_forsaken_only_once_the_next_leader_has_forgotten_it(
+    store: MemoryMetadataStore,
+) -> None:
     objects = RecordingObjects()
 
-    async def body(store: MemoryMetadataStore) -> None:
-        started = await start_copy(store, THIS, segment_meta(state=STARTED))
-        keys = segment_keys("cluster-1", "t", started)
-        assert not await forsake(store, objects, started, keys)
-        marked = await start_deletions(store, [started], deletable_ms=AT_ONCE)
-        assert not await forsake(store, objects, started, keys)
-        assert objects.deleted == []
-        await drop_segments(store, marked)
-        assert await forsake(store, objects, started, keys)
-        assert objects.deleted == [[keys.index], [keys.log]]
-
-    on_a_store(body)
+    started = await start_copy(store, THIS, segment_meta(state=STARTED))
+    keys = segment_keys("cluster-1", "t", started)
+    assert not await forsake(store, objects, started, keys)
+    marked = await start_deletions(store, [started], deletable_ms=AT_ONCE)
+    assert not await forsake(store, objects, started, keys)
+    assert objects.deleted == []
+    await drop_segments(store, marked)
+    assert await forsake(store, objects, started, keys)
+    assert objects.deleted == [[keys.index], [keys.log]]
 
 
 def test_only_finished_segments_wholly_below_the_log_start_go() -> None:

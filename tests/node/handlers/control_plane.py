@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import io
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -141,12 +140,3 @@ async def cluster(
         yield members
     finally:
         await store.close()
-
-
-def run(body: Callable[[], Awaitable[None]]) -> None:
-    """Run one test's coroutine."""
-
-    async def main() -> None:
-        await body()
-
-    asyncio.run(main())

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -45,30 +46,27 @@ def check_length(wanted: ByteRange, data: bytes | memoryview) -> None:
         raise CorruptObject(wanted.key, f"it ends at {wanted.start + len(data)}")
 
 
-def use(
+@asynccontextmanager
+async def new_cache(
     folder: Path,
-    test: Callable[[ChunkCache, SlowStore], Awaitable[None]],
     *,
     size_bytes_max: int = 1000,
     fetch_concurrency: int = 4,
     check: Callable[[ByteRange, bytes | memoryview], None] = check_length,
-) -> None:
-    async def run() -> None:
-        store = SlowStore()
-        await store.put(KEY, bytes(n % 256 for n in range(5000)))
-        with ThreadPoolExecutor(2) as executor:
-            cache = ChunkCache(
-                store,
-                folder,
-                size_bytes_max=size_bytes_max,
-                fetch_concurrency=fetch_concurrency,
-                executor=executor,
-                check=check,
-            )
-            await test(cache, store)
-            await cache.close()
-
-    asyncio.run(run())
+) -> AsyncIterator[tuple[ChunkCache, SlowStore]]:
+    store = SlowStore()
+    await store.put(KEY, bytes(n % 256 for n in range(5000)))
+    with ThreadPoolExecutor(2) as executor:
+        cache = ChunkCache(
+            store,
+            folder,
+            size_bytes_max=size_bytes_max,
+            fetch_concurrency=fetch_concurrency,
+            executor=executor,
+            check=check,
+        )
+        yield cache, store
+        await cache.close()
 
 
 def chunk(number: int) -> ByteRange:
@@ -79,18 +77,16 @@ def cached(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir() if path.name != chunk_cache.BOOT_ID_FILE}
 
 
-def test_a_range_is_fetched_once_and_then_served_from_disk(tmp_path: Path) -> None:
-    async def test(cache: ChunkCache, store: SlowStore) -> None:
+async def test_a_range_is_fetched_once_and_then_served_from_disk(tmp_path: Path) -> None:
+    async with new_cache(tmp_path) as (cache, store):
         path = await cache.fetch(chunk(3))
         assert path.read_bytes() == bytes(n % 256 for n in range(300, 400))
         assert await cache.fetch(chunk(3)) == path
         assert store.get_count == 1
 
-    use(tmp_path, test)
 
-
-def test_concurrent_askers_share_one_get(tmp_path: Path) -> None:
-    async def test(cache: ChunkCache, store: SlowStore) -> None:
+async def test_concurrent_askers_share_one_get(tmp_path: Path) -> None:
+    async with new_cache(tmp_path) as (cache, store):
         store.gate.clear()
         asking = [asyncio.create_task(cache.fetch(chunk(0))) for _ in range(20)]
         await asyncio.sleep(0.01)
@@ -101,11 +97,9 @@ def test_concurrent_askers_share_one_get(tmp_path: Path) -> None:
         assert len(set(paths)) == 1
         assert store.get_count == 1
 
-    use(tmp_path, test)
 
-
-def test_the_least_recently_used_goes_first(tmp_path: Path) -> None:
-    async def test(cache: ChunkCache, _: SlowStore) -> None:
+async def test_the_least_recently_used_goes_first(tmp_path: Path) -> None:
+    async with new_cache(tmp_path) as (cache, _):
         for number in range(10):
             await cache.fetch(chunk(number))
         await cache.fetch(chunk(0))
@@ -115,17 +109,13 @@ def test_the_least_recently_used_goes_first(tmp_path: Path) -> None:
         assert "0-100" in kept
         assert "100-200" not in kept
 
-    use(tmp_path, test)
 
-
-def test_a_range_larger_than_the_cache_is_still_served(tmp_path: Path) -> None:
-    async def test(cache: ChunkCache, _: SlowStore) -> None:
+async def test_a_range_larger_than_the_cache_is_still_served(tmp_path: Path) -> None:
+    async with new_cache(tmp_path) as (cache, _):
         await cache.fetch(chunk(1))
         path = await cache.fetch(ByteRange(KEY, 0, 3000))
         assert path.stat().st_size == 3000
         assert len(cached(tmp_path)) == 1
-
-    use(tmp_path, test)
 
 
 def chunks(start: int, end: int) -> tuple[ByteRange, ...]:
@@ -137,8 +127,8 @@ async def settle() -> None:
     await asyncio.sleep(0.02)
 
 
-def test_what_is_read_ahead_comes_together_with_what_is_wanted(tmp_path: Path) -> None:
-    async def test(cache: ChunkCache, store: SlowStore) -> None:
+async def test_what_is_read_ahead_comes_together_with_what_is_wanted(tmp_path: Path) -> None:
+    async with new_cache(tmp_path) as (cache, store):
         store.gate.clear()
         asking = asyncio.create_task(cache.fetch(chunk(0), chunks(1, 3)))
         await settle()
@@ -146,11 +136,9 @@ def test_what_is_read_ahead_comes_together_with_what_is_wanted(tmp_path: Path) -
         store.gate.set()
         await asking
 
-    use(tmp_path, test)
 
-
-def test_gets_are_bounded_and_reading_ahead_leaves_half_of_them(tmp_path: Path) -> None:
-    async def test(cache: ChunkCache, store: SlowStore) -> None:
+async def test_gets_are_bounded_and_reading_ahead_leaves_half_of_them(tmp_path: Path) -> None:
+    async with new_cache(tmp_path, size_bytes_max=100_000) as (cache, store):
         await cache.fetch(chunk(0))
         store.gate.clear()
         await cache.fetch(chunk(0), chunks(10, 30))
@@ -163,13 +151,10 @@ def test_gets_are_bounded_and_reading_ahead_leaves_half_of_them(tmp_path: Path) 
         await asyncio.gather(*asking)
         assert store.running_max == 4
 
-    use(tmp_path, test, size_bytes_max=100_000)
 
-
-def test_a_range_that_someone_waits_for_is_no_longer_read_ahead(tmp_path: Path) -> None:
+async def test_a_range_that_someone_waits_for_is_no_longer_read_ahead(tmp_path: Path) -> None:
     """Its place is free for another, so that one reader has one GET and the half of all."""
-
-    async def test(cache: ChunkCache, store: SlowStore) -> None:
+    async with new_cache(tmp_path) as (cache, store):
         await cache.fetch(chunk(0))
         store.gate.clear()
         await cache.fetch(chunk(0), chunks(1, 10))
@@ -179,11 +164,9 @@ def test_a_range_that_someone_waits_for_is_no_longer_read_ahead(tmp_path: Path) 
         store.gate.set()
         await asking
 
-    use(tmp_path, test)
 
-
-def test_who_needs_a_range_that_waits_to_be_read_ahead_gets_it_now(tmp_path: Path) -> None:
-    async def test(cache: ChunkCache, store: SlowStore) -> None:
+async def test_who_needs_a_range_that_waits_to_be_read_ahead_gets_it_now(tmp_path: Path) -> None:
+    async with new_cache(tmp_path, size_bytes_max=100_000) as (cache, store):
         await cache.fetch(chunk(0))
         store.gate.clear()
         await cache.fetch(chunk(0), chunks(10, 30))
@@ -193,11 +176,9 @@ def test_who_needs_a_range_that_waits_to_be_read_ahead_gets_it_now(tmp_path: Pat
         store.gate.set()
         await asking
 
-    use(tmp_path, test, size_bytes_max=100_000)
 
-
-def test_of_what_several_readers_will_need_the_nearest_comes_first(tmp_path: Path) -> None:
-    async def test(cache: ChunkCache, store: SlowStore) -> None:
+async def test_of_what_several_readers_will_need_the_nearest_comes_first(tmp_path: Path) -> None:
+    async with new_cache(tmp_path, size_bytes_max=100_000) as (cache, store):
         await cache.fetch(chunk(0))
         await cache.fetch(chunk(1))
         store.gate.clear()
@@ -213,11 +194,11 @@ def test_of_what_several_readers_will_need_the_nearest_comes_first(tmp_path: Pat
         await asyncio.wait_for(all_have_come(), 10)
         assert [start // 100 for start in store.asked[2:]] == [10, 11, 20, 21, 12, 22, 13, 23]
 
-    use(tmp_path, test, size_bytes_max=100_000)
 
-
-def test_what_is_read_ahead_takes_half_of_the_cache_until_it_is_asked_for(tmp_path: Path) -> None:
-    async def test(cache: ChunkCache, store: SlowStore) -> None:
+async def test_what_is_read_ahead_takes_half_of_the_cache_until_it_is_asked_for(
+    tmp_path: Path,
+) -> None:
+    async with new_cache(tmp_path, size_bytes_max=1000) as (cache, store):
         await cache.fetch(chunk(0), chunks(1, 20))
         await settle()
         assert store.get_count == 1 + 5
@@ -226,15 +207,13 @@ def test_what_is_read_ahead_takes_half_of_the_cache_until_it_is_asked_for(tmp_pa
         await settle()
         assert store.get_count == 1 + 7
 
-    use(tmp_path, test, size_bytes_max=1000)
 
-
-def test_what_nobody_comes_for_holds_up_reading_ahead_for_a_while_only(
+async def test_what_nobody_comes_for_holds_up_reading_ahead_for_a_while_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(chunk_cache, "AHEAD_STALE_S", 0.5)
 
-    async def test(cache: ChunkCache, store: SlowStore) -> None:
+    async with new_cache(tmp_path, size_bytes_max=1000) as (cache, store):
         await cache.fetch(chunk(0), chunks(1, 6))
         await settle()
         await cache.fetch(chunk(20), chunks(21, 24))
@@ -244,11 +223,9 @@ def test_what_nobody_comes_for_holds_up_reading_ahead_for_a_while_only(
         await settle()
         assert store.get_count == 10
 
-    use(tmp_path, test, size_bytes_max=1000)
 
-
-def test_what_is_cached_of_an_object_can_be_forgotten(tmp_path: Path) -> None:
-    async def test(cache: ChunkCache, store: SlowStore) -> None:
+async def test_what_is_cached_of_an_object_can_be_forgotten(tmp_path: Path) -> None:
+    async with new_cache(tmp_path) as (cache, store):
         gone = await cache.fetch(chunk(0), chunks(1, 3))
         await settle()
         other = "c/t/0/segment.log2"
@@ -258,16 +235,16 @@ def test_what_is_cached_of_an_object_can_be_forgotten(tmp_path: Path) -> None:
         assert (gone.exists(), kept.exists(), cache.size_bytes) == (False, True, 100)
         assert (await cache.fetch(chunk(0))).exists()
 
-    use(tmp_path, test)
 
-
-def test_the_next_get_does_not_wait_for_a_range_to_be_checked_and_written(tmp_path: Path) -> None:
+async def test_the_next_get_does_not_wait_for_a_range_to_be_checked_and_written(
+    tmp_path: Path,
+) -> None:
     may_go_on = threading.Event()
 
     def check(_: ByteRange, __: bytes | memoryview) -> None:
         may_go_on.wait(10)
 
-    async def test(cache: ChunkCache, store: SlowStore) -> None:
+    async with new_cache(tmp_path, fetch_concurrency=1, check=check) as (cache, store):
         asking = [asyncio.create_task(cache.fetch(chunk(n))) for n in range(3)]
         await settle()
         assert store.asked == [0, 100, 200]
@@ -275,11 +252,9 @@ def test_the_next_get_does_not_wait_for_a_range_to_be_checked_and_written(tmp_pa
         for number, path in enumerate(await asyncio.gather(*asking)):
             assert path.read_bytes()[0] == 100 * number
 
-    use(tmp_path, test, fetch_concurrency=1, check=check)
 
-
-def test_trouble_reaches_everyone_and_is_not_remembered(tmp_path: Path) -> None:
-    async def test(cache: ChunkCache, store: SlowStore) -> None:
+async def test_trouble_reaches_everyone_and_is_not_remembered(tmp_path: Path) -> None:
+    async with new_cache(tmp_path) as (cache, store):
         absent = ByteRange("c/t/0/other.log", 0, 10)
         found = await asyncio.gather(
             *(cache.fetch(absent) for _ in range(3)), return_exceptions=True
@@ -290,44 +265,32 @@ def test_trouble_reaches_everyone_and_is_not_remembered(tmp_path: Path) -> None:
         with pytest.raises(CorruptObject, match="ends at 5000"):
             await cache.fetch(ByteRange(KEY, 4990, 5010))
 
-    use(tmp_path, test)
 
-
-def test_a_file_that_someone_removed_is_fetched_again(tmp_path: Path) -> None:
-    async def test(cache: ChunkCache, store: SlowStore) -> None:
+async def test_a_file_that_someone_removed_is_fetched_again(tmp_path: Path) -> None:
+    async with new_cache(tmp_path) as (cache, store):
         (await cache.fetch(chunk(0))).unlink()
         assert (await cache.fetch(chunk(0))).exists()
         assert store.get_count == 2
         assert cache.size_bytes == 100
 
-    use(tmp_path, test)
 
-
-def test_a_restart_keeps_whole_files_and_removes_partial_ones(tmp_path: Path) -> None:
-    async def fill(cache: ChunkCache, _: SlowStore) -> None:
+async def test_a_restart_keeps_whole_files_and_removes_partial_ones(tmp_path: Path) -> None:
+    async with new_cache(tmp_path) as (cache, _):
         await cache.fetch(chunk(0))
         await cache.fetch(chunk(1))
-
-    async def check(cache: ChunkCache, store: SlowStore) -> None:
+    (tmp_path / "x.log.0-9.partial").write_bytes(b"half")
+    async with new_cache(tmp_path) as (cache, store):
         assert cache.size_bytes == 200
         await cache.fetch(chunk(1))
         assert store.get_count == 0
         assert len(cached(tmp_path)) == 2
 
-    use(tmp_path, fill)
-    (tmp_path / "x.log.0-9.partial").write_bytes(b"half")
-    use(tmp_path, check)
 
-
-def test_another_boot_drops_our_files_and_nobody_elses(tmp_path: Path) -> None:
-    async def fill(cache: ChunkCache, _: SlowStore) -> None:
+async def test_another_boot_drops_our_files_and_nobody_elses(tmp_path: Path) -> None:
+    async with new_cache(tmp_path) as (cache, _):
         await cache.fetch(chunk(0))
-
-    async def check(cache: ChunkCache, _: SlowStore) -> None:
-        assert cache.size_bytes == 0
-        assert cached(tmp_path) == {"thesis.doc"}
-
-    use(tmp_path, fill)
     (tmp_path / "thesis.doc").write_text("years of work")
     (tmp_path / chunk_cache.BOOT_ID_FILE).write_text("another")
-    use(tmp_path, check)
+    async with new_cache(tmp_path) as (cache, _):
+        assert cache.size_bytes == 0
+        assert cached(tmp_path) == {"thesis.doc"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from uuid import UUID
@@ -48,7 +48,6 @@ GROUP = "g"
 SHARDS = 2
 LIMITS = AcquireLimits(records_max=500, batch_size=500, in_flight_max=2000)
 OFFSETS_ID = UUID(int=1)
-Body = Callable[["LedSharePartitions"], Awaitable[None]]
 
 
 class LossyStore(MemoryMetadataStore):
@@ -106,7 +105,7 @@ class LedSharePartitions:
 
 
 @asynccontextmanager
-async def world(folder: Path) -> AsyncIterator[LedSharePartitions]:
+async def new_world(folder: Path) -> AsyncIterator[LedSharePartitions]:
     async with led_node(folder) as node:
         topic = Topic(
             name=CONSUMER_OFFSETS_TOPIC, topic_id=OFFSETS_ID, partition_count=SHARDS, configs={}
@@ -141,14 +140,6 @@ async def world(folder: Path) -> AsyncIterator[LedSharePartitions]:
             await made.partitions.close()
 
 
-def in_a_world(folder: Path, body: Body) -> None:
-    async def main() -> None:
-        async with world(folder) as made:
-            await body(made)
-
-    asyncio.run(main())
-
-
 def acquire(share: SharePartition, member: str = "a") -> list[Acquired]:
     offset = share.state.next_fetch_offset
     given = share.state.acquire(
@@ -167,8 +158,8 @@ def say(share: SharePartition, first: int, last: int, kind: int) -> None:
     share.changed()
 
 
-def test_acknowledgements_that_come_during_a_write_share_the_next(tmp_path: Path) -> None:
-    async def body(world: LedSharePartitions) -> None:
+async def test_acknowledgements_that_come_during_a_write_share_the_next(tmp_path: Path) -> None:
+    async with new_world(tmp_path) as world:
         await world.begin_at(0)
         share = await world.load()
         acquire(share)
@@ -182,11 +173,9 @@ def test_acknowledgements_that_come_during_a_write_share_the_next(tmp_path: Path
         assert 1 <= len(world.store.commits) - before <= 3
         assert (await world.record()).start_offset == 10
 
-    in_a_world(tmp_path, body)
 
-
-def test_an_acquisition_alone_is_not_written(tmp_path: Path) -> None:
-    async def body(world: LedSharePartitions) -> None:
+async def test_an_acquisition_alone_is_not_written(tmp_path: Path) -> None:
+    async with new_world(tmp_path) as world:
         await world.begin_at(0)
         share = await world.load()
         before = len(world.store.commits)
@@ -197,13 +186,10 @@ def test_an_acquisition_alone_is_not_written(tmp_path: Path) -> None:
         await share.saved()
         assert (await world.record()).batches == (StateBatch(3, 4, RecordState.AVAILABLE, 1),)
 
-    in_a_world(tmp_path, body)
 
-
-def test_a_leader_that_was_replaced_can_store_nothing_more(tmp_path: Path) -> None:
+async def test_a_leader_that_was_replaced_can_store_nothing_more(tmp_path: Path) -> None:
     """Not even what it had under way when the next leader read the item."""
-
-    async def body(world: LedSharePartitions) -> None:
+    async with new_world(tmp_path) as world:
         await world.begin_at(0)
         share = await world.load()
         acquire(share)
@@ -217,16 +203,13 @@ def test_a_leader_that_was_replaced_can_store_nothing_more(tmp_path: Path) -> No
             await world.load()  # of an epoch before the one that has it
         assert (await world.record()).leader_epoch == 7
 
-    in_a_world(tmp_path, body)
-
 
 @pytest.mark.parametrize("head_start", range(6))
-def test_what_a_leader_acknowledges_the_next_does_not_deliver(
+async def test_what_a_leader_acknowledges_the_next_does_not_deliver(
     tmp_path: Path, head_start: int
 ) -> None:
     """However the write of the one and the reading of the other fall together."""
-
-    async def body(world: LedSharePartitions) -> None:
+    async with new_world(tmp_path) as world:
         await world.begin_at(0)
         first = await world.load()
         acquire(first)
@@ -245,11 +228,9 @@ def test_what_a_leader_acknowledges_the_next_does_not_deliver(
         assert given == [Acquired(2 if is_acknowledged else 0, 9, 1)]
         await later.close()
 
-    in_a_world(tmp_path, body)
 
-
-def test_a_store_that_is_away_delays_the_answer(tmp_path: Path) -> None:
-    async def body(world: LedSharePartitions) -> None:
+async def test_a_store_that_is_away_delays_the_answer(tmp_path: Path) -> None:
+    async with new_world(tmp_path) as world:
         await world.begin_at(0)
         share = await world.load()
         acquire(share)
@@ -260,12 +241,10 @@ def test_a_store_that_is_away_delays_the_answer(tmp_path: Path) -> None:
         assert failures == []
         assert (await world.record()).start_offset == 10
 
-    in_a_world(tmp_path, body)
-
 
 @pytest.mark.parametrize("happened", [True, False])
-def test_a_write_of_unknown_outcome_is_looked_up(tmp_path: Path, happened: bool) -> None:
-    async def body(world: LedSharePartitions) -> None:
+async def test_a_write_of_unknown_outcome_is_looked_up(tmp_path: Path, happened: bool) -> None:
+    async with new_world(tmp_path) as world:
         await world.begin_at(0)
         share = await world.load()
         acquire(share)
@@ -281,11 +260,9 @@ def test_a_write_of_unknown_outcome_is_looked_up(tmp_path: Path, happened: bool)
         await share.saved()
         assert (await world.record()).start_offset == 10
 
-    in_a_world(tmp_path, body)
 
-
-def test_what_an_administrator_changes_is_read_anew(tmp_path: Path) -> None:
-    async def body(world: LedSharePartitions) -> None:
+async def test_what_an_administrator_changes_is_read_anew(tmp_path: Path) -> None:
+    async with new_world(tmp_path) as world:
         await world.begin_at(0)
         share = await world.load()
         acquire(share)
@@ -302,11 +279,9 @@ def test_what_an_administrator_changes_is_read_anew(tmp_path: Path) -> None:
         await again.saved()
         assert (await world.record()).start_offset == 10
 
-    in_a_world(tmp_path, body)
 
-
-def test_what_is_deleted_begins_anew(tmp_path: Path) -> None:
-    async def body(world: LedSharePartitions) -> None:
+async def test_what_is_deleted_begins_anew(tmp_path: Path) -> None:
+    async with new_world(tmp_path) as world:
         await world.begin_at(0)
         share = await world.load()
         acquire(share)
@@ -317,11 +292,9 @@ def test_what_is_deleted_begins_anew(tmp_path: Path) -> None:
         again = await world.load()
         assert again.state.start_offset == 10  # latest, for the group says nothing else
 
-    in_a_world(tmp_path, body)
 
-
-def test_a_new_leader_term_reads_the_item_again(tmp_path: Path) -> None:
-    async def body(world: LedSharePartitions) -> None:
+async def test_a_new_leader_term_reads_the_item_again(tmp_path: Path) -> None:
+    async with new_world(tmp_path) as world:
         await world.begin_at(0)
         share = await world.load()
         acquire(share)
@@ -334,20 +307,16 @@ def test_a_new_leader_term_reads_the_item_again(tmp_path: Path) -> None:
         assert (again.state.start_offset, again.state.next_fetch_offset) == (5, 5)
         assert (await world.record()).leader_epoch == 3
 
-    in_a_world(tmp_path, body)
 
-
-def test_a_log_that_has_lost_its_end_is_delivered_from_there(tmp_path: Path) -> None:
-    async def body(world: LedSharePartitions) -> None:
+async def test_a_log_that_has_lost_its_end_is_delivered_from_there(tmp_path: Path) -> None:
+    async with new_world(tmp_path) as world:
         await world.begin_at(25)
         share = await world.load()
         assert share.state.start_offset == 10
 
-    in_a_world(tmp_path, body)
 
-
-def test_what_nobody_uses_is_let_go(tmp_path: Path) -> None:
-    async def body(world: LedSharePartitions) -> None:
+async def test_what_nobody_uses_is_let_go(tmp_path: Path) -> None:
+    async with new_world(tmp_path) as world:
         await world.begin_at(0)
         share = await world.load()
         acquire(share)
@@ -359,27 +328,22 @@ def test_what_nobody_uses_is_let_go(tmp_path: Path) -> None:
         assert share.problem is not None
         assert world.partitions.get(GROUP, world.node.replica()) is None
 
-    in_a_world(tmp_path, body)
 
-
-def test_nothing_is_made_for_a_group_that_is_not_there(tmp_path: Path) -> None:
-    async def body(world: LedSharePartitions) -> None:
+async def test_nothing_is_made_for_a_group_that_is_not_there(tmp_path: Path) -> None:
+    async with new_world(tmp_path) as world:
         with pytest.raises(GroupIdNotFound):
             await world.partitions.load("nobody", world.node.replica())
         assert await world.store.list("share:nobody") == []
         share = await world.load()
         assert share.state.start_offset == 10  # latest, unless the group says otherwise
 
-    in_a_world(tmp_path, body)
-
 
 @pytest.mark.parametrize(("resets", "expected"), [(("earliest",), 0), (("earliest", "latest"), 10)])
-def test_a_group_begins_by_the_settings_that_any_node_has_acknowledged(
+async def test_a_group_begins_by_the_settings_that_any_node_has_acknowledged(
     tmp_path: Path, resets: tuple[str, ...], expected: int
 ) -> None:
     """Also if this node has not heard of them yet: where a group begins is stored for good."""
-
-    async def body(made: LedSharePartitions) -> None:
+    async with new_world(tmp_path) as made:
         store = made.node.store
         for version, reset in enumerate(resets):
             await made.node.view.refresh()
@@ -389,5 +353,3 @@ def test_a_group_begins_by_the_settings_that_any_node_has_acknowledged(
         share = await made.load()
         assert share.state.start_offset == expected
         assert (await made.record()).start_offset == expected
-
-    in_a_world(tmp_path, body)
