@@ -201,7 +201,7 @@ class Connection:
         self.session.closed()
         self._owner.forget(self)
 
-    # -- receiving
+    # -- receiving --
 
     def _on_readable(self) -> None:
         transport = self._transport
@@ -344,7 +344,7 @@ class Connection:
                 return
         self._send_unsent()
 
-    # -- answers
+    # -- answers --
 
     def _accept_answer(self, answer: Answer, request_bytes: int) -> None:
         if isinstance(answer, OwedReply):
@@ -449,7 +449,7 @@ class Connection:
         is_expected = isinstance(problem, CloseConnection) and problem.is_expected
         self.close(str(problem), is_expected=is_expected)
 
-    # -- sending
+    # -- sending --
 
     def _on_writable(self) -> None:
         self.active_at = self._loop.time()

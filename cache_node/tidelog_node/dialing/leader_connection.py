@@ -103,7 +103,7 @@ class LeaderConnection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.abort()
 
-    # -- asyncio.BufferedProtocol
+    # -- asyncio.BufferedProtocol --
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Take the transport."""
@@ -134,7 +134,7 @@ class LeaderConnection(asyncio.BufferedProtocol):
                 self._resize(end + 1)
             break
 
-    # -- inside
+    # -- inside --
 
     def _send(self, request: bytes | bytearray) -> None:
         assert self._transport is not None

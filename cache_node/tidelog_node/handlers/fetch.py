@@ -134,7 +134,7 @@ class FetchHandler:
             return self._start(self._answer_opened(unopened, served))
         return self._answer(served)
 
-    # -- sessions and lists
+    # -- sessions and lists --
 
     def _list_of(self, request: FetchRequest, context: RequestContext) -> FullList | None:
         """Return the kept list that serves a request without a session, if there is one."""
@@ -215,7 +215,7 @@ class FetchHandler:
         if session is not None and session.replica_id == request.replica_id:
             self.sessions.close(session)
 
-    # -- answering
+    # -- answering --
 
     def _unopened(
         self, topics: list[FetchTopic], request: FetchRequest, version: int
