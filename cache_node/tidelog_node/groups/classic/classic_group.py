@@ -500,9 +500,8 @@ class ClassicGroup:
             return
         is_waiting = member.awaited_join is not None or member.awaited_sync is not None
         if is_waiting and not member.is_new:
-            member.session_deadline_ms = (
-                None  # It waits for an answer, which starts the session again.
-            )
+            # It waits for an answer, which starts the session again.
+            member.session_deadline_ms = None
             return
         self.drop(member.member_id)
         if self.phase in (Phase.STABLE, Phase.COMPLETING_REBALANCE):

@@ -1,23 +1,22 @@
 """A consumer group of KIP-848 as a state machine, without clock, socket or store.
 
-Theory of operation. Members send heartbeats. What a member says about itself may change
-what the group subscribes to: then the group epoch grows, and so it does when a member
-goes or a subscribed topic changes. A heartbeat that finds the group epoch ahead of the
-assignment has an assignor compute every member's target again, in a large group once an
-interval (KIP-1263): who joins between two assignments is told the epoch of the first, and
-its partitions after the second. Each heartbeat then brings its own member a step closer to
-its target (``member_reconciliation``). Nobody waits for anybody, except for partitions that
-another member has not given up yet.
+Theory of operation. Members send heartbeats. The group epoch grows when a member changes the
+group's subscription, when a member leaves, and when a subscribed topic changes. At a heartbeat with
+the group epoch ahead of the assignment, an assignor computes every member's target again, in a
+large group once an interval (KIP-1263): a member that joins between two assignments gets the epoch
+of the first, and its partitions after the second. Each heartbeat then brings its own member a step
+closer to its target (``reconciliation``). A member waits only for partitions that another member
+has not given up yet.
 
-Events come with the time of a monotonic clock and with the topics as they are. Whatever
-an event changes has to be stored before its answer goes out (``Step.must_store``): a
-coordinator that takes over knows everything that any member was told, so no member
-notices but by asking elsewhere. A heartbeat that changes nothing stores nothing; only
-sessions, which begin anew with a new coordinator, are not stored.
+Events come with the time of a monotonic clock and with the current topics. Changes by an event have
+to be stored before its answer is sent (``Step.must_store``). So the next coordinator knows
+everything that the members were told, and members notice it only by having to find it. A heartbeat
+without a change stores nothing. Only sessions are not stored; they begin again with a new
+coordinator.
 
-Source: KIP-848; ``GroupMetadataManager`` and ``ConsumerGroup`` of Kafka 4.1. Unlike
-there, a heartbeat is decided on once its pattern is matched (``pattern_matches``), and the
-epochs of a group go on from its generations when it changes its protocol.
+Source: KIP-848; ``GroupMetadataManager`` and ``ConsumerGroup`` of Kafka 4.1. Unlike there, a
+heartbeat is decided after its pattern is matched (``pattern_matches``), and when a group changes
+its protocol its epochs continue its generations.
 """
 
 from __future__ import annotations
@@ -55,11 +54,11 @@ from tidelog_node.groups.subscription import CONSUMER_PROTOCOL_TYPE
 
 
 class ConsumerPhase(Enum):
-    """Where a group stands, by Kafka's names."""
+    """The group's phase, by Kafka's names."""
 
     EMPTY = "Empty"
-    ASSIGNING = "Assigning"  # the targets belong to an older epoch
-    RECONCILING = "Reconciling"  # some member has not what it is to have
+    ASSIGNING = "Assigning"  # the targets are of an older epoch
+    RECONCILING = "Reconciling"  # some member has not reached its target
     STABLE = "Stable"
     DEAD = "Dead"
 
@@ -75,13 +74,13 @@ class ConsumerGroup(EpochGroup):
         """``epoch`` is the last generation of the classic group that this one follows."""
         super().__init__(group_id, now_ms=now_ms, epoch=epoch)
         self.roster = ConsumerRoster()
-        self._matches: dict[str, PatternMatches] = {}  # of each pattern in the roster, at least
-        self._is_behind = False  # whether topics had not been matched when they were looked up
+        self._matches: dict[str, PatternMatches] = {}  # of every pattern in the roster, at least
+        self._is_behind = False  # whether the last look-up had topics that were not matched yet
         self._seen_subscriptions = self.roster.subscriptions_version
-        self._assigned_at_ms: int | None = None  # None: not since this node has the group
-        self._computing: TargetComputation | None = None  # is under way
+        self._assigned_at_ms: int | None = None  # None: not on this node
+        self._computing: TargetComputation | None = None  # the running computation
 
-    # Before an event: its patterns have to be matched, which may take longer than a turn.
+    # -- before an event: its patterns are matched, which may take longer than a turn --
 
     def patterns_to_match(self, topics: TopicsByName) -> Iterable[str]:
         """Return the patterns that an event with these topics would look up."""
@@ -89,21 +88,21 @@ class ConsumerGroup(EpochGroup):
         return () if is_looked_up else tuple(self.roster.patterns)
 
     def take_matches(self, matches: Mapping[str, PatternMatches]) -> None:
-        """Take in what patterns match: those above, and that of the heartbeat that follows.
+        """Take the matches of those patterns, and of the pattern in the heartbeat that follows.
 
-        The pattern of a heartbeat that was refused is kept until the next matches at most.
+        The pattern of a refused heartbeat is kept until the next matches at most.
         """
         if not matches:
             return
         kept = {p: self._matches[p] for p in self.roster.patterns if p in self._matches}
         self._matches = {**kept, **matches}
 
-    # Events.
+    # -- events --
 
     def expire(
         self, now_ms: int, settings: ConsumerGroupSettings, spared: Container[str] = ()
     ) -> Step:
-        """Time has passed: remove the members that are overdue, but none in ``spared``."""
+        """Remove the overdue members, except those in ``spared``."""
         step = self.begin(now_ms)
         for member_id in self._deadlines.overdue(self._now_ms, spared):
             if step.downgrade is None:
@@ -113,9 +112,9 @@ class ConsumerGroup(EpochGroup):
     def computed(
         self, computation: TargetComputation, targets: Mapping[str, Partitions], *, now_ms: int
     ) -> Step:
-        """The targets that a step asked for are there; members get them as they send heartbeats.
+        """Take the targets of a step's computation; members get them by heartbeat.
 
-        Whoever has gone since gets none, and whoever has come waits for the next.
+        Members that have left since get none, members that have joined wait for the next ones.
         """
         step = self.begin(now_ms)
         if self._computing is not computation:
@@ -130,22 +129,22 @@ class ConsumerGroup(EpochGroup):
                 continue
             instance_id = computation.subscribers[member_id].instance_id
             heir = None if instance_id is None else self.roster.static(instance_id)
-            if heir is not None:  # a static member that has come back under a new id
+            if heir is not None:  # a static member that has returned under a new id
                 found[heir.member_id] = target
         self._take_targets(computation, found)
         return step
 
-    # Parts of events, for the modules of members of either protocol.
+    # -- parts of events, for the modules of members of either protocol --
 
     def member(self, member_id: str) -> ConsumerMember:
-        """Return the member. Raises ``Refused`` where there is none of this id."""
+        """Return the member. Raises ``Refused`` for an unknown id."""
         member = self.roster.get(member_id)
         if member is None:
             raise not_a_member(member_id, self.group_id)
         return member
 
     def static_member(self, instance_id: str, member_id: str) -> ConsumerMember:
-        """Return the static member. Raises ``Refused`` where another one has its name."""
+        """Return the static member. Raises ``Refused`` if another one has its instance id."""
         member = self.roster.static(instance_id)
         if member is None:
             raise Refused(ErrorCode.unknown_member_id, f"Instance id {instance_id} is unknown.")
@@ -158,7 +157,7 @@ class ConsumerGroup(EpochGroup):
         return member
 
     def require_place(self, member_id: str, settings: ConsumerGroupSettings) -> None:
-        """Raise ``Refused`` where the group is full and this is not a member."""
+        """Raise ``Refused`` if the group is full and the caller is not a member."""
         if len(self.roster) >= settings.members_max and member_id not in self.roster:
             raise Refused(
                 ErrorCode.group_max_size_reached,
@@ -176,10 +175,10 @@ class ConsumerGroup(EpochGroup):
         settings: ConsumerGroupSettings,
         topics: TopicsByName,
     ) -> ConsumerMember:
-        """Take in what a member says of itself, and return it a step closer to its target.
+        """Take a member's report, and return the member a step closer to its target.
 
-        ``before`` is what was known of it: nothing but its id where it is new. ``seen_epoch``
-        is the epoch that it has said to be in.
+        ``before`` is the known member, only an id for a new one. ``seen_epoch`` is the epoch in the
+        member's request.
         """
         if self.is_empty:
             self.phase_since_ms = self._now_ms
@@ -187,7 +186,7 @@ class ConsumerGroup(EpochGroup):
             self.step.must_store = True
             self.roster.put(told)
         is_bumped = self.epoch == 0 or _subscription(told) != _subscription(before)
-        # Whether targets are still to be asked for in this epoch, and so for all that is known.
+        # Whether targets of this epoch are yet to be computed: they will include this change.
         is_due = self.epoch > self._asked_epoch
         self._look_up(topics)
         if is_bumped or (self.has_changed_topics and not is_due):
@@ -215,7 +214,7 @@ class ConsumerGroup(EpochGroup):
         return moved
 
     def replace(self, old: ConsumerMember, member_id: str) -> ConsumerMember:
-        """Give a static member's place and partitions to a new one, and return that."""
+        """Give a static member's place and partitions to a new member, and return that one."""
         new = dataclasses.replace(old, member_id=member_id, epoch=0, previous_epoch=0)
         self.roster.replace(old, new)
         self._deadlines.forget(old.member_id)
@@ -223,23 +222,23 @@ class ConsumerGroup(EpochGroup):
         return new
 
     def remove(self, member_ids: Iterable[str]) -> None:
-        """Take members out; those who stay get their partitions with their next heartbeats."""
+        """Remove members; the others get their partitions by heartbeat."""
         for member_id in member_ids:
             self._drop(member_id)
         self.epoch += 1
 
     def fence(self, member: ConsumerMember, settings: ConsumerGroupSettings) -> None:
-        """Take a member out. Where only classic ones stay, the group may be theirs again."""
+        """Remove a member. If only classic ones are left, the group may become a classic one."""
         self._drop(member.member_id)
         if member.classic is None and self.can_be_classic(settings):
-            # In the generation that they are in: so they hear of a rebalance, and keep what
-            # they have until they join.
+            # In their current generation: so they learn of a rebalance, and keep their partitions
+            # until they join.
             self.step.downgrade = Downgrade(must_rebalance=True)
         else:
             self.epoch += 1
 
     def can_be_classic(self, settings: ConsumerGroupSettings) -> bool:
-        """Return whether only classic members are left, and the group may follow them."""
+        """Return whether only classic members are left and the group may become a classic one."""
         return (
             settings.can_downgrade
             and 0 < len(self.roster) <= settings.classic_members_max
@@ -247,23 +246,23 @@ class ConsumerGroup(EpochGroup):
         )
 
     def expect(self, member_id: str, wait: Wait, timeout_ms: int) -> None:
-        """Have the member removed unless it does its part in time, counted from now."""
+        """Remove the member unless it acts within the time from now."""
         self._deadlines.set(member_id, wait, self._now_ms + timeout_ms)
 
     def expect_at_first(self, member_id: str, wait: Wait, timeout_ms: int) -> None:
-        """Do the same where the time is not running yet."""
+        """Do the same unless the member has such a deadline already."""
         if not self._deadlines.has(member_id, wait):
             self.expect(member_id, wait, timeout_ms)
 
     def expect_no_more(self, member_id: str, wait: Wait) -> None:
-        """The member has done its part."""
+        """Remove the deadline: the member has acted."""
         self._deadlines.clear(member_id, wait)
 
-    # Questions, and what other requests of members mean to the group.
+    # -- state, and other requests of members --
 
     @property
     def phase(self) -> ConsumerPhase:
-        """Where the group stands."""
+        """The group's phase."""
         if self._is_dead:
             return ConsumerPhase.DEAD
         if self.is_empty:
@@ -282,8 +281,8 @@ class ConsumerGroup(EpochGroup):
     def validate_commit(self, member_id: str, epoch: int, *, knows_epochs: bool) -> ErrorCode:
         """Return whether the caller may commit offsets.
 
-        ``knows_epochs`` is false before version 9 of OffsetCommit, which cannot be told of
-        a stale epoch.
+        ``knows_epochs`` is false before version 9 of OffsetCommit, which has no error for a stale
+        epoch.
         """
         if self._is_dead:
             return ErrorCode.coordinator_not_available
@@ -301,8 +300,8 @@ class ConsumerGroup(EpochGroup):
     ) -> ErrorCode:
         """Return whether a producer may commit the group's offsets with its transaction.
 
-        One that says nothing of member and epoch is welcome at any time; TxnOffsetCommit
-        does not know of stale epochs. Source: ``ConsumerGroup.validateOffsetCommit``.
+        A producer that gives neither member nor epoch may always commit. TxnOffsetCommit has no
+        error for a stale epoch. Source: ``ConsumerGroup.validateOffsetCommit``.
         """
         if generation < 0 and not member_id and group_instance_id is None:
             return ErrorCode.coordinator_not_available if self._is_dead else ErrorCode.none
@@ -310,7 +309,7 @@ class ConsumerGroup(EpochGroup):
         return ErrorCode.illegal_generation if error is ErrorCode.stale_member_epoch else error
 
     def validate_fetch(self, member_id: str | None, epoch: int) -> ErrorCode:
-        """Return whether the caller may be told committed offsets."""
+        """Return whether the caller may read committed offsets."""
         if member_id is None and epoch < 0:
             return ErrorCode.none
         member = self.roster.get(member_id or "")
@@ -318,13 +317,13 @@ class ConsumerGroup(EpochGroup):
 
     def is_subscribed_to(self, topic: str) -> bool:
         """Return whether members consume the topic."""
-        self._require_topics()  # and what the patterns match with them
+        self._require_topics()  # it also fills ``_matches``
         return topic in self.roster.topics or any(
             topic in self._matches[pattern].names for pattern in self.roster.patterns
         )
 
     def preferred_assignor(self, settings: ConsumerGroupSettings) -> str:
-        """Return the assignor that most members ask for, or the default."""
+        """Return the assignor that most members prefer, or the default."""
         votes = self.roster.assignors
         return max(settings.assignors, key=lambda name: votes[name])
 
@@ -358,7 +357,7 @@ class ConsumerGroup(EpochGroup):
         settings: ConsumerGroupSettings,
         topics: TopicsByName,
     ) -> ConsumerGroup:
-        """Return the stored group; its members get fresh sessions and time to give up."""
+        """Return the stored group; its members get new sessions and revocation deadlines."""
         stored = record.consumer
         assert stored is not None
         group = cls(record.group_id, now_ms=now_ms, epoch=record.generation)
@@ -371,7 +370,7 @@ class ConsumerGroup(EpochGroup):
         return group
 
     def take_in(self, members: Iterable[ConsumerMember], settings: ConsumerGroupSettings) -> None:
-        """Begin with these members, who have their partitions already."""
+        """Add these members, which have their partitions already."""
         for member in members:
             self.roster.put(member)
             classic = member.classic
@@ -389,10 +388,10 @@ class ConsumerGroup(EpochGroup):
         if self.is_empty:
             self.phase_since_ms = self._now_ms
 
-    # Subscriptions and targets.
+    # -- subscriptions and targets --
 
     def _look_up(self, topics: TopicsByName) -> None:
-        """Look the subscribed topics up where they may be others than before."""
+        """Look the subscribed topics up if they may have changed."""
         version = self.roster.subscriptions_version
         is_other = topics is not self._seen_topics or version != self._seen_subscriptions
         if is_other or self._is_behind:
@@ -413,11 +412,11 @@ class ConsumerGroup(EpochGroup):
 
     @property
     def _asked_epoch(self) -> int:
-        """The epoch of the newest targets, also of those that are being computed."""
+        """The epoch of the newest targets, including those being computed."""
         return self.assignment_epoch if self._computing is None else self._computing.epoch
 
     def _drop_unsubscribed(self, member_id: str) -> None:
-        """Take out of the member's target what it has ceased to subscribe to since."""
+        """Remove partitions of topics that the member no longer subscribes to from its target."""
         member = self.member(member_id)
         known = (self._topics.get(name) for name in self._names_of(member))
         topic_ids = {topic.topic_id for topic in known if topic is not None}
@@ -427,7 +426,7 @@ class ConsumerGroup(EpochGroup):
             self.step.must_store = True
 
     def _may_compute(self, settings: ConsumerGroupSettings) -> bool:
-        """Whether targets may be computed now, which takes time in proportion to members."""
+        """Whether targets may be computed now; the cost grows with the number of members."""
         if self._computing is not None:
             return False
         return (
@@ -437,7 +436,7 @@ class ConsumerGroup(EpochGroup):
         )
 
     def _compute(self, settings: ConsumerGroupSettings) -> None:
-        """Compute targets, or have it done by whoever carries the step out."""
+        """Compute targets, or leave that to the caller of the step for a large group."""
         computation = self._computation(settings)
         if len(self.roster) <= settings.assigned_at_once_members_max:
             self._take_targets(computation, computation.run())

@@ -1,6 +1,6 @@
-"""ConsumerGroupHeartbeat of the members that came with it, in a consumer group (KIP-848).
+"""ConsumerGroupHeartbeat of a consumer group's members of the new protocol (KIP-848).
 
-``migration.classic_members`` has what the members say that came by JoinGroup.
+``migration.classic_members`` handles the requests of members that joined by JoinGroup.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ def heartbeat(
     settings: ConsumerGroupSettings,
     topics: TopicsByName,
 ) -> tuple[HeartbeatAnswer, Step]:
-    """A member joins, is alive, has given partitions up, says something new, or leaves.
+    """Take a heartbeat: a join, a report, a sign of life or a leave.
 
-    Where the answer is an error, nothing has changed.
+    If the answer is an error, the group is unchanged.
     """
     step = group.begin(now_ms)
     try:
@@ -85,7 +85,7 @@ def _heartbeat(
 def caller(
     group: ConsumerGroup, request: ConsumerHeartbeat, settings: ConsumerGroupSettings
 ) -> ConsumerMember | None:
-    """Return who sends the heartbeat, or whose place it takes, or ``None`` for a new member.
+    """Return the caller, or the member that it replaces, or ``None`` for a new member.
 
     For heartbeats of members that do not leave. Raises ``Refused``.
     """
@@ -146,11 +146,11 @@ def _leave(
 
 
 def _in_epoch(member: ConsumerMember, request: ConsumerHeartbeat) -> ConsumerMember:
-    """Return the member. Raises ``Refused`` where the caller is not in its epoch.
+    """Return the member. Raises ``Refused`` if the caller is not in its epoch.
 
-    A member that has not heard the answers since its last epoch may repeat its heartbeat in
-    that one, as often as answers are lost, as long as nobody else was given what it owns.
-    Kafka forgives one lost answer, and none that asks the member to give partitions up.
+    A member that has not got the answers since its previous epoch may repeat its heartbeat in
+    that one, as often as answers are lost, as long as it still owns the partitions it reports.
+    Kafka tolerates one lost answer, and none that asks the member to give partitions up.
     """
     is_of_before = (
         request.member_epoch == member.previous_epoch < member.epoch
@@ -163,7 +163,7 @@ def _in_epoch(member: ConsumerMember, request: ConsumerHeartbeat) -> ConsumerMem
 
 
 def _reported(before: ConsumerMember, request: ConsumerHeartbeat) -> ConsumerMember:
-    """Return the member with what the request says; what it leaves out stays."""
+    """Return the member with the request's values; absent ones stay."""
     names = request.subscribed_topics
     reported = dataclasses.replace(
         before,

@@ -9,18 +9,18 @@ from tidelog_core.metadata.consumer_groups import LEFT_FOR_NOW_EPOCH, Partitions
 
 from tidelog_node.groups.heartbeat_answer import JOIN_EPOCH, LEAVE_EPOCH
 
-# Groups up to here have targets computed as soon as their epoch has grown: a member that joins
-# is told its partitions at once. Larger ones have them computed in another thread, and not
-# before ``group.consumer.assignment.interval.ms`` has passed.
+# Groups up to this size have targets computed as soon as their epoch has grown: a member that joins
+# gets its partitions at once. Larger ones have them computed in another thread, and at most once
+# per ``group.consumer.assignment.interval.ms``.
 ASSIGNED_AT_ONCE_MEMBERS_MAX = 100
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerHeartbeat:
-    """A ConsumerGroupHeartbeat request. ``None``: as it was said last."""
+    """A ConsumerGroupHeartbeat request. ``None``: unchanged since the last one."""
 
     member_id: str
-    member_epoch: int  # 0 joins, -1 leaves, -2 leaves to come back
+    member_epoch: int  # 0 joins, -1 leaves, -2 leaves to return
     instance_id: str | None
     rack_id: str | None
     rebalance_timeout_ms: int | None
@@ -33,12 +33,12 @@ class ConsumerHeartbeat:
 
     @property
     def is_leaving(self) -> bool:
-        """Whether the member goes, for good or for now."""
+        """Whether the member leaves, with or without return."""
         return self.member_epoch in (LEAVE_EPOCH, LEFT_FOR_NOW_EPOCH)
 
     @property
     def is_full(self) -> bool:
-        """Whether the member says everything, and so has to be told everything."""
+        """Whether the request has all values, so that the answer must, too."""
         return self.member_epoch == JOIN_EPOCH or (
             self.rebalance_timeout_ms is not None
             and (self.subscribed_topics is not None or self.subscribed_pattern is not None)
@@ -48,7 +48,7 @@ class ConsumerHeartbeat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerGroupSettings:
-    """The settings that a consumer group depends on, as they are at that moment."""
+    """The settings that a consumer group depends on, at the time of an event."""
 
     session_timeout_ms: int
     heartbeat_interval_ms: int

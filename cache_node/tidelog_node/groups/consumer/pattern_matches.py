@@ -1,18 +1,18 @@
 """The topics that match groups' patterns, computed once for all groups of a node.
 
 RE2 takes up to a millisecond for a hostile name, so names are matched in the turns of a
-``RequestTurn``: the loop is held no longer than for ``ITEMS_PER_LOOK`` names after a turn has
-ended. A pattern that is new to the node is matched to all topics, and from then on to those that
-come. What one image adds to the one before is noted once, not once a group.
+``RequestTurn``: after the end of a turn the loop is held for ``ITEMS_PER_LOOK`` names at most. A
+pattern that is new to the node is matched to all topics, and then to each new topic. The difference
+between two images is computed once, not per group.
 
-A heartbeat waits while its group's patterns are matched, and other things happen meanwhile: images
-come, other members of the group are heard, the group is stored or unloaded. That is safe because
-whether a name matches never changes. What was found for an older image is true in a newer one; a
-group takes ids and counts of the topics, and whether they are there at all, from the image of its
-event. Names that came too late for an event are found by the next one (``is_current``).
+While a heartbeat waits for its group's patterns, images may arrive, other members may send
+heartbeats, and the group may be stored or unloaded. That is safe because a name always matches or
+never does: a result for an older image is true in a newer one. A group takes the topics' ids,
+counts and existence from the image of its event. The next event finds names that came too late
+(``is_current``).
 
-Not in a thread: RE2's binding keeps the interpreter while it matches, so the loop would wait for
-it after each of its system calls, and the requests that wait would not take turns.
+This is not done in a thread: RE2's binding holds the interpreter while it matches, so the loop
+would wait for it after each of its system calls, and the waiting requests would not take turns.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from tidelog_node.groups.consumer.topic_pattern import InvalidPattern, TopicPatt
 from tidelog_node.groups.subscribed_topics import TopicsByName
 from tidelog_node.request_turns import RequestTurn
 
-# Topics that came or went and are kept for patterns that have not been matched to them yet; for a
-# pattern that is further behind, all topics are matched again. No fewer than there are topics.
+# Created or deleted topics that are kept for patterns not matched to them yet. A pattern that is
+# further behind is matched to all topics again. At least as many are kept as there are topics.
 CHANGES_KEPT_MIN = 1_000
 
 
 class PatternMatches:
-    """The topics that match one pattern. All groups that subscribe to it share this."""
+    """The topics that match one pattern, shared by all groups that subscribe to it."""
 
     def __init__(self, pattern: str, matcher: PatternMatcher) -> None:
         self.pattern = pattern
-        self.names: set[str] = set()  # of topics that are there, or were there not long ago
-        self.position = -1  # changes of topics that the names take in; -1: nothing is matched yet
+        self.names: set[str] = set()  # of existing topics, perhaps of recently deleted ones
+        self.position = -1  # changes of topics included in ``names``; -1: nothing is matched yet
         self.matching = asyncio.Lock()
         self._matcher = matcher
 
@@ -50,14 +50,14 @@ class PatternMatcher:
     """Matches patterns to the cluster's topics. For the tasks of one event loop."""
 
     def __init__(self, topics: TopicsByName) -> None:
-        self.end = 0  # topics that have come or gone so far
+        self.end = 0  # topics created or deleted so far
         self.topics = topics  # of the newest image
-        self._changes: list[str] = []  # the last of them
+        self._changes: list[str] = []  # the latest of them
         # A pattern is forgotten with the last group that subscribes to it.
         self._patterns: WeakValueDictionary[str, PatternMatches] = WeakValueDictionary()
 
     def take_topics(self, topics: TopicsByName, changed: Collection[str]) -> None:
-        """Go on with the topics of a new image; ``changed`` names all that are not as they were."""
+        """Take the topics of a new image; ``changed`` has all names whose topic differs."""
         before, self.topics = self.topics, topics
         news = [name for name in changed if (name in before) != (name in topics)]
         self._changes += news
@@ -69,7 +69,7 @@ class PatternMatcher:
             del self._changes[:-kept_count]
 
     async def match(self, patterns: Iterable[str]) -> Mapping[str, PatternMatches]:
-        """Return what each pattern matches, of all topics that were there at the call at least."""
+        """Return each pattern's matches, at least among the topics at the time of the call."""
         turn = RequestTurn()
         matched = {}
         for pattern in patterns:
@@ -87,19 +87,19 @@ class PatternMatcher:
         try:
             pattern = TopicPattern(one.pattern)
         except InvalidPattern:
-            # A stored one, of a node that allowed larger patterns: its members go on. Or that of a
+            # A stored one from a node that allowed larger patterns: its members stay. Or one in a
             # heartbeat, which its group refuses.
             one.position = self.end
             return
         if one.position < self.end - len(self._changes):
-            # The names of before are in use until all of them have been found again.
+            # The old names stay in use until all names are matched.
             position = self.end
             names = {name async for name in turn.each(self.topics) if pattern.matches(name)}
             one.names, one.position = names, position
         async for _ in turn.each(range(one.position, self.end)):
             index = one.position - self.end + len(self._changes)
             if index < 0:
-                return  # Too many have come and gone since the line before.
+                return  # Too many topics have changed since the last turn.
             name = self._changes[index]
             one.position += 1
             if name in self.topics and pattern.matches(name):

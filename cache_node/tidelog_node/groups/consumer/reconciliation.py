@@ -1,10 +1,10 @@
 """One step of a member from its assignment towards its target.
 
-A member first gives up what it is not to have any more: it stays in its epoch, in
-UNREVOKED_PARTITIONS, until it reports partitions without those. Then it goes to the
-target's epoch and gets what is free. What others have not given up yet it waits for in
-UNRELEASED_PARTITIONS. So a partition is never with two members, and nobody waits for
-whoever need not change. Source: KIP-848 and ``CurrentAssignmentBuilder`` of Kafka.
+A member first gives up partitions outside its target: it stays in its epoch, in
+UNREVOKED_PARTITIONS, until it reports partitions without those. Then it moves to the target's epoch
+and gets the partitions that are free. In UNRELEASED_PARTITIONS it waits for those that others have
+not given up yet. So a partition never has two members, and no member waits for one that need not
+change. Source: KIP-848 and ``CurrentAssignmentBuilder`` of Kafka.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tidelog_core.metadata.consumer_groups import (
 
 
 def is_reconciled(member: ConsumerMember, target_epoch: int) -> bool:
-    """Return whether nothing is left to do for the member."""
+    """Return whether the member has reached its target."""
     return member.state is MemberState.STABLE and member.epoch == target_epoch
 
 
@@ -34,13 +34,13 @@ def reconcile(
     owned: Partitions | None,
     is_free: Callable[[TopicIdPartition], bool],
 ) -> ConsumerMember:
-    """Return the member one step further, or itself where it has to wait.
+    """Return the member one step further, or itself if it has to wait.
 
-    A target may lose partitions within its epoch: those that the member does not want any more.
+    A target may lose partitions within its epoch: those that the member no longer subscribes to.
 
-    ``seen_epoch`` is the epoch that the member says to be in: its own, or the one before where
-    it has not heard of that. It is remembered until the member moves again.
-    ``owned`` is what the member says that it has, ``None`` where it does not say.
+    ``seen_epoch`` is the epoch in the member's request: its own, or the previous one if it has
+    not got the answer with its own. It is remembered until the member moves again.
+    ``owned`` is what the member reports to own, ``None`` if it does not say.
     """
     moved = _step(member, target_epoch, owned, is_free)
     return member if moved == member else dataclasses.replace(moved, previous_epoch=seen_epoch)

@@ -9,17 +9,17 @@ from tidelog_core.metadata.consumer_groups import ConsumerMember, Partitions, To
 
 
 class ConsumerRoster:
-    """Members by id in the order they joined. A partition has one owner at most, always.
+    """Members by id in the order of joining. A partition always has one owner at most.
 
-    What the group asks of all its members with every heartbeat is counted as they change: it
+    The facts about all members that each heartbeat needs are counted as members change: a group
     may have thousands.
     """
 
     def __init__(self) -> None:
-        self.topics = NameCounts()  # that members subscribe to
+        self.topics = NameCounts()  # of members' subscriptions
         self.patterns = NameCounts()
-        self.assignors = NameCounts()  # that members prefer
-        self.classic_count = 0  # members that came by JoinGroup
+        self.assignors = NameCounts()  # preferred by members
+        self.classic_count = 0  # members that joined by JoinGroup
         self._classic_protocols = NameCounts()
         self._members: dict[str, ConsumerMember] = {}
         self._static_ids: dict[str, str] = {}  # instance id to member id
@@ -35,20 +35,20 @@ class ConsumerRoster:
         return member_id in self._members
 
     def get(self, member_id: str) -> ConsumerMember | None:
-        """Return the member, or ``None`` where there is none of this id."""
+        """Return the member, or ``None`` for an unknown id."""
         return self._members.get(member_id)
 
     def static(self, instance_id: str) -> ConsumerMember | None:
-        """Return the member that holds the instance id, or ``None``."""
+        """Return the member with the instance id, or ``None``."""
         member_id = self._static_ids.get(instance_id)
         return None if member_id is None else self._members[member_id]
 
     def is_free(self, partition: TopicIdPartition) -> bool:
-        """Return whether nobody has the partition or may still use it."""
+        """Return whether no member has the partition or may still use it."""
         return partition not in self._owners
 
     def put(self, member: ConsumerMember) -> None:
-        """Take a member in, or replace what was known of it."""
+        """Add a member, or replace its known state."""
         old = self._members.get(member.member_id)
         if old is not None:
             self._release(old)
@@ -58,13 +58,13 @@ class ConsumerRoster:
         if member.instance_id is not None:
             self._static_ids[member.instance_id] = member.member_id
         self._members[member.member_id] = member
-        # First the new: what both say is not gone in between.
+        # The new ones first: a name in both does not disappear in between.
         self._count(member, 1)
         if old is not None:
             self._count(old, -1)
 
     def remove(self, member_id: str) -> None:
-        """Take the member out; its partitions are free."""
+        """Remove the member; its partitions become free."""
         member = self._members.pop(member_id)
         self._release(member)
         self._count(member, -1)
@@ -75,7 +75,7 @@ class ConsumerRoster:
         self.put(new)
 
     def set_targets(self, targets: Mapping[str, Partitions]) -> None:
-        """Note what each member is to have."""
+        """Set the targets of these members."""
         for member_id, target in targets.items():
             member = self._members[member_id]
             if member.target != target:
@@ -83,11 +83,11 @@ class ConsumerRoster:
 
     @property
     def subscriptions_version(self) -> tuple[int, int]:
-        """Another value whenever the group subscribes to other names or patterns."""
+        """A value that changes whenever the group's subscribed names or patterns change."""
         return self.topics.version, self.patterns.version
 
     def common_classic_protocols(self) -> frozenset[str] | None:
-        """Return the protocols that every classic member speaks; ``None``: there is none."""
+        """Return the protocols of every classic member; ``None`` without such members."""
         if not self.classic_count:
             return None
         protocols = self._classic_protocols
@@ -111,10 +111,10 @@ class ConsumerRoster:
 
 
 class NameCounts:
-    """Names, and how many members say each of them."""
+    """Names, and the number of members that have each of them."""
 
     def __init__(self) -> None:
-        self.version = 0  # grows whenever other names are said
+        self.version = 0  # grows whenever a name appears or disappears
         self._counts: dict[str, int] = {}
 
     def __iter__(self) -> Iterator[str]:
@@ -127,7 +127,7 @@ class NameCounts:
         return self._counts.get(name, 0)
 
     def add(self, names: Iterable[str], by: int) -> None:
-        """Note that so many members more, or fewer, say the names."""
+        """Add ``by``, which may be negative, to the number of members with these names."""
         for name in names:
             before = self[name]
             if before + by:

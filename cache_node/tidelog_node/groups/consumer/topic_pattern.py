@@ -12,20 +12,20 @@ from __future__ import annotations
 import re2
 
 PATTERN_SIZE_MAX = 1000  # characters; Kafka has no limit
-# RE2's limit for one pattern: two thirds for its program, the rest for what matching caches. It
-# bounds the time too: about 5,000 instructions, which a hostile name of 249 characters takes
-# up to a millisecond to go through. ``.{1,249}`` has 2,244.
+# RE2's limit for one pattern: two thirds for its program, the rest for its cache of matches. It
+# bounds the time too: about 5,000 instructions, through which a hostile name of 249 characters
+# takes up to a millisecond. ``.{1,249}`` has 2,244.
 PATTERN_MEMORY_BYTES_MAX = 131_072
 
 
 class InvalidPattern(ValueError):
-    """The pattern is not RE2's, or too large."""
+    """The pattern is not valid in RE2, or too large."""
 
 
 class TopicPattern:
-    """A pattern, ready to be matched. Raises ``InvalidPattern``.
+    """A compiled pattern. Raises ``InvalidPattern``.
 
-    The library keeps the 128 patterns that were used last, so making one again is cheap.
+    The library keeps the 128 patterns that were used last, so compiling one again is cheap.
     """
 
     def __init__(self, pattern: str) -> None:
@@ -44,7 +44,7 @@ class TopicPattern:
 def _options() -> re2.Options:
     options = re2.Options()
     options.max_mem = PATTERN_MEMORY_BYTES_MAX
-    options.never_capture = True  # groups would make it the slower of RE2's engines
+    options.never_capture = True  # groups would select a slower engine of RE2
     options.log_errors = False  # it would print a client's pattern to stderr
     return options
 

@@ -1,10 +1,10 @@
 """JoinGroup, SyncGroup, Heartbeat and LeaveGroup of classic members in a consumer group.
 
-While a group moves from one protocol to the other, classic members see a group that
-never makes them wait: a join is answered at once, with the member's epoch as generation
-and without a leader; the sync that follows brings what the coordinator assigned; and a
-heartbeat asks for the next join whenever there is something to give up or to get.
-Source: KIP-848, and ``classicGroupJoinToConsumerGroup`` and its kin in Kafka 4.1.
+While a group moves from one protocol to the other, its classic members never wait. A join is
+answered at once, with the member's epoch as generation and without a leader. The sync that follows
+returns the coordinator's assignment. A heartbeat asks for the next join whenever the member has to
+give partitions up or can get some.
+Source: KIP-848, and ``classicGroupJoinToConsumerGroup`` and related functions in Kafka 4.1.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def join(
     settings: ConsumerGroupSettings,
     topics: TopicsByName,
 ) -> Step:
-    """A classic member joins, or comes back for what it is to have."""
+    """Let a classic member join, or rejoin for its next partitions."""
     step = group.begin(now_ms)
     try:
         answer = _join(group, request, settings=settings, topics=topics)
@@ -56,7 +56,7 @@ def join(
 
 
 def sync(group: ConsumerGroup, request: SyncRequest, *, now_ms: int) -> Step:
-    """A classic member asks for the partitions of its generation."""
+    """Answer a classic member with the partitions of its generation."""
     step = group.begin(now_ms)
     try:
         answer = _sync(group, request)
@@ -74,7 +74,7 @@ def heartbeat(
     generation: int,
     now_ms: int,
 ) -> ErrorCode:
-    """A classic member is alive. The answer tells it whether to join again."""
+    """Renew a classic member's session. The answer says whether to join again."""
     group.begin(now_ms)
     try:
         member = _classic_member(group, member_id, group_instance_id)
@@ -101,7 +101,7 @@ def heartbeat(
 def leave(
     group: ConsumerGroup, identities: Sequence[MemberIdentity], *, now_ms: int
 ) -> tuple[list[ErrorCode], Step]:
-    """Classic members go, or an administrator removes static ones. One error code each."""
+    """Remove classic members, or static ones for an administrator. One error code each."""
     step = group.begin(now_ms)
     errors, leaving = [], []
     for identity in identities:
@@ -168,7 +168,7 @@ def _join(
     group.expect(member_id, Wait.SESSION, request.session_timeout_ms)
     group.expect(member_id, Wait.SYNC, request.rebalance_timeout_ms)
     if known is not None and known.classic is None and group.can_be_classic(settings):
-        # The last member of the new protocol is a static one that came back as a classic one.
+        # The last member of the new protocol is a static one that returned as a classic one.
         is_stable = group.phase is ConsumerPhase.STABLE
         group.step.downgrade = Downgrade(must_rebalance=not is_stable)
     return JoinAnswer(
@@ -194,7 +194,7 @@ def _require_protocols(group: ConsumerGroup, request: JoinRequest) -> None:
 
 
 def joining_member(group: ConsumerGroup, request: JoinRequest) -> ConsumerMember | None:
-    """Return who joins, or whose place it takes, or ``None`` for a new member.
+    """Return the caller, or the member that it replaces, or ``None`` for a new member.
 
     Raises ``Refused``.
     """
@@ -207,7 +207,7 @@ def joining_member(group: ConsumerGroup, request: JoinRequest) -> ConsumerMember
 
 
 def syncing_member(group: ConsumerGroup, request: SyncRequest) -> ConsumerMember:
-    """Return who asks for its assignment. Raises ``Refused``."""
+    """Return the caller of SyncGroup. Raises ``Refused``."""
     member = _classic_member(group, request.member_id, request.group_instance_id)
     if request.generation != member.epoch:
         raise Refused(ErrorCode.illegal_generation, "The generation is not the member's epoch.")
@@ -224,7 +224,7 @@ def _sync(group: ConsumerGroup, request: SyncRequest) -> SyncAnswer:
     ):
         if asked is not None and asked != ours:
             raise Refused(ErrorCode.inconsistent_group_protocol, f"{asked} is not {ours}.")
-    # A coordinator that has just taken over may not know all the names that it would have to tell.
+    # A new coordinator may not know all names of the assignment's topics.
     is_outdated = group.epoch > member.epoch or group.has_changed_topics
     if is_outdated and member.state is not MemberState.UNREVOKED_PARTITIONS:
         group.expect_at_first(member.member_id, Wait.JOIN, member.rebalance_timeout_ms)

@@ -1,8 +1,8 @@
 """The consumer protocol that classic members wrap into JoinGroup and SyncGroup.
 
-A coordinator that mixes classic members with those of KIP-848 has to read what they
-subscribe to and own, and to write what they are assigned. Both messages open with a
-version (int16); every version only adds fields at the end, so a newer one is read as
+A coordinator that mixes classic members with those of KIP-848 has to read their subscriptions and
+owned partitions, and to write their assignments. Both messages open with a
+version (int16). Every version only adds fields at the end, so a newer one is read as
 the newest known. Source: ``ConsumerProtocolSubscription.json`` and
 ``ConsumerProtocolAssignment.json`` of Kafka.
 """
@@ -24,7 +24,7 @@ from tidelog_core.model import TopicPartition
 from tidelog_core.wire_messages import build, write_message
 
 VERSION_MAX = 3
-# Topics and partitions of one member; to read so many takes tens of milliseconds.
+# Topics and partitions of one member; reading so many takes tens of milliseconds.
 ELEMENTS_MAX = 100_000
 _VERSION = struct.Struct(">h")
 
@@ -35,7 +35,7 @@ class MalformedProtocol(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subscription:
-    """What a classic consumer says of itself."""
+    """A classic consumer's subscription and owned partitions."""
 
     version: int
     topics: tuple[str, ...]  # sorted
@@ -67,7 +67,7 @@ def decode_assignment(data: bytes) -> frozenset[TopicPartition]:
 
 
 def encode_assignment(partitions: Iterable[TopicPartition], *, version: int) -> bytes:
-    """Return the assignment as a member reads it that subscribed in the version."""
+    """Return the assignment encoded for a member that subscribed in the version."""
     topics: dict[str, list[int]] = {}
     for topic, number in sorted(partitions):
         topics.setdefault(topic, []).append(number)

@@ -1,8 +1,8 @@
 """Converts a group from the classic protocol to KIP-848's and back, with its members.
 
-Up, when the first member of the new protocol joins: classic members keep what they were
-assigned, and their generation becomes their epoch. Down, when the last one has left:
-the epoch becomes the generation, and a rebalance has the classic members join anew.
+Upgrade, when the first member of the new protocol joins: classic members keep their assignments,
+and their generation becomes their epoch. Downgrade, when the last one has left: the epoch becomes
+the generation, and a rebalance has the classic members join again.
 Source: ``ConsumerGroup.fromClassicGroup``, ``ClassicGroup.fromConsumerGroup`` of Kafka.
 """
 
@@ -33,7 +33,7 @@ from tidelog_node.groups.migration.consumer_protocol import (
 def upgraded(group: ClassicGroup, topics: Mapping[str, Topic]) -> list[ConsumerMember]:
     """Return the classic members as members of a consumer group.
 
-    Raises ``MalformedProtocol`` where what they say or have cannot be read.
+    Raises ``MalformedProtocol`` if a subscription or an assignment cannot be read.
     """
     subscriptions = {
         member.member_id: decode_subscription(
@@ -46,8 +46,8 @@ def upgraded(group: ClassicGroup, topics: Mapping[str, Topic]) -> list[ConsumerM
     for member in group.roster:
         held[member.member_id] = with_ids(decode_assignment(member.assignment), topics) - taken
         taken |= held[member.member_id]
-    # What it kept while it joined it may still have: it need not have heard yet that it was
-    # to give it up. The next join says so.
+    # A member may still have partitions that it owned when it joined: it may not know yet that it
+    # has to give them up. Its next join tells.
     for member in group.roster:
         kept = with_ids(subscriptions[member.member_id].owned, topics) - taken
         held[member.member_id] |= kept
@@ -74,7 +74,7 @@ def upgraded(group: ClassicGroup, topics: Mapping[str, Topic]) -> list[ConsumerM
 
 
 def as_classic_group(group: ConsumerGroup, *, must_rebalance: bool, now_ms: int) -> ClassicGroup:
-    """Return the classic group that the members, all of them classic, go on with."""
+    """Return the group of classic members only as a classic group."""
     names = {topic.topic_id: name for name, topic in group.topics.items()}
     found = downgraded(group.group_id, group.epoch, group.roster, topic_names=names, now_ms=now_ms)
     if must_rebalance:
@@ -114,7 +114,7 @@ def assignment_of(
     partitions: Iterable[TopicIdPartition],
     topic_names: Mapping[UUID, str],
 ) -> bytes:
-    """Return partitions as the classic member reads them; those of topics unknown are left out."""
+    """Return partitions as the classic member reads them, without those of unknown topics."""
     assert member.classic is not None
     named = (
         TopicPartition(topic_names[partition.topic_id], partition.partition)
@@ -128,7 +128,7 @@ def assignment_of(
 def with_ids(
     partitions: Iterable[TopicPartition], topics: Mapping[str, Topic]
 ) -> frozenset[TopicIdPartition]:
-    """Return the partitions of topics that are there, by id."""
+    """Return the partitions of existing topics, by id."""
     return frozenset(
         TopicIdPartition(topics[partition.topic].topic_id, partition.partition)
         for partition in partitions

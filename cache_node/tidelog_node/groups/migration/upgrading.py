@@ -18,7 +18,7 @@ from tidelog_node.groups.subscribed_topics import TopicsByName
 
 
 class _NotUpgraded(Exception):
-    """A classic group's members cannot become a consumer group's."""
+    """The classic group cannot become a consumer group."""
 
 
 def as_consumer_group(
@@ -29,7 +29,7 @@ def as_consumer_group(
     settings: ConsumerGroupSettings,
     topics: TopicsByName,
 ) -> ConsumerGroup:
-    """Return the group, or what it becomes if the caller joins. Raises ``Refused``."""
+    """Return the group, or the one it becomes if the caller joins. Raises ``Refused``."""
     if isinstance(group, ConsumerGroup):
         return group
     is_joining = request.member_epoch == JOIN_EPOCH

@@ -1,12 +1,12 @@
-"""Selects the records that a member of a share group gets.
+"""Selects the records for a member of a share group.
 
-Records of a partition are found where Fetch finds them, from the share partition's next fetch
-offset on: in the local log, else in the tier. A request looks at all partitions of its session
-first, and acquires only once there is enough to answer with, or its time is up: what waits
-keeps nothing from others. Everything between the look and the acquisition is one turn of the
-event loop, except a read from the tier, during which the share partition is kept for it.
+Records of a partition are read as by Fetch, from the share partition's next fetch offset on: from
+the local log, else from the tier. A request first reads all partitions of its session, and acquires
+only when there is enough for an answer, or its time is up: a waiting request keeps no records from
+others. The time between read and acquisition is one turn of the event loop. During a read from the
+tier the share partition is reserved for the request.
 
-A member that has nothing to read waits for new records, and for records that come back.
+A member without records to read waits for new ones, and for records that become available again.
 Source: KIP-932; ``DelayedShareFetch`` of Kafka.
 """
 
@@ -46,8 +46,8 @@ from tidelog_node.wire.share_fetch import (
 logger = logging.getLogger(__name__)
 
 READ_COMMITTED = "read_committed"
-# What clients know that a partition of a ShareFetch may answer; KafkaShareConsumer gives up
-# where it meets another. Source: ``ShareFetchCollector`` of Kafka.
+# The errors of a partition of ShareFetch that clients know; KafkaShareConsumer fails on others.
+# Source: ``ShareFetchCollector`` of Kafka.
 _KNOWN_ERRORS = frozenset(
     {
         ErrorCode.not_leader_or_follower,
@@ -68,12 +68,12 @@ class _Found(NamedTuple):
     """Records that may be acquired."""
 
     share: SharePartition
-    offset: int  # from which they were read
+    offset: int  # where the read began
     read: LogRead
 
 
 class _Owed(NamedTuple):
-    """Records that have to be waited for."""
+    """Records to be read from the tier."""
 
     share: SharePartition
     read: RemoteRead
@@ -81,9 +81,9 @@ class _Owed(NamedTuple):
 
 @dataclass(slots=True)
 class _Look:
-    """What one pass over a session's partitions found."""
+    """The results of one pass over a session's partitions."""
 
-    results: dict[PartitionKey, ShareFetchResult] = field(default_factory=dict)  # of errors
+    results: dict[PartitionKey, ShareFetchResult] = field(default_factory=dict)  # errors only
     found: dict[PartitionKey, _Found] = field(default_factory=dict)
     owed: dict[PartitionKey, _Owed] = field(default_factory=dict)
     size_bytes: int = 0
@@ -104,7 +104,7 @@ class ShareDelivery:
         self._is_closing = False
 
     def close(self) -> None:
-        """Answer everyone who waits with what there is, and let nobody wait any more."""
+        """Answer all waiting requests with the records found so far, and let none wait again."""
         self._is_closing = True
         for wait in tuple(self._waits):
             wait.look_again()
@@ -114,7 +114,7 @@ class ShareDelivery:
     ) -> dict[PartitionKey, ShareFetchResult]:
         """Return records for the member, and errors; waits for the first of either.
 
-        At once where no records are wanted: then only what names no partition is an error.
+        Returns at once if the request fetches nothing: then only unknown partitions are errors.
         Source: ``SharePartitionManager.processShareFetch`` of Kafka 4.2.
         """
         if request.fetches_nothing:
@@ -137,7 +137,8 @@ class ShareDelivery:
                 results = self._acquire(look, session, request)
                 if results or is_late:
                     return results
-                await asyncio.sleep(0)  # All that was found was to be hidden, or is taken.
+                # All records found are aborted ones, or acquired by now.
+                await asyncio.sleep(0)
             finally:
                 self._waits.discard(wait)
                 wait.leave()
@@ -149,7 +150,7 @@ class ShareDelivery:
         request: ShareFetchRequest,
         wait: _Wait,
     ) -> _Look:
-        """Find what could be acquired of each partition, loading share partitions first."""
+        """Find the records that could be acquired, loading share partitions first."""
         look = _Look()
         shares = await self._load(session, keys, look)
         for share in shares.values():
@@ -175,7 +176,7 @@ class ShareDelivery:
     async def _load(
         self, session: ShareSession, keys: list[PartitionKey], look: _Look
     ) -> dict[PartitionKey, SharePartition]:
-        """Return the share partitions that can be used; note the errors of the others."""
+        """Return the usable share partitions; note the errors of the others."""
         partitions = self._service.partitions
         shares: dict[PartitionKey, SharePartition] = {}
         missing: dict[PartitionKey, Replica] = {}
@@ -206,7 +207,7 @@ class ShareDelivery:
     def _look_at(
         self, look: _Look, key: PartitionKey, share: SharePartition, max_bytes: int, locks_max: int
     ) -> int:
-        """Note what can be acquired; return how many bytes those may be."""
+        """Note the records that can be acquired; return their bytes at most."""
         if share.problem is not None:
             raise share.problem.with_traceback(None)
         unified = share.replica.unified_log
@@ -241,7 +242,7 @@ class ShareDelivery:
         return read.slice.size_bytes
 
     async def _read_remote(self, look: _Look) -> None:
-        """Read what is not on this node's disk, all at once, each kept from others meanwhile."""
+        """Read from the tier, all at once, with each share partition reserved during its read."""
         for owed in look.owed.values():
             owed.share.is_reading = True
         try:
@@ -254,15 +255,15 @@ class ShareDelivery:
             if isinstance(read, LogRead):
                 look.found[key] = _Found(owed.share, owed.read.offset, read)
             elif read is not None and not isinstance(read, OffsetOutOfRange):
-                # What is gone was deleted meanwhile: the next look begins behind it.
+                # Records out of range were deleted since: the next pass begins behind them.
                 look.results[key] = ShareFetchResult(ErrorCode.kafka_storage_error)
 
-    # -- acquiring
+    # -- acquiring --
 
     def _acquire(
         self, look: _Look, session: ShareSession, request: ShareFetchRequest
     ) -> dict[PartitionKey, ShareFetchResult]:
-        """Acquire of what was found, as much as the request wants."""
+        """Acquire as many of the found records as the request wants."""
         results = dict(look.results)
         records_left = request.records_max
         for key, found in look.found.items():
@@ -290,7 +291,8 @@ class ShareDelivery:
             return None
         config = self._node_config()
         settings = self._service.partitions.settings(session.group_id)
-        # What begins further on is not acquired now, however little of the rest is available.
+        # Batches that begin further on are not acquired now, even if little before them is
+        # available.
         up_to = share.state.end_offset + records_max
         batches = scan_batches(read, read.slice, up_to=max(up_to, read.start_offset + 1))
         acquired = share.state.acquire(
@@ -320,18 +322,18 @@ class ShareDelivery:
             except (UnknownTopicId, UnknownTopicOrPartition) as error:
                 results[key] = self._failure(key, error)
             except TidelogError:
-                continue  # Nobody has asked for what is wrong there.
+                continue  # The request does not ask for this error.
         return results
 
     def _failure(self, key: PartitionKey, error: TidelogError) -> ShareFetchResult:
-        """Return what the partition answers instead of records."""
+        """Return the partition's result with the error."""
         code = error.code if error.code in _KNOWN_ERRORS else ErrorCode.unknown_server_error
         return self.with_leader(key, ShareFetchResult(code, str(error)), error)
 
     def with_leader(
         self, key: PartitionKey, result: ShareFetchResult, error: TidelogError
     ) -> ShareFetchResult:
-        """Say who leads the partition, where that is what is wrong."""
+        """Add the partition's leader if the error is that another node leads."""
         leader = self._service.leader_hint(key, error)
         if leader is None:
             return result
@@ -339,7 +341,7 @@ class ShareDelivery:
 
 
 class _Wait:
-    """A member that waits for records."""
+    """A waiting request of a member."""
 
     __slots__ = ("_changed", "_loop", "_replicas", "_shares", "missing_bytes")
 
@@ -350,13 +352,13 @@ class _Wait:
         self.missing_bytes = 1
 
     def join(self, share: SharePartition) -> None:
-        """Hear of what happens to the share partition, and to its log."""
+        """Be notified of changes in the share partition and appends to its log."""
         share.waiters[self] = None
         share.replica.waiters.add(self)
         self._shares.append(share)
 
     def on_append(self, size_bytes: int) -> None:
-        """Note that so many more bytes can be read."""
+        """Count bytes that can now be read."""
         self.missing_bytes -= size_bytes
         if self.missing_bytes <= 0:
             self.look_again()
@@ -365,12 +367,12 @@ class _Wait:
         """Wait on for records."""
 
     def look_again(self) -> None:
-        """Look again now."""
+        """End the wait, for another pass."""
         if not self._changed.done():
             self._changed.set_result(None)
 
     async def until(self, ends_at: float) -> None:
-        """Wait for enough to happen, or for the time of the loop's clock."""
+        """Wait for enough bytes or a change, or until the loop's time is ``ends_at``."""
         timer = self._loop.call_at(ends_at, self.look_again)
         try:
             await self._changed
@@ -378,7 +380,7 @@ class _Wait:
             timer.cancel()
 
     def leave(self) -> None:
-        """Hear of nothing any more."""
+        """End the notifications."""
         for share in self._shares:
             share.waiters.pop(self, None)
             share.replica.waiters.discard(self)

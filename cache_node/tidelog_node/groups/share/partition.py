@@ -1,9 +1,9 @@
 """A share partition that this node leads: its state, item, deadlines and waiting fetches.
 
-The state changes at once, and is stored after: who acknowledges is answered once a write has
-what it said (``saved``). What is said within a few milliseconds, or during a write, shares
-one. A write that is lost ends this object, for the store then says what holds: whoever comes
-next reads it anew, and what was acquired is available again.
+The state changes at once and is stored afterwards: an acknowledgement is answered once a write has
+stored it (``saved``). Changes within a few milliseconds, or during a write, share one. A failed
+write ends this object, because the store may then hold another state: the next user reads it
+again, and acquired records are available again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tidelog_node.replica import Replica, ReplicaWaiter
 
 logger = logging.getLogger(__name__)
 
-SAVE_LINGER_SECONDS = 0.003  # a write costs the same however many have said something
+SAVE_LINGER_SECONDS = 0.003  # a write costs the same for any number of acknowledgements
 STORE_ATTEMPTS_MAX = 10
 STORE_RETRY_SECONDS = 0.2
 
@@ -46,25 +46,25 @@ class SharePartition:
         store: MetadataStore,
         on_end: Callable[[SharePartition], None],
     ) -> None:
-        """``record`` is stored as it is; ``on_end`` is called once this is not to be used."""
+        """``record`` is the stored one; ``on_end`` is called once the object must not be used."""
         self.state = state
         self.replica = replica
         self.leader_epoch = replica.leader_epoch
-        self.waiters: dict[ReplicaWaiter, None] = {}  # in the order in which they came
+        self.waiters: dict[ReplicaWaiter, None] = {}  # in the order of arrival
         self.members: set[str] = set()  # with a session that has the partition
-        self.is_reading = False  # from the tier, which nobody else may do meanwhile
+        self.is_reading = False  # from the tier; only one read at a time
         self.problem: TidelogError | None = None  # why this is not used any more
         self._record = record
         self._store = store
         self._on_end = on_end
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
-        self._next: asyncio.Future[None] | None = None  # done by the write after this one
+        self._next: asyncio.Future[None] | None = None  # done by the write after the current one
         self._writer: asyncio.Task[None] | None = None
 
     @property
     def group_id(self) -> str:
-        """Whose it is."""
+        """The group's id."""
         return self._record.group_id
 
     @property
@@ -73,11 +73,11 @@ class SharePartition:
         return self._writer is not None
 
     def now_ms(self) -> int:
-        """Return the time by which acquisitions end."""
+        """Return the time of the clock that ends acquisitions."""
         return int(self._loop.time() * 1000)
 
     def changed(self, *, wakes: bool = True) -> None:
-        """Take note that the state has changed: store it, look after its deadlines, wake others."""
+        """Store the changed state, set the timer for its deadlines, wake waiting requests."""
         if self.problem is not None:
             return
         if not self._is_stored:
@@ -88,10 +88,10 @@ class SharePartition:
         self._end_if_idle()
 
     async def saved(self) -> None:
-        """Return once all that has happened is stored. Durable on return.
+        """Return once all changes so far are stored. Durable on return.
 
-        Raises ``NotLeaderOrFollower`` where someone else has changed the item, and what the
-        store raises; then nobody knows.
+        Raises ``NotLeaderOrFollower`` if another writer has changed the item, and the store's
+        errors; the outcome is then unknown.
         """
         if self.problem is not None:
             raise self.problem.with_traceback(None)
@@ -100,17 +100,17 @@ class SharePartition:
         await asyncio.shield(self._write_soon())
 
     def leave(self, member_id: str) -> None:
-        """Take note that the member's session does not have the partition any more."""
+        """Note that the member's session no longer has the partition."""
         self.members.discard(member_id)
         self._end_if_idle()
 
     def wake(self) -> None:
-        """Make everyone who waits for records look again."""
+        """Have all waiting requests read again."""
         for waiter in tuple(self.waiters):
             waiter.look_again()
 
     def end(self, problem: TidelogError) -> None:
-        """Be used no more. Idempotent. What is being written is written to its end."""
+        """Forbid further use. Idempotent. A running write is finished."""
         if self.problem is not None:
             return
         self.problem = problem
@@ -120,7 +120,7 @@ class SharePartition:
         self.wake()
 
     async def close(self) -> None:
-        """Wait for what is being written."""
+        """Wait for the running write."""
         if self._writer is not None:
             await asyncio.wait([self._writer])
 
@@ -129,12 +129,12 @@ class SharePartition:
         return self.state.stored() == (self._record.start_offset, self._record.batches)
 
     def _end_if_idle(self) -> None:
-        """Let go of what nobody uses: the store has it all."""
+        """End the object if nothing uses it: the store has its whole state."""
         is_idle = self._writer is None and not self.members and not self.waiters
         if is_idle and not self.is_reading and self.state.next_deadline_ms is None:
             self.end(NotLeaderOrFollower("nobody used the share partition"))
 
-    # -- deadlines
+    # -- deadlines --
 
     def _set_timer(self) -> None:
         if self._timer is not None:
@@ -146,11 +146,11 @@ class SharePartition:
 
     def _expire(self) -> None:
         self._timer = None
-        # The loop calls up to its clock's resolution early.
+        # The loop may call early, by up to its clock's resolution.
         self.state.expire(self.now_ms() + 1)
         self.changed()
 
-    # -- storing
+    # -- storing --
 
     def _write_soon(self) -> asyncio.Future[None]:
         if self._next is None:
@@ -191,9 +191,9 @@ class SharePartition:
 
 
 async def store_record(store: MetadataStore, record: SharePartitionRecord) -> SharePartitionRecord:
-    """Write the record if its item is as it was read; return it at its new version.
+    """Write the record if its item is unchanged since it was read; return it at its new version.
 
-    Tries again where the store is away, and looks where nobody knows. Raises
+    Retries while the store is unavailable, and reads the item after an unknown outcome. Raises
     ``VersionConflict``, ``StoreUnavailable``, ``OutcomeUnknown``.
     """
     after = dataclasses.replace(record, version=record.version + 1)
@@ -216,13 +216,13 @@ async def store_record(store: MetadataStore, record: SharePartitionRecord) -> Sh
 
 
 def _answered_error(error: TidelogError) -> TidelogError:
-    """Return the error that a client gets for a failed write."""
+    """Return the client's error for a failed write."""
     if isinstance(error, VersionConflict):
-        # As Kafka does: the client asks who leads, and fetches again.
+        # As in Kafka: the client looks for the leader, and fetches again.
         return NotLeaderOrFollower("the share partition's state was changed elsewhere")
     return error
 
 
 def _retrieve(future: asyncio.Future[None]) -> None:
     if not future.cancelled():
-        future.exception()  # whoever waited may have gone
+        future.exception()  # the waiting request may have been cancelled

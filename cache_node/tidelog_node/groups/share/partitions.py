@@ -1,8 +1,8 @@
 """The share partitions of the partitions that this node leads, each loaded on first use.
 
-Reading one claims it: the item is written with this leader's epoch before anyone is given a
-record, so that what a leader of before has still under way fails. An item that a later
-leader has claimed is left alone. What someone else changes or deletes is read again.
+Reading one claims it: before any record is delivered the item is written with this leader's epoch,
+so that pending writes of an earlier leader fail. An item that a later leader has claimed is left
+alone. An item that others have changed or deleted is read again.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ LOAD_ATTEMPTS_MAX = 5
 
 
 class SharePartitions:
-    """Every share partition of this node that is in use. For the tasks of one event loop."""
+    """All loaded share partitions of this node. For the tasks of one event loop."""
 
     def __init__(
         self, node: NodeContext, *, replicas: ReplicaManager, inspector: BatchInspector
@@ -57,15 +57,15 @@ class SharePartitions:
         self._inspector = inspector
         self._held: dict[ItemKey, SharePartition] = {}
         self._loading: dict[ItemKey, asyncio.Task[SharePartition | TidelogError]] = {}
-        self._ended: set[SharePartition] = set()  # that may still be written
+        self._ended: set[SharePartition] = set()  # perhaps with a running write
         self._unwatch: Callable[[], None] | None = None
 
     def start(self) -> None:
-        """Begin to hear of what others change."""
+        """Begin to watch changes by other nodes."""
         self._unwatch = self._node.view.watch(SHARE_COLLECTION_PREFIX, self._on_changed_elsewhere)
 
     async def close(self) -> None:
-        """Finish what is being read and stored."""
+        """Finish the reads and writes under way."""
         if self._unwatch is not None:
             self._unwatch()
             self._unwatch = None
@@ -92,19 +92,19 @@ class SharePartitions:
         return held
 
     def held(self, group_id: str, keys: Iterable[PartitionKey]) -> list[SharePartition]:
-        """Return those of the keys that are loaded, whether this node still leads them or not."""
+        """Return the loaded ones among the keys, even if this node no longer leads them."""
         wanted = (share_partition_key(group_id, UUID(bytes=topic), index) for topic, index in keys)
         return [self._held[key] for key in wanted if key in self._held]
 
     def of_group(self, group_id: str) -> list[SharePartition]:
-        """Return those of a group that are loaded."""
+        """Return the loaded ones of a group."""
         return [held for held in self._held.values() if held.group_id == group_id]
 
     async def load(self, group_id: str, replica: Replica) -> SharePartition:
-        """Return the share partition, read and claimed if it was not.
+        """Return the share partition, read and claimed if it was not loaded.
 
         Raises ``NotLeaderOrFollower``, ``OffsetNotAvailable``, ``GroupIdNotFound``,
-        ``CorruptItem`` and what the stores and the log raise.
+        ``CorruptItem`` and the errors of the stores and the log.
         """
         held = self.get(group_id, replica)
         if held is not None:
@@ -179,7 +179,7 @@ class SharePartitions:
         return loaded
 
     async def _require_group(self, group_id: str) -> None:
-        """Raise ``GroupIdNotFound`` where nothing would ever clean up after the share partition."""
+        """Raise ``GroupIdNotFound`` if no group is stored that would later delete the item."""
         shard_count = len(self._node.view.image.partitions(CONSUMER_OFFSETS_TOPIC))
         if shard_count > 0:
             shard = shard_of_group(group_id, shard_count)
@@ -189,10 +189,10 @@ class SharePartitions:
         raise GroupIdNotFound(f"there is no share group {group_id!r}")
 
     async def _initial_offset(self, group_id: str, replica: Replica) -> int:
-        """Return where a group begins that has not read the partition yet.
+        """Return the first offset for a group that has not read the partition yet.
 
-        It is decided once and stored, so the settings must be those of this moment: another
-        node may have acknowledged them just now.
+        It is decided once and stored, so the settings must be the newest: another node may just
+        have acknowledged a change of them.
         """
         await self._node.view.refresh()
         reset = parse_offset_reset(self.settings(group_id).share_auto_offset_reset)

@@ -1,4 +1,4 @@
-"""Finds the batches in a run of the log's bytes, and the bytes of given offsets."""
+"""Finds the batches in a slice of the log, and the bytes of given offsets."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from tidelog_core.records.batch import HEADER_SIZE, parse_header
 
 from tidelog_node.groups.share.state import Acquired, LogBatch
 
-# Read at once: many small batches share a call, and of large ones little is read in vain.
+# Read at once: many small batches share a call, and little of a large one is read in vain.
 WINDOW_BYTES = 16_384
 
 
 class ReadBatches(NamedTuple):
-    """The whole batches of a slice, none left out."""
+    """The whole batches of a slice, without gaps."""
 
     batches: list[LogBatch]
-    ends: list[int]  # of each, in bytes from the start of the slice
-    aborted: list[LogBatch]  # those of transactions that were aborted
+    ends: list[int]  # of each batch, in bytes from the start of the slice
+    aborted: list[LogBatch]  # batches of aborted transactions
 
 
 def scan_batches(read: LogRead, records: FileSlice, *, up_to: int) -> ReadBatches:
     """Return the whole batches of the slice that begin below the offset ``up_to``.
 
-    Raises ``OSError``, and ``CorruptRecordBatch`` where the bytes are no batches.
+    Raises ``OSError``, and ``CorruptRecordBatch`` if the bytes are not batches.
     """
     found = ReadBatches([], [], [])
     aborted = read.aborted_transactions
@@ -54,7 +54,7 @@ def scan_batches(read: LogRead, records: FileSlice, *, up_to: int) -> ReadBatche
 
 
 def slice_of(found: ReadBatches, acquired: Sequence[Acquired], records: FileSlice) -> FileSlice:
-    """Return the part of the slice that has the acquired records: whole batches."""
+    """Return the part of the slice with the acquired records: whole batches."""
     first_offset, last_offset = acquired[0].first_offset, acquired[-1].last_offset
     start = end = 0
     for batch, batch_end in zip(found.batches, found.ends, strict=True):

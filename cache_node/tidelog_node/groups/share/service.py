@@ -25,7 +25,7 @@ from tidelog_node.replica import Replica
 from tidelog_node.replicas import ReplicaManager
 from tidelog_node.wire.share_fetch import PartitionKey
 
-# What is kept of a group's and a member's names. DynamoDB's partition keys have 2,048 bytes.
+# Limits of the names in stored keys. DynamoDB's partition keys have 2,048 bytes.
 GROUP_ID_SIZE_BYTES_MAX = 1000
 MEMBER_ID_SIZE_BYTES_MAX = 1000
 _LEADER_ERRORS = (ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch)
@@ -33,7 +33,7 @@ _NONE: Mapping[int, Replica] = {}
 
 
 class ShareService:
-    """The share groups' side of the partitions that this node leads."""
+    """Share groups' sessions and acknowledgements on the partitions that this node leads."""
 
     def __init__(
         self, node: NodeContext, *, replicas: ReplicaManager, partitions: SharePartitions
@@ -45,13 +45,13 @@ class ShareService:
         self._releases: set[asyncio.Task[None]] = set()
 
     async def close(self) -> None:
-        """Finish what is being stored."""
+        """Finish the writes under way."""
         await asyncio.gather(*self._releases)
 
     def led(self, key: PartitionKey) -> Replica:
         """Return the partition's replica, if this node may answer for it as the leader.
 
-        Raises what says why not: ``NotLeaderOrFollower``, ``UnknownTopicId``,
+        Raises the refusal: ``NotLeaderOrFollower``, ``UnknownTopicId``,
         ``UnknownTopicOrPartition``.
         """
         topic_id, index = key
@@ -64,17 +64,17 @@ class ShareService:
         return replica
 
     def leader_hint(self, key: PartitionKey, error: TidelogError | None) -> CurrentLeader | None:
-        """Return who leads the partition, where the error says that this node does not."""
+        """Return the partition's leader if the error says that this node does not lead it."""
         if error is None or error.code not in _LEADER_ERRORS:
             return None
         return self.replicas.leaders.find(*key, is_id=True)
 
-    # -- sessions
+    # -- sessions --
 
     def open_session(
         self, group_id: str, member_id: str, keys: Collection[PartitionKey], connection: Hashable
     ) -> ShareSession:
-        """Begin a session, in place of the one that the member may have.
+        """Begin a session, replacing the member's current one.
 
         Raises ``InvalidGroupId``, ``InvalidRequest``, ``ShareSessionLimitReached``.
         """
@@ -84,7 +84,7 @@ class ShareService:
             raise InvalidRequest(f"a member id has 1 to {MEMBER_ID_SIZE_BYTES_MAX} bytes")
         before = self._sessions.find(group_id, member_id)
         if before is not None:
-            # Its records stay acquired: it is the same member, which may still have them.
+            # Its records stay acquired: the member is the same, and may still have them.
             self._forget(before, keys)
         session = self._sessions.open(
             group_id,
@@ -104,7 +104,7 @@ class ShareService:
         added: Collection[PartitionKey] = (),
         forgotten: Collection[PartitionKey] = (),
     ) -> ShareSession:
-        """Return the member's session, as this request of it changes it.
+        """Return the member's session with the request's changes.
 
         Raises ``ShareSessionNotFound``, ``InvalidShareSessionEpoch``.
         """
@@ -117,9 +117,9 @@ class ShareService:
         return session
 
     async def end_session(self, session: ShareSession) -> None:
-        """Forget the session and give back what its member has acquired.
+        """Close the session and release the member's records.
 
-        Returns once that is stored, or cannot be: the next leader takes it for given back.
+        Returns once that is stored, or has failed: the next leader treats them as released.
         """
         self._forget(session, ())
         touched = self.partitions.of_group(session.group_id)
@@ -130,7 +130,7 @@ class ShareService:
             await _quiet(share)
 
     def end_connection(self, connection: Hashable) -> None:
-        """End the sessions that were opened over a connection that is gone. Source: KIP-932."""
+        """End the sessions of a closed connection. Source: KIP-932."""
         for session in self._sessions.over(connection):
             task = asyncio.get_running_loop().create_task(self.end_session(session))
             self._releases.add(task)
@@ -142,7 +142,7 @@ class ShareService:
         for share in self.partitions.held(session.group_id, gone):
             share.leave(session.member_id)
 
-    # -- acknowledgements
+    # -- acknowledgements --
 
     async def acknowledge(
         self,
@@ -151,9 +151,9 @@ class ShareService:
         *,
         may_renew: bool = False,
     ) -> dict[PartitionKey, TidelogError | None]:
-        """Take note of what a member says; return what came of it. Durable on return of ``None``.
+        """Apply a member's acknowledgements; return the outcomes. Durable on return of ``None``.
 
-        Partitions of which nothing is said are left out.
+        Partitions without acknowledgements are left out.
         """
         outcome: dict[PartitionKey, TidelogError | None] = {}
         touched: dict[PartitionKey, SharePartition] = {}

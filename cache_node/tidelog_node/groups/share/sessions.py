@@ -1,8 +1,8 @@
 """Share sessions: the partitions that a member of a share group fetches (KIP-932).
 
-A member opens a session with epoch 0 and names its partitions; each further request has the
-next epoch, and names only what changes. Epoch -1 closes the session. Each member has one with
-every node that leads partitions of its share group; it ends with the member's connection too.
+A member opens a session with epoch 0 and names its partitions. Each further request has the
+next epoch, and names only changes. Epoch -1 closes the session. A member has a session with
+every node that leads partitions of its share group; it also ends with the member's connection.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ class ShareSession:
 
     group_id: str
     member_id: str
-    connection: Hashable  # over which it was opened
-    next_epoch: int = INITIAL_EPOCH + 1  # that the next request must have
-    partitions: dict[PartitionKey, None] = field(default_factory=dict)  # as they were added
+    connection: Hashable  # that opened it
+    next_epoch: int = INITIAL_EPOCH + 1  # of the next request
+    partitions: dict[PartitionKey, None] = field(default_factory=dict)  # in the order of addition
 
     def rotated(self) -> list[PartitionKey]:
-        """Return the partitions, each time beginning with another: none is always last."""
+        """Return the partitions, each time beginning with another, so that none is always last."""
         keys = list(self.partitions)
         if not keys:
             return keys
@@ -42,7 +42,7 @@ class ShareSession:
         return keys[at:] + keys[:at]
 
     def change(self, added: Iterable[PartitionKey], forgotten: Iterable[PartitionKey]) -> None:
-        """Take partitions in and out."""
+        """Add and remove partitions."""
         for key in added:
             self.partitions.setdefault(key)
         for key in forgotten:
@@ -74,7 +74,7 @@ class ShareSessions:
         return self._sessions.get((group_id, member_id))
 
     def follow(self, group_id: str, member_id: str, epoch: int) -> ShareSession:
-        """Return the session whose next request this is.
+        """Return the session of the request and advance its epoch.
 
         Raises ``ShareSessionNotFound``, ``InvalidShareSessionEpoch``.
         """
@@ -90,11 +90,11 @@ class ShareSessions:
         return session
 
     def close(self, session: ShareSession) -> None:
-        """Forget the session, if it is not forgotten already."""
+        """Remove the session if it is still open."""
         key = (session.group_id, session.member_id)
         if self._sessions.get(key) is session:
             del self._sessions[key]
 
     def over(self, connection: Hashable) -> list[ShareSession]:
-        """Return the sessions that were opened over the connection."""
+        """Return the sessions that the connection has opened."""
         return [s for s in self._sessions.values() if s.connection is connection]

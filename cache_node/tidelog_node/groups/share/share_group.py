@@ -1,20 +1,18 @@
 """A share group of KIP-932 as a state machine, without clock, socket or store.
 
-Theory of operation. As in a consumer group, members say with heartbeats what they subscribe
-to, the group epoch grows when that or a subscribed topic changes or a member goes, and the
-next heartbeat has the assignor compute every member's target anew. But a partition may be
-with many members, and what each of them may read is decided by the partition's leader,
-record by record. So nobody gives anything up for anyone: each member gets its target with
-its next heartbeat.
+Theory of operation. As in a consumer group, members send their subscriptions by heartbeat. The
+group epoch grows when those or a subscribed topic change or a member leaves, and at the next
+heartbeat the assignor computes every member's target again. But a partition may have many members,
+and its leader decides record by record what each of them may read. So no member gives partitions up
+for another: each gets its target with its next heartbeat.
 
-Whatever an event changes has to be stored before its answer goes out (``Step.must_store``),
-so the members of a group notice nothing of a coordinator that takes over. A heartbeat that
-changes nothing stores nothing; sessions, which begin anew with a new coordinator, are not
-stored.
+Changes by an event have to be stored before its answer is sent (``Step.must_store``), so the
+members do not notice a change of coordinator. A heartbeat without a change stores nothing. Sessions
+are not stored; they begin again with a new coordinator.
 
 Source: KIP-932; ``GroupMetadataManager`` and ``ShareGroup`` of Kafka 4.1. Unlike there, a
-partition is assigned at once: its share partition begins with the first fetch, not by a
-share coordinator before.
+partition is assigned at once: its share partition begins with the first fetch, without a
+share coordinator before it.
 """
 
 from __future__ import annotations
@@ -45,7 +43,7 @@ from tidelog_node.groups.subscribed_topics import TopicsByName, find_topics
 
 
 class SharePhase(Enum):
-    """Where a group stands, by Kafka's names."""
+    """The group's phase, by Kafka's names."""
 
     EMPTY = "Empty"
     STABLE = "Stable"
@@ -61,7 +59,7 @@ class ShareGroup(EpochGroup):
         super().__init__(group_id, now_ms=now_ms)
         self._members: dict[str, ShareMember] = {}
 
-    # Events.
+    # -- events --
 
     def heartbeat(
         self,
@@ -71,9 +69,9 @@ class ShareGroup(EpochGroup):
         settings: ShareGroupSettings,
         topics: TopicsByName,
     ) -> tuple[HeartbeatAnswer, Step]:
-        """A member joins, is alive, says something new, or leaves.
+        """Take a heartbeat: a join, a report, a sign of life or a leave.
 
-        Where the answer is an error, nothing has changed.
+        If the answer is an error, the group is unchanged.
         """
         step = self.begin(now_ms)
         try:
@@ -86,24 +84,24 @@ class ShareGroup(EpochGroup):
             return refusal.answer, step
 
     def expire(self, now_ms: int) -> Step:
-        """Time has passed: remove whoever is overdue."""
+        """Remove the overdue members."""
         step = self.begin(now_ms)
         for member_id in self._deadlines.overdue(self._now_ms):
             self._remove(member_id)
         return step
 
-    # Questions.
+    # -- state --
 
     @property
     def phase(self) -> SharePhase:
-        """Where the group stands."""
+        """The group's phase."""
         if self._is_dead:
             return SharePhase.DEAD
         return SharePhase.EMPTY if self.is_empty else SharePhase.STABLE
 
     @property
     def members(self) -> Iterator[ShareMember]:
-        """The members in the order they joined."""
+        """The members in the order of joining."""
         return iter(self._members.values())
 
     @property
@@ -141,7 +139,7 @@ class ShareGroup(EpochGroup):
         settings: ShareGroupSettings,
         topics: TopicsByName,
     ) -> ShareGroup:
-        """Return the stored group; its members get fresh sessions."""
+        """Return the stored group; its members get new sessions."""
         stored = record.share
         assert stored is not None
         group = cls(record.group_id, now_ms=now_ms)
@@ -156,7 +154,7 @@ class ShareGroup(EpochGroup):
             group._expect(member.member_id, settings)
         return group
 
-    # Heartbeats.
+    # -- heartbeats --
 
     def _heartbeat(
         self,
@@ -199,13 +197,13 @@ class ShareGroup(EpochGroup):
         )
 
     def _caller(self, request: ShareHeartbeat) -> ShareMember:
-        """Return who sends the heartbeat, new or known. Raises ``Refused``."""
+        """Return the caller, new or known. Raises ``Refused``."""
         member = self._members.get(request.member_id)
         if member is None:
             if request.member_epoch != JOIN_EPOCH:
                 raise not_a_member(request.member_id, self.group_id)
             return ShareMember(member_id=request.member_id)
-        # With the epoch of before it has not heard the last answer.
+        # A caller in the previous epoch has not got the last answer.
         if request.member_epoch in (member.epoch, member.previous_epoch):
             return member
         note = ""
@@ -220,7 +218,7 @@ class ShareGroup(EpochGroup):
         return HeartbeatAnswer(member_id=request.member_id, member_epoch=request.member_epoch)
 
     def _remove(self, member_id: str) -> None:
-        """Take a member out; those who stay get its partitions with their next heartbeats."""
+        """Remove a member; the others get its partitions by heartbeat."""
         del self._members[member_id]
         self._deadlines.forget(member_id)
         self.epoch += 1
@@ -231,7 +229,7 @@ class ShareGroup(EpochGroup):
     def _expect(self, member_id: str, settings: ShareGroupSettings) -> None:
         self._deadlines.set(member_id, Wait.SESSION, self._now_ms + settings.session_timeout_ms)
 
-    # Subscriptions and targets.
+    # -- subscriptions and targets --
 
     def _subscribed(self, topics: TopicsByName) -> dict[str, SubscribedTopic]:
         names = {name for member in self.members for name in member.subscribed_topics}
@@ -257,7 +255,7 @@ class ShareGroup(EpochGroup):
         self.step.must_store = True
 
     def _reconcile(self, member_id: str) -> ShareMember:
-        """Give the member what it is to have."""
+        """Give the member its target if it is not in the assignment's epoch."""
         member = self._members[member_id]
         if member.epoch != self.assignment_epoch:
             member = dataclasses.replace(
@@ -272,7 +270,7 @@ class ShareGroup(EpochGroup):
 
 
 def _merge(before: ShareMember, request: ShareHeartbeat) -> ShareMember:
-    """Return the member with what the request says; what it leaves out stays."""
+    """Return the member with the request's values; absent ones stay."""
     names = request.subscribed_topics
     return dataclasses.replace(
         before,

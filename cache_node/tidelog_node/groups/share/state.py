@@ -2,20 +2,20 @@
 
     start offset (SPSO) ≤ … in flight … ≤ end offset (SPEO)
 
-Everything before the start offset is done with; nothing from the end offset on was ever
-delivered. Between the two, records are available, acquired by a member until a deadline, or
-in a terminal state: acknowledged, or archived. What is terminal at the front moves the start.
+All records before the start offset are done; none from the end offset on was ever delivered. Those
+between are available, acquired by a member until a deadline, or in a terminal state: acknowledged,
+or archived. The start offset moves past terminal records.
 
-An acquisition counts as a delivery. Records that come back, because they were released or
-because their deadline passed, are available again, or archived once they were delivered as
-often as they may be. Those that come back because their member goes were not delivered.
+An acquisition counts as a delivery. Records that are released, or whose deadline has passed, become
+available again, or archived if they have reached the limit of deliveries. If the member leaves, the
+delivery of its records does not count.
 
-Offsets that hold no record, for compaction has removed it, are archived when a read shows
-that; those inside what is delivered are acquired, and the client that does not find them
-acknowledges them as gaps.
+Offsets without a record, removed by compaction, are archived when a read shows them. Those inside
+delivered batches are acquired, and the client that does not find them acknowledges them as gaps.
 
-No acquisition is stored: ``stored`` shows acquired records as they were before, and whoever
-begins from it may deliver them again. Nothing here has a clock, a socket or a store.
+Acquisitions are not stored: ``stored`` has acquired records in their state before, and they may be
+delivered again by the next leader or after a restart. Nothing here has a clock, a socket or a
+store.
 Source: ``SharePartition`` of Kafka.
 """
 
@@ -37,22 +37,22 @@ from tidelog_core.metadata.share_partitions import (
     merge_batches,
 )
 
-GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)  # as clients send them
+GAP, ACCEPT, RELEASE, REJECT, RENEW = range(5)  # the wire's values
 NOBODY = ""
-# Of records that are delivered at once, beyond what limits the records in flight: more
-# would not fit what is stored of them, should each end in another way.
+# Of new records delivered at once, besides the limit of records in flight: more would not fit
+# into the stored record if each ended in another state.
 NEW_RECORDS_MAX = STORED_BATCHES_MAX // 2
 
 
 class LogBatch(NamedTuple):
-    """The offsets that a record batch of the log stands for."""
+    """The offsets of one record batch of the log."""
 
     base_offset: int
     last_offset: int  # inclusive
 
 
 class Acquired(NamedTuple):
-    """Records that a member has been given, and how often that has happened."""
+    """Acquired records, and how often they have been delivered."""
 
     first_offset: int
     last_offset: int  # inclusive
@@ -60,7 +60,7 @@ class Acquired(NamedTuple):
 
 
 class Acknowledgement(NamedTuple):
-    """What a member says of records: one type for all, or one for each."""
+    """A member's acknowledgement of records: one type for all, or one for each."""
 
     first_offset: int
     last_offset: int  # inclusive
@@ -69,28 +69,28 @@ class Acknowledgement(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AcquireLimits:
-    """How much one acquisition may take."""
+    """Limits of one acquisition."""
 
     records_max: int  # exceeded up to the end of a batch, unless ``is_exact``
-    batch_size: int  # of records in one of the answer's ranges, if batches can be cut so
-    in_flight_max: int  # no new records from here on: group.share.partition.max.record.locks
+    batch_size: int  # of records in a range of the answer; ranges end at batches
+    in_flight_max: int  # no new records from this number on: group.share.partition.max.record.locks
     is_exact: bool = False
 
 
 @dataclass(slots=True)
 class _Run:
-    """Records next to each other of which the same holds."""
+    """Consecutive records in the same state."""
 
     first: int
     last: int  # inclusive
     state: RecordState
     delivery_count: int
-    member_id: str = NOBODY  # who has acquired them
-    deadline_ms: int = 0  # until when
+    member_id: str = NOBODY  # the member that has acquired them
+    deadline_ms: int = 0  # of the acquisition
 
     @property
     def was_never_delivered(self) -> bool:
-        """Whether they were archived without being shown to anyone: they cost no lock."""
+        """Whether they were archived without a delivery: they do not count as in flight."""
         return self.state is RecordState.ARCHIVED and self.delivery_count == 0
 
     def is_like(self, other: _Run) -> bool:
@@ -110,10 +110,10 @@ class SharePartitionState:
     def __init__(
         self, start_offset: int, batches: Sequence[StateBatch] = (), *, delivery_count_limit: int
     ) -> None:
-        """Begin from what is stored; see ``stored``."""
+        """Begin from the result of ``stored``."""
         self._delivery_count_limit = delivery_count_limit
         self._start = start_offset
-        # Without a hole from the start offset to the end offset.
+        # Without a gap from the start offset to the end offset.
         self._runs: list[_Run] = []
         for first, last, state, count in batches:
             if first > self.end_offset:
@@ -123,17 +123,17 @@ class SharePartitionState:
 
     @property
     def start_offset(self) -> int:
-        """The first offset that is not done with."""
+        """The first offset that is not done."""
         return self._start
 
     @property
     def end_offset(self) -> int:
-        """The first offset that was never delivered, nor any after it."""
+        """The first offset from which on nothing was ever delivered."""
         return self._runs[-1].last + 1 if self._runs else self._start
 
     @property
     def next_fetch_offset(self) -> int:
-        """From where on there may be records to deliver."""
+        """The first offset with records that may be available."""
         for run in self._runs:
             if run.state is RecordState.AVAILABLE:
                 return run.first
@@ -141,7 +141,7 @@ class SharePartitionState:
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """When the next acquisition ends by itself, ``None`` where nothing is acquired."""
+        """When the next acquisition expires, ``None`` without acquisitions."""
         deadlines = [r.deadline_ms for r in self._runs if r.state is RecordState.ACQUIRED]
         return min(deadlines, default=None)
 
@@ -150,7 +150,7 @@ class SharePartitionState:
         return self.next_fetch_offset < self.end_offset or self._in_flight_count() < in_flight_max
 
     def stored(self) -> tuple[int, tuple[StateBatch, ...]]:
-        """Return the start offset and what is to be stored of the records from it on."""
+        """Return the start offset and the states to store of the records from it on."""
         batches = []
         for run in self._runs:
             state, count = run.state, run.delivery_count
@@ -160,7 +160,7 @@ class SharePartitionState:
                 batches.append(StateBatch(run.first, run.last, state, count))
         return self._start, merge_batches(batches)
 
-    # -- events
+    # -- events --
 
     def acquire(
         self,
@@ -172,11 +172,11 @@ class SharePartitionState:
         deadline_ms: int,
         aborted: Sequence[LogBatch] = (),
     ) -> list[Acquired]:
-        """Give available records of the batches to the member; return which, ascending.
+        """Acquire available records of the batches for the member; return them, ascending.
 
-        ``batches`` are what the log holds from ``read_offset`` on, without exception, and
+        ``batches`` are all batches of the log from ``read_offset`` on, without exception, and
         ``read_offset`` was the ``next_fetch_offset`` of this state, just now or earlier.
-        ``aborted`` are the batches that nobody is to see; they are archived.
+        ``aborted`` are the batches of aborted transactions; they are archived.
         """
         read_offset = max(read_offset, self._start)
         batches = [batch for batch in batches if batch.last_offset >= read_offset]
@@ -223,10 +223,10 @@ class SharePartitionState:
         deadline_ms: int,
         may_renew: bool = False,
     ) -> None:
-        """Take note of what the member says of records that it has acquired: all or nothing.
+        """Apply acknowledgements of records that the member has acquired: all or nothing.
 
-        ``deadline_ms`` is the new one of what is renewed. What lies before the start offset
-        is passed over. Raises ``InvalidRequest``, ``InvalidRecordState``.
+        ``deadline_ms`` is the new deadline of renewed acquisitions. Offsets below the start offset
+        are ignored. Raises ``InvalidRequest``, ``InvalidRecordState``.
         """
         _require_valid(acknowledgements, RENEW if may_renew else REJECT)
         changes = self._changes(acknowledgements)
@@ -245,7 +245,7 @@ class SharePartitionState:
         self._settle()
 
     def _changes(self, acknowledgements: Sequence[Acknowledgement]) -> list[tuple[int, int, int]]:
-        """Return first and last offset, in flight, and type of what is acknowledged alike."""
+        """Return ranges with one type each, first and last offset in flight, and the type."""
         changes = []
         for first, last, types in acknowledgements:
             if last < self._start:
@@ -267,7 +267,7 @@ class SharePartitionState:
                 raise InvalidRecordState(f"another member has offset {max(first, run.first)}")
 
     def release(self, member_id: str) -> None:
-        """Give back everything that the member has acquired, for it goes: no delivery counts."""
+        """Release all records of a member that leaves: their delivery does not count."""
         for run in self._runs:
             if run.state is RecordState.ACQUIRED and run.member_id == member_id:
                 run.delivery_count -= 1
@@ -275,14 +275,14 @@ class SharePartitionState:
         self._settle()
 
     def expire(self, now_ms: int) -> None:
-        """Give back what was acquired until now or before."""
+        """Release the records whose deadline has passed."""
         for run in self._runs:
             if run.state is RecordState.ACQUIRED and run.deadline_ms <= now_ms:
                 self._give_back(run)
         self._settle()
 
     def advance_log_start(self, log_start_offset: int) -> None:
-        """Be done with everything before the offset: the log has it no more."""
+        """Drop everything below the log start offset: the log no longer has it."""
         if log_start_offset <= self._start:
             return
         if log_start_offset < self.end_offset:
@@ -292,9 +292,9 @@ class SharePartitionState:
         self._settle()
 
     def cut_at(self, log_end_offset: int) -> None:
-        """Forget what is known of offsets that the log does not have, or has lost.
+        """Forget the states of offsets from the log's end on.
 
-        They will be given to other records. Only for a state that has just begun.
+        The log will give these offsets to other records. Only for a state that has just begun.
         """
         if log_end_offset < self.end_offset:
             if log_end_offset > self._start:
@@ -303,7 +303,7 @@ class SharePartitionState:
         self._start = min(self._start, log_end_offset)
         self._settle()
 
-    # -- runs
+    # -- runs --
 
     def _in_flight_count(self) -> int:
         return sum(run.last - run.first + 1 for run in self._runs if not run.was_never_delivered)
@@ -325,7 +325,7 @@ class SharePartitionState:
         self._runs.append(_Run(self.end_offset, last, state, delivery_count))
 
     def _split(self, first: int, last: int) -> None:
-        """Let runs begin at the first offset and end at the last, both in flight."""
+        """Make a run begin at the first offset and one end at the last, both in flight."""
         for offset in (first, last + 1):
             at = self._index(offset)
             if at >= 0 and self._runs[at].first < offset <= self._runs[at].last:
@@ -334,12 +334,12 @@ class SharePartitionState:
                 run.last = offset - 1
 
     def _set(self, run: _Run) -> None:
-        """Let this hold of offsets that are in flight."""
+        """Replace the state of the run's offsets, which are in flight."""
         self._split(run.first, run.last)
         self._runs[self._index(run.first) : self._index(run.last) + 1] = [run]
 
     def _archive_missing(self, start: int, end: int) -> None:
-        """Archive what is available in ``[start, end)``, where the log holds nothing."""
+        """Archive available offsets in ``[start, end)``, where the log has no records."""
         for run in self._available(start, end - 1):
             self._set(_Run(max(run.first, start), min(run.last, end - 1), RecordState.ARCHIVED, 0))
         if self.end_offset < end:
@@ -350,7 +350,7 @@ class SharePartitionState:
         _end(run, RecordState.ARCHIVED if is_last else RecordState.AVAILABLE)
 
     def _settle(self) -> None:
-        """Move the start past what is done with, and let like runs be one."""
+        """Move the start past terminal records, and join equal neighbouring runs."""
         kept: list[_Run] = []
         for run in self._runs:
             if not kept and run.state.is_terminal:
@@ -367,8 +367,8 @@ def _end(run: _Run, state: RecordState) -> None:
 
 
 def _require_valid(acknowledgements: Sequence[Acknowledgement], type_max: int) -> None:
-    """Raise for what no client means. Source: ``KafkaApis`` of Kafka, whose codes are kept."""
-    end = 0  # the last offset before, inclusive
+    """Raise for acknowledgements that are invalid. Source: ``KafkaApis``, with its codes."""
+    end = 0  # the last offset of the previous one, inclusive
     for number, (first, last, types) in enumerate(acknowledgements):
         if first < end or last < first:
             raise InvalidRequest(f"offsets {first} to {last} are out of order")
@@ -405,7 +405,7 @@ def _cut(
 def _in_batches(
     acquired: Acquired, batches: Sequence[LogBatch], batch_size: int
 ) -> Iterator[Acquired]:
-    """Yield the records in ranges that end where batches do, once they are large enough."""
+    """Yield the records in ranges that end at batches, once they are large enough."""
     first, last, count = acquired
     at = bisect_right(batches, first, key=attrgetter("base_offset"))
     for batch in batches[at:]:
