@@ -42,11 +42,11 @@ from tidelog_node.node_context import NodeContext
 
 T = TypeVar("T")
 
-MEMBER_ID_PREFIX_LENGTH_MAX = 255  # in characters; with the rest it must fit an answer
+MEMBER_ID_PREFIX_LENGTH_MAX = 255  # characters; with the random part it must fit an answer
 
 
 class GroupCoordinator:
-    """Answers for the groups that this node hosts. For the tasks of one event loop."""
+    """Handles requests for the groups that this node hosts. For the tasks of one event loop."""
 
     def __init__(
         self,
@@ -61,11 +61,11 @@ class GroupCoordinator:
         self._numbers = itertools.count(1)
 
     async def start(self) -> None:
-        """Begin to coordinate what the cluster's image says is ours."""
+        """Start to coordinate the shards that the cluster's image gives to this node."""
         await self._groups.start()
 
     async def close(self) -> None:
-        """Finish what is being stored and send everyone who waits to the next coordinator.
+        """Finish the writes in progress and send waiting clients to the next coordinator.
 
         A second call does nothing.
         """
@@ -74,7 +74,7 @@ class GroupCoordinator:
     # Membership.
 
     def new_member_id(self, prefix: str | None) -> str:
-        """Return an id that no member has: the client's or instance's id and a random part."""
+        """Return a new unique id: the client's or instance's id and a random part."""
         if prefix is None:
             return self._new_id()
         return f"{prefix[:MEMBER_ID_PREFIX_LENGTH_MAX]}-{self._new_id()}"
@@ -111,7 +111,7 @@ class GroupCoordinator:
     async def heartbeat(
         self, group_id: str, member_id: str, group_instance_id: str | None, generation: int
     ) -> ErrorCode:
-        """Renew the member's session; the answer tells it whether to rejoin."""
+        """Renew the member's session; the error code says whether it must rejoin."""
         error = await self._groups.use(
             group_id, lambda group: group.heartbeat(member_id, group_instance_id, generation)
         )
@@ -120,12 +120,12 @@ class GroupCoordinator:
     async def leave(
         self, group_id: str, identities: Sequence[MemberIdentity]
     ) -> Sequence[ErrorCode]:
-        """Remove the members; one error code each."""
+        """Remove the members; return an error code for each."""
         errors = await self._groups.use(group_id, lambda group: group.leave(identities))
         return [ErrorCode.unknown_member_id for _ in identities] if errors is None else errors
 
     async def share_heartbeat(self, group_id: str, request: ShareHeartbeat) -> HeartbeatAnswer:
-        """Renew the member's session and return what it may read (KIP-932)."""
+        """Renew the member's session and return its assignment (KIP-932)."""
         answer = await self._groups.use(
             group_id,
             lambda group: group.share_heartbeat(request),
@@ -139,7 +139,7 @@ class GroupCoordinator:
     async def consumer_heartbeat(
         self, group_id: str, request: ConsumerHeartbeat
     ) -> HeartbeatAnswer:
-        """Renew the member's session and return what it is to have (KIP-848)."""
+        """Renew the member's session and return its assignment (KIP-848)."""
         answer = await self._groups.use(
             group_id,
             lambda group: group.consumer_heartbeat(request),
@@ -152,21 +152,21 @@ class GroupCoordinator:
 
     @property
     def assignors(self) -> tuple[str, ...]:
-        """The assignors that members may ask for, the default first; never none."""
+        """The assignors that members may choose, the default first; never empty."""
         return self._groups.settings.assignors
 
     def preferred_assignor(self, group: ConsumerGroup) -> str:
-        """Return the assignor that the group's next assignment is made by."""
+        """Return the assignor of the group's next assignment."""
         return group.preferred_assignor(self._groups.settings.consumer(group.group_id))
 
     def topic_name(self, topic_id: UUID) -> str | None:
-        """Return the topic's name, or ``None`` where it was deleted."""
+        """Return the topic's name, ``None`` if it was deleted."""
         return self._node.view.image.topic_names.get(topic_id)
 
     # Groups as a whole.
 
     async def describe(self, group_id: str) -> Group | None:
-        """Return the group to be read before the next ``await``, or ``None``."""
+        """Return the group, to be read before the next ``await``, or ``None``."""
         return await self._groups.use(group_id, _ready_group)
 
     async def list_groups(self) -> list[Group]:
@@ -192,8 +192,8 @@ class GroupCoordinator:
     ) -> ErrorCode:
         """Store offsets, by topic and partition. Durable on return of ``none``.
 
-        ``knows_epochs`` is false before version 9 of OffsetCommit. GROUP_ID_NOT_FOUND where
-        a member of a group that is not there commits; older versions know ILLEGAL_GENERATION.
+        ``knows_epochs`` is false before version 9 of OffsetCommit. GROUP_ID_NOT_FOUND if a member
+        of a group that does not exist commits; older versions get ILLEGAL_GENERATION.
         """
         error = await self._groups.use(
             group_id,
@@ -211,8 +211,8 @@ class GroupCoordinator:
     ) -> dict[TopicPartition, CommittedOffset]:
         """Return the committed offsets of the partitions by topic, or of all with ``None``.
 
-        What is committed of a topic that is not there counts for nothing. An image that is behind
-        may not show the topic yet, so the newest one decides, also on who coordinates the group.
+        Offsets of a topic that does not exist are ignored. A stale image may lack a new topic, so
+        the newest image decides, also on whether this node coordinates the group.
         """
         is_behind = False
 
@@ -231,10 +231,10 @@ class GroupCoordinator:
         return await read_offsets(self._node.store, group_id, partitions, is_topic=self._is_topic)
 
     async def validate_fetch(self, group_id: str, member_id: str | None, epoch: int) -> ErrorCode:
-        """Return whether the caller may be told committed offsets.
+        """Return whether the caller may read committed offsets.
 
-        Only members of consumer groups say who they are. Their commits of older epochs may
-        have been refused, so they must not go on from what they do not know about.
+        Only members of consumer groups identify themselves. The commits of a member with an older
+        epoch may have been refused, so it must not continue from offsets that it does not know of.
         """
         if member_id is None and epoch < 0:
             return ErrorCode.none
@@ -259,11 +259,11 @@ class GroupCoordinator:
         *,
         create: bool = False,
     ) -> T:
-        """Do what the change decides on, in a share group that nobody can join meanwhile.
+        """Make a change in a share group that is empty and stays empty during it.
 
-        ``change`` returns what to answer and the writes; durable on return. With ``create`` a
-        group that is not there is made, if there is anything to write. Raises
-        ``GroupIdNotFound``, ``NonEmptyGroup``.
+        ``change`` returns the answer and the writes; durable on return. With ``create`` a group
+        that does not exist is created if there are writes. Raises ``GroupIdNotFound``,
+        ``NonEmptyGroup``.
         """
 
         async def use(loaded: LoadedGroup) -> T:
@@ -285,7 +285,7 @@ class GroupCoordinator:
         found = await self._groups.use(group_id, use, create=create)
         if found is None:
             raise GroupIdNotFound(f"Group {group_id} not found.")
-        await self._groups.look_at_changes()
+        await self._groups.refresh_view()
         return found
 
     # Offsets that wait for the end of a transaction: ``TransactionalOffsets`` keeps them.
@@ -295,7 +295,7 @@ class GroupCoordinator:
         return self._groups.shard_leadership(index)
 
     def shard_index(self, group_id: str) -> int:
-        """Return the group's shard. Raises ``NotCoordinator`` where it is another node's."""
+        """Return the group's shard. Raises ``NotCoordinator`` if another node leads it."""
         return self._groups.shard_of(group_id).index
 
     async def commit_transactional(
@@ -309,10 +309,10 @@ class GroupCoordinator:
         group_instance_id: str | None,
         generation: int,
     ) -> ErrorCode:
-        """Do ``write`` of the offsets, for later, if the caller may commit for the group.
+        """Make the ``write`` of a transaction's offsets if the caller may commit for the group.
 
-        The offsets are given to it at times after what is committed now. Durable on return of
-        ``none``. ILLEGAL_GENERATION where a member of a group that is not there commits.
+        ``write`` gets the offsets with times after those of the committed ones. Durable on return
+        of ``none``. ILLEGAL_GENERATION if a member of a group that does not exist commits.
         """
         error = await self._groups.use(
             group_id,
@@ -336,7 +336,7 @@ class GroupCoordinator:
         also: Write,
         checks: Sequence[Check],
     ) -> None:
-        """Store offsets of a transaction that was committed, and ``also``. Durable on return."""
+        """Store offsets of a committed transaction, and ``also``. Durable on return."""
 
         async def commit(group: LoadedGroup) -> bool:
             await group.commit_pending(offsets, also=also, checks=checks)
@@ -351,7 +351,7 @@ class GroupCoordinator:
             if not loaded.group.is_empty:
                 return ErrorCode.non_empty_group
             if await loaded.delete() or isinstance(loaded.group, ShareGroup):
-                await self._groups.look_at_changes()
+                await self._groups.refresh_view()
             return ErrorCode.none
 
         return await loaded.exclusively(delete)
@@ -373,7 +373,7 @@ class GroupCoordinator:
             if free:
                 await loaded.storage.remove_offsets(lambda page: free[page.topic], free)
                 if await loaded.storage.drop_pending(free):
-                    await self._groups.look_at_changes()
+                    await self._groups.refresh_view()
             return ErrorCode.none, consumed
 
         await loaded.match_patterns()

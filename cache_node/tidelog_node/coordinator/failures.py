@@ -13,14 +13,14 @@ from tidelog_core.errors import (
 
 
 def error_code(error: TidelogError) -> ErrorCode:
-    """Return the code that makes clients do the right thing: retry, or look again for us.
+    """Return the code that makes clients retry, or look up the coordinator again.
 
     Source: ``appendGroupMetadataErrorToResponseError`` of Kafka.
     """
     if isinstance(error, StoreUnavailable | OutcomeUnknown):
         return ErrorCode.coordinator_not_available
     if isinstance(error, VersionConflict):
-        # Another coordinator of the shard has written, or an administrator without one.
+        # Another coordinator of the shard has written, or an administrator's tool directly.
         return ErrorCode.not_coordinator
     if isinstance(error, ItemTooLarge):
         return ErrorCode.unknown_server_error
@@ -36,7 +36,7 @@ def offset_fetch_error_code(error: TidelogError) -> ErrorCode:
 
 
 def offset_commit_error_code(error: TidelogError) -> ErrorCode:
-    """Return the same for OffsetCommit: only long metadata makes a page of offsets too large."""
+    """Return the same for OffsetCommit: a page is too large only because of long metadata."""
     if isinstance(error, ItemTooLarge):
         return ErrorCode.offset_metadata_too_large
     return error_code(error)

@@ -16,7 +16,7 @@ from tidelog_node.groups.subscribed_topics import TopicsByName
 
 @dataclass(frozen=True, slots=True)
 class GroupEnvironment:
-    """What a group's decisions depend on beside its members, as it is at any moment."""
+    """The time, settings, topics and computations of a group, current at each call."""
 
     now_ms: Callable[[], int]
     clock_offset_ms: Callable[[], int]  # wall clock minus ``now_ms``

@@ -1,12 +1,12 @@
 """A group's record and pages of members in the store, as its coordinator writes them.
 
-Whatever a coordinator writes is conditional on the version of the group's record that it
-knows. The record changes with the group's epoch or generation; what a single member does
-changes that member's page. So a coordinator that has read a group first writes the record
-once, as it is: from then on no previous coordinator can write anything of the group. Only
-then it makes sure that the pages are as they were read.
+A coordinator's writes are conditional on the version of the group's record that it knows. The
+record changes with the group's epoch or generation; a change of one member changes only that
+member's page. So after reading a group a coordinator first writes the record again unchanged: after
+that no previous coordinator can write any of its items. Then it checks that the pages are still as
+they were read.
 
-``member_pages`` says how a change of more pages than a transaction takes is written.
+``member_pages`` describes changes of more pages than one transaction takes.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from tidelog_core.metadata.store import (
 
 from tidelog_node.coordinator.member_table import MemberTable, PageChange
 
-PAGES_PACKED_AT_ONCE = 8  # then other tasks have their turn
-PAGE_OVERHEAD_BYTES = 2_000  # more than all of a page that is not packed members
+PAGES_PACKED_AT_ONCE = 8  # then other tasks run
+PAGE_OVERHEAD_BYTES = 2_000  # upper bound of a page without its packed members
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PageLimits:
-    """How members are spread over items and transactions."""
+    """The distribution of members over items and transactions."""
 
     members_per_page: int = MEMBERS_PER_PAGE
     pages_per_commit: int = COMMIT_WRITES_MAX - 1  # and the group's record
@@ -68,14 +68,14 @@ class GroupItems:
         stored: StoredGroup | None,
         limits: PageLimits,
     ) -> None:
-        """``stored`` is the group as it was read, ``None`` where there is none."""
+        """``stored`` is the group as it was read, ``None`` if it does not exist."""
         self.version = ABSENT  # of the record's item
         self.key = group_key(shard, group_id)
         self._store = store
         self._shard = shard
         self._limits = limits
-        self._record: GroupRecord | None = None  # without members, as it was read or written
-        # Of the record's item, as long as it is one in which an older program left the members.
+        self._record: GroupRecord | None = None  # without members, as last read or written
+        # The record item's body while it is one of an older program, which kept the members in it.
         self._old_body: Body | None = None
         self._is_claimed = True
         self._members = MemberTable(members_per_page=limits.members_per_page)
@@ -92,13 +92,13 @@ class GroupItems:
         return self._is_claimed
 
     def check(self) -> Check:
-        """Return the condition that the record is as it is known here."""
+        """Return the condition that the record has the known version."""
         return Check(self.key, self.version)
 
     async def claim(self) -> None:
-        """Make sure that no previous coordinator can write any more. Durable on return.
+        """Exclude all further writes of previous coordinators. Durable on return.
 
-        Raises ``VersionConflict`` where the group is not as it was read.
+        Raises ``VersionConflict`` if the group has changed since it was read.
         """
         if self._is_claimed:
             return
@@ -111,9 +111,9 @@ class GroupItems:
         self._is_claimed = True
 
     async def write_again(self, *, is_logged: bool) -> None:
-        """Write the record as it is. Durable on return. Raises ``VersionConflict``.
+        """Write the record unchanged. Durable on return. Raises ``VersionConflict``.
 
-        The topics that an older program left in it go with that.
+        Topics that an older program left in it are removed.
         """
         assert self._record is not None
         body = self._record.to_body() if self._old_body is None else self._old_body
@@ -128,7 +128,7 @@ class GroupItems:
         self._wrote(record)
 
     async def save(self, record: GroupRecord) -> None:
-        """Store the group, which is claimed. Durable on return.
+        """Store the group, which must be claimed. Durable on return.
 
         Raises ``VersionConflict``, ``ItemTooLarge``.
         """
@@ -143,9 +143,9 @@ class GroupItems:
         self._members.apply(changes, keeps_emptied=True)
 
     async def catch_up(self) -> bool:
-        """Whether the stored record says what it said here last, also if it was written again.
+        """Whether the stored record equals the known one, perhaps at a newer version.
 
-        Then it has to be claimed again: its writer may not be done yet.
+        At a newer version it must be claimed again: its writer may not be done yet.
         """
         item = await self._store.get(self.key)
         if item is None:
@@ -157,12 +157,12 @@ class GroupItems:
         return True
 
     async def page_removals(self) -> list[Write]:
-        """Return the deletions of all pages, for a group in which nobody is."""
+        """Return the deletions of all pages, for a group without members."""
         items = await list_pages(self._store, self._shard, self.key.key)
         return [Write(item.id, None, item.version, is_logged=False) for item in items]
 
     async def delete(self, *, is_logged: bool) -> None:
-        """Remove the record, which is the last of the group. Raises ``VersionConflict``."""
+        """Remove the record, the last item of the group. Raises ``VersionConflict``."""
         await self._store.commit([Write(self.key, None, self.version, is_logged=is_logged)])
         self.version, self._record, self._old_body = ABSENT, None, None
         self._members = MemberTable(members_per_page=self._limits.members_per_page)
@@ -178,9 +178,10 @@ class GroupItems:
             self._wrote(record)
 
     async def _save_in_parts(self, record: GroupRecord, changes: Sequence[PageChange]) -> None:
-        """Write the pages with a stamp that is not valid yet, then the record with it."""
+        """Write the pages with a stamp that is not valid yet, then the record with that stamp."""
         if self.version == ABSENT:
-            # Pages are only written under a record, or nobody would find them after a crash.
+            # The record exists before any page: otherwise a crash would leave pages without an
+            # owner.
             await self.create(new_record(self.key, record.phase_since_ms), (), ())
         stamp = self._stamp + 1
         part: list[Write] = []
@@ -201,7 +202,7 @@ class GroupItems:
         self._wrote(record)
 
     async def _packed(self, changes: Sequence[PageChange], stamp: int) -> AsyncIterator[Write]:
-        """Yield the writes of the pages. Where the stamp is not valid yet they keep what is."""
+        """Yield the pages' writes. With a stamp that is not valid yet they keep the old members."""
         for index, change in enumerate(changes, 1):
             is_valid = stamp == self._stamp
             page = MemberPage(
@@ -225,7 +226,7 @@ class GroupItems:
         return 0 if self._record is None else self._record.stamp
 
     def _is_news(self, record: GroupRecord) -> bool:
-        """Whether the record's item would change, apart from how its time was rounded."""
+        """Whether the record's item would change, apart from the rounding of its time."""
         known = self._record
         if known is None or self._old_body is not None:
             return True

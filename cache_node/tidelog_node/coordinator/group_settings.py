@@ -9,7 +9,7 @@ from tidelog_node.node_context import NodeContext
 
 
 class GroupSettings:
-    """Joins the settings of the node with those of single groups."""
+    """The effective settings of each group."""
 
     def __init__(self, node: NodeContext, *, assigned_at_once_members_max: int) -> None:
         self._node = node
@@ -17,7 +17,7 @@ class GroupSettings:
 
     @property
     def assignors(self) -> tuple[str, ...]:
-        """The assignors that members may ask for, the default first; never none."""
+        """The assignors that members may choose, the default first; never empty."""
         return self._node.config().group_consumer_assignors or tuple(ASSIGNORS)
 
     def consumer(self, group_id: str) -> ConsumerGroupSettings:

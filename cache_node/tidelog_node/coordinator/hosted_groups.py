@@ -1,8 +1,8 @@
 """The groups that a node coordinates: finds, loads, wakes and unloads them.
 
-A group belongs to a shard, a shard to the leader of that partition of
-``__consumer_offsets``. While this node leads it, the shard's groups are in memory and
-every change to them is in the store before it is told to anyone.
+A group belongs to a shard, and a shard to the leader of that partition of ``__consumer_offsets``.
+While this node leads it, the shard's groups are in memory, and every change is stored before a
+client can see it.
 """
 
 from __future__ import annotations
@@ -88,26 +88,26 @@ class HostedGroups:
         )
         self._shards = LedShards(node, CONSUMER_OFFSETS_TOPIC, open_shard=self._open_shard)
         self._is_closed = False
-        self._looking: set[asyncio.Task[None]] = set()
+        self._reloading: set[asyncio.Task[None]] = set()
         self._sweeper = Sweeper(node, self._shards, clock_offset_ms=self._clock_offset_ms)
         self._sweeping: asyncio.Task[None] | None = None
         self._unwatch: Callable[[], None] = lambda: None
         self._unsubscribe: Callable[[], None] = lambda: None
 
     async def start(self) -> None:
-        """Begin to coordinate what the cluster's image says is ours."""
+        """Start to coordinate the shards that the cluster's image gives to this node."""
         self._patterns.take_topics(
             self._node.view.image.topics, self._node.view.image.topics.keys()
         )
         self._unsubscribe = self._node.view.subscribe(
             lambda image, changed: self._patterns.take_topics(image.topics, changed)
         )
-        self._unwatch = self._node.view.watch(GROUP_COLLECTION_PREFIX, self._look_again)
+        self._unwatch = self._node.view.watch(GROUP_COLLECTION_PREFIX, self._on_group_changes)
         self._shards.start()
         self._sweeping = asyncio.create_task(self._sweeper.run())
 
     async def close(self) -> None:
-        """Finish what is being stored and send everyone who waits to the next coordinator.
+        """Finish the writes in progress and send waiting clients to the next coordinator.
 
         A second call does nothing.
         """
@@ -122,8 +122,8 @@ class HostedGroups:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._sweeping
         await self._shards.close()
-        while self._looking:
-            await asyncio.wait(self._looking)
+        while self._reloading:
+            await asyncio.wait(self._reloading)
         self._wakeups.close()
 
     async def use(
@@ -133,7 +133,7 @@ class HostedGroups:
         *,
         create: bool = False,
     ) -> T | None:
-        """Return what ``use`` makes of the group, or ``None`` where there is none."""
+        """Return the result of ``use`` for the group, ``None`` if there is no such group."""
         for _ in range(FIND_ATTEMPTS_MAX):
             shard = self.shard_of(group_id)
             group = await shard.find(group_id)
@@ -151,10 +151,10 @@ class HostedGroups:
         raise CoordinatorNotAvailable(f"group {group_id!r} keeps being unloaded")
 
     def shard_of(self, group_id: str) -> Shard:
-        """Return the group's shard. Raises ``NotCoordinator`` where it is another node's."""
+        """Return the group's shard. Raises ``NotCoordinator`` if another node leads it."""
         validate_group_id(group_id)
         if not self._node.standing.can_serve():
-            # Another node may coordinate the group by now, without this one having heard of it.
+            # Another node may coordinate the group by now, without a notice here.
             raise NotCoordinator("this node's lease has lapsed")
         shard = self._shards.find(lambda count: shard_of_group(group_id, count))
         if shard is None:
@@ -177,8 +177,8 @@ class HostedGroups:
             raise NotCoordinator(f"this node does not coordinate group shard {index}")
         return shard.leadership
 
-    async def look_at_changes(self) -> None:
-        """Let this node see what was just written, as far as it leads what that is about."""
+    async def refresh_view(self) -> None:
+        """Read the last writes into the view, so that this node's subscribers act on them."""
         with contextlib.suppress(StoreUnavailable):
             await self._node.view.refresh()
 
@@ -188,26 +188,26 @@ class HostedGroups:
         return Shard(index, leadership, self._node.store, restore=self._restored)
 
     def _expire(self, loaded: LoadedGroup) -> None:
-        """Let time pass for a group, but not for one that another node may coordinate."""
+        """Process a group's deadlines, unless another node may coordinate it."""
         if self._node.standing.can_serve():
             loaded.expire()
         elif not loaded.is_unloaded:
             self._wakeups.schedule(loaded, self._now_ms() + FENCED_RETRY_MS)
 
-    def _look_again(self, keys: Collection[ItemKey]) -> None:
-        """Have groups that an administrator changed in the store read again.
+    def _on_group_changes(self, keys: Collection[ItemKey]) -> None:
+        """Reload groups that an administrator changed in the store.
 
-        A coordinator's own writes of groups are not in the changelog. Nothing hangs on
-        this: a group that was missed here is found out by its next write, which loses.
+        A coordinator's own writes of groups are not in the changelog. Correctness does not depend
+        on this: a change missed here is found by the group's next write, which conflicts.
         """
         for key in keys:
             index = key.collection.removeprefix(GROUP_COLLECTION_PREFIX)
-            # What a stranger wrote must not end the reading of everything else.
+            # A foreign key must not break the reading of the others.
             shard = self._shards.get(int(index)) if index.isdecimal() else None
             if shard is not None and not self._is_closed:
-                looking = asyncio.create_task(self._reload_if_changed(shard, key.key))
-                self._looking.add(looking)
-                looking.add_done_callback(self._looking.discard)
+                reloading = asyncio.create_task(self._reload_if_changed(shard, key.key))
+                self._reloading.add(reloading)
+                reloading.add_done_callback(self._reloading.discard)
 
     async def _reload_if_changed(self, shard: Shard, group_id: str) -> None:
         try:
@@ -215,7 +215,7 @@ class HostedGroups:
             if group is not None:
                 await group.unload_if_changed()
         except (TidelogError, Unloaded) as error:
-            # Whoever needs the group next meets the same and is told.
+            # The next request for the group fails the same way and reports it.
             logger.warning(
                 "changed group is not read again",
                 extra={"group_id": group_id, "reason": str(error)},
@@ -283,7 +283,7 @@ class HostedGroups:
         elif loaded.group.wake_at_ms is not None:
             self._wakeups.schedule(loaded, loaded.group.wake_at_ms)
 
-    # Clocks: events and deadlines go by a clock that never jumps, stored times by the wall's.
+    # Clocks: events and deadlines use a clock that never jumps, stored times the wall clock.
 
     def _now_ms(self) -> int:
         return int(self._clock() * 1000)

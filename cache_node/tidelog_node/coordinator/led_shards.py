@@ -1,8 +1,8 @@
 """The shards of a reserved topic that this node leads; each is loaded once a leader term.
 
-What a coordinator keeps belongs to a shard, a shard to the leader of that partition of the
-topic. ``LedShards`` takes shards over and drops them as the cluster's image says;
-``LedShard`` is one of them during one leader term. For the tasks of one event loop.
+A coordinator's state belongs to shards, and a shard to the leader of that partition of the topic.
+``LedShards`` takes shards over and drops them as the cluster's image says; ``LedShard`` is one of
+them during one leader term. For the tasks of one event loop.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from tidelog_node.node_context import NodeContext
 
 @dataclass(frozen=True, slots=True)
 class Leadership:
-    """The leader term of a shard. With another one everything is loaded again."""
+    """The leader term of a shard. In another term everything is loaded again."""
 
     topic_id: UUID
     leader_epoch: int
 
 
 class LedShard(ABC):
-    """One shard during one leader term. What it holds is loaded once, and unloaded at the end."""
+    """One shard during one leader term. Its state is loaded once and unloaded at the end."""
 
-    kind: ClassVar[str]  # what errors call what it holds
+    kind: ClassVar[str]  # the name of its state in errors
 
     def __init__(self, index: int, leadership: Leadership, store: MetadataStore) -> None:
         self.index = index
@@ -43,12 +43,12 @@ class LedShard(ABC):
         self._loading: asyncio.Task[TidelogError | None] | None = None
 
     def begin_loading(self) -> None:
-        """Load in the background, so that what is due by itself does not wait for a request."""
+        """Load in the background, so that deadlines do not wait for a request."""
         if not self._is_loaded and self._loading is None:
             self._loading = asyncio.create_task(self._load())
 
     async def loaded(self) -> None:
-        """Wait until everything is there. Raises what kept it away."""
+        """Wait until everything is loaded. Raises the error of the loading."""
         while not self._is_loaded:
             self.begin_loading()
             assert self._loading is not None
@@ -58,7 +58,7 @@ class LedShard(ABC):
                 raise error
 
     async def close(self) -> None:
-        """Send everyone who waits to the next coordinator, and finish what is being stored."""
+        """Send waiting clients to the next coordinator, and finish the writes in progress."""
         self.is_closed = True
         if self._loading is not None:
             await asyncio.wait([self._loading])
@@ -81,11 +81,11 @@ class LedShard(ABC):
 
     @abstractmethod
     async def _read_all(self) -> None:
-        """Read what the shard holds. Raises ``TidelogError``; nothing is loaded then."""
+        """Read the shard's state. Raises ``TidelogError``; then nothing is loaded."""
 
     @abstractmethod
     async def _unload_all(self) -> None:
-        """Let go of what is in memory. The shard is closed."""
+        """Release the state in memory. The shard is closed."""
 
 
 ShardT = TypeVar("ShardT", bound=LedShard)
@@ -102,7 +102,7 @@ class LedShards(Generic[ShardT]):
         open_shard: Callable[[int, Leadership], ShardT],
         on_drop: Callable[[ShardT], None] = lambda _: None,
     ) -> None:
-        """``on_drop`` is called before one is closed."""
+        """``on_drop`` is called before a shard is closed."""
         self._node = node
         self._topic = topic
         self._open_shard = open_shard
@@ -114,38 +114,38 @@ class LedShards(Generic[ShardT]):
         self._unsubscribe: Callable[[], None] = lambda: None
 
     def __iter__(self) -> Iterator[ShardT]:
-        """Go through the shards as they are now."""
+        """Iterate over the shards at this moment."""
         return iter(tuple(self._shards.values()))
 
     def start(self) -> None:
-        """Begin to follow the cluster's image."""
+        """Start to follow the cluster's image."""
         self._unsubscribe = self._node.view.subscribe(lambda image, _: self.follow(image))
         self.follow(self._node.view.image)
 
     def stop(self) -> None:
-        """Take no more shards over."""
+        """Take over no more shards."""
         self._is_following = False
         self._unsubscribe()
 
     async def close(self) -> None:
-        """Drop all shards, and return when they have let go of everything."""
+        """Drop all shards; return when they have released everything."""
         for index in tuple(self._shards):
             self._drop(index)
         while self._closing:
             await asyncio.wait(self._closing)
 
     def get(self, index: int) -> ShardT | None:
-        """Return the shard if it is ours, as far as is known."""
+        """Return the shard if this node leads it, as far as is known."""
         return self._shards.get(index)
 
     def find(self, index_among: Callable[[int], int]) -> ShardT | None:
-        """Return a shard of ours, by its index among so many, ``None`` if it is another node's."""
+        """Return a shard by its index among all; ``None`` if another node leads it."""
         self.follow(self._node.view.image)
         partitions = self._node.view.image.partitions(self._topic)
         return self._shards.get(index_among(len(partitions))) if partitions else None
 
     def follow(self, image: ClusterImage) -> None:
-        """Take over shards that are ours now, drop those that are not."""
+        """Take over the shards that this node leads now, drop the others."""
         if image is self._followed or not self._is_following:
             return
         self._followed = image

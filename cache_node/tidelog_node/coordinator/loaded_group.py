@@ -1,13 +1,12 @@
-"""One group in memory: its state machine, those who wait for it, and its storage.
+"""One group in memory: its state machine, its waiting requests, and its storage.
 
-A group changes its kind here: a consumer group replaces an empty classic
-one, or takes its members over, and may have to give them back. A share group begins where
-there is none yet, and stays one.
+A group changes its kind here: a consumer group replaces an empty classic one, or takes over its
+members and may have to give them back. A share group begins where no group exists, and stays one.
 
-An event is decided at once, without waiting. If the group then has to be stored, the
-answers wait for that, and so does every later event: nobody ever hears of a state that
-a crash could take back. If storing fails, the group is unloaded: everyone who waits is
-told to try again, and the next request loads what the store has.
+An event is decided immediately, without waiting. If the group must be stored after that, the
+answers and all later events wait for the write: no client sees a state that a crash could take
+back. If storing fails, the group is unloaded: waiting requests get an error, and the next request
+loads the stored state.
 """
 
 from __future__ import annotations
@@ -71,7 +70,7 @@ class Unloaded(Exception):
 
 
 class LoadedGroup:
-    """The only one that touches its state machine."""
+    """The only user of the group's state machine."""
 
     def __init__(
         self,
@@ -83,12 +82,12 @@ class LoadedGroup:
         on_change: Callable[[LoadedGroup], None],
         is_still_ours: Callable[[], Awaitable[bool]],
     ) -> None:
-        """``is_still_ours`` looks in the store whether this node still coordinates the group."""
+        """``is_still_ours`` reads from the store whether this node still coordinates the group."""
         self.group: Group = group
         self.storage = storage
         self.shard = shard
         self.is_unloaded = False
-        # Whether offsets were committed that say themselves when they end (OffsetCommit 2 to 4).
+        # Whether offsets with a retention of their own were committed (OffsetCommit 2 to 4).
         self.has_own_expiries = False
         self._now_ms = environment.now_ms
         self._environment = environment
@@ -96,10 +95,10 @@ class LoadedGroup:
         self._is_still_ours = is_still_ours
         self._waiting = WaitingMembers()
         self._storing: asyncio.Task[Any] | None = None
-        self._collected: Step | None = None  # is to be stored, and nothing is written yet
+        self._collected: Step | None = None  # to be stored, not written yet
         self._computing: set[asyncio.Task[None]] = set()
-        # Requests that wait for patterns, or are decided on after that, by the member that sent
-        # them; "": one that is none of the group's.
+        # Requests that wait for patterns, or for their decision after that, by the member that sent
+        # them; "": not a member.
         self._matching: Counter[str] = Counter()
         self._to_be_idle = Turns(lambda: self._storing is None)
         self._to_decide = Turns(lambda: self._storing is None or self._collected is not None)
@@ -107,16 +106,16 @@ class LoadedGroup:
 
     @property
     def is_vacant(self) -> bool:
-        """Whether nothing would be lost by forgetting the group: it was never stored."""
-        return self._is_none_yet and not self._matching
+        """Whether the group can be forgotten without loss: it was never stored."""
+        return self._is_absent and not self._matching
 
     @property
-    def _is_none_yet(self) -> bool:
+    def _is_absent(self) -> bool:
         return self.is_unstored and self.storage.is_idle and self._storing is None
 
     @property
     def is_unstored(self) -> bool:
-        """Whether there is no such group yet: it was never stored, and nobody is in it."""
+        """Whether there is no such group yet: it was never stored and has no members."""
         return self.group.is_vacant and self.storage.version == ABSENT
 
     def record(self) -> GroupRecord:
@@ -159,7 +158,7 @@ class LoadedGroup:
     async def heartbeat(
         self, member_id: str, group_instance_id: str | None, generation: int
     ) -> ErrorCode:
-        """Return what the member should know."""
+        """Renew the member's session; return an error code."""
         await self.ready()
         error = any_group.heartbeat(
             self.group,
@@ -172,7 +171,7 @@ class LoadedGroup:
         return error
 
     async def leave(self, identities: Sequence[MemberIdentity]) -> list[ErrorCode]:
-        """Return an error code for each member, once what follows is stored."""
+        """Return an error code for each member, once the changes are stored."""
         await self.ready()
         errors, step = any_group.leave(self.group, identities, now_ms=self._now_ms())
         self._take(step)
@@ -183,7 +182,7 @@ class LoadedGroup:
         return errors
 
     async def consumer_heartbeat(self, request: ConsumerHeartbeat) -> HeartbeatAnswer:
-        """Return what the member is to have, once whatever the heartbeat changed is stored."""
+        """Return the member's assignment, once the heartbeat's changes are stored."""
         await self._claim()
         await self._may_decide()
         # A leave and a refused heartbeat need no patterns. The latter keeps no member alive either.
@@ -204,18 +203,18 @@ class LoadedGroup:
         return await self._answered(*self._share_heartbeat(request))
 
     async def match_patterns(self) -> None:
-        """Have the group know what its patterns match, for as long as nobody brings a new one.
+        """Give the group the matches of its patterns, valid until a member brings a new pattern.
 
-        Has to come before everything that asks the group for its topics.
+        Must be called before the group's topics are used.
         """
         async with self._matched() as matches:
             self._take_matches(matches)
 
     def expire(self) -> None:
-        """Let time pass. Does nothing while the group is being stored: that ends in a change.
+        """Process deadlines. Does nothing while the group is being stored: that ends in a change.
 
-        Members are spared while a request of their own waits for patterns; those of others hold
-        nobody in the group.
+        A member is spared while one of its own requests waits for patterns; other callers' requests
+        keep no member in the group.
         """
         if self._storing is None and not self.is_unloaded:
             group, now_ms = self.group, self._now_ms()
@@ -249,13 +248,13 @@ class LoadedGroup:
         )
         try:
             if error is ErrorCode.none and offsets:
-                self.has_own_expiries = self.has_own_expiries or _say_when_they_end(offsets)
+                self.has_own_expiries = self.has_own_expiries or _have_own_expiries(offsets)
                 await self.storage.commit_offsets(offsets)
         except (VersionConflict, OutcomeUnknown) as problem:
             self.unload(error_code(problem))
             raise
         finally:
-            self._on_change(self)  # a group made for this commit may have nothing to keep it
+            self._on_change(self)  # a group created for this commit may have no reason to stay
         return error
 
     async def commit_transactional(
@@ -268,10 +267,10 @@ class LoadedGroup:
         write: Callable[[Mapping[tuple[str, UUID], Mapping[int, CommittedOffset]]], Write],
         checks: Sequence[Check],
     ) -> ErrorCode:
-        """Do ``write`` of offsets that wait for a transaction's end, if the caller may commit.
+        """Make the ``write`` of a transaction's offsets if the caller may commit.
 
-        Durable on return of ``none``. Raises ``VersionConflict`` where the group, or an item
-        of those given, is not as it was known.
+        Durable on return of ``none``. Raises ``VersionConflict`` if the group or an item in
+        ``checks`` has changed.
         """
 
         async def commit() -> ErrorCode:
@@ -294,25 +293,25 @@ class LoadedGroup:
         also: Write,
         checks: Sequence[Check],
     ) -> None:
-        """Store the offsets of a transaction that was committed. Durable on return.
+        """Store the offsets of a committed transaction. Durable on return.
 
-        ``also`` is what ends their waiting. Raises ``VersionConflict`` as above.
+        ``also`` ends their waiting. Raises ``VersionConflict`` as above.
         """
         await self.exclusively(
             lambda: self.storage.commit_pending(offsets, also=also, checks=checks)
         )
 
     async def exclusively(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Return what the work returns; events wait meanwhile. It ends even if the caller goes."""
+        """Return the result of ``work``; events wait for it. It is finished even if cancelled."""
         await self.ready()
         task = asyncio.create_task(self._worked(work))
         self._storing = task
         return await asyncio.shield(task)
 
     async def delete(self) -> bool:
-        """Remove the group, in which nobody may be, from the store and from memory.
+        """Remove the group, which must have no members, from the store and from memory.
 
-        For what is done exclusively. Durable on return; returns as ``GroupStorage.delete``.
+        To be called within ``exclusively``. Durable on return; returns as ``GroupStorage.delete``.
         """
         had_pending = await self.storage.delete(self.record())
         self.group.kill()
@@ -320,9 +319,9 @@ class LoadedGroup:
         return had_pending
 
     async def become_share_group(self) -> None:
-        """Store an empty share group where there was none yet. Durable on return.
+        """Store an empty share group where none existed. Durable on return.
 
-        For what is done exclusively.
+        To be called within ``exclusively``.
         """
         assert self.is_unstored
         group = ShareGroup(self.group.group_id, now_ms=self._now_ms())
@@ -335,9 +334,9 @@ class LoadedGroup:
         self.group = group
 
     async def unload_if_changed(self) -> None:
-        """Unload the group if the store says something else. Raises ``Unloaded``, ``TidelogError``.
+        """Unload the group if the stored one differs. Raises ``Unloaded``, ``TidelogError``.
 
-        Where only its offsets were changed, members who wait may go on waiting.
+        If only its offsets have changed, waiting members can go on waiting.
         """
 
         async def look() -> None:
@@ -347,7 +346,7 @@ class LoadedGroup:
         await self.exclusively(look)
 
     def unload(self, error: ErrorCode) -> None:
-        """Answer everyone who waits with the error, and never be used again."""
+        """Answer all waiting requests with the error; the group is not used again."""
         if self.is_unloaded:
             return
         self.is_unloaded, self._fault = True, error
@@ -355,7 +354,7 @@ class LoadedGroup:
         self._on_change(self)
 
     async def close(self) -> None:
-        """Finish what is being stored and computed."""
+        """Finish the writes and computations in progress."""
         if self._computing:
             await asyncio.wait(self._computing)
         if self._storing is not None:
@@ -383,13 +382,13 @@ class LoadedGroup:
         )
 
     async def _answered(self, answer: HeartbeatAnswer, step: Step) -> HeartbeatAnswer:
-        """Return what the heartbeat is answered, once what it changed is stored.
+        """Return the answer once the heartbeat's changes are stored.
 
-        Changes of heartbeats that come while the group is being written share the next
-        write: a rebalance of many members takes as many writes as there is time for.
+        Heartbeats that arrive while the group is being written share the next write: the number of
+        writes of a rebalance is limited by time, not by members.
         """
         self._take(step)
-        # Even without news of its own it may tell of some that nobody has stored yet.
+        # Even without changes of its own it may reveal changes that are not stored yet.
         if self._storing is not None:
             await asyncio.wait([self._storing])
             if self._fault is not ErrorCode.none:
@@ -403,7 +402,7 @@ class LoadedGroup:
             raise Unloaded
 
     async def _compute(self, group: ConsumerGroup, computation: TargetComputation) -> None:
-        """Have targets computed while the group goes on, and take them in."""
+        """Have targets computed in the background, then apply them."""
         try:
             targets = await self._environment.compute(computation)
         except Exception:
@@ -418,22 +417,22 @@ class LoadedGroup:
     def _caller(
         self, find: Callable[[ConsumerGroup], ConsumerMember | None]
     ) -> ConsumerMember | None:
-        """Return the member of a consumer group whose request came, where there is one."""
+        """Return the consumer group's member that sent a request, if there is one."""
         if not isinstance(self.group, ConsumerGroup):
             return None
         try:
             return find(self.group)
-        except Refused:  # It is answered when it is decided on.
+        except Refused:  # The decision returns the error.
             return None
 
     @contextlib.asynccontextmanager
     async def _matched(
         self, pattern: str | None = None, caller: ConsumerMember | None = None
     ) -> AsyncIterator[Mapping[str, PatternMatches]]:
-        """Match this pattern, and those of the group that it has to look up.
+        """Match this pattern and those of the group that must be matched again.
 
-        Until the end of the context the caller is not removed: the session of a member must not
-        end because its request waits here.
+        The caller is not removed until the end of the context: a member's session must not end
+        because its request waits here.
         """
         patterns = {pattern} if pattern else set()
         if isinstance(self.group, ConsumerGroup):
@@ -495,8 +494,8 @@ class LoadedGroup:
 
     def _share_heartbeat(self, request: ShareHeartbeat) -> tuple[HeartbeatAnswer, Step]:
         group, now_ms = self.group, self._now_ms()
-        # One that was never stored, and in which nobody is, is none yet.
-        if request.member_epoch == JOIN_EPOCH and self._is_none_yet:
+        # A group that was never stored and has no members does not exist yet.
+        if request.member_epoch == JOIN_EPOCH and self._is_absent:
             group = ShareGroup(group.group_id, now_ms=now_ms)
         if not isinstance(group, ShareGroup):
             message = f"Group {group.group_id} is not a share group."
@@ -512,7 +511,7 @@ class LoadedGroup:
         return answer, step
 
     async def _claim(self) -> None:
-        """Make sure that no previous coordinator can write the group any more."""
+        """Exclude all further writes of previous coordinators."""
         while not self.storage.is_claimed:
             await self.ready()
             if not self.storage.is_claimed:
@@ -541,15 +540,15 @@ class LoadedGroup:
         self._on_change(self)
 
     async def _store(self, step: Step) -> None:
-        # Only now: heartbeats of this turn of the loop have still been taken in.
+        # Not earlier: heartbeats of this turn of the loop may still join this write.
         self._collected = None
         try:
             record = self.record()
             try:
                 await self.storage.save(record)
             except VersionConflict:
-                # An administrator may have reset offsets just now. Those who wait for this
-                # generation have not read them yet, so they need not join anew for that.
+                # An administrator may have reset offsets. The members that wait for this generation
+                # have not read them yet, so they need not join again.
                 if not (await self._is_still_ours() and await self.storage.catch_up()):
                     raise
                 await self.storage.save(record)
@@ -584,9 +583,9 @@ class LoadedGroup:
         self._to_decide.go_on()
 
 
-def _say_when_they_end(
+def _have_own_expiries(
     offsets: Mapping[tuple[str, UUID], Mapping[int, CommittedOffset]],
 ) -> bool:
-    """Whether the offsets of one request do: all of them, or none."""
+    """Whether the offsets of one request have a retention of their own: all or none have."""
     first = next(iter(offsets.values()), {})
     return any(offset.expires_ms is not None for offset in islice(first.values(), 1))

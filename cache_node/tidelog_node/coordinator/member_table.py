@@ -1,7 +1,7 @@
 """Maps a group's members to pages, and finds the pages that a change of members touches.
 
-A member stays in its page. A new one comes into the first page with room, so members that
-join at the same time mostly share a page, and so do their next steps.
+A member stays in its page. A new one is put into the first page with room, so members that join at
+the same time mostly share a page, and so do their later changes.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from tidelog_core.metadata.store import ABSENT, ItemKey
 
 @dataclass(frozen=True, slots=True)
 class PageChange:
-    """A page that is to be written."""
+    """A page to write."""
 
     number: int
     before: MembersByPlace
     after: MembersByPlace
-    version: int  # of the page's item as it is; ABSENT where there is none
+    version: int  # of the page's item before; ABSENT if there is none
 
 
 @dataclass(slots=True)
@@ -40,12 +40,12 @@ class _Page:
 @dataclass(slots=True)
 class _Seat:
     page: int
-    place: int  # in the order of joining; never given twice while the group is in memory
+    place: int  # in the order of joining; never reused while the group is in memory
     member: StoredMember
 
 
 class MemberTable:
-    """A group's pages, as this coordinator read or wrote them last."""
+    """A group's pages, as this coordinator last read or wrote them."""
 
     def __init__(self, *, members_per_page: int = MEMBERS_PER_PAGE) -> None:
         self._members_per_page = members_per_page
@@ -70,7 +70,7 @@ class MemberTable:
         }
 
     def change_to(self, members: Iterable[StoredMember]) -> list[PageChange]:
-        """Return what has to be written so that these are the members."""
+        """Return the page changes that make these the members."""
         after: dict[int, dict[int, StoredMember]] = {}
         for number in self._to_write:
             self._open(number, after)
@@ -80,7 +80,7 @@ class MemberTable:
             seat = self._seats.get(member.member_id)
             if seat is None:
                 added.append(member)
-            # Most are the same object, and comparing them costs.
+            # Most are the same object: comparing their values would be slow.
             elif seat.member is not member and seat.member != member:
                 self._open(seat.page, after)[seat.place] = member
         if len(members) - len(added) < len(self._seats):
@@ -99,7 +99,7 @@ class MemberTable:
         ]
 
     def apply(self, changes: Iterable[PageChange], *, keeps_emptied: bool) -> None:
-        """Note that the changes are stored. A page that was emptied is gone unless it was kept."""
+        """Note that the changes are stored. An emptied page is gone unless it was kept."""
         self._to_write.clear()
         changes = list(changes)
         for change in changes:
@@ -133,7 +133,7 @@ class MemberTable:
     def _open(
         self, number: int, after: dict[int, dict[int, StoredMember]]
     ) -> dict[int, StoredMember]:
-        """Return the page's members to be changed."""
+        """Return the page's members, to be changed."""
         if number not in after:
             page = self._pages.get(number)
             after[number] = {} if page is None else dict(page.members)

@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 class Shard(LedShard):
-    """Loads the shard's groups once, and single ones again after they had to be unloaded."""
+    """Loads the shard's groups once, and unloaded ones again when they are needed."""
 
     kind = "group"
 
@@ -34,15 +34,15 @@ class Shard(LedShard):
         super().__init__(index, leadership, store)
         self.groups: dict[str, LoadedGroup] = {}
         self._restore = restore
-        self._stale: set[str] = set()  # in the store perhaps, but not in memory
+        self._stale: set[str] = set()  # perhaps stored, but not in memory
 
     async def find(self, group_id: str) -> LoadedGroup | None:
-        """Return the group, or ``None`` where there is none of this id."""
+        """Return the group, ``None`` if there is none of this id."""
         await self.loaded()
         if group_id in self._stale:
             stored = await read_group(self._store, self.index, group_id)
             self.check_open()
-            # Someone else may have loaded it while we waited.
+            # Another task may have loaded it during the read.
             if group_id in self._stale:
                 if stored is not None:
                     self.groups[group_id] = self._restore(self.index, stored)
@@ -58,7 +58,7 @@ class Shard(LedShard):
         return list(self.groups.values())
 
     def forget(self, group: LoadedGroup, *, is_stored: bool) -> None:
-        """Drop a group that was unloaded; ``is_stored`` has it loaded again when needed."""
+        """Drop an unloaded group; with ``is_stored`` it is loaded again when needed."""
         group_id = group.group.group_id
         if self.groups.get(group_id) is group:
             del self.groups[group_id]

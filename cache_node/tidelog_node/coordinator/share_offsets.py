@@ -1,8 +1,8 @@
 """Reads and changes the start offsets of share groups, for administrators.
 
-They are the coordinator's to change although they belong to the partitions' leaders: it alone
-knows that nobody is in the group. Source: ``describeShareGroupAllOffsets``,
-``alterShareGroupOffsets`` and ``deleteShareGroupOffsets`` of Kafka's group coordinator.
+The coordinator changes them although they belong to the partitions' leaders, because it alone knows
+that the group is empty. Source: ``describeShareGroupAllOffsets``, ``alterShareGroupOffsets`` and
+``deleteShareGroupOffsets`` of Kafka's group coordinator.
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ class ShareOffsets:
     async def describe(
         self, group_id: str, wanted: Mapping[str, Collection[int]] | None
     ) -> dict[TopicPartition, Standing | None]:
-        """Return the share partitions asked for, or with ``None`` all that are or may be read.
+        """Return the wanted share partitions, or with ``None`` all that are or may be read.
 
-        ``None`` for one that nobody has read, the error for one that is damaged. Raises
+        The value is ``None`` for one that was never read, and the error for a damaged one. Raises
         ``NotCoordinator``, ``InvalidGroupId``.
         """
         group = await self._coordinator.describe(group_id)
@@ -80,10 +80,9 @@ class ShareOffsets:
     async def alter(
         self, group_id: str, offsets: Mapping[TopicPartition, int]
     ) -> dict[TopicPartition, Outcome]:
-        """Have an empty group begin there; one that is not there is made. Durable on return.
+        """Set the start offsets of an empty group; a missing group is created. Durable on return.
 
-        Raises ``GroupIdNotFound`` where the group is of another kind, ``NonEmptyGroup``, and
-        as above.
+        Raises ``GroupIdNotFound`` if the group is of another kind, ``NonEmptyGroup``, and as above.
         """
 
         async def change() -> tuple[dict[TopicPartition, Outcome], Sequence[Write]]:
@@ -106,7 +105,7 @@ class ShareOffsets:
         return await self._coordinator.change_empty_share_group(group_id, change, create=True)
 
     async def delete(self, group_id: str, topics: Collection[str]) -> dict[str, Outcome]:
-        """Have an empty group forget where it was in the topics. Durable on return.
+        """Delete the start offsets of an empty group in the topics. Durable on return.
 
         Raises ``GroupIdNotFound``, ``NonEmptyGroup``, and as above.
         """

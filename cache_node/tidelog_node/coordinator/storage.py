@@ -1,15 +1,14 @@
 """One group's items in the metadata store: the group itself and its pages of offsets.
 
-Commits of offsets that arrive within a few milliseconds of each other become one
-transaction. Each transaction is conditional on the group's record being the one that
-its coordinator has in memory: a coordinator that was replaced while it did not look
-cannot store a commit of a generation that has ended elsewhere. The record is small whatever
-the number of members, so this costs every commit the same (``group_items``). A coordinator
-that has loaded a group claims it before the first commit, so that what the previous one
-still has under way comes before its own commits or not at all.
+Offset commits that arrive within a few milliseconds become one transaction. Each transaction is
+conditional on the version of the group's record that its coordinator has in memory: a coordinator
+that has been replaced unnoticed cannot store a commit of a generation that has ended elsewhere. The
+record is small whatever the number of members, so the cost for each commit is constant
+(``group_items``). A coordinator that has loaded a group claims it before the first commit, so that
+the previous one's writes still in progress take effect before its own commits or not at all.
 
-Everything pending is written before the group's record is, so a commit that was
-accepted in a generation never lands after the next one has begun.
+All pending commits are written before the group's record, so a commit that was accepted in a
+generation never takes effect after the next one has begun.
 """
 
 from __future__ import annotations
@@ -62,21 +61,21 @@ logger = logging.getLogger(__name__)
 
 COMMIT_LINGER_MS = 3
 COMMIT_ATTEMPTS_MAX = 4
-# One write and one check are kept for what is committed with the pages.
+# One write and one check are reserved for those committed with the pages.
 PENDING_PAGES_PER_COMMIT = PAGES_PER_COMMIT - 2
 PAGES_CACHED_MAX = 8192  # of all groups of a node
 
 
 class WriterTerm:
-    """The time in which only its coordinator has written a group, as far as that knows."""
+    """A period in which only this coordinator has written a group, as far as it knows."""
 
 
 class OffsetPages:
     """The pages written last, so that the next commit need not read them first.
 
-    A page counts for the term that it was written in only. Between one term of a group
-    and the next, someone else may have deleted the page and written it again, up to the
-    very version that is remembered here.
+    A page is valid only in the term in which it was written. Between two terms of a group another
+    process may have deleted the page and written it again, up to the very version that is
+    remembered here.
     """
 
     def __init__(self, pages_max: int = PAGES_CACHED_MAX) -> None:
@@ -84,7 +83,7 @@ class OffsetPages:
         self._pages_max = pages_max
 
     def get(self, id: ItemKey, term: WriterTerm) -> GroupOffsets | None:
-        """Return the page as last written in the term, or ``None`` where that is not known."""
+        """Return the page as last written in the term, ``None`` if that is unknown."""
         found = self._pages.get(id)
         if found is None or found[0] is not term:
             return None
@@ -92,14 +91,14 @@ class OffsetPages:
         return found[1]
 
     def keep(self, page: GroupOffsets, term: WriterTerm) -> None:
-        """Remember the page in place of what was written longest ago."""
+        """Remember the page; forget the one that was used longest ago if there are too many."""
         self._pages[page.item_id] = (term, page)
         self._pages.move_to_end(page.item_id)
         if len(self._pages) > self._pages_max:
             self._pages.popitem(last=False)
 
     def forget(self, id: ItemKey) -> None:
-        """Have the page read before it is written again."""
+        """Forget the page, so that it is read before the next write."""
         self._pages.pop(id, None)
 
 
@@ -122,7 +121,7 @@ class GroupStorage:
         stored: StoredGroup | None,
         limits: PageLimits,
     ) -> None:
-        """``stored`` is the group as it was read, ``None`` where there is none."""
+        """``stored`` is the group as it was read, ``None`` if it does not exist."""
         self._items = GroupItems(
             store, shard=shard, group_id=group_id, stored=stored, limits=limits
         )
@@ -151,17 +150,17 @@ class GroupStorage:
         return self._batch is None and not self._lock.locked()
 
     async def claim(self) -> None:
-        """Make sure that no previous coordinator can write any more. Durable on return.
+        """Exclude all further writes of previous coordinators. Durable on return.
 
-        Raises ``VersionConflict`` where the group is not as it was read.
+        Raises ``VersionConflict`` if the group has changed since it was read.
         """
         async with self._lock:
             await self._items.claim()
 
     async def save(self, record: GroupRecord) -> None:
-        """Store the group after every commit that was accepted before. Durable on return.
+        """Store the group after all commits accepted before. Durable on return.
 
-        Raises ``VersionConflict`` where another coordinator has stored it since it was read.
+        Raises ``VersionConflict`` if another coordinator has stored it since it was read.
         """
         async with self._lock:
             await self._flush()
@@ -173,7 +172,7 @@ class GroupStorage:
     ) -> None:
         """Store the offsets, by topic and partition. Durable on return.
 
-        Raises ``VersionConflict`` where another coordinator has stored the group meanwhile.
+        Raises ``VersionConflict`` if another coordinator has stored the group.
         """
         if self._batch is None:
             self._batch = _Batch(asyncio.get_running_loop().create_future())
@@ -189,9 +188,9 @@ class GroupStorage:
     async def write_checked(
         self, writes: Sequence[Write], checks: Sequence[Check], *, created_ms: int
     ) -> None:
-        """Do writes of other items if the group is as it is known here. Durable on return.
+        """Write other items if the group is as it is known here. Durable on return.
 
-        ``created_ms`` is the time, where that makes the group. Raises ``VersionConflict``.
+        ``created_ms`` is the group's creation time if this creates it. Raises ``VersionConflict``.
         """
         async with self._lock:
             await self._commit(writes, created_ms=created_ms, checks=checks)
@@ -199,7 +198,7 @@ class GroupStorage:
     async def after_committed(
         self, offsets: Mapping[tuple[str, UUID], Mapping[int, CommittedOffset]]
     ) -> dict[tuple[str, UUID], dict[int, CommittedOffset]]:
-        """Return the offsets, each at a time after what is committed of its partition."""
+        """Return the offsets, each with a time after the committed one of its partition."""
         timed: dict[tuple[str, UUID], dict[int, CommittedOffset]] = {}
         for key, partitions in by_page(offsets).items():
             page = await self._page(key)
@@ -214,7 +213,7 @@ class GroupStorage:
         also: Write,
         checks: Sequence[Check],
     ) -> None:
-        """Store offsets that were sent before now and waited; newer ones stay. Durable on return.
+        """Store offsets that were sent earlier and waited; newer ones stay. Durable on return.
 
         ``also`` is written with the last of them. Raises ``VersionConflict``.
         """
@@ -235,7 +234,7 @@ class GroupStorage:
     async def remove_offsets(
         self, choose: Callable[[GroupOffsets], Set[int]], topics: Iterable[str] | None = None
     ) -> tuple[int, int]:
-        """Remove the partitions chosen from each page; return how many went and how many stay."""
+        """Remove the partitions chosen from each page; return the removed and the left count."""
         async with self._lock:
             await self._flush()
             pages = await read_pages(self._store, self._group_id, topics)
@@ -256,7 +255,7 @@ class GroupStorage:
             return removed, sum(len(page.partitions) for page in pages) - removed
 
     async def write_in_parts(self, writes: Sequence[Write]) -> None:
-        """Do writes of other items, each part if the group is as it is known here.
+        """Write other items in parts, each if the group is as it is known here.
 
         Durable on return. Raises ``VersionConflict``.
         """
@@ -266,11 +265,11 @@ class GroupStorage:
     async def delete(self, record: GroupRecord) -> bool:
         """Remove all offsets and share partitions, then the group's record.
 
-        A crash between leaves an empty group. Returns whether some of the offsets waited for
-        a transaction's end. Then the end of the record is in the changelog, for whoever has
-        them in memory.
+        A crash in between leaves an empty group. Returns whether some offsets waited for a
+        transaction's end. If so, the deletion of the record is in the changelog, for
+        ``TransactionalOffsets``, which has these offsets in memory.
         """
-        # Pages that a previous coordinator wrote after they are listed would stay for ever.
+        # Otherwise pages written by a previous coordinator after the listing would stay forever.
         await self.claim()
         await self.remove_offsets(lambda page: page.partitions.keys())
         if record.share is not None:
@@ -290,9 +289,9 @@ class GroupStorage:
             return had_pending
 
     async def drop_pending(self, partitions: Mapping[str, Collection[int]]) -> bool:
-        """Remove what waits for a transaction's end of the partitions, by topic.
+        """Remove the partitions' offsets that wait for a transaction's end, by topic.
 
-        Returns whether there was some. Then the group's record is in the changelog, as above.
+        Returns whether there were any. If so, the group's record is in the changelog, as above.
         """
         async with self._lock:
             if self.version == ABSENT:
@@ -309,14 +308,14 @@ class GroupStorage:
             return had_pending
 
     async def has_pending(self) -> bool:
-        """Whether offsets wait for a transaction's end, which keeps the group."""
+        """Whether offsets wait for a transaction's end; they keep the group."""
         return bool(await pending_items(self._store, shard=self._shard, group_id=self._group_id))
 
     async def catch_up(self) -> bool:
-        """Whether the stored record says what it said here last, also if it was written anew.
+        """Whether the stored record equals the known one, perhaps at a newer version.
 
-        Then what is in memory still follows from it, and goes on at its new version. It has
-        to be claimed again: whoever wrote it may not be done yet.
+        Then the state in memory still follows from it and continues at that version. At a newer
+        version it must be claimed again: its writer may not be done yet.
         """
         async with self._lock:
             await self._flush()  # in the term in which it was accepted, or not at all
@@ -327,7 +326,7 @@ class GroupStorage:
             return is_as_known
 
     async def close(self) -> None:
-        """Write what is pending and stop."""
+        """Write the pending commits and stop."""
         flusher = self._flusher
         if flusher is not None:
             await flusher
@@ -342,7 +341,7 @@ class GroupStorage:
             self._flusher = None
 
     async def _flush(self) -> None:
-        """Write the batch; its waiters get the outcome. The lock is held."""
+        """Write the batch and set its outcome. The lock is held."""
         batch, self._batch = self._batch, None
         if batch is None:
             return
@@ -402,7 +401,7 @@ class GroupStorage:
     async def _commit(
         self, writes: Sequence[Write], *, created_ms: int, checks: Sequence[Check] = ()
     ) -> None:
-        """Do the writes if the group's record is ours; create it where there is none yet."""
+        """Write if the group's record is unchanged; create the record if there is none."""
         if self.version != ABSENT:
             await self._store.commit(writes, checks=[self._items.check(), *checks])
         else:
@@ -414,7 +413,7 @@ class GroupStorage:
             await self._store.commit(some, checks=[self._items.check()])
 
     async def _page(self, key: PageKey) -> GroupOffsets:
-        """Return the page as this storage wrote it last, else as it is stored."""
+        """Return the page as this storage wrote it last, otherwise as stored."""
         page = self._pages.get(offset_item_id(self._group_id, key.topic, key.page), self._term)
         if page is None:
             return await read_page(self._store, self._group_id, key)
@@ -424,7 +423,7 @@ class GroupStorage:
 def _newer(
     some: Mapping[int, CommittedOffset], known: Mapping[int, CommittedOffset]
 ) -> dict[int, CommittedOffset]:
-    """Return those of which nothing has been committed since they were sent."""
+    """Return the offsets whose partitions have no newer commit."""
     return {
         partition: offset
         for partition, offset in some.items()
@@ -435,10 +434,10 @@ def _newer(
 def _after(
     some: Mapping[int, CommittedOffset], known: Mapping[int, CommittedOffset]
 ) -> dict[int, CommittedOffset]:
-    """Return them at times after the known ones.
+    """Return the offsets with times after the known ones.
 
-    The clock may go back, and what is committed later is later all the same: an offset
-    that waits for its transaction's end is told by its time from those that came after it.
+    The clock may go back, but the order of commits counts: it decides whether an offset that waited
+    for its transaction's end is older than the committed one.
     """
     return {
         partition: offset

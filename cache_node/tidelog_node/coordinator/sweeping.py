@@ -1,10 +1,14 @@
-"""Removes expired offsets, those of deleted topics, and groups with neither members nor offsets.
+"""Removes expired offsets, empty groups, and the offsets of deleted topics.
 
-Checking a group takes several readings of the store. The result says until when nothing can expire
-(``_Settled``), as long as the group is in the same phase, its members subscribe to the same topics,
-and no topic is deleted; until then the group is not checked again. An offset that is committed in
-between expires later than that, unless it has a retention of its own: groups with such offsets are
-always checked.
+A classic or consumer group is removed when it has neither members nor offsets, committed or waiting
+for a transaction's end. A share group is never removed here; it only loses its share partitions of
+deleted topics.
+
+A check of a group takes several readings of the store. Its result says until when nothing can
+expire (``_Settled``), as long as the group is in the same phase, its members subscribe to the same
+topics, and no topic is deleted; until then the group is not checked again. An offset that is
+committed in between expires later than that, unless it has a retention of its own: groups with such
+offsets are always checked.
 """
 
 from __future__ import annotations
@@ -35,30 +39,30 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Settled:
-    """Until when nothing of a group can end, as long as all of this is as it was."""
+    """The time before which nothing of a group expires if the other fields are unchanged."""
 
     until_ms: float  # wall clock
     retention_ms: int
-    group: Group  # the same object: its counters begin anew when it is read again
+    group: Group  # the same object: its counters restart when it is read again
     phase: object
     phase_since_ms: float
-    subscriptions_version: object  # None for others: a classic group rebalances to change them
+    subscriptions_version: object  # None for a classic group: it rebalances to change them
     deletion_count: int  # of topics
 
 
 class Sweeper:
-    """Looks through the groups of this node's shards from time to time."""
+    """Checks the groups of this node's shards at intervals."""
 
     def __init__(
         self, node: NodeContext, shards: Iterable[Shard], *, clock_offset_ms: Callable[[], int]
     ) -> None:
-        """``shards`` are those of each moment; ``clock_offset_ms`` is wall minus event clock."""
+        """``shards`` yields the current ones; ``clock_offset_ms`` is wall minus event clock."""
         self._node = node
         self._shards = shards
         self._clock_offset_ms = clock_offset_ms
         self._settled: dict[LoadedGroup, _Settled] = {}
         self._image = node.view.image
-        self._deletion_count = 0  # images that lacked a topic of before
+        self._deletion_count = 0  # images that lacked a topic of the image before
 
     async def run(self) -> None:
         """Sweep until cancelled."""
@@ -120,11 +124,11 @@ class Sweeper:
         )
 
     def _settle(self, loaded: LoadedGroup, end_ms: float, deletion_count: int) -> None:
-        """Note that nothing ends before, of what was there at this look.
+        """Note that nothing that this check has seen expires before ``end_ms``.
 
-        ``deletion_count`` is from before the look.
+        ``deletion_count`` is from before the check.
         """
-        # What was not there may have been committed right after it.
+        # An offset may have been committed right after the check.
         until_ms = min(end_ms, self._node.clock_ms() + self._retention_ms())
         self._settled[loaded] = self._as_settled(loaded, until_ms, deletion_count)
 
@@ -133,7 +137,7 @@ class Sweeper:
 
     async def _end(self, loaded: LoadedGroup) -> None:
         if isinstance(loaded.group, ShareGroup):
-            # It never ends by itself: that would forget where it was.
+            # It is never removed here: its start offsets would be lost.
             await self._drop_share_partitions(loaded)
         elif self._node.may_expire():
             await self._expire_offsets(loaded, loaded.group)
@@ -142,10 +146,10 @@ class Sweeper:
         """Drop the share partitions of topics that were deleted."""
         deletion_count = self._deletion_count
         items = await list_share_partitions(self._node.store, loaded.group.group_id)
-        # Read after them: it has every topic that anybody can have read by then.
+        # Read after the items, so it has every topic that they can be of.
         image = await self._node.view.refresh()
         if image.unreadable:
-            return  # The topics are unknown.
+            return  # Some topics are unknown.
         gone = [
             item
             for item in items
@@ -164,7 +168,7 @@ class Sweeper:
             image, clock_offset_ms = self._node.view.image, self._clock_offset_ms()
             if image.is_unreadable(page.topic):
                 ends_ms.append(-math.inf)
-                return frozenset()  # Nobody knows whether it is still the same topic.
+                return frozenset()  # It may be another topic of this name.
             topic = image.topic(page.topic)
             ended = expired_partitions(
                 group,

@@ -6,23 +6,23 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 
-AT_ONCE = 200  # of some 0.1 ms each: what else the loop has to do waits no longer than that
+AT_ONCE = 200  # of about 0.1 ms each: bounds the delay of the loop's other tasks
 
 
 class Turns:
-    """Tasks that wait until something may be used, in the order in which they came.
+    """Tasks that wait until a resource may be used, in order of arrival.
 
     With ``asyncio.wait`` the end of a write would wake all of them: thousands in one turn of the
-    loop, where nobody else is served, and most of them only to wait for the next write.
+    loop, most of them only to wait for the next write, while no other task runs.
     """
 
     def __init__(self, may_go_on: Callable[[], bool]) -> None:
         self._may_go_on = may_go_on
         self._waiting: deque[asyncio.Future[None]] = deque()
-        self._is_going_on = False  # and will be called again
+        self._is_going_on = False  # and ``_go_on`` will be called again
 
     async def wait(self) -> None:
-        """Return when one may go on, until the next ``await``."""
+        """Return when the caller may go on, until its next ``await``."""
         while not self._may_go_on():
             turn = asyncio.get_running_loop().create_future()
             self._waiting.append(turn)
@@ -30,11 +30,11 @@ class Turns:
                 await turn
             except asyncio.CancelledError:
                 if turn.done() and not turn.cancelled():
-                    self.go_on()  # It was this one's turn, and is the next one's.
+                    self.go_on()  # Pass the turn on to the next one.
                 raise
 
     def go_on(self) -> None:
-        """Let some go on if they may, and the others after them."""
+        """Wake some tasks if they may go on, and the others after them."""
         if not self._is_going_on:
             self._go_on()
 
@@ -48,5 +48,5 @@ class Turns:
             if not turn.done():
                 turn.set_result(None)
                 count += 1
-        # Those who go on are called before this, and may have put an end to it.
+        # The woken tasks run before this call and may have made the resource unavailable.
         asyncio.get_running_loop().call_soon(self._go_on)

@@ -32,7 +32,7 @@ class WaitingMembers:
         return _waiting(self._syncs, number)
 
     def answer(self, step: Step) -> None:
-        """Answer whom the step answers, a few at a time: a generation may have thousands."""
+        """Send the step's answers, a few at a time: a generation may have thousands."""
         for number, joined in step.joins[:AT_ONCE]:
             _answer(self._joins.get(number), joined)
         for number, synced in step.syncs[:AT_ONCE]:
@@ -42,7 +42,7 @@ class WaitingMembers:
             asyncio.get_running_loop().call_soon(self.answer, rest)
 
     def fail(self, error: ErrorCode) -> None:
-        """Answer everyone with the error."""
+        """Answer all requests with the error."""
         for join in self._joins.values():
             _answer(join, JoinAnswer(error=error))
         for sync in self._syncs.values():

@@ -10,8 +10,8 @@ from tidelog_node.due_queue import DueQueue
 
 K = TypeVar("K", bound=Hashable)
 
-# A process that was stopped or starved finds its deadlines passed before it has read
-# what was sent in time. This late, it reads for a moment before it acts.
+# A process that was stopped or starved finds deadlines passed before it has read the requests that
+# arrived in time. When it is this late, it reads for a while before it acts.
 STALL_MS = 1000
 GRACE_MS = 1000
 
@@ -19,8 +19,8 @@ GRACE_MS = 1000
 class Wakeups(Generic[K]):
     """Calls ``wake(key)`` once after the earliest deadline given for the key.
 
-    A deadline that moves later is not moved in the queue: the key wakes early, finds
-    nothing due and gives the later one. So a heartbeat costs nothing here.
+    A deadline that moves later is not moved in the queue: the key wakes early, finds nothing due
+    and schedules the later one. So a heartbeat costs nothing here.
     """
 
     def __init__(self, now_ms: Callable[[], int], wake: Callable[[K], None]) -> None:
@@ -41,7 +41,7 @@ class Wakeups(Generic[K]):
         self._due.discard(key)
 
     def close(self) -> None:
-        """Wake nobody any more."""
+        """Make no more calls."""
         self._due = DueQueue()
         if self._timer is not None:
             self._timer.cancel()
@@ -69,7 +69,7 @@ class Wakeups(Generic[K]):
             self._arm_in(GRACE_MS)
             return
         self._is_grace = False
-        # Each in a turn of its own: one that fails must not keep the others asleep.
+        # In separate turns of the loop: a failing call must not prevent the others.
         for key in self._due.take(now_ms):
             asyncio.get_running_loop().call_soon(self._wake, key)
         self._arm()
