@@ -1,1 +1,1 @@
-"""What a node does for its logs in the background: flushes, mending, checks."""
+"""Background work of a node on its logs: flushes, mending, checks."""

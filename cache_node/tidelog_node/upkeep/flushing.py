@@ -1,8 +1,7 @@
 """Flushes logs in the executor, one flush at a time for each log.
 
-A topic may ask for a flush after so many records (``flush.messages``; whoever appended
-them waits for it before acknowledging) or after so much time (``flush.ms``). ``LogUpkeep`` asks
-for the others.
+A topic may require a flush after a number of records (``flush.messages``; an append is acknowledged
+after it) or after a time (``flush.ms``). ``LogUpkeep`` requests the other flushes.
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ class Flusher:
         self._executor = executor
         self._timers: dict[Replica, asyncio.TimerHandle] = {}
         self._running: dict[Replica, asyncio.Task[None]] = {}
-        self._next: dict[Replica, asyncio.Future[None]] = {}  # asked for during a flush
+        self._next: dict[Replica, asyncio.Future[None]] = {}  # requested during a flush
 
     def appended(self, replica: Replica) -> list[asyncio.Future[None]]:
-        """Note an append; return the flush to wait for before acknowledging it, if any."""
+        """Note an append; return the flush to wait for before its acknowledgement, if any."""
         config, log = replica.config, replica.log
         if log.log_end_offset - log.recovery_point >= config.flush_messages:
             return [self.flush(replica)]
@@ -41,19 +40,19 @@ class Flusher:
         return []
 
     def flush(self, replica: Replica) -> asyncio.Future[None]:
-        """Flush what is appended so far; the future is done when it is durable.
+        """Flush the records appended so far; the future is done when they are durable.
 
-        It is the caller's own: cancelling it ends this one wait, and not the flush. Fails with
-        ``StorageError`` if the flush was cancelled, since nothing is known of the disk then.
+        The future is the caller's own: cancelling it does not cancel the flush. Fails with
+        ``StorageError`` if the flush was cancelled, since the state of the disk is then unknown.
         """
         outcome = self._loop.create_future()
         self.request(replica).add_done_callback(lambda flush: _pass_on(flush, outcome))
         return outcome
 
     def request(self, replica: Replica) -> asyncio.Future[None]:
-        """Begin a flush, or have one follow the flush under way. Returns what all share.
+        """Begin a flush, or schedule one after the running flush. Returns a shared future.
 
-        Nobody but ``flush`` waits for that; what fails is logged.
+        Only ``flush`` waits for it; a failure is logged.
         """
         if replica not in self._running:
             return self._start(replica)
@@ -63,7 +62,7 @@ class Flusher:
         return waiting
 
     async def close(self) -> None:
-        """Cancel what is due and wait for the flushes under way."""
+        """Cancel the scheduled flushes and wait for the running ones."""
         for timer in self._timers.values():
             timer.cancel()
         self._timers.clear()
@@ -94,12 +93,12 @@ class Flusher:
             log.fail_flush(pending)
             raise
         except BaseException:
-            # A flush that stayed begun would let no other one begin, and all after it would
-            # seem to have nothing to do. Nothing is known of the disk: the next tries again.
+            # If the flush stayed begun, no other could begin, and later ones would seem to have
+            # nothing to do. The state of the disk is unknown: the next flush tries again.
             log.give_up_flush(pending)
             raise
         log.finish_flush(pending)
-        replica.note_changed()  # What is flushed may be copied, and compacted.
+        replica.note_changed()  # Flushed records may be copied and compacted.
 
     def _on_flushed(self, replica: Replica, done: asyncio.Future[None]) -> None:
         del self._running[replica]
@@ -109,7 +108,7 @@ class Flusher:
             log = replica.opened_log
             is_known = isinstance(problem, OSError | StorageError) and replica.note_failure(problem)
             if log is None or log.is_offline:
-                replica.wake()  # Who waits for records will get none.
+                replica.wake()  # Requests that wait for records will get none.
             else:
                 if not is_known:
                     logger.error("flush failed, will retry", extra=what)
@@ -120,11 +119,11 @@ class Flusher:
 
 
 def _pass_on(source: asyncio.Future[None], target: asyncio.Future[None]) -> None:
-    """Give the end of a flush to a future that waits for it."""
+    """Pass the result of a flush on to a future that waits for it."""
     if target.done():
         return
     if source.cancelled():
-        # Records are acknowledged on a result: a flush that came to no end must not give one.
+        # Records are acknowledged on a result: an unfinished flush must not give one.
         problem: BaseException | None = StorageError("the flush was cancelled")
     else:
         problem = source.exception()
@@ -132,4 +131,4 @@ def _pass_on(source: asyncio.Future[None], target: asyncio.Future[None]) -> None
         target.set_result(None)
         return
     target.set_exception(problem)
-    target.exception()  # It was logged: if nobody waits, the loop need not say so again.
+    target.exception()  # It was logged, so the loop need not report it as never retrieved.

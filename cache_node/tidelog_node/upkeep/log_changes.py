@@ -33,7 +33,7 @@ Subscriber = Callable[[Collection[Replica]], None]
 
 
 class LogChanges:
-    """For the node's event loop; ``run`` is one task."""
+    """Publishes the changes. For the node's event loop; ``run`` is one task."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class LogChanges:
         self._subscribers: list[Subscriber] = []
         self._turn: Iterator[Replica] = iter(())
         self._now = now
-        self._again: DueQueue[Replica] = DueQueue()  # those that broke a subscriber, by ``now``
+        self._again: DueQueue[Replica] = DueQueue()  # logs that made a subscriber raise, by ``now``
 
     def subscribe(self, callback: Subscriber) -> None:
         """Call back with replicas that may have changed since the last call; first with all."""
@@ -59,7 +59,7 @@ class LogChanges:
             replica.note_changed()
 
     async def run(self) -> None:
-        """Tell, until cancelled."""
+        """Publish until cancelled."""
         while True:
             await asyncio.sleep(self._interval_s)
             turn = Turn()
@@ -68,7 +68,7 @@ class LogChanges:
                 await turn.step()
 
     def publish(self) -> None:
-        """Tell what has changed, and the next few logs."""
+        """Publish the changed logs and the next few unchanged ones."""
         for portion in self._portions():
             self._publish(portion)
 
@@ -102,7 +102,7 @@ class LogChanges:
             replica = next(self._turn, None)
             if replica is None:
                 if index:
-                    return  # No log twice, where there are few.
+                    return  # Few logs: none is published twice at a time.
                 self._turn = iter(tuple(self._replicas.replicas()))
                 replica = next(self._turn, None)
             if replica is not None:

@@ -1,31 +1,31 @@
 """Reopens logs that are offline because of a disk error or damage.
 
-Theory of operation. A log that meets an error of the disk goes offline at once, and so does one
-whose files turn out damaged when it is opened. ``LeaderWrites.leave_broken`` leaves ISR and
-leadership to the other replicas, if any is in sync. Once the replica is out of the ISR, the log
-may be recovered as at a node start:
+Theory of operation. A log with a disk error goes offline immediately, and so does one whose files
+turn out to be damaged when it is opened. ``LeaderWrites.leave_broken`` leaves ISR and leadership to
+the other replicas, if any is in sync. Once the replica is out of the ISR, the log may be recovered
+as at a node start:
 
-- *A log with an error of the disk* is opened again: bytes that the disk may not have are written
-  again (``log.rewriting``), and damage past the recovery point is cut. Where another node leads,
-  the replica follows it from there, which truncates by leader epoch; it joins the ISR when it
-  is caught up. Where this node is the last in sync, it leads again, in the next leader epoch:
-  followers may have more than is left of this log.
-- *Bytes that the disk does not give* may be read later. After ``READ_ATTEMPTS_MAX`` attempts
-  they are taken for lost, and the file that had them is kept in the quarantine.
-- A log that comes back shorter, or empty, lacks records that leaders may count on. As for a
-  start (KIP-903) the node registers again before it follows: no leader's write that counts on an
-  earlier fetch can land after that, and a read of the metadata shows those that have.
-- The last in sync must have everything that was ever in its log. Any of it may have been
-  acknowledged: by this node, or by a leader that it followed. If the disk has lost some of it,
-  going on would give acknowledged offsets to other records: the log stays offline, and one ERROR
-  says that a restart goes on without them. So a person decides, and may look for the records
+- *A log with a disk error* is reopened: bytes that the disk may lack are written again
+  (``log.rewriting``), and damage past the recovery point is cut off. If another node leads, the
+  replica follows it from there, which truncates by leader epoch; it joins the ISR when it has
+  caught up. If this node is the last in sync, it leads again, in the next leader epoch: followers
+  may have more records than are left of this log.
+- *Bytes that the disk cannot read* may be readable later. After ``READ_ATTEMPTS_MAX`` attempts they
+  are taken for lost, and the file that contained them is kept in the quarantine.
+- A reopened log that is shorter than before, or empty, lacks records that leaders may count on. As
+  at a start (KIP-903) the node registers again before it follows: after that no leader's write
+  based on an earlier fetch can take effect, and a read of the metadata shows the writes that did.
+- The last replica in sync must have every record that was ever in its log. Any of them may have
+  been acknowledged, by this node or by a leader that it followed. If the disk has lost some,
+  continuing would assign acknowledged offsets to other records. So the log stays offline, and one
+  ERROR says that a restart continues without them: a person decides, and may look for the records
   first.
-- *A damaged log* is set aside, never removed, where another node leads and this one is not in
-  sync: the replica begins with an empty log and gets everything from the leader and the tier.
-  The last in sync keeps it offline: ``tidelog repair`` says what is left of it.
+- *A damaged log* is set aside, never removed, if another node leads and this one is not in sync:
+  the replica begins with an empty log and gets every record from the leader and the tier. The last
+  replica in sync stays offline: ``tidelog repair`` shows what is left of it.
 
-Each attempt in vain makes the next one wait longer. A log that only a person can help is tried
-again once other replicas lead without it. Trouble is reported once, and its end once.
+Attempts are repeated after growing delays. A log that needs a person is tried again once other
+replicas lead without it. Trouble and its end are reported once each.
 """
 
 from __future__ import annotations
@@ -52,17 +52,17 @@ from tidelog_node.replicas import ReplicaManager
 logger = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
-WAIT_SECONDS_MAX = 60.0  # before a log that fails again and again is tried again
-FORGIVEN_SECONDS = 600.0  # without trouble, after which a log is tried at once again
-READ_ATTEMPTS_MAX = 5  # before bytes that the disk does not give are taken for lost: a minute
+WAIT_SECONDS_MAX = 60.0  # between attempts for a log that keeps failing
+FORGIVEN_SECONDS = 600.0  # without trouble, before its earlier troubles are forgotten
+READ_ATTEMPTS_MAX = 5  # about a minute, then unreadable bytes are taken for lost
 OFFLINE = "log-offline"
 
 
 @dataclass(slots=True)
 class _Trouble:
-    """What is known of one log's troubles."""
+    """The attempts to reopen one log."""
 
-    count: int = 0  # of attempts that were in vain, or did not last
+    count: int = 0  # of attempts that failed or did not last
     last_at: float = 0.0  # the loop's time
 
     def not_before(self) -> float:
@@ -89,21 +89,21 @@ class LogReopener:
         self._disk = disk
         self._directories = directories
         self._start_next_epoch = start_next_epoch
-        self._register = register  # this process again; the view has read the cluster since
+        self._register = register  # this process again; then the view has read the cluster
         self._troubles: dict[Replica, _Trouble] = {}
-        self._said: set[Replica] = set()  # in trouble, and reported
-        self._given_up: set[Replica] = set()  # only a person helps
+        self._reported: set[Replica] = set()  # in trouble, and reported
+        self._given_up: set[Replica] = set()  # logs that need a person
         self._stir = asyncio.Event()
         replicas.trouble.subscribe(self._note)
 
     async def run(self) -> None:
-        """Work until cancelled."""
+        """Reopen logs until cancelled."""
         while True:
             await wait_and_clear(self._stir, LOOK_SECONDS)
             await self.look()
 
     async def look(self) -> None:
-        """Try what is due."""
+        """Make the attempts that are due."""
         found = self._replicas.in_trouble()
         self._given_up = {one for one in self._given_up.intersection(found) if self._is_last(one)}
         for replica in found:
@@ -114,7 +114,7 @@ class LogReopener:
         for replica in found:
             trouble = self._troubles.setdefault(replica, _Trouble(last_at=now))
             if self._needs_repair(replica):
-                self._ask_for_repair(replica)
+                self._request_repair(replica)
             elif self._is_ready(replica) and now >= trouble.not_before():
                 trouble.count, trouble.last_at = trouble.count + 1, now
                 await self._mend(replica)
@@ -124,13 +124,13 @@ class LogReopener:
         self._stir.set()
 
     def _forget_old_troubles(self, now: float) -> None:
-        """Forgive logs their earlier troubles, and forget those of logs that are gone."""
+        """Forget the troubles of logs that have worked long enough, or that are gone."""
         for replica, trouble in list(self._troubles.items()):
             if not replica.is_in_trouble and now - trouble.last_at > FORGIVEN_SECONDS:
                 del self._troubles[replica]
 
     def _needs_repair(self, replica: Replica) -> bool:
-        """Whether the log is damaged, nobody else has its records, and that is news."""
+        """Whether the log is damaged, no other replica is in sync, and that is not reported yet."""
         is_new = replica not in self._given_up
         return replica.damage is not None and is_new and self._is_last(replica)
 
@@ -140,7 +140,7 @@ class LogReopener:
         return partition is not None and partition.isr == (self._node.broker_id,)
 
     def _is_ready(self, replica: Replica) -> bool:
-        """Whether the replica counts for nothing, or nobody else could have its records."""
+        """Whether the log may be reopened: the replica is out of the ISR, or the last in it."""
         partition = self._node.view.image.partition(replica.partition)
         if partition is None or not is_readable(partition) or replica in self._given_up:
             return False
@@ -148,7 +148,7 @@ class LogReopener:
             return False
         log, is_member = replica.opened_log, self._node.broker_id in partition.isr
         if log is None:
-            # Damaged: only what the leader has can take its place.
+            # Damaged: only the leader's records can replace it.
             is_led = partition.leader not in (-1, self._node.broker_id)
             return replica.damage is not None and is_led and not is_member
         return log.may_be_reopened and (not is_member or partition.isr == (self._node.broker_id,))
@@ -172,7 +172,7 @@ class LogReopener:
                 self._disk.note(error)
             logger.debug("log could not be opened again", exc_info=error)
         except Exception:
-            # One log must not keep the others offline.
+            # A failure of one log must not keep the others offline.
             logger.exception(
                 "opening a log again broke, will retry",
                 extra={"partition": str(replica.partition)},
@@ -243,7 +243,7 @@ class LogReopener:
 
     # -- reports --
 
-    def _ask_for_repair(self, replica: Replica) -> None:
+    def _request_repair(self, replica: Replica) -> None:
         self._given_up.add(replica)
         logger.error(
             "log is damaged and no other replica is in sync: stop the node and see"
@@ -259,10 +259,10 @@ class LogReopener:
 
     def _report(self, replica: Replica) -> None:
         """Report that the log is in trouble. Of several, only the first is logged."""
-        if replica in self._said:
+        if replica in self._reported:
             return
-        is_first = not self._said
-        self._said.add(replica)
+        is_first = not self._reported
+        self._reported.add(replica)
         log = replica.opened_log
         reason = str(replica.damage) if log is None else "the log is offline"
         self._node.health.report(OFFLINE, reason, subject=str(replica.partition))
@@ -275,9 +275,9 @@ class LogReopener:
             )
 
     def _end_reports(self, found: list[Replica]) -> None:
-        over = self._said.difference(found)
+        over = self._reported.difference(found)
         for replica in over:
             self._node.health.clear(OFFLINE, subject=str(replica.partition))
-        self._said -= over
-        if over and not self._said:
+        self._reported -= over
+        if over and not self._reported:
             logger.warning("logs are online again", extra={"count": len(over)})

@@ -1,12 +1,11 @@
 """Rolls old segments, flushes sealed ones and expires idle producers, without an append.
 
-Sealed segments are flushed soon after the roll, segments are rolled when they are old enough,
-idle producers are forgotten, and some logs are flushed where too many files are kept open because
-of what is not flushed.
+Sealed segments are flushed soon after the roll, old segments are rolled, idle producers are
+forgotten, and some logs are flushed if unflushed records keep too many files open.
 
-Logs are looked at when they have changed (``LogChanges``) and when something is due by the wall
-clock: the roll of an active segment, the end of idle producers. What is due can come earlier only
-by a change of the log.
+Logs are visited when they have changed (``LogChanges``) and at due times by the wall clock: the
+roll of an active segment, the expiry of idle producers. Only a change of the log can make these
+earlier.
 """
 
 from __future__ import annotations
@@ -26,14 +25,14 @@ from tidelog_node.upkeep.flushing import Flusher
 
 logger = logging.getLogger(__name__)
 
-SWEEP_SECONDS = 1.0  # between two looks at what is due
-RETRY_MS = 10_000  # before a log that could not be rolled, or looked at, is tried again
-EXPIRE_MS_MIN = 600_000  # between two looks through one log's producers
-FLUSHES_FOR_ROOM_MAX = 100  # logs in a sweep, so that their files may be let go of
+SWEEP_SECONDS = 1.0  # between two checks for due work
+RETRY_MS = 10_000  # before a log that failed is visited again
+EXPIRE_MS_MIN = 600_000  # between two expiries of one log's producers
+FLUSHES_FOR_ROOM_MAX = 100  # logs per sweep, so that their files can be closed
 
 
 class LogUpkeep:
-    """Rolls, flushes and tidies the logs of one node. For the node's event loop only."""
+    """Rolls and flushes logs and expires producers. For the node's event loop only."""
 
     def __init__(
         self,
@@ -48,10 +47,10 @@ class LogUpkeep:
         self._clock_ms = clock_ms
         self._to_roll: DueQueue[Replica] = DueQueue()  # by ``clock_ms``
         self._to_expire: DueQueue[Replica] = DueQueue()  # producers; by ``clock_ms``
-        self._room_from = 0  # at which replica the next flushes for room begin
+        self._room_from = 0  # index of the first replica of the next flushes for room
 
     def on_changed(self, replicas: Collection[Replica]) -> None:
-        """Flush what is sealed, and note when the logs are to be looked at again."""
+        """Flush sealed segments, and schedule the next visits of the logs."""
         for replica in replicas:
             log = _online_log(replica)
             if log is None:
@@ -69,14 +68,14 @@ class LogUpkeep:
                 self._expire_next(replica, log)
 
     async def run(self) -> None:
-        """Do what is due, until cancelled."""
+        """Do the work that is due, until cancelled."""
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
             self.sweep()
             self._make_room()
 
     def sweep(self) -> None:
-        """Roll the segments that are old enough, and forget idle producers."""
+        """Roll the segments that are old enough, and expire idle producers."""
         self._work_through(self._to_roll, self._roll)
         self._work_through(self._to_expire, self._expire)
 
@@ -91,7 +90,7 @@ class LogUpkeep:
             try:
                 work(replica, log)
             except Exception:
-                # One log must not keep the others from their turn.
+                # A failure of one log must not prevent the work on the others.
                 queue.put(replica, now_ms + RETRY_MS)
                 what = {"partition": str(replica.partition)}
                 logger.exception("log could not be rolled or looked at, will retry", extra=what)
@@ -120,9 +119,9 @@ class LogUpkeep:
             self._to_expire.put(replica, max(due_ms, self._clock_ms() + EXPIRE_MS_MIN))
 
     def _make_room(self) -> None:
-        """Flush some logs where many files are kept open because of what is not flushed.
+        """Flush some logs if unflushed records keep too many files open.
 
-        In turns, so that all get theirs however busy some are.
+        In rotation, so that busy logs do not displace the others.
         """
         left = min(self._replicas.open_files.crowded_count, FLUSHES_FOR_ROOM_MAX)
         if not left:
@@ -140,6 +139,6 @@ class LogUpkeep:
 
 
 def _online_log(replica: Replica) -> LocalLog | None:
-    """Return the log if it is open and of use."""
+    """Return the log if it is open and usable."""
     log = replica.opened_log
     return None if log is None or log.is_offline or replica.is_dropped else log

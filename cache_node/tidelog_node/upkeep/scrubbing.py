@@ -1,15 +1,15 @@
 """Reads this node's sealed segments slowly and continuously, and reports damaged ones.
 
-A disk loses bytes in silence. Without scrubbing, the damage is found only by a reader or when
-this is the last copy. The scrubber checks one segment after the other, one partition after the
-other, and then begins again; it remembers nothing over a restart. A thread of its own reads in
-steps, at ``log.scrub.bytes.per.second`` and never with more than a twentieth of a core. Index
-files are not scrubbed: their CRCs are checked at every use, and a damaged one is rebuilt.
+A disk can lose bytes without an error. Without scrubbing the damage is found only by a reader, or
+when this is the last copy. The scrubber checks the segments of one partition after the other, and
+then begins again; a restart begins a new round. It reads on its own thread in steps, at
+``log.scrub.bytes.per.second`` and with at most a twentieth of a core. Index files are not scrubbed:
+their CRCs are checked at every use, and a damaged one is rebuilt.
 
-Logs are visited slowly too, so that the cost of a second does not grow with their number: a round
-takes longer instead. Small segments count for more bytes than they have.
+The number of logs visited in a second is limited too, so with more logs a round takes longer and
+does not cost more per second. Small segments count for more bytes than they have.
 
-An error of one log is reported like any error of the disk, and the round goes on with the next.
+An error of one log is reported like any error of the disk, and the round continues with the next.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from tidelog_node.replicas import ReplicaManager
 logger = logging.getLogger(__name__)
 
 IDLE_SECONDS = 5.0  # between one round and the next
-CORE_SHARE_MAX = 20  # of a core: for a second of work as many of waiting
+CORE_SHARE_MAX = 20  # of a core: the wait per second of work, in seconds
 STEP_BYTES = 262_144  # after which the thread waits
-SEGMENT_BYTES_MIN = 131_072  # what a smaller segment counts for: its file has to be opened
+SEGMENT_BYTES_MIN = 131_072  # counted at least, since opening the file costs too
 LOGS_PER_SECOND_MAX = 100
 
 
 class Mender(Protocol):
-    """Takes reports of damage; ``SegmentMender``."""
+    """Receives reports of damage; ``SegmentMender``."""
 
     def suspect(self, partition: TopicPartition, base_offset: int) -> None:
-        """Have a sealed segment looked at."""
+        """Request a check of a sealed segment."""
 
 
 class _Stopped(Exception):
@@ -53,7 +53,7 @@ class _Stopped(Exception):
 
 
 class Scrubber:
-    """For the node's event loop; ``run`` is one task."""
+    """Checks the segments. For the node's event loop; ``run`` is one task."""
 
     def __init__(
         self,
@@ -66,14 +66,14 @@ class Scrubber:
         self._node_config = node_config
         self._mender = mender
         self._stop = Event()
-        # Of the scrubber's thread, since it has waited last.
+        # Of the scrubber's thread, since its last wait.
         self._due_bytes = 0
         self._worked_s = 0.0
         self.checked_bytes = 0
 
     async def run(self) -> None:
         """Check until cancelled."""
-        # A thread of its own: it waits most of the time, and the shared ones are for work.
+        # Its own thread: it waits most of the time, and the shared threads are for work.
         with ThreadPoolExecutor(1, "tidelog-scrub") as executor:
             try:
                 while True:
@@ -83,7 +83,7 @@ class Scrubber:
                 self._stop.set()
 
     async def check_all(self, executor: Executor) -> None:
-        """Check every sealed segment once; those that are sealed meanwhile, too."""
+        """Check every sealed segment once, also those sealed during the round."""
         turn = Turn()
         held = sorted(self._replicas.replicas(), key=lambda one: one.partition)
         for index, replica in enumerate(held, start=1):
@@ -95,7 +95,7 @@ class Scrubber:
             except (StorageError, OSError) as error:
                 replica.note_failure(error)
             except Exception:
-                # Nothing that one log does may keep the others from being checked.
+                # A failure of one log must not prevent the checks of the others.
                 logger.exception(
                     "scrubbing of a log broke, the next round tries it again",
                     extra={"partition": str(replica.partition)},
@@ -120,7 +120,7 @@ class Scrubber:
             self._mender.suspect(replica.partition, sealed.base_offset)
 
     def _check(self, sealed: SealedSegment, rate: int) -> SegmentDamage | None:
-        """Read the segment, in the scrubber's thread. Raises ``_Stopped``."""
+        """Read the segment on the scrubber's thread. Raises ``_Stopped``."""
         worked_from = time.monotonic()
 
         def throttle(size_bytes: int) -> None:
@@ -147,7 +147,7 @@ class Scrubber:
 
 
 def _next_sealed(replica: Replica, after: int) -> SealedSegment | None:
-    """Return the first sealed segment past a base offset, ``None`` where the log has no more."""
+    """Return the first sealed segment past a base offset, ``None`` if there is none."""
     log = replica.opened_log
     if log is None or log.is_offline:
         return None

@@ -1,30 +1,29 @@
 """Replaces damaged sealed segments while the node runs.
 
-Theory of operation. The tier copier and the scrubber read sealed segments and report damaged
-ones to ``suspect``. The segment is read again; if it is damaged, one ERROR names file and
-position. Then the first of these that is possible is done:
+Theory of operation. The tier copier and the scrubber read sealed segments and report damaged ones
+to ``suspect``. The segment is read again; if it is damaged, one ERROR names file and position. Then
+the first possible one of these steps is taken:
 
 - *A tiered segment* is evicted locally; readers get it from the tier.
-- *The leader* of a partition hands over to a member of the ISR: readers get whole records at
-  once, and this node can ask the new leader. It stays in the ISR. It does not hand over to
-  members whose copy was found damaged, too.
-- *A follower* fetches the range of the segment from the leader, checks every batch, and
-  replaces the old file with the new one, as compaction does (``log.cleaned``). Replicas hold
-  the same batches, but not the same segments.
-- *A follower of a compacted log* gives all of it up, and ``LogReopener`` has it fetched again:
-  each replica is compacted on its own, and a tombstone that the leader has dropped already
-  may be what keeps an older value in this log from coming back. So does a follower whose leader
-  has answered ``UNLIKE_ATTEMPTS_MAX`` times that it does not hold these batches: one of the
-  two logs has gaps, or the leader's begins later.
-- *No other copy* is whole: the whole batches are served on, and the ERROR names
-  ``tidelog repair``. Other copies are tried again, should the leader change or be mended.
+- *The leader* of a partition hands over to a member of the ISR: readers immediately get undamaged
+  records, and this node can fetch from the new leader. It stays in the ISR. It does not hand over
+  to members whose copy was found damaged, too.
+- *A follower* fetches the segment's offset range from the leader, checks every batch, and replaces
+  the old file with the new one, as compaction does (``log.cleaned``). Replicas have the same
+  batches, but not the same segments.
+- *A follower of a compacted log* gives the whole log up, and ``LogReopener`` makes it fetch again:
+  each replica is compacted on its own, and a tombstone that the leader has already dropped may be
+  what keeps an older value in this log from coming back. So does a follower whose leader has
+  answered ``UNLIKE_ATTEMPTS_MAX`` times that it lacks these batches: one of the two logs has gaps,
+  or the leader's begins later.
+- *If no other copy* is undamaged, the undamaged batches are still served, and the ERROR names
+  ``tidelog repair``. Other copies are tried again if the leader changes or is mended.
 
 A hard link keeps the damaged file in ``quarantine``; it is never removed.
 
-Why nothing acknowledged is lost: the log's end does not move, nor does the replica's place in
-the ISR, and the damaged file is only replaced by a whole one, or by the tier's. No offset is
-given again: the new bytes are batches that the leader holds as committed, for the very same
-offsets.
+Why no acknowledged record is lost: the log's end does not move, the replica's place in the ISR does
+not change, and the damaged file is only replaced by an undamaged one or by the tier's. No offset is
+assigned twice: the new bytes are batches that the leader has committed at the same offsets.
 """
 
 from __future__ import annotations
@@ -73,15 +72,15 @@ logger = logging.getLogger(__name__)
 LOOK_SECONDS = 1.0
 RETRY_SECONDS_MAX = 60.0
 CONNECT_SECONDS_MAX = 5.0
-UNLIKE_ATTEMPTS_MAX = 5  # after which the leader's log is taken to differ from this one for good
+UNLIKE_ATTEMPTS_MAX = 5  # then the logs are taken to differ permanently
 DAMAGED = "segment-damaged"
 
 
 class Tier(Protocol):
-    """The copying that stops while a segment is replaced; ``TierService``."""
+    """The part of ``TierService`` that stops copies while a segment is replaced."""
 
     def holding_copies(self, replica: Replica) -> AbstractAsyncContextManager[None]:
-        """Keep segments of the partition from being copied meanwhile."""
+        """Prevent copies of the partition's segments within the context."""
 
 
 @dataclass(slots=True)
@@ -90,25 +89,25 @@ class _Case:
 
     not_before: float = 0.0  # the loop's time
     attempt_count: int = 0
-    problem: TidelogError | None = None  # that a reader of the segment has met
+    problem: TidelogError | None = None  # met by a reader of the segment
     damage: SegmentDamage | None = None  # None: not checked yet
     damaged_at: set[int] = field(default_factory=set)  # brokers whose copy is damaged, too
-    unlike_count: int = 0  # of attempts for which the leader did not hold these batches
-    is_hopeless: bool = False  # and that was reported
+    unlike_count: int = 0  # of attempts for which the leader lacked these batches
+    is_hopeless: bool = False  # no other copy is undamaged, and that was reported
 
 
 class _Waits(Exception):
-    """Something else has to happen first."""
+    """Another event has to happen first."""
 
 
 class _Unlike(TidelogError):
-    """The leader's log does not hold the batches that the segment should have."""
+    """The leader's log lacks the batches that the segment should have."""
 
     code = ErrorCode.kafka_storage_error
 
 
 class SegmentMender:
-    """For the node's event loop; ``run`` is one task."""
+    """Checks and replaces segments. For the node's event loop; ``run`` is one task."""
 
     def __init__(
         self,
@@ -120,9 +119,9 @@ class SegmentMender:
         hand_over: Callable[[Partition], bool],
         busy: set[Replica],
     ) -> None:
-        """``hand_over`` begins to; it returns False where nobody else is in sync.
+        """``hand_over`` begins a hand-over; it returns False if no other replica is in sync.
 
-        ``busy`` holds those whose segments are being replaced, also by others than this.
+        ``busy``: replicas whose segments are being replaced, here or by other tasks.
         """
         self._node = node
         self._replicas = replicas
@@ -136,9 +135,9 @@ class SegmentMender:
     def suspect(
         self, partition: TopicPartition, base_offset: int, problem: TidelogError | None = None
     ) -> None:
-        """Have a sealed segment checked.
+        """Request a check of a sealed segment.
 
-        ``problem`` kept the caller from using it: an ERROR says so if the file is whole.
+        ``problem`` kept the caller from using it: if the file is undamaged, an ERROR reports that.
         """
         replica = self._replicas.get(partition)
         if replica is None:
@@ -148,13 +147,13 @@ class SegmentMender:
         self._stir.set()
 
     async def run(self) -> None:
-        """Work until cancelled."""
+        """Mend segments until cancelled."""
         while True:
             await wait_and_clear(self._stir, LOOK_SECONDS if self._cases else None)
             await self.look()
 
     async def look(self) -> None:
-        """Mend what can be mended now."""
+        """Make the attempts that are due."""
         now = asyncio.get_running_loop().time()
         for (replica, base_offset), case in list(self._cases.items()):
             if case.not_before > now or replica in self._busy:
@@ -172,7 +171,7 @@ class SegmentMender:
                     extra={"partition": str(replica.partition), "reason": str(error)},
                 )
             except Exception:
-                # One segment must not keep the others from being mended.
+                # A failure of one segment must not prevent the mending of others.
                 logger.exception(
                     "replacing of a segment broke, will retry",
                     extra={"partition": str(replica.partition)},
@@ -197,9 +196,9 @@ class SegmentMender:
             )
 
     async def _mend(self, replica: Replica, base_offset: int, case: _Case) -> bool:
-        """Do the next step; return whether the segment was replaced, once nothing is left to do.
+        """Take the next step; return whether the segment was replaced, once no step is left.
 
-        Raises ``_Waits``, and what files, leader and log raise.
+        Raises ``_Waits`` and the errors of files, leader and log.
         """
         log = replica.opened_log
         if self._replicas.get(replica.partition) is not replica or log is None:
@@ -208,7 +207,7 @@ class SegmentMender:
             raise _Waits
         sealed = next((s for s in log.sealed_segments() if s.base_offset == base_offset), None)
         if sealed is None or not await self._is_damaged(replica, sealed, case):
-            return False  # Without it: retention, eviction or a truncation was faster.
+            return False  # Undamaged, or gone: retention, eviction or a truncation was faster.
         if sealed.end_offset <= log.tiered_up_to:
             await self._quarantine(replica, sealed)
             async with self._tier.holding_copies(replica):
@@ -220,7 +219,7 @@ class SegmentMender:
         if replica.is_leader:
             others = tuple(member for member in partition.isr if member not in case.damaged_at)
             if not self._hand_over(replace(partition, isr=others)):
-                self._say_hopeless(replica, case)
+                self._report_hopeless(replica, case)
             raise _Waits
         if partition.leader in (-1, self._node.broker_id):
             raise _Waits
@@ -229,7 +228,7 @@ class SegmentMender:
     async def _mend_follower(
         self, replica: Replica, sealed: SealedSegment, case: _Case, partition: Partition
     ) -> bool:
-        """Get the segment, or the whole log, from the leader; as ``_mend``."""
+        """Fetch the segment, or the whole log, from the leader; as ``_mend``."""
         log = replica.log
         if "compact" in replica.config.cleanup_policy or log.may_have_gaps:
             _give_up(replica, log, case)
@@ -239,7 +238,7 @@ class SegmentMender:
         except (CorruptRecordBatch, UnsupportedMagic):
             case.damaged_at.add(partition.leader)
             if case.damaged_at.issuperset(set(partition.isr) - {self._node.broker_id}):
-                self._say_hopeless(replica, case)
+                self._report_hopeless(replica, case)
             raise
         except _Unlike:
             case.unlike_count += 1
@@ -250,7 +249,7 @@ class SegmentMender:
         return True
 
     async def _is_damaged(self, replica: Replica, sealed: SealedSegment, case: _Case) -> bool:
-        """Check the segment unless that was done; report what comes out."""
+        """Check the segment unless that was done; report the result."""
         if case.damage is not None:
             return True
         case.damage = await asyncio.get_running_loop().run_in_executor(
@@ -264,7 +263,7 @@ class SegmentMender:
             ),
         )
         if case.damage is None:
-            self._say_whole(replica, sealed, case)
+            self._report_undamaged(replica, sealed, case)
             return False
         self._report(replica, case.damage)
         return True
@@ -276,7 +275,7 @@ class SegmentMender:
             extra={"partition": str(replica.partition), "reason": str(damage)},
         )
 
-    def _say_whole(self, replica: Replica, sealed: SealedSegment, case: _Case) -> None:
+    def _report_undamaged(self, replica: Replica, sealed: SealedSegment, case: _Case) -> None:
         """Report the problem of a caller that the segment's file does not explain."""
         if case.problem is not None:
             logger.error(
@@ -289,7 +288,7 @@ class SegmentMender:
                 },
             )
 
-    def _say_hopeless(self, replica: Replica, case: _Case) -> None:
+    def _report_hopeless(self, replica: Replica, case: _Case) -> None:
         if case.is_hopeless:
             return
         case.is_hopeless = True
@@ -313,7 +312,7 @@ class SegmentMender:
         known = log.segments_to_erase(sealed.end_offset)
         old = next((s for s in known or () if s.base_offset == sealed.base_offset), None)
         if broker is None or old is None:
-            raise _Waits  # Not registered; not flushed yet, or not known to be replicated.
+            raise _Waits  # Not registered; or not flushed yet, or not known to be replicated.
         source = log.begin_cleaning((old,))
         endpoint, epochs = broker.endpoint, sealed.leader_epochs
         writer = await self._fetch(replica, source, old, partition, endpoint, leader_epochs=epochs)
@@ -324,7 +323,7 @@ class SegmentMender:
             if replica.opened_log is not log or log.is_offline:
                 raise _Waits
             await put_in_place(log, source, CleanedSegment(seal, (old,)), self._node.executor)
-            log.count_as_cut()  # The leader may have what was erased here.
+            log.count_as_cut()  # The leader may have records that were erased here.
         replica.note_changed()
 
     async def _fetch(
@@ -372,14 +371,14 @@ class SegmentMender:
 
 
 def _give_up(replica: Replica, log: LocalLog, case: _Case) -> None:
-    """Have the whole log fetched again."""
+    """Give the log up, so that the whole log is fetched again."""
     log.take_offline()
     log.close()
     replica.give_up(CorruptLog(str(case.damage)))
 
 
 def _seal(old: SegmentToClean, writer: SegmentWriter, source: CleaningSource) -> SealRecord:
-    """Write the rest and the index files; all is durable but the names."""
+    """Write the remaining bytes and the index files; all but the names is durable."""
     aborted = [one for one in source.aborted if old.base_offset <= one.last_offset < old.end_offset]
     return seal_in_place_of([old], writer, source.directory, aborted)
 
