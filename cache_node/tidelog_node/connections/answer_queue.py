@@ -55,7 +55,7 @@ class AnswerQueue:
         return bool(self.control) and self.waiting[0] is self.control[0]
 
     def drop_control(self) -> int:
-        """Drop the control requests that have not begun; return their bytes."""
+        """Drop the control requests that have not begun; return the bytes of all, begun or not."""
         dropped_bytes, self.control_bytes = self.control_bytes, 0
         self.control.clear()
         return dropped_bytes

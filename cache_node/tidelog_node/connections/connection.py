@@ -143,7 +143,7 @@ class Connection:
         return bool(self._sender.unsent) or not self._answers.waiting
 
     def stop_reading(self) -> None:
-        """Take no further request; answer those that came."""
+        """Take no further request; answer those received."""
         self._is_leaving = True
         self._pause()
 
@@ -367,7 +367,7 @@ class Connection:
             self._answers.add_control(answer, request_bytes)
             self._start_control()
         elif isinstance(answer, HeldReply):
-            # Who makes these bounds what they hold together.
+            # The code that makes held replies bounds their bytes.
             self._is_held = True
             answer.on_released = self._on_released
         elif isinstance(answer, TaskReply):

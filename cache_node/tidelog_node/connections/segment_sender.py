@@ -42,7 +42,6 @@ class SegmentSender:
 
         Returns whether all is sent. A client that takes bytes as fast as they are sent never
         fills its socket. Raises ``OSError`` if the connection or the file is broken.
-        fills its socket. Raises ``OSError`` if the connection or the file is broken.
         """
         unsent, transport = self.unsent, self._transport
         slice_bytes = 0

@@ -1,8 +1,8 @@
 """Checks the records of a Produce request before they are appended.
 
 Compacted topics need a key in every record, and some topics have a codec of their own. Both checks
-cost time by the record and by the byte. A request may use as much of it as the limits here allow.
-They grow with its bytes, so that a client cannot buy much time with few bytes. If a request needs
+cost time by the record and by the byte. A request may use as much as the limits here allow. The
+limits grow with its bytes, so that a client cannot buy much time with few bytes. If a request needs
 more, ``BatchInspector`` inspects all its batches.
 """
 

@@ -105,7 +105,7 @@ class ConfigHandlers:
             try:
                 entries = self._describe(image, resource)
             except TidelogError as raised:
-                error = raised.with_traceback(None)  # it holds this frame, and the request
+                error = raised.with_traceback(None)  # a traceback holds the request
             keys = resource.configuration_keys
             results.append(
                 admin_outcome(
@@ -290,7 +290,7 @@ async def _alter_each(
                 raise InvalidRequest("Each resource must appear at most once.")
             await alter(resource)
         except TidelogError as raised:
-            error = raised.with_traceback(None)  # it holds this frame, and the request
+            error = raised.with_traceback(None)  # a traceback holds the request
         responses.append(
             admin_outcome(
                 response_class,

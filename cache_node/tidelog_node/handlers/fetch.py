@@ -9,6 +9,8 @@ node are opened on another thread first.
 ``served_fetch`` reads and answers a request. A request belongs to a session from its arrival on:
 here a session takes in the partitions that its request names. A full request that its connection
 repeats is served from a kept list (``fetch_lists``).
+
+Source: KIP-74 (size limits), KIP-227 (sessions).
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ class _TopicCommit:
     offsets: dict[int, CommittedOffset] = field(default_factory=dict)
 
 
-class _AskedTopic(NamedTuple):
+class _RequestedTopic(NamedTuple):
     """A topic of an OffsetFetch."""
 
     named: _Named
@@ -100,7 +100,7 @@ class _FetchedOffsets(NamedTuple):
 
     async def answer(
         self,
-        topics: Iterable[_AskedTopic],
+        topics: Iterable[_RequestedTopic],
         turn: RequestTurn,
         *,
         topic_class: type[Any],
@@ -363,7 +363,7 @@ class OffsetHandlers:
         has_group_error = context.api_version >= 2
         if fetched.error is ErrorCode.none or not has_group_error:
             topics = await fetched.answer(
-                _asked_by_name(wanted or fetched.topics()),
+                _requested_by_name(wanted or fetched.topics()),
                 turn,
                 topic_class=fetch_response_v7.OffsetFetchResponseTopic,
                 partition_class=fetch_response_v7.OffsetFetchResponsePartition,
@@ -399,7 +399,7 @@ class OffsetHandlers:
             group_id=group.group_id,
             error_code=fetched.error,
             topics=await fetched.answer(
-                _asked_by_name(topics),
+                _requested_by_name(topics),
                 turn,
                 topic_class=fetch_response_v9.OffsetFetchResponseTopics,
                 partition_class=fetch_response_v9.OffsetFetchResponsePartitions,
@@ -438,12 +438,12 @@ class OffsetHandlers:
                 if asked.topic_id in names
             }
         fetched = await self._fetch_as_member(group, wanted, require_stable=require_stable)
-        topics: list[_AskedTopic] = []
+        topics: list[_RequestedTopic] = []
         if fetched.error is not ErrorCode.none:
             pass
         elif group.topics is not None:
             topics = [
-                _AskedTopic(
+                _RequestedTopic(
                     {"topic_id": t.topic_id},
                     names.get(t.topic_id or NO_TOPIC_ID),
                     t.partition_indexes,
@@ -452,7 +452,7 @@ class OffsetHandlers:
             ]
         else:
             topics = [
-                _AskedTopic({"topic_id": topic.topic_id}, name, indexes)
+                _RequestedTopic({"topic_id": topic.topic_id}, name, indexes)
                 for name, indexes in fetched.topics().items()
                 if (topic := image.topic(name)) is not None
             ]
@@ -600,5 +600,5 @@ def _by_name(
     return wanted
 
 
-def _asked_by_name(topics: Mapping[str, Iterable[int]]) -> Iterator[_AskedTopic]:
-    return (_AskedTopic({"name": name}, name, indexes) for name, indexes in topics.items())
+def _requested_by_name(topics: Mapping[str, Iterable[int]]) -> Iterator[_RequestedTopic]:
+    return (_RequestedTopic({"name": name}, name, indexes) for name, indexes in topics.items())

@@ -103,7 +103,7 @@ class TransactionalOffsets:
         self._groups = groups
         self._shards: dict[int, _Shard] = {}
         self._loading: dict[int, asyncio.Lock] = {}
-        node.view.watch(GROUP_COLLECTION_PREFIX, self._look_again)
+        node.view.watch(GROUP_COLLECTION_PREFIX, self._forget_changed)
 
     async def commit(
         self,
@@ -296,7 +296,7 @@ class TransactionalOffsets:
                 shard.pending[pending.producer_id, pending.group_id] = pending
         return shard
 
-    def _look_again(self, keys: Collection[ItemKey]) -> None:
+    def _forget_changed(self, keys: Collection[ItemKey]) -> None:
         """Forget the shards of changed groups that have pending offsets."""
         for key in keys:
             number = key.collection.removeprefix(GROUP_COLLECTION_PREFIX)

@@ -16,8 +16,8 @@ generation grows by one, joins are answered and the leader gets all members' met
 the assignment, and every sync is answered.
 
 Source: ``GroupMetadataManager`` (classicGroup*) and ``ClassicGroup`` of Kafka 4.
-Unlike there, a generation is also stored when it begins, not only when it is assigned, so that the
-next coordinator never uses its number again.
+Unlike there, a generation is stored when it begins, not only when it is assigned, so that the next
+coordinator never uses its number again.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from tidelog_node.groups.classic_messages import (
 )
 from tidelog_node.groups.step import Step
 
-PENDING_MEMBERS_MAX = 10_000  # of one group: assigned and not yet used
+PENDING_MEMBERS_MAX = 10_000  # ids of one group, assigned and not yet used
 
 
 def join(group: ClassicGroup, request: JoinRequest, *, now_ms: int, limits: GroupLimits) -> Step:

@@ -9,10 +9,9 @@ closer to its target (``reconciliation``). A member waits only for partitions th
 has not given up yet.
 
 Events come with the time of a monotonic clock and with the current topics. Changes by an event have
-to be stored before its answer is sent (``Step.must_store``). So the next coordinator knows
-everything that the members were told, and members notice it only by having to find it. A heartbeat
-without a change stores nothing. Only sessions are not stored; they begin again with a new
-coordinator.
+to be stored before its answer is sent (``Step.must_store``). So the next coordinator knows every
+answer that the members got, and the members only have to find it. A heartbeat without a change
+stores nothing. Only sessions are not stored; they begin again with a new coordinator.
 
 Source: KIP-848; ``GroupMetadataManager`` and ``ConsumerGroup`` of Kafka 4.1. Unlike there, a
 heartbeat is decided after its pattern is matched (``pattern_matches``), and when a group changes
@@ -168,7 +167,7 @@ class ConsumerGroup(EpochGroup):
     def settle(
         self,
         before: ConsumerMember,
-        told: ConsumerMember,
+        reported: ConsumerMember,
         *,
         seen_epoch: int,
         owned: Partitions | None,
@@ -182,10 +181,10 @@ class ConsumerGroup(EpochGroup):
         """
         if self.is_empty:
             self.phase_since_ms = self._now_ms
-        if told != before or told.member_id not in self.roster:
+        if reported != before or reported.member_id not in self.roster:
             self.step.must_store = True
-            self.roster.put(told)
-        is_bumped = self.epoch == 0 or _subscription(told) != _subscription(before)
+            self.roster.put(reported)
+        is_bumped = self.epoch == 0 or _subscription(reported) != _subscription(before)
         # Whether targets of this epoch are yet to be computed: they will include this change.
         is_due = self.epoch > self._asked_epoch
         self._look_up(topics)
@@ -195,8 +194,8 @@ class ConsumerGroup(EpochGroup):
         if self.epoch > self.assignment_epoch and self._may_compute(settings):
             self._compute(settings)
         if self.epoch > self.assignment_epoch:
-            self._drop_unsubscribed(told.member_id)
-        member = self.member(told.member_id)
+            self._drop_unsubscribed(reported.member_id)
+        member = self.member(reported.member_id)
         moved = reconcile(
             member,
             target_epoch=self.assignment_epoch,

@@ -143,7 +143,7 @@ def _join(
         before = group.replace(known, member_id)
     else:
         before = known
-    told = dataclasses.replace(
+    reported = dataclasses.replace(
         before,
         instance_id=request.group_instance_id or before.instance_id,
         rack_id=subscription.rack_id or before.rack_id,
@@ -158,7 +158,7 @@ def _join(
     )
     member = group.settle(
         before,
-        told,
+        reported,
         seen_epoch=before.epoch,
         owned=with_ids(subscription.owned, topics),
         settings=settings,

@@ -47,7 +47,7 @@ def upgraded(group: ClassicGroup, topics: Mapping[str, Topic]) -> list[ConsumerM
         held[member.member_id] = with_ids(decode_assignment(member.assignment), topics) - taken
         taken |= held[member.member_id]
     # A member may still have partitions that it owned when it joined: it may not know yet that it
-    # has to give them up. Its next join tells.
+    # has to give them up. Its next join reports what it owns.
     for member in group.roster:
         kept = with_ids(subscriptions[member.member_id].owned, topics) - taken
         held[member.member_id] |= kept

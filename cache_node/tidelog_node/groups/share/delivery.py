@@ -3,8 +3,8 @@
 Records of a partition are read as by Fetch, from the share partition's next fetch offset on: from
 the local log, else from the tier. A request first reads all partitions of its session, and acquires
 only when there is enough for an answer, or its time is up: a waiting request keeps no records from
-others. The time between read and acquisition is one turn of the event loop. During a read from the
-tier the share partition is reserved for the request.
+others. Read and acquisition happen in one turn of the event loop, except for a read from the tier,
+during which the share partition is reserved for the request.
 
 A member without records to read waits for new ones, and for records that become available again.
 Source: KIP-932; ``DelayedShareFetch`` of Kafka.
@@ -291,7 +291,7 @@ class ShareDelivery:
             return None
         config = self._node_config()
         settings = self._service.partitions.settings(session.group_id)
-        # Batches that begin further on are not acquired now, even if little before them is
+        # Batches that begin further on are not acquired now, even if few records before them are
         # available.
         up_to = share.state.end_offset + records_max
         batches = scan_batches(read, read.slice, up_to=max(up_to, read.start_offset + 1))
