@@ -4,10 +4,10 @@ Both are conditional writes that any node may make: the first node writes the cl
 that starts again replaces its registration under a new incarnation.
 
 Two processes of one broker id never serve at the same time: each serves and decides only while it
-holds the id's lease (``membership.joining``), and registers after it has taken that. The question
-at the registered address only refuses a second process early. A process whose registration is
-replaced stops. If it has lost the lease, it answers until then only requests that need none, such
-as Metadata.
+holds the id's lease (``membership.joining``), and registers after it has taken that. The request to
+the registered address only refuses a second process early. A process whose registration is replaced
+stops. If it has lost the lease, it answers until then only requests that need none, such as
+Metadata.
 """
 
 from __future__ import annotations

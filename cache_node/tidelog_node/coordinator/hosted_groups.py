@@ -154,7 +154,7 @@ class HostedGroups:
         """Return the group's shard. Raises ``NotCoordinator`` if another node leads it."""
         validate_group_id(group_id)
         if not self._node.standing.can_serve():
-            # Another node may coordinate the group by now, without a notice here.
+            # Another node may coordinate the group by now, unknown to this one.
             raise NotCoordinator("this node's lease has lapsed")
         shard = self._shards.find(lambda count: shard_of_group(group_id, count))
         if shard is None:

@@ -37,7 +37,7 @@ class PeerWatch:
         view: ClusterView,
         poll_interval_ms: int,
     ) -> None:
-        """``poll_interval_ms``: the shortest interval between this node's readings of the store."""
+        """``poll_interval_ms`` is the interval at which this node polls the metadata store."""
         self._membership = membership
         self._store = store
         self._view = view

@@ -371,7 +371,8 @@ class Copier:
     async def _ensure(
         self, key: str, manifest: ClusterManifest | TopicManifest, version: int = 0
     ) -> None:
-        # With the version: another leader may have written what was changed and changed back.
+        # The version counts too: if settings were changed and changed back, another leader may have
+        # written those in between.
         if self._manifests.get(key) != (manifest, version):
             await persist(self._client, key, manifest.to_bytes())
             self._manifests[key] = manifest, version
@@ -383,7 +384,8 @@ class Copier:
 
 
 def _manifest(topic: Topic, image: ClusterImage) -> TopicManifest:
-    # During a reassignment the replicas added count too. Partitions may differ permanently.
+    # During a reassignment added replicas count and removed ones do not. Partitions may differ
+    # permanently.
     counts = [len(set(p.replicas) - set(p.removing)) for p in image.partitions(topic.name)]
     return TopicManifest(
         name=topic.name,

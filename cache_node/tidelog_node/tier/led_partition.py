@@ -16,7 +16,7 @@ from tidelog_core.model import TopicPartition
 
 from tidelog_node.tier.remote_log import RemoteLog
 
-NOTHING_COPIED = -1
+COPIED_END_UNKNOWN = -1
 
 
 class TieredReplica(Protocol):
@@ -113,12 +113,13 @@ class LedPartition:
         self.was_visited = False  # by retention, even if it could do nothing
         # The copy in progress, for a retry to continue.
         self.under_way: tuple[SealedSegment, SegmentMeta] | None = None
-        self.copied_up_to = NOTHING_COPIED
+        self.copied_up_to = COPIED_END_UNKNOWN
         # Deletions in progress, by segment id: each ends at its own time, also after a failure.
         self.deleting: dict[UUID, SegmentMeta] = {}
         self.published_log_start = 0  # in the bucket, in this epoch; 0: none
         self.newest: tuple[int, int] | None = None  # log end offset, greatest timestamp then
-        # When retention was last applied, by the loop's time. It also waits one interval at first.
+        # When retention was last applied, by the loop's time; initially when this process got the
+        # replica.
         self.retained_at = replica.held_since
         self.failure_count = 0
         self.not_before = 0.0  # the loop's time
@@ -136,7 +137,7 @@ class LedPartition:
         self.is_taken_over = False
         self.under_way = None
         self.deleting.clear()
-        self.copied_up_to = NOTHING_COPIED
+        self.copied_up_to = COPIED_END_UNKNOWN
         self.remote.distrust()
 
     def needs_copying(self) -> bool:

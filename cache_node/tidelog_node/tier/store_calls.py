@@ -25,7 +25,7 @@ LIST_PAGE_KEYS = 1000  # Source: S3's ListObjectsV2.
 
 
 async def call_store(store: ObjectStore, request: StoreRequest) -> Any:
-    """Return what the method returns. Raises what it raises, and ``ProtocolError``."""
+    """Return the method's result. Raises its errors, and ``ProtocolError``."""
     match request.method, request.arguments:
         case "put", (key, data):
             await store.put(key, bytes.fromhex(data))
