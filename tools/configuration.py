@@ -27,7 +27,7 @@ NODE_SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Membership and leaders": (
         *("auto.leader.", "broker.", "controlled.", "leader.", "metadata."),
     ),
-    "Replication": ("replica.",),
+    "Replication": ("inter.broker.", "replica."),
     "Groups and offsets": ("group.", "offset"),
     "Transactions and idempotent producers": ("producer.", "transaction"),
     "Connections and requests": (

@@ -26,7 +26,17 @@ PLATFORMS = (
     "manylinux2014_x86_64",
     "manylinux1_x86_64",
 )
-REQUIREMENTS = ("aioboto3", "aiohttp", "cramjam", "crc32c", "google-re2", "kio", "lz4", "obstore")
+REQUIREMENTS = (
+    "aioboto3",
+    "aiohttp",
+    "cramjam",
+    "crc32c",
+    "cryptography",
+    "google-re2",
+    "kio",
+    "lz4",
+    "obstore",
+)
 SOURCES = ("core/tidelog_core", "sdk/tidelog", "cache_node/tidelog_node")
 PROGRAMS = ("tidelog_launch.py", "tidelog_in_sync.py")
 BUNDLE = ROOT / "dist" / "tidelog-node.tar.gz"

@@ -30,7 +30,7 @@ from tidelog_node.answers import Answer, CloseConnection, ControlReply, Reply
 from tidelog_node.partition_pace import MANY_ELEMENTS, PartitionPace
 from tidelog_node.request_turns import LargeRequest, LargeRequests
 from tidelog_node.routes import HotRoute, RequestContext, Route
-from tidelog_node.session import Session
+from tidelog_node.session import NO_NODE, Session
 from tidelog_node.wire.messages import build, has_more_elements, read_request, write_response
 from tidelog_node.wire.primitives import (
     INT32,
@@ -129,7 +129,7 @@ class Dispatch:
         else:
             has_many = len(frame) > MANY_BYTES_MIN and request.element_count > MANY_ELEMENTS
         if has_many:
-            is_follower = hot.names_replica and request.replica_id >= 0
+            is_follower = session.node_id != NO_NODE
             began = self._pace.begin(session.client_host, is_follower=is_follower)
             try:
                 return self._handle_hot(hot, request, context)

@@ -7,10 +7,8 @@ their clients are not read.
 
 The queue serves hosts in rotation, so more connections do not give a client more turns. Fetches of
 followers come before clients' requests, because acknowledgements wait for them and a late follower
-leaves the ISR. Nothing proves yet that a request is a follower's: any client can name a replica. So
-followers go first only until they have used half of the time that is shared while both wait. A
-client that poses as a follower gets a part of that half, in rotation with the hosts of the true
-followers, and the other half stays with the clients.
+leaves the ISR. They go first only until they have used half of the time that is shared while both
+wait: the other half stays with the clients.
 """
 
 from __future__ import annotations

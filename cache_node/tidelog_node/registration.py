@@ -4,10 +4,10 @@ Both are conditional writes that any node may make: the first node writes the cl
 that starts again replaces its registration under a new incarnation.
 
 Two processes of one broker id never serve at the same time: each serves and decides only while it
-holds the id's lease (``membership.joining``), and registers after it has taken that. The request to
-the registered address only refuses a second process early. A process whose registration is replaced
-stops. If it has lost the lease, it answers until then only requests that need none, such as
-Metadata.
+holds the id's lease (``membership.joining``), and registers after it has taken that. The handshake
+at the registered address only refuses a second process early. A process whose registration is
+replaced stops. If it has lost the lease, it answers until then only requests that need none, such
+as Metadata.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ import base64
 import logging
 from uuid import UUID, uuid4
 
-from kio.schema.describe_cluster.v1 import request as describe_cluster
-from tidelog.wire.requests import DESCRIBE_CLUSTER
 from tidelog_core.errors import ErrorCode, StorageError, TidelogError
 from tidelog_core.metadata.endpoints import BrokerEndpoint
 from tidelog_core.metadata.image import ClusterImage, ClusterView
@@ -31,7 +29,6 @@ from tidelog_core.metadata.store import (
     Write,
 )
 from tidelog_core.metadata.update import update
-from tidelog_core.wire_messages import build
 
 from tidelog_node.dialing.dialer import Dialer
 
@@ -74,9 +71,19 @@ async def register_broker(
     incarnation: UUID,
     endpoints: tuple[BrokerEndpoint, ...],
     rack: str | None,
+    certificate: bytes = b"",
 ) -> None:
-    """Write where clients reach this node. Durable on return."""
-    broker = Broker(broker_id=broker_id, incarnation=incarnation, endpoints=endpoints, rack=rack)
+    """Write where clients and nodes reach this node, and how it proves who it is.
+
+    ``certificate`` is DER. Durable on return.
+    """
+    broker = Broker(
+        broker_id=broker_id,
+        incarnation=incarnation,
+        endpoints=endpoints,
+        rack=rack,
+        certificate=base64.b64encode(certificate).decode(),
+    )
 
     def register(item: Item | None) -> tuple[None, Write]:
         version = ABSENT if item is None else item.version
@@ -91,28 +98,17 @@ async def register_broker(
 async def require_gone(image: ClusterImage, dialer: Dialer) -> None:
     """Return unless another process answers for the dialer's id. Raises ``BrokerIdTaken``.
 
-    A node that does not answer in time counts as gone here; its lease decides.
+    A process that does not prove in time that it is there counts as gone here; its lease decides.
     """
     broker_id = dialer.broker_id
     registered = image.brokers.get(broker_id)
     if registered is None:
         return
-    endpoint = registered.endpoint
-    request = build(describe_cluster.DescribeClusterRequest)
-    try:
-        connection = await dialer.dial(endpoint, timeout_s=ANSWER_SECONDS_MAX)
-        try:
-            cluster = await connection.request(
-                DESCRIBE_CLUSTER, request, timeout_s=ANSWER_SECONDS_MAX
-            )
-        finally:
-            await connection.close()
-    except TidelogError as error:
-        logger.info("earlier process of this broker is gone", extra={"reason": str(error)})
-        return
-    # A node names itself as the controller: every one takes administrators' requests.
-    if (cluster.cluster_id, cluster.controller_id) == (image.cluster_id, broker_id):
-        raise BrokerIdTaken(f"broker {broker_id} of this cluster runs already, at {endpoint}")
+    if await dialer.is_there(registered, timeout_s=ANSWER_SECONDS_MAX):
+        raise BrokerIdTaken(
+            f"broker {broker_id} of this cluster runs already, at {registered.endpoint}"
+        )
+    logger.info("earlier process of this broker is gone")
 
 
 async def wait_until_replaced(view: ClusterView, broker_id: int, incarnation: UUID) -> None:

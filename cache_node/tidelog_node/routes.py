@@ -48,8 +48,7 @@ class HotRoute:
     """One API with a codec of its own, over ``[min_version, max_version]``.
 
     ``advertised_min_version`` may be lower: what clients want to see before they use
-    features that newer versions have. A request of a route that ``names_replica`` has a
-    ``replica_id``, which is negative for a client. ``weigh`` tells the elements that a parsed
+    features that newer versions have. ``weigh`` tells the elements that a parsed
     request makes its handler go through, where they may be more than it has. ``recall`` spares
     the parser a request that is much like the last one of its connection.
     """
@@ -61,7 +60,6 @@ class HotRoute:
     parse: HotParser
     handle: HotCall
     advertised_min_version: int
-    names_replica: bool = False
     weigh: Callable[[Any], int] | None = None
     recall: HotRecall | None = None
 

@@ -153,7 +153,7 @@ class Server:
         session = Session(address[0].removeprefix(IPV4_IN_IPV6), address[1], listener)
         self._connections.add(
             Connection(
-                self._make_transport(sock, listener),
+                self._make_transport(sock, session),
                 session,
                 handle=self._handle,
                 buffers=self._buffers,

@@ -12,6 +12,8 @@ from tidelog_core.model import ANONYMOUS, Principal
 
 from tidelog_node.wire.primitives import request_header
 
+NO_NODE = -1
+
 
 class Session:
     """One client on one connection. For the node's event loop."""
@@ -25,6 +27,7 @@ class Session:
         "client_port",
         "header",
         "listener",
+        "node_id",
         "principal",
         "software_name",
         "software_version",
@@ -36,6 +39,7 @@ class Session:
         self.client_port = client_port
         self.listener = listener  # the name of the one that accepted the connection
         self.principal: Principal = ANONYMOUS
+        self.node_id = NO_NODE  # the broker that the other end has proved to be
         self.client_id: str | None = None  # of the newest request
         self.client_id_bytes = b""  # as it came
         self.client_id_length = -1  # -1: there is none

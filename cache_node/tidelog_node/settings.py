@@ -34,6 +34,7 @@ class NodeSettings:
     port: int = 9092  # 0: one that is free
     advertised_host: str | None = None  # what clients connect to; None: the host
     advertised_port: int | None = None  # None: the port
+    inter_broker_port: int = 0  # where other nodes connect, at the same hosts; 0: one that is free
     data_dir: Path = Path(DEFAULT_DATA_DIR)  # logs; one node's own
     metadata_store_url: str = ""  # default: SQLite in the data directory
     object_store_url: str = ""  # default: a folder in the data directory
@@ -66,6 +67,7 @@ def parse_settings(
         ("broker_id", 0, BROKER_ID_MAX),
         ("port", 0, PORT_MAX),
         ("advertised_port", 1, PORT_MAX),
+        ("inter_broker_port", 0, PORT_MAX),
     ):
         text = take(name)
         if text is not None:
@@ -119,6 +121,7 @@ def _parser() -> argparse.ArgumentParser:
         ("--port", "port to listen on, 0 for a free one (9092)"),
         ("--advertised-host", "host that clients are told (the host)"),
         ("--advertised-port", "port that clients are told (the port)"),
+        ("--inter-broker-port", "port for the other nodes, 0 for a free one (0)"),
         ("--data-dir", "directory of this node's logs (./tidelog-data)"),
         ("--metadata-store", "sqlite:///path or dynamodb://table (SQLite in the data directory)"),
         ("--object-store", "file:///path, s3://bucket/prefix or memory: (in the data directory)"),

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from functools import partial
 
+from tidelog_core.metadata.endpoints import NODE
+
 from tidelog_node.assembly.cluster import open_cluster
 from tidelog_node.assembly.logs import open_logs, start_replication, start_rewriting, start_upkeep
 from tidelog_node.assembly.serving import build_serving
@@ -60,7 +62,7 @@ async def _start(
     logs = await open_logs(settings, stack, cluster)
     groups = GroupCoordinator(node, HostedGroups(node))
     transactions = build_transactions(stack, node, logs, groups)
-    serving = build_serving(stack, node, logs, groups, transactions, data_dir=settings.data_dir)
+    serving = build_serving(stack, cluster, logs, groups, transactions, data_dir=settings.data_dir)
     server = serving.server
     # The lease goes when nobody is answered any more, and before logs take time to close.
     stack.push_async_callback(member.leave)
@@ -82,8 +84,9 @@ async def _start(
     start_upkeep(logs, tasks)
     await start_rewriting(cluster, logs, tasks)
     port = server.bind(settings.host, settings.port)
+    inter_broker_port = server.bind(settings.host, settings.inter_broker_port, name=NODE)
     await member.take_lease(lease_tasks.add)
-    register = partial(cluster.register, settings, port)
+    register = partial(cluster.register, settings, port=port, inter_broker_port=inter_broker_port)
     await register()
     start_replication(stack, cluster, logs, tasks, register=register)
     lease_tasks.add(wait_until_replaced(node.view, node.broker_id, node.incarnation))

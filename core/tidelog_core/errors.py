@@ -298,6 +298,13 @@ class PolicyViolation(TidelogError):
     code = ErrorCode.policy_violation
 
 
+class BrokerNotAvailable(TidelogError):
+    """The broker cannot be reached by other nodes."""
+
+    code = ErrorCode.broker_not_available
+    hint = "stop it, and start it with the program that the other nodes run"
+
+
 class NotCoordinator(TidelogError):
     """Another node coordinates this group."""
 

@@ -171,6 +171,7 @@ class Launch:
     processes_per_instance: int
     process: int  # its number, from 0
     port_first: int
+    inter_broker_port_first: int  # 0: ports that are free
     data_dir: Path
     metadata_url: str
     claim_seconds: int
@@ -191,9 +192,12 @@ class Launch:
 
     def command(self, broker_id: int, *, address: str, zone: str) -> list[str]:
         """Return the node's command line."""
+        first = self.inter_broker_port_first
+        inter_broker_port = first + self.process if first else 0
         return [
             *(sys.executable, "-m", "tidelog_node", "--broker-id", str(broker_id)),
             *("--host", address, "--port", str(self.port_first + self.process)),
+            *("--inter-broker-port", str(inter_broker_port)),
             *("--data-dir", str(self.logs_of(broker_id)), "--rack", zone),
             *self.node_arguments,
         ]
@@ -316,6 +320,12 @@ def _parse(arguments: Sequence[str]) -> Launch:
     parser.add_argument("--processes-per-instance", type=int, required=True)
     parser.add_argument("--process", type=int, required=True, help="number of this process, from 0")
     parser.add_argument("--port-first", type=int, default=9092, help="port of process 0 (9092)")
+    parser.add_argument(
+        "--inter-broker-port-first",
+        type=int,
+        default=9192,
+        help="port of process 0 for other nodes, 0 for free ones (9192)",
+    )
     parser.add_argument("--data-dir", type=Path, required=True)
     parser.add_argument("--metadata-url", default=METADATA_URL)
     parser.add_argument("--claim-seconds", type=int, default=CLAIM_SECONDS)
@@ -327,6 +337,7 @@ def _parse(arguments: Sequence[str]) -> Launch:
         processes_per_instance=given.processes_per_instance,
         process=given.process,
         port_first=given.port_first,
+        inter_broker_port_first=given.inter_broker_port_first,
         data_dir=given.data_dir,
         metadata_url=given.metadata_url,
         claim_seconds=given.claim_seconds,

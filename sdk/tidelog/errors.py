@@ -13,6 +13,7 @@ from functools import cache
 from kio.schema.errors import ErrorCode
 from tidelog_core.errors import (
     BrokerIdNotRegistered,
+    BrokerNotAvailable,
     CoordinatorNotAvailable,
     CorruptRecordBatch,
     ElectionNotNeeded,
@@ -67,6 +68,7 @@ from tidelog_core.model import TopicPartition
 
 __all__ = [
     "BrokerIdNotRegistered",
+    "BrokerNotAvailable",
     "BufferExhausted",
     "ClientClosed",
     "CommitFailed",
@@ -340,6 +342,7 @@ _CLASSES: dict[ErrorCode, type[TidelogError]] = {
     cls.code: cls
     for cls in (
         BrokerIdNotRegistered,
+        BrokerNotAvailable,
         CoordinatorNotAvailable,
         CorruptRecordBatch,
         ElectionNotNeeded,

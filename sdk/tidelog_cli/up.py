@@ -15,7 +15,7 @@ from tidelog_cli.failures import CommandFailed
 from tidelog_cli.options import parse_settings, require_choice
 from tidelog_cli.output import note
 
-NODE_MODULES = ("obstore", "re2")  # modules of the extra ``node``
+NODE_MODULES = ("cryptography", "obstore", "re2")  # modules of the extra ``node``
 LOCK_FILE = "lock"  # of one node, in its data directory
 NODE_DIRECTORIES = "node-*"
 # As in Kafka's sample settings: a group of one need not wait for more members.

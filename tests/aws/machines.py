@@ -77,6 +77,7 @@ class Instance:
                     *("--zone-number", str(self.zone_number)),
                     *("--processes-per-instance", "1", "--process", "0"),
                     *("--port-first", str(self.port)),
+                    *("--inter-broker-port-first", "0"),
                     *("--data-dir", self.data_dir, "--claim-seconds", str(CLAIM_SECONDS)),
                     *("--metadata-url", self._metadata_url),
                     *("--", *self._node_arguments),

@@ -18,6 +18,7 @@ class Allowed:
 
 
 _CRASHES = "Kafka has no answer of its own here: an exception escapes its handler"
+_UNPROVED = "Kafka without an authorizer takes any client's word that it is a broker"
 _HEADER_ONLY = "Tidelog looks at batch headers and CRCs, and at records only where a topic needs it"
 _REFUSED_METADATA = "a refused request still learns which brokers there are"
 _EMPTY_GROUP = "a group needs a name: Kafka deprecated the empty one with KIP-289"
@@ -96,6 +97,16 @@ ALLOWED: tuple[Allowed, ...] = (
         _HEADER_ONLY,
     ),
     # -- Fetch, ListOffsets, OffsetForLeaderEpoch
+    *(
+        Allowed(
+            "test_only_brokers_may_fetch_as_replicas",
+            f"/{replica_id}/responses/0/partitions/0/error_code",
+            _UNPROVED,
+            kafka="not_leader_or_follower",
+            tidelog="topic_authorization_failed",
+        )
+        for replica_id in (1, 5)
+    ),
     Allowed(
         "test_the_first_batch_comes_whole_and_limits_hold_for_the_rest",
         "/negative*",

@@ -371,5 +371,6 @@ def test_where_clients_find_the_broker(peer: Peer) -> Observations:
             configuration_keys=["advertised.listeners"],
         )
         (config,) = answer["results"][0]["configs"]
-        yield f"value {version}", config.pop("value") == f"PLAINTEXT://127.0.0.1:{peer.port}"
+        first, *_ = config.pop("value").split(",")  # Tidelog has one more, for nodes.
+        yield f"value {version}", first == f"PLAINTEXT://127.0.0.1:{peer.port}"
         yield f"entry {version}", config

@@ -155,6 +155,7 @@ def test_isolation_levels(peer: Peer) -> Observations:
 
 @compared
 def test_only_brokers_may_fetch_as_replicas(peer: Peer) -> Observations:
+    """Kafka has no authorizer here, and takes any client's word."""
     fill(peer, "replicas", 10)
     for replica_id in (-1, -2, 1, 5):
         yield str(replica_id), peer.fetch("replicas", 0, replica_id=replica_id)

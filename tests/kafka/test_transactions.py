@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 from tests.kafka.batches import good_batch
-from tests.kafka.compare import compared
+from tests.kafka.compare import Pair, compared
+from tests.support.node_peers import connected_as, register_peer
+from tests.support.node_process import NodeProcess
 from tests.support.peer import Peer
 
 Observations = Iterator[tuple[str, Any]]
@@ -521,11 +526,26 @@ def test_markers_that_an_administrator_writes(peer: Peer) -> Observations:
     yield "again", marker(who[1], 5)
 
 
-@compared
-def test_partitions_that_other_brokers_add_and_verify(peer: Peer) -> Observations:
+def test_partitions_that_other_brokers_add_and_verify(pair: Pair, tmp_path: Path) -> None:
+    """Tidelog is asked by a node that is registered, in a cluster of its own."""
+    with NodeProcess(tmp_path / "node") as node, ExitStack() as stack:
+        database = node.data_dir / "metadata.db"
+
+        def open_as_broker() -> socket.socket:
+            client = connected_as(register_peer(database, 2), database, 1)
+            return stack.enter_context(client).socket
+
+        asked = Peer("tidelog", node.port, open_as_broker=open_as_broker)
+        compared(partitions_that_other_brokers_add_and_verify)(Pair(pair.kafka, asked))
+        asked.close()
+
+
+def partitions_that_other_brokers_add_and_verify(peer: Peer) -> Observations:
     peer.create_topic("txn-j", partitions=2)
     name = "verified"
     who = producer(peer, name)
+    peer.await_coordinator("unheard", key_type=1)
+    broker = peer.as_broker()
 
     def ask(
         *, verifies: bool, by: tuple[int, int] = who, topic: str = "txn-j", id: str = name
@@ -537,7 +557,7 @@ def test_partitions_that_other_brokers_add_and_verify(peer: Peer) -> Observation
             "verify_only": verifies,
             "topics": [{"name": topic, "partitions": [0, 1]}],
         }
-        return peer.call("add_partitions_to_txn", 4, transactions=[one])
+        return broker.call("add_partitions_to_txn", 4, transactions=[one])
 
     yield "nothing open", ask(verifies=True)
     yield "added", ask(verifies=False)
@@ -546,5 +566,4 @@ def test_partitions_that_other_brokers_add_and_verify(peer: Peer) -> Observation
     yield "new epoch", ask(verifies=True, by=(who[0], who[1] + 1))
     yield "other producer", ask(verifies=True, by=(who[0] + 700, 0))
     yield "unknown topic", ask(verifies=True, topic="none")
-    peer.await_coordinator("unheard", key_type=1)
     yield "unknown id", ask(verifies=True, id="unheard")

@@ -3,29 +3,98 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from uuid import uuid4
 
 import pytest
 from tidelog.errors import ConnectionFailed, RequestTimedOut
-from tidelog_core.metadata.endpoints import BrokerEndpoint
+from tidelog_core.errors import BrokerNotAvailable
+from tidelog_core.metadata.endpoints import NODE, BrokerEndpoint, plaintext_endpoints
+from tidelog_core.metadata.image import ClusterView
+from tidelog_core.metadata.records import Broker
 from tidelog_node.dialing.dialer import Dialer
+from tidelog_node.security.node_identity import NodeIdentity, generate_identity
+from tidelog_node.security.node_trust import NodeTrust
+
+from tests.support.memory_store import MemoryMetadataStore
+
+OWN, PEER = generate_identity(1), generate_identity(2)
 
 
-async def test_a_broker_that_does_not_listen_is_a_connection_that_failed() -> None:
+@pytest.fixture
+def dialer() -> Dialer:
+    view = ClusterView(MemoryMetadataStore(latency=0))
+    return Dialer(1, NodeTrust(OWN, view))
+
+
+def broker_at(port: int, identity: NodeIdentity = PEER) -> Broker:
+    return Broker(
+        broker_id=2,
+        incarnation=uuid4(),
+        endpoints=(*plaintext_endpoints("127.0.0.1", 1), BrokerEndpoint(NODE, "127.0.0.1", port)),
+        certificate=base64.b64encode(identity.certificate).decode(),
+    )
+
+
+@asynccontextmanager
+async def listening(
+    identity: NodeIdentity,
+    serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
+) -> AsyncIterator[int]:
+    """Listen in the name of an identity; give the port."""
+    context = identity.server_context([OWN.certificate])
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
+    async with server:
+        yield server.sockets[0].getsockname()[1]
+
+
+async def say_nothing(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Hold the connection."""
+
+
+async def test_a_broker_that_does_not_listen_is_a_connection_that_failed(dialer: Dialer) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        endpoint = BrokerEndpoint("NODE", *server.getsockname())
+        broker = broker_at(server.getsockname()[1])
     with pytest.raises(ConnectionFailed):
-        await Dialer(1).dial(endpoint, timeout_s=5)
+        await dialer.dial(broker, timeout_s=5)
     with pytest.raises(OSError, match="failed"):
-        await Dialer(1).dial_leader(endpoint, timeout_s=5)
+        await dialer.dial_leader(broker, timeout_s=5)
+    assert not await dialer.is_there(broker, timeout_s=5)
 
 
-async def test_a_broker_that_answers_nothing_is_given_up_in_time() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        endpoint = BrokerEndpoint("NODE", *server.getsockname())
+async def test_a_broker_that_answers_nothing_is_given_up_in_time(dialer: Dialer) -> None:
+    async with listening(PEER, say_nothing) as port:
         with pytest.raises(RequestTimedOut):
-            await Dialer(1).dial(endpoint, timeout_s=0.1)
+            await dialer.dial(broker_at(port), timeout_s=0.3)
         # A leader's connection is asked only by its first request.
-        connection = await Dialer(1).dial_leader(endpoint, timeout_s=5)
+        connection = await dialer.dial_leader(broker_at(port), timeout_s=5)
         connection.close()
+        assert await dialer.is_there(broker_at(port), timeout_s=5)
         await asyncio.sleep(0)
+
+
+async def test_one_that_does_not_shake_hands_is_given_up_in_time(dialer: Dialer) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        broker = broker_at(server.getsockname()[1])
+        with pytest.raises(TimeoutError):
+            await dialer.dial_leader(broker, timeout_s=0.1)
+        assert not await dialer.is_there(broker, timeout_s=0.1)
+
+
+async def test_another_process_at_the_brokers_address_is_not_taken_for_it(dialer: Dialer) -> None:
+    async with listening(generate_identity(2), say_nothing) as port:
+        with pytest.raises(OSError, match="CERTIFICATE_VERIFY_FAILED"):
+            await dialer.dial_leader(broker_at(port), timeout_s=5)
+        with pytest.raises(ConnectionFailed, match="CERTIFICATE_VERIFY_FAILED"):
+            await dialer.dial(broker_at(port), timeout_s=5)
+        assert not await dialer.is_there(broker_at(port), timeout_s=5)
+
+
+async def test_a_broker_without_an_identity_is_not_dialed(dialer: Dialer) -> None:
+    plain = Broker(broker_id=2, incarnation=uuid4(), endpoints=plaintext_endpoints("127.0.0.1", 1))
+    with pytest.raises(BrokerNotAvailable, match="broker 2 has no listener for nodes"):
+        await dialer.dial(plain, timeout_s=5)
+    assert not await dialer.is_there(plain, timeout_s=5)

@@ -20,6 +20,7 @@ from tests.node.answer_times import AnswerTimes
 from tests.node.large_requests import array, fetch, produce, string
 from tests.node.test_large_requests import prepare
 from tests.support.batches import batch_of
+from tests.support.node_peers import connected_as, register_peer
 from tests.support.node_process import NodeProcess
 from tests.support.wire_client import WireClient, frame, produce_body
 
@@ -206,8 +207,10 @@ def test_requests_of_a_connection_stay_in_order_while_one_waits(node: NodeProces
 
 
 def test_a_follower_is_answered_before_the_clients_in_line(node: NodeProcess) -> None:
+    database = node.data_dir / "metadata.db"
+    identity = register_peer(database, 2)
     clients = [WireClient(node.port) for _ in range(40)]
-    with WireClient(node.port) as follower:
+    with connected_as(identity, database, 1) as follower:
         for client in clients:
             client.send(produce(MANY))
         clients[0].receive()

@@ -271,7 +271,9 @@ class FetchSide:
 
     def serve(self, request: FetchRequest, answer: Callable[[FetchedAnswer], None]) -> None:
         """Answer the request, now or later."""
-        reply: Any = self._handler.handle(request, context_of(FETCH_VERSION))
+        reply: Any = self._handler.handle(
+            request, context_of(FETCH_VERSION, node_id=request.replica_id)
+        )
         if not isinstance(reply, OwedReply):
             answer(reply)
             return

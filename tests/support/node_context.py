@@ -17,6 +17,8 @@ from tidelog_core.subscribers import Subscribers
 from tidelog_node.dialing.dialer import Dialer
 from tidelog_node.node_context import NodeContext, Standing
 from tidelog_node.node_health import NodeHealth
+from tidelog_node.security.node_identity import generate_identity
+from tidelog_node.security.node_trust import NodeTrust
 
 
 class Alone:
@@ -74,7 +76,7 @@ def node_context(
         store=store,
         view=view,
         standing=standing or Alone(broker_id),
-        dialer=Dialer(broker_id),
+        dialer=Dialer(broker_id, NodeTrust(generate_identity(broker_id), view, encrypts=True)),
         executor=executor or ThreadPoolExecutor(1),  # makes no thread before it is used
         health=health or NodeHealth(),
         clock_ms=clock_ms,

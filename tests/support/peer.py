@@ -25,8 +25,16 @@ NO_TOPIC = uuid.UUID(int=0)
 class Peer:
     """A broker by its port. Nothing here knows which of the two it is."""
 
-    def __init__(self, name: str, port: int) -> None:
+    def __init__(
+        self,
+        name: str,
+        port: int,
+        *,
+        open_as_broker: Callable[[], socket.socket] | None = None,
+    ) -> None:
+        """``open_as_broker`` connects as another broker does; ``None``: as any client."""
         self.name = name
+        self._open_as_broker = open_as_broker
         self.port = port
         self.topic_ids: dict[str, uuid.UUID] = {}
         self.timeout = TIMEOUT_SECONDS  # of one answer
@@ -38,6 +46,14 @@ class Peer:
         if self._socket is not None:
             self._socket.close()
             self._socket = None
+
+    def as_broker(self) -> Peer:
+        """Return the same broker, asked by another one."""
+        if self._open_as_broker is None:
+            return self
+        asked = Peer(self.name, self.port)
+        asked._socket = self._open_as_broker()
+        return asked
 
     # -- bytes
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import io
 import socket
+import ssl
 import struct
 from collections.abc import Iterable
 from types import TracebackType
@@ -74,12 +75,16 @@ def milliseconds(count: int) -> datetime.timedelta:
 class WireClient:
     """One connection to a node."""
 
-    def __init__(self, port: int, *, host: str = "127.0.0.1") -> None:
-        """``host``: the address to connect from, one of 127.0.0.0/8."""
+    def __init__(
+        self, port: int, *, host: str = "127.0.0.1", context: ssl.SSLContext | None = None
+    ) -> None:
+        """``host``: the address to connect from, one of 127.0.0.0/8. ``context``: for TLS."""
         self.socket = socket.create_connection(
             ("127.0.0.1", port), TIMEOUT_SECONDS, source_address=(host, 0)
         )
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if context is not None:
+            self.socket = context.wrap_socket(self.socket)
         self.correlation_id = 0
 
     def __enter__(self) -> WireClient:

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 from tidelog_core.clock import steady_clock_ms, wall_clock_ms
 from tidelog_core.config import NodeConfig, parse_config
-from tidelog_core.metadata.endpoints import plaintext_endpoints
+from tidelog_core.metadata.endpoints import NODE, BrokerEndpoint, plaintext_endpoints
 from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.location import open_metadata_store
 from tidelog_core.metadata.node_config import LiveNodeConfig
@@ -24,6 +24,8 @@ from tidelog_node.membership.membership import new_membership
 from tidelog_node.node_context import NodeContext
 from tidelog_node.node_health import NodeHealth
 from tidelog_node.registration import ensure_cluster, register_broker
+from tidelog_node.security.node_identity import generate_identity
+from tidelog_node.security.node_trust import NodeTrust
 from tidelog_node.settings import NodeSettings
 
 
@@ -32,19 +34,25 @@ class Cluster:
     """The cluster as this node sees it, with the node's stores and data directory."""
 
     node: NodeContext
+    trust: NodeTrust
     member: ClusterMember
     directories: LogDirectories
     unrestored: Unrestored
     clock_watch: ClockWatch
 
-    async def register(self, settings: NodeSettings, port: int) -> None:
+    async def register(self, settings: NodeSettings, *, port: int, inter_broker_port: int) -> None:
         """Register this process in the cluster, and wait until the view shows it."""
+        host = settings.client_host
         await register_broker(
             self.node.store,
             broker_id=self.node.broker_id,
             incarnation=self.node.incarnation,
-            endpoints=plaintext_endpoints(settings.client_host, settings.advertised_port or port),
+            endpoints=(
+                *plaintext_endpoints(host, settings.advertised_port or port),
+                BrokerEndpoint(NODE, host, inter_broker_port),
+            ),
             rack=settings.rack,
+            certificate=self.trust.identity.certificate,
         )
         await self.node.view.refresh()
 
@@ -82,6 +90,11 @@ async def open_cluster(settings: NodeSettings, stack: AsyncExitStack) -> Cluster
             membership.live_brokers(view.image)
         ),
     )
+    trust = NodeTrust(
+        generate_identity(broker_id),
+        view,
+        encrypts=static_config.inter_broker_encryption_enable,
+    )
     node = NodeContext(
         broker_id=broker_id,
         incarnation=uuid4(),
@@ -90,7 +103,7 @@ async def open_cluster(settings: NodeSettings, stack: AsyncExitStack) -> Cluster
         store=store,
         view=view,
         standing=membership,
-        dialer=Dialer(broker_id),
+        dialer=Dialer(broker_id, trust),
         executor=executor,
         health=NodeHealth(),
         clock_ms=wall_clock_ms,
@@ -107,4 +120,4 @@ async def open_cluster(settings: NodeSettings, stack: AsyncExitStack) -> Cluster
     unrestored = await restore_logs(
         store, view, directories, broker_id=broker_id, objects_url=settings.object_store_url
     )
-    return Cluster(node, member, directories, unrestored, clock_watch)
+    return Cluster(node, trust, member, directories, unrestored, clock_watch)

@@ -7,8 +7,10 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from tidelog_node.assembly.cluster import Cluster
 from tidelog_node.assembly.logs import Logs
 from tidelog_node.assembly.transactions import Transactions
+from tidelog_node.connections.listener_transports import listener_transports
 from tidelog_node.coordinator.coordinator import GroupCoordinator
 from tidelog_node.coordinator.share_offsets import ShareOffsets
 from tidelog_node.dispatch import Dispatch
@@ -39,6 +41,7 @@ from tidelog_node.handlers.share_offsets import ShareOffsetHandlers
 from tidelog_node.handlers.topics import TopicHandlers
 from tidelog_node.handlers.transactions import TransactionHandlers
 from tidelog_node.node_context import NodeContext
+from tidelog_node.node_sessions import NodeSessions
 from tidelog_node.replication.closest import RackAwareness
 from tidelog_node.routes import Route
 from tidelog_node.server import Server
@@ -57,7 +60,7 @@ class Serving:
 
 def build_serving(
     stack: AsyncExitStack,
-    node: NodeContext,
+    cluster: Cluster,
     logs: Logs,
     groups: GroupCoordinator,
     transactions: Transactions,
@@ -65,6 +68,7 @@ def build_serving(
     data_dir: Path,
 ) -> Serving:
     """Return the server and its handlers; the stack closes the dispatch table's resources."""
+    node = cluster.node
     produce = ProduceHandler(
         node,
         replicas=logs.replicas,
@@ -88,6 +92,8 @@ def build_serving(
         partitions_max=config.socket_request_max_partitions,
     )
     stack.callback(dispatch.close)
+    nodes = NodeSessions(cluster.trust)
+    stack.callback(nodes.start(node.view))
     server = Server(
         dispatch,
         request_bytes_max=config.socket_request_max_bytes,
@@ -96,6 +102,7 @@ def build_serving(
         frame_seconds_max=config.queued_request_receive_timeout_ms / 1000,
         idle_seconds_max=config.connections_max_idle_ms / 1000,
         send_buffer_bytes=config.socket_send_buffer_bytes,
+        make_transport=listener_transports(cluster.trust, nodes),
     )
     return Serving(server, produce, fetch, share_fetch)
 

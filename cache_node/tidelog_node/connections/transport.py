@@ -18,6 +18,8 @@ from typing import Protocol
 
 from tidelog_core.model import ReadableFile
 
+from tidelog_node.session import Session
+
 Buffer = bytes | bytearray | memoryview
 
 
@@ -61,8 +63,8 @@ class Transport(Protocol):
         """Close the socket and drop the bytes held back. A second call does nothing."""
 
 
-TransportFactory = Callable[[socket.socket, str], Transport]
-"""Takes an accepted, non-blocking socket and the name of its listener."""
+TransportFactory = Callable[[socket.socket, Session], Transport]
+"""Takes an accepted, non-blocking socket and its session."""
 
 
 class PlainTransport:
@@ -103,6 +105,6 @@ class PlainTransport:
         self._socket.close()
 
 
-def plain_transport(sock: socket.socket, _: str) -> Transport:
+def plain_transport(sock: socket.socket, _: Session) -> Transport:
     """Return the transport of an unencrypted connection, for any listener."""
     return PlainTransport(sock)

@@ -1,17 +1,27 @@
 """Opens all connections from this node to other brokers.
 
-What connections between nodes need besides an address, such as certificates, belongs here.
+They go to the brokers' node listeners, and each end proves which broker it is (``NodeIdentity``).
 """
 
 from __future__ import annotations
 
 import asyncio
+import ssl
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
 from tidelog.wire.connection import Address, Connection, open_connection
-from tidelog_core.metadata.endpoints import BrokerEndpoint
+from tidelog_core.errors import BrokerNotAvailable
+from tidelog_core.metadata.endpoints import NODE, BrokerEndpoint
+from tidelog_core.metadata.records import Broker
 
 from tidelog_node.dialing.leader_connection import LeaderConnection
+from tidelog_node.dialing.node_proof import NodeProof
+from tidelog_node.security.node_trust import NodeTrust
+
+P = TypeVar("P", bound=asyncio.BufferedProtocol)
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,22 +29,77 @@ class Dialer:
     """Opens connections on behalf of one broker."""
 
     broker_id: int
+    trust: NodeTrust
 
-    async def dial(self, endpoint: BrokerEndpoint, *, timeout_s: float) -> Connection:
+    async def dial(self, broker: Broker, *, timeout_s: float) -> Connection:
         """Return a connection that negotiates the versions of its requests.
 
-        Raises ``ConnectionFailed`` and ``RequestTimedOut``.
+        Raises ``BrokerNotAvailable``, ``ConnectionFailed`` and ``RequestTimedOut``.
         """
+        endpoint = _node_endpoint(broker)
         return await open_connection(
             Address(endpoint.host, endpoint.port),
             client_id=f"tidelog-node-{self.broker_id}",
             timeout_s=timeout_s,
+            connect=partial(self._connect, broker),
         )
 
-    async def dial_leader(self, endpoint: BrokerEndpoint, *, timeout_s: float) -> LeaderConnection:
+    async def dial_leader(self, broker: Broker, *, timeout_s: float) -> LeaderConnection:
         """Return a connection for encoded requests, such as followers' fetches.
 
-        Raises ``OSError`` and ``TimeoutError``.
+        Raises ``BrokerNotAvailable``, ``OSError`` and ``TimeoutError``.
         """
         async with asyncio.timeout(timeout_s):
-            return await LeaderConnection.connect(endpoint.host, endpoint.port)
+            return await self._connect(broker, LeaderConnection)
+
+    async def is_there(self, broker: Broker, *, timeout_s: float) -> bool:
+        """Return whether the process that registered proves to be at its address.
+
+        It need not know this node: it proves who it is before it asks.
+        """
+        try:
+            endpoint, context = _node_endpoint(broker), self._context(broker, encrypts=True)
+            async with asyncio.timeout(timeout_s):
+                transport, _ = await asyncio.get_running_loop().create_connection(
+                    asyncio.Protocol, endpoint.host, endpoint.port, ssl=context
+                )
+        except (BrokerNotAvailable, OSError, TimeoutError):
+            return False
+        transport.abort()
+        return True
+
+    async def _connect(self, broker: Broker, make: Callable[[], P]) -> P:
+        """Connect the protocol to the broker. Raises ``BrokerNotAvailable`` and ``OSError``."""
+        loop, endpoint = asyncio.get_running_loop(), _node_endpoint(broker)
+        if not self.trust.encrypts:
+            context = self._context(broker, encrypts=False)
+            transport, proof = await loop.create_connection(
+                lambda: NodeProof(context), endpoint.host, endpoint.port
+            )
+            try:
+                is_plain = await proof.result
+            except BaseException:
+                transport.abort()
+                raise
+            if is_plain:
+                protocol = make()
+                transport.set_protocol(protocol)
+                protocol.connection_made(transport)
+                return protocol
+            transport.abort()
+        context = self._context(broker, encrypts=True)
+        _, protocol = await loop.create_connection(make, endpoint.host, endpoint.port, ssl=context)
+        return protocol
+
+    def _context(self, broker: Broker, *, encrypts: bool) -> ssl.SSLContext:
+        context = self.trust.client_context(broker, encrypts=encrypts)
+        if context is None:
+            raise BrokerNotAvailable(f"broker {broker.broker_id} has no certificate for nodes")
+        return context
+
+
+def _node_endpoint(broker: Broker) -> BrokerEndpoint:
+    endpoint = broker.endpoint_of(NODE)
+    if endpoint is None:
+        raise BrokerNotAvailable(f"broker {broker.broker_id} has no listener for nodes")
+    return endpoint

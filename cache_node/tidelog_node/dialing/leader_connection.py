@@ -26,7 +26,7 @@ NextRequest = Callable[[memoryview], "bytes | bytearray | None"]
 
 
 class LeaderConnection(asyncio.BufferedProtocol):
-    """Made by ``connect``. For one task at a time."""
+    """Made by ``Dialer.dial_leader``. For one task at a time."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -41,13 +41,6 @@ class LeaderConnection(asyncio.BufferedProtocol):
         self._timer: asyncio.TimerHandle | None = None
         self._is_closed = False
         self.under_way_count = 0  # requests without an answer yet
-
-    @classmethod
-    async def connect(cls, host: str, port: int) -> LeaderConnection:
-        """Return an open connection. Raises ``OSError``."""
-        loop = asyncio.get_running_loop()
-        _, connection = await loop.create_connection(cls, host, port)
-        return connection
 
     async def exchange(self, request: bytes | bytearray, *, timeout_s: float) -> memoryview:
         """Send a request, with its size field, and return its answer, without.

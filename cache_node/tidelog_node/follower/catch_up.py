@@ -151,7 +151,7 @@ class CatchUp:
         broker = self._node.view.image.brokers.get(fetch.leader_id)
         if broker is None:
             raise NotLeaderOrFollower(f"broker {fetch.leader_id} is not registered")
-        connection = await self._node.dialer.dial_leader(broker.endpoint, timeout_s=self._timeout_s)
+        connection = await self._node.dialer.dial_leader(broker, timeout_s=self._timeout_s)
         try:
             start, local_start, end = [
                 await self._ask(connection, replica.partition, fetch.leader_epoch, name)

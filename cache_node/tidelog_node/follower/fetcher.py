@@ -25,7 +25,7 @@ from typing import Protocol
 from tidelog_core.config import NodeConfig
 from tidelog_core.errors import ErrorCode, NotLeaderOrFollower, TidelogError
 from tidelog_core.fetch_session import SESSION_ERRORS, FetcherSession, FetchPlan
-from tidelog_core.metadata.endpoints import BrokerEndpoint
+from tidelog_core.metadata.records import Broker
 from tidelog_core.replication.follower_state import ReplicaFetch
 from tidelog_core.waiting import wait_and_clear
 
@@ -57,8 +57,8 @@ class FetcherOwner(Protocol):
     dialer: Dialer
     node_config: Callable[[], NodeConfig]
 
-    def endpoint(self, leader_id: int) -> BrokerEndpoint | None:
-        """Return where the leader listens, ``None`` where it is not registered."""
+    def broker(self, leader_id: int) -> Broker | None:
+        """Return the leader's registration, ``None`` if there is none."""
 
     def limits(self) -> FollowerLimits | None:
         """Return who fetches how much; ``None`` while this process is not the registered one."""
@@ -159,10 +159,10 @@ class LeaderFetcher:
     async def _fetch_on_one_connection(self) -> None:
         """Connect and fetch until something goes wrong."""
         await self._wait_for_work()
-        endpoint = self._owner.endpoint(self._leader_id)
-        if endpoint is None:
+        broker = self._owner.broker(self._leader_id)
+        if broker is None:
             raise NotLeaderOrFollower(f"broker {self._leader_id} is not registered")
-        connection = await self._owner.dialer.dial_leader(endpoint, timeout_s=CONNECT_SECONDS_MAX)
+        connection = await self._owner.dialer.dial_leader(broker, timeout_s=CONNECT_SECONDS_MAX)
         self._connection = connection
         while True:
             await self._wait_for_work()

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable
 
 from tidelog_core.config import NodeConfig
-from tidelog_core.metadata.endpoints import BrokerEndpoint
 from tidelog_core.metadata.records import Broker
 
 from tidelog_node.follower.catch_up import CatchUp
@@ -46,10 +45,9 @@ class FollowerFetchers:
             unsubscribe()
         await asyncio.gather(*(fetcher.close() for fetcher in self._fetchers.values()))
 
-    def endpoint(self, leader_id: int) -> BrokerEndpoint | None:
-        """Return where the leader listens, ``None`` where it is not registered."""
-        broker = self._node.view.image.brokers.get(leader_id)
-        return None if broker is None else broker.endpoint
+    def broker(self, leader_id: int) -> Broker | None:
+        """Return the leader's registration, ``None`` if there is none."""
+        return self._node.view.image.brokers.get(leader_id)
 
     def limits(self) -> FollowerLimits | None:
         """Return who fetches how much; ``None`` while this process is not the registered one."""

@@ -82,7 +82,6 @@ class FetchHandler:
             parse=parse_fetch,
             handle=self.handle,
             advertised_min_version=fetch.VERSION_MIN,
-            names_replica=True,
             weigh=self.weigh,
             recall=self.lists.recall,
         )
@@ -113,6 +112,8 @@ class FetchHandler:
     def handle(self, request: FetchRequest, context: RequestContext) -> Answer:
         """Return the answer, or a reply that will have it."""
         serving, epoch, version = self.serving, request.session_epoch, context.api_version
+        if 0 <= request.replica_id != context.session.node_id:
+            return serving.refuse_follower(request, context)
         topics = request.topics
         if epoch in (INITIAL_EPOCH, FINAL_EPOCH):
             if request.session_id != NO_SESSION:

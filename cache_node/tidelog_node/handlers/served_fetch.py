@@ -146,6 +146,25 @@ class FetchServing:
             throttle_ms=context.session.throttle_ms,
         )
 
+    def refuse_follower(self, request: FetchRequest, context: RequestContext) -> Reply:
+        """Return the response to a client that names a replica and has not proved to be its node.
+
+        Every partition that it names has the error that Kafka gives without CLUSTER_ACTION. A
+        session of that replica is not shown to it.
+        """
+        if request.session_epoch > 0:
+            return self.refuse(context, ErrorCode.fetch_session_id_not_found)
+        code = ErrorCode.topic_authorization_failed
+        return encode_fetch(
+            context.api_version,
+            context.correlation_id,
+            [
+                (name, [FetchResult(wanted.partition, code) for wanted in partitions])
+                for name, partitions in request.topics
+            ],
+            throttle_ms=context.session.throttle_ms,
+        )
+
 
 class ServedFetch:
     """One request in progress."""

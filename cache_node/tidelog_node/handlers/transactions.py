@@ -34,8 +34,10 @@ from tidelog_node.groups.consumer.topic_pattern import InvalidPattern, TopicPatt
 from tidelog_node.node_context import NodeContext
 from tidelog_node.request_turns import RequestTurn
 from tidelog_node.routes import RequestContext, Route
+from tidelog_node.session import NO_NODE
 from tidelog_node.transactions.coordinator import TransactionCoordinator
 from tidelog_node.transactions.marker_writer import MarkerWriter, from_request, to_response
+from tidelog_node.transactions.markers import MarkerResults
 from tidelog_node.transactions.state import Decision
 from tidelog_node.wire.messages import build
 
@@ -106,9 +108,14 @@ class TransactionHandlers:
         )
 
     async def add_partitions(
-        self, request: add_request.AddPartitionsToTxnRequest, _: RequestContext
+        self, request: add_request.AddPartitionsToTxnRequest, context: RequestContext
     ) -> add_response.AddPartitionsToTxnResponse:
         """Add or only verify partitions of several transactions, for other brokers."""
+        if context.session.node_id == NO_NODE:
+            return build(
+                add_response.AddPartitionsToTxnResponse,
+                error_code=ErrorCode.cluster_authorization_failed,
+            )
         results = []
         turn = RequestTurn()
         async for transaction in turn.each(request.transactions):
@@ -176,11 +183,24 @@ class TransactionHandlers:
     # -- requests of coordinators, and of administrators who abort a hanging transaction --
 
     async def write_markers(
-        self, request: markers_request.WriteTxnMarkersRequest, _: RequestContext
+        self, request: markers_request.WriteTxnMarkersRequest, context: RequestContext
     ) -> markers_response.WriteTxnMarkersResponse:
-        """Write transaction markers to the partitions that this node leads."""
+        """Write transaction markers to the partitions that this node leads.
+
+        Only a coordinator knows that a transaction is committed. Administrators abort those that
+        hang.
+        """
         turn = RequestTurn()
-        written = await self._writer.write(await from_request(request, turn))
+        markers = await from_request(request, turn)
+        written: MarkerResults
+        if context.session.node_id == NO_NODE and any(marker.is_commit for marker in markers):
+            written = {
+                (marker.producer_id, partition): ErrorCode.cluster_authorization_failed
+                for marker in markers
+                for partition in marker.partitions
+            }
+        else:
+            written = await self._writer.write(markers)
         return await to_response(request, written, turn)
 
     # -- requests of administrators --

@@ -65,8 +65,6 @@ class Peers:
             is_full = len(known) >= self._connections_max
             if idlest is not None and (is_full or idlest.in_flight_count == 0):
                 return idlest
-            connection = await self._node.dialer.dial(
-                broker.endpoint, timeout_s=CONNECT_SECONDS_MAX
-            )
+            connection = await self._node.dialer.dial(broker, timeout_s=CONNECT_SECONDS_MAX)
             known.append(connection)
             return connection

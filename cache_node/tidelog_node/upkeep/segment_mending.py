@@ -55,8 +55,7 @@ from tidelog_core.log.quarantine import keep_file
 from tidelog_core.log.segment_check import SegmentDamage, check_segment, require_epoch
 from tidelog_core.log.segment_indexes import SealRecord
 from tidelog_core.log.values import CorruptLog, SealedSegment
-from tidelog_core.metadata.endpoints import BrokerEndpoint
-from tidelog_core.metadata.records import Partition
+from tidelog_core.metadata.records import Broker, Partition
 from tidelog_core.model import TopicPartition
 from tidelog_core.waiting import wait_and_clear
 
@@ -314,8 +313,8 @@ class SegmentMender:
         if broker is None or old is None:
             raise _Waits  # Not registered; or not flushed yet, or not known to be replicated.
         source = log.begin_cleaning((old,))
-        endpoint, epochs = broker.endpoint, sealed.leader_epochs
-        writer = await self._fetch(replica, source, old, partition, endpoint, leader_epochs=epochs)
+        epochs = sealed.leader_epochs
+        writer = await self._fetch(replica, source, old, partition, broker, leader_epochs=epochs)
         loop = asyncio.get_running_loop()
         seal = await loop.run_in_executor(self._node.executor, _seal, old, writer, source)
         await self._quarantine(replica, sealed)
@@ -332,7 +331,7 @@ class SegmentMender:
         source: CleaningSource,
         old: SegmentToClean,
         partition: Partition,
-        endpoint: BrokerEndpoint,
+        leader: Broker,
         *,
         leader_epochs: Sequence[EpochEntry],
     ) -> SegmentWriter:
@@ -346,7 +345,7 @@ class SegmentMender:
             index_interval_bytes=replica.config.index_interval_bytes,
         )
         next_offset = old.base_offset
-        connection = await self._node.dialer.dial_leader(endpoint, timeout_s=CONNECT_SECONDS_MAX)
+        connection = await self._node.dialer.dial_leader(leader, timeout_s=CONNECT_SECONDS_MAX)
         fetching = fetch_range(
             replica,
             connection,

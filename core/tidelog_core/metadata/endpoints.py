@@ -15,6 +15,7 @@ from tidelog_core.metadata.store import JsonValue
 
 PORT_MAX = 65_535
 PLAINTEXT = "PLAINTEXT"  # the listener of a node that names none
+NODE = "NODE"  # the listener for the other nodes
 
 
 @dataclass(frozen=True, slots=True)

@@ -95,10 +95,12 @@ class Broker(Record):
     # At least one, each of another listener.
     endpoints: Annotated[tuple[BrokerEndpoint, ...], Stored(read_endpoints, _write_endpoints)]
     rack: str | None = None
+    # Base64 of the certificate (DER) by which the process proves to other nodes who it is.
+    certificate: Omitted[str] = ""
 
     @property
     def endpoint(self) -> BrokerEndpoint:
-        """The first endpoint: where nodes and operators reach the broker."""
+        """The first endpoint: where operators reach the broker."""
         return self.endpoints[0]
 
     def endpoint_of(self, listener: str) -> BrokerEndpoint | None:

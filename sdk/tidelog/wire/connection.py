@@ -13,7 +13,7 @@ import asyncio
 import logging
 import ssl as ssl_module
 import struct
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NamedTuple
 
 from kio.schema.api_versions.v3 import request as api_versions
@@ -276,14 +276,21 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.abort()
 
 
+Connect = Callable[[Callable[[], Connection]], Awaitable[object]]
+
+
 async def open_connection(
     address: Address,
     *,
     client_id: str,
     timeout_s: float,
     ssl: ssl_module.SSLContext | None = None,
+    connect: Connect | None = None,
 ) -> Connection:
     """Open a connection and negotiate the versions.
+
+    ``connect``, if given, connects the protocol that it is given the maker of; ``ssl`` is not
+    used then.
 
     Raises ``ConnectionFailed`` if the node cannot be reached, ``RequestTimedOut`` if it
     does not answer in time.
@@ -292,7 +299,11 @@ async def open_connection(
     connection = Connection(address, client_id=client_id)
     try:
         async with asyncio.timeout(timeout_s):
-            await loop.create_connection(lambda: connection, address.host, address.port, ssl=ssl)
+            if connect is not None:
+                await connect(lambda: connection)
+            else:
+                host, port = address
+                await loop.create_connection(lambda: connection, host, port, ssl=ssl)
     except TimeoutError:
         raise RequestTimedOut(f"{address} did not accept within {timeout_s:g} s") from None
     except OSError as problem:

@@ -6,17 +6,25 @@ import contextlib
 import os
 import selectors
 import socket
+import ssl
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tidelog_core.model import ReadableFile
+from tidelog_node.connections.node_transport import NodeTransport
+from tidelog_node.connections.tls_transport import TlsBuffers, TlsTransport
 from tidelog_node.connections.transport import PlainTransport, Transport
+from tidelog_node.security.node_identity import NodeIdentity, generate_identity
 
-from tests.node.connections.transports import HoldingTransport
+from tests.node.connections.transports import HoldingTransport, TlsClient
 
 DATA = bytes(range(256)) * 4096  # 1 MiB: more than a socket takes at once
 SECONDS_MAX = 10.0
+CLIENT, SERVER = generate_identity(1), generate_identity(2)
 RESET_ON_CLOSE = b"\1\0\0\0\0\0\0\0"  # SO_LINGER: on, 0 seconds
 
 
@@ -38,6 +46,10 @@ class TransportContract:
 
     make_transport: Callable[[socket.socket], Transport]
 
+    def meet(self, client: socket.socket, transport: Transport) -> socket.socket:
+        """Return the client's end once both may send."""
+        return client
+
     @pytest.fixture
     def ends(
         self, sockets: tuple[socket.socket, socket.socket]
@@ -45,7 +57,7 @@ class TransportContract:
         """Return the client's socket and the node's transport."""
         client, accepted = sockets
         transport = type(self).make_transport(accepted)
-        yield client, transport
+        yield self.meet(client, transport), transport
         transport.close()
 
     def test_it_receives_what_the_client_sends(self, ends: tuple[socket.socket, Transport]) -> None:
@@ -113,7 +125,8 @@ class TransportContract:
         # What was sent or held back before is what arrives, and nothing else.
         arrived = 0
         while arrived < sent:
-            arrived += len(client.recv(1 << 20))
+            with contextlib.suppress(BlockingIOError):
+                arrived += len(client.recv(1 << 20, socket.MSG_DONTWAIT))
             with contextlib.suppress(BlockingIOError):
                 transport.flush()
         assert arrived == sent
@@ -161,6 +174,162 @@ class TestHoldingTransport(TransportContract):
     )
 
 
+class TestTlsTransport(TransportContract):
+    """Encrypted, between two nodes."""
+
+    make_transport = staticmethod(
+        lambda sock: TlsTransport(
+            sock,
+            SERVER.server_context([CLIENT.certificate]),
+            buffers=TlsBuffers(),
+            on_established=lambda _: None,
+        )
+    )
+
+    def meet(self, client: socket.socket, transport: Transport) -> socket.socket:
+        return shaken_hands(client, transport)
+
+    def test_what_comes_with_the_handshake_is_received(
+        self, sockets: tuple[socket.socket, socket.socket]
+    ) -> None:
+        client, accepted = sockets
+        transport = type(self).make_transport(accepted)
+        ends = shaken_hands(client, transport, first=b"first")
+        assert receive(transport, 5) == b"first"
+        send_all(transport, lambda sent: transport.send(b"answer"[sent:]), 6)
+        assert ends.recv(100) == b"answer"
+
+    def test_a_stranger_is_refused_before_it_sends_a_byte(
+        self, sockets: tuple[socket.socket, socket.socket]
+    ) -> None:
+        client, accepted = sockets
+        transport = type(self).make_transport(accepted)
+        with pytest.raises(OSError, match="CERTIFICATE_VERIFY_FAILED"):
+            shaken_hands(client, transport, identity=generate_identity(3))
+
+    def test_a_client_that_is_not_wanted_after_the_handshake_is_refused(
+        self, sockets: tuple[socket.socket, socket.socket]
+    ) -> None:
+        def refuse(tls: ssl.SSLObject) -> None:
+            assert tls.getpeercert(binary_form=True) == CLIENT.certificate
+            raise PermissionError("not wanted")
+
+        client, accepted = sockets
+        transport = TlsTransport(
+            accepted,
+            SERVER.server_context([CLIENT.certificate]),
+            buffers=TlsBuffers(),
+            on_established=refuse,
+        )
+        with pytest.raises(PermissionError, match="not wanted"):
+            shaken_hands(client, transport)
+
+    def test_bytes_that_are_no_tls_are_an_error(
+        self, sockets: tuple[socket.socket, socket.socket]
+    ) -> None:
+        client, accepted = sockets
+        transport = type(self).make_transport(accepted)
+        client.sendall(b"\0\0\0\x10GET / HTTP/1.1\r\n\r\n")
+        wait_for(transport, selectors.EVENT_READ)
+        with pytest.raises(OSError, match=r"WRONG_VERSION_NUMBER|HTTP"):
+            transport.recv_into(memoryview(bytearray(100)))
+
+
+class TestNodeTransport(TransportContract):
+    """Of a node that has proved who it is, and wants no encryption either."""
+
+    make_transport = staticmethod(lambda sock: node_transport(sock, may_be_plain=True))
+
+    def meet(self, client: socket.socket, transport: Transport) -> socket.socket:
+        prove(client, transport)
+        return client
+
+    def test_bytes_behind_the_handshake_are_received(
+        self, sockets: tuple[socket.socket, socket.socket]
+    ) -> None:
+        client, accepted = sockets
+        transport = type(self).make_transport(accepted)
+        prove(client, transport, first=b"first")
+        assert receive(transport, 3, room_bytes=3) == b"fir"
+        assert transport.has_received
+        assert receive(transport, 2) == b"st"
+        assert not transport.has_received
+
+    def test_what_is_sent_is_plain(self, sockets: tuple[socket.socket, socket.socket]) -> None:
+        client, accepted = sockets
+        transport = type(self).make_transport(accepted)
+        prove(client, transport)
+        assert transport.send(b"answer") == 6
+        assert client.recv(100) == b"answer"
+
+
+class TestEncryptedNodeTransport(TestTlsTransport):
+    """Of a node of which one end wants encryption: all as with TLS alone."""
+
+    make_transport = staticmethod(lambda sock: node_transport(sock, may_be_plain=False))
+
+
+@pytest.mark.parametrize(("here", "there"), [(True, False), (False, True), (False, False)])
+def test_a_connection_stays_encrypted_unless_both_ends_agree(
+    here: bool, there: bool, sockets: tuple[socket.socket, socket.socket]
+) -> None:
+    client, accepted = sockets
+    transport = node_transport(accepted, may_be_plain=here)
+    context = CLIENT.client_context([SERVER.certificate], may_be_plain=there)
+    end = shaken_hands(client, transport, context=context, first=b"request")
+    assert receive(transport, 7) == b"request"
+    assert transport.send(b"answer") == 6
+    assert end.recv(100) == b"answer"
+
+
+@settings(max_examples=30, deadline=None)
+@given(data=st.data())
+def test_encrypted_bytes_of_any_size_arrive_in_order_both_ways(data: st.DataObject) -> None:
+    sizes = st.lists(st.integers(1, 100_000), min_size=1, max_size=8)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        client = socket.create_connection(server.getsockname())
+        accepted, _ = server.accept()
+    accepted.setblocking(False)
+    client.settimeout(SECONDS_MAX)
+    transport = node_transport(accepted, may_be_plain=False)
+    with client, contextlib.closing(transport):
+        end = shaken_hands(client, transport)
+        for size_bytes in data.draw(sizes):
+            end.sendall(DATA[:size_bytes])
+            room_bytes = data.draw(st.integers(1, 70_000))
+            assert receive(transport, size_bytes, room_bytes=room_bytes) == DATA[:size_bytes]
+        for size_bytes in data.draw(sizes):
+            view = memoryview(DATA)[:size_bytes]
+
+            def send(sent: int, view: memoryview = view) -> int:
+                return transport.send(view[sent:])
+
+            assert send_all(transport, send, size_bytes, end) == view
+
+
+def node_transport(sock: socket.socket, *, may_be_plain: bool) -> NodeTransport:
+    return NodeTransport(
+        sock,
+        SERVER.server_context([CLIENT.certificate], may_be_plain=may_be_plain),
+        buffers=TlsBuffers(),
+        on_established=lambda _: None,
+    )
+
+
+def prove(client: socket.socket, transport: Transport, *, first: bytes = b"") -> None:
+    """Prove who both are, and come back to plain bytes; ``first`` follows the last message."""
+    end = TlsClient(client, CLIENT.client_context([SERVER.certificate], may_be_plain=True))
+    while not end.go_on():
+        with contextlib.suppress(BlockingIOError):
+            transport.recv_into(memoryview(bytearray()))
+    end.flush(first)
+    wait_for(transport, selectors.EVENT_READ)
+    if not first:
+        with contextlib.suppress(BlockingIOError):
+            transport.recv_into(memoryview(bytearray(1)))
+        assert end.recv(1) == b""  # It is accepted.
+
+
 def wait_for(transport: Transport, event: int) -> None:
     """Wait until the socket is readable or writable."""
     with selectors.DefaultSelector() as selector:
@@ -198,3 +367,24 @@ def send_all(
             with contextlib.suppress(BlockingIOError):
                 arrived += client.recv(1 << 20, socket.MSG_DONTWAIT)
     return arrived
+
+
+def shaken_hands(
+    client: socket.socket,
+    transport: Transport,
+    *,
+    identity: NodeIdentity = CLIENT,
+    context: ssl.SSLContext | None = None,
+    first: bytes = b"",
+) -> Any:
+    """Return the client's end after the handshake; ``first`` is sent with its last message."""
+    end = TlsClient(client, context or identity.client_context([SERVER.certificate]))
+    while not end.go_on():
+        with contextlib.suppress(BlockingIOError):
+            transport.recv_into(memoryview(bytearray()))
+    end.sendall(first)
+    wait_for(transport, selectors.EVENT_READ)
+    if not first:
+        with contextlib.suppress(BlockingIOError):
+            transport.recv_into(memoryview(bytearray(1)))
+    return end

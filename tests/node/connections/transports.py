@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import random
 import socket
+import ssl
 from collections.abc import Sequence
 
 from tidelog_core.model import ReadableFile
 from tidelog_node.connections.transport import Buffer
+
+RECORD_BYTES_MAX = 20_000
 
 
 class HoldingTransport:
@@ -97,3 +100,62 @@ class HoldingTransport:
     def close(self) -> None:
         """Close the socket."""
         self._socket.close()
+
+
+class TlsClient:
+    """The client's end of a TLS connection, with the methods of a socket that tests use."""
+
+    def __init__(self, sock: socket.socket, context: ssl.SSLContext) -> None:
+        self._socket = sock
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._incoming, self._outgoing)
+
+    def go_on(self) -> bool:
+        """Go on with the handshake; return whether this end has finished it.
+
+        The last message is not sent yet then.
+        """
+        try:
+            self._tls.do_handshake()
+        except ssl.SSLWantReadError:
+            self.flush()
+            self._socket.setblocking(False)
+            try:
+                self._incoming.write(self._socket.recv(RECORD_BYTES_MAX))
+            except BlockingIOError:
+                pass
+            finally:
+                self._socket.settimeout(10)
+            return False
+        return True
+
+    def sendall(self, data: bytes) -> None:
+        written = 0
+        while written < len(data):
+            written += self._tls.write(data[written:])
+        self.flush()
+
+    def recv(self, size_bytes: int, flags: int = 0) -> bytes:
+        while True:
+            try:
+                return self._tls.read(size_bytes)
+            except ssl.SSLWantReadError:
+                received = self._socket.recv(RECORD_BYTES_MAX, flags)
+                if not received:
+                    return b""
+                self._incoming.write(received)
+            except ssl.SSLZeroReturnError:
+                return b""
+
+    def shutdown(self, how: int) -> None:
+        self._socket.shutdown(how)
+
+    def setsockopt(self, level: int, option: int, value: bytes) -> None:
+        self._socket.setsockopt(level, option, value)
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def flush(self, behind: bytes = b"") -> None:
+        """Send what is encrypted, and plain bytes behind it."""
+        self._socket.sendall(self._outgoing.read() + behind)

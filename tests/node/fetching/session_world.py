@@ -272,7 +272,9 @@ class SessionClient:
 
     async def fetch(self, **limits: int) -> int:
         """Send the next request and take its answer; return the error of the whole."""
-        reply = self.world.handler.handle(self.next_request(**limits), context_of(self.version))
+        reply = self.world.handler.handle(
+            self.next_request(**limits), context_of(self.version, node_id=self.replica_id)
+        )
         return self.take(reply if isinstance(reply, list) else await reply)
 
     def take(self, reply: Any) -> int:

@@ -30,7 +30,8 @@ async def test_a_consumer_that_waits_is_told_at_once(tmp_path: Path, failure: st
         await world.create_topic("t", partitions=3)
         client = await settled_client(world, "t", 3)
         reply = world.handler.handle(
-            client.next_request(max_wait_ms=WAIT_MS), context_of(client.version)
+            client.next_request(max_wait_ms=WAIT_MS),
+            context_of(client.version, node_id=client.replica_id),
         )
         assert is_waiting(reply)
         log = world.replica("t", 1).log
@@ -51,7 +52,8 @@ async def test_a_follower_that_has_the_whole_log_is_told_at_once(
         await world.create_topic("t", partitions=3)
         follower = await settled_client(world, "t", 3, replica_id=2)
         reply = world.handler.handle(
-            follower.next_request(max_wait_ms=WAIT_MS), context_of(follower.version)
+            follower.next_request(max_wait_ms=WAIT_MS),
+            context_of(follower.version, node_id=follower.replica_id),
         )
         assert is_waiting(reply)
         FAILURES[failure](world.replica("t", 1).log)

@@ -154,7 +154,9 @@ async def test_records_of_more_partitions_than_a_follower_names_at_once_are_sent
                 request = follower.request(
                     topics, [], session=(fetch.session_id, fetch.session_epoch)
                 )
-                reply = world.handler.handle(request, context_of(follower.version))
+                reply = world.handler.handle(
+                    request, context_of(follower.version, node_id=follower.replica_id)
+                )
                 error = follower.take(reply if isinstance(reply, list) else await reply)
                 assert session.on_answer(ErrorCode(error), follower.session_id, follower.answered)
                 for key, answer in follower.answered.items():
@@ -182,7 +184,8 @@ async def test_a_request_that_finds_nothing_in_a_part_looks_at_the_others_and_wa
         for appended in range(12):
             world.now_ms += 10
             waiting = world.handler.handle(
-                follower.next_request(max_wait_ms=WAIT_MS), context_of(follower.version)
+                follower.next_request(max_wait_ms=WAIT_MS),
+                context_of(follower.version, node_id=follower.replica_id),
             )
             assert isinstance(waiting, OwedReply)
             for _ in range(10):
@@ -236,7 +239,8 @@ async def test_an_ended_session_watches_nothing_and_its_waiting_request_is_answe
         await world.create_topic("t", replicas=(1,), partitions=2)
         client = await settled_client(world, "t", 2)
         waiting = world.handler.handle(
-            client.next_request(max_wait_ms=WAIT_MS), context_of(client.version)
+            client.next_request(max_wait_ms=WAIT_MS),
+            context_of(client.version, node_id=client.replica_id),
         )
         assert not isinstance(waiting, list)
         session = world.handler.sessions.find(client.session_id)
@@ -254,7 +258,8 @@ async def test_the_next_request_of_a_session_ends_the_wait_of_the_one_before(
         await world.create_topic("t", replicas=(1,))
         client = await settled_client(world, "t", 1)
         first = world.handler.handle(
-            client.next_request(max_wait_ms=WAIT_MS), context_of(client.version)
+            client.next_request(max_wait_ms=WAIT_MS),
+            context_of(client.version, node_id=client.replica_id),
         )
         assert not isinstance(first, list)
         client.epoch += 1
@@ -276,7 +281,9 @@ async def test_a_waiting_request_that_cannot_be_answered_fails_alone(tmp_path: P
         await world.create_topic("t", replicas=(1,))
         client = await settled_client(world, "t", 1)
         limits = {"max_wait_ms": WAIT_MS, "min_bytes": 10_000}
-        first = world.handler.handle(client.next_request(**limits), context_of(client.version))
+        first = world.handler.handle(
+            client.next_request(**limits), context_of(client.version, node_id=client.replica_id)
+        )
         assert isinstance(first, OwedReply)
         append(world.replica("t"))
         (path,) = world.replica("t").log.directory.glob("*.log")
@@ -300,7 +307,8 @@ async def test_a_request_that_waits_for_a_log_takes_no_wake_up_from_the_next_one
         await world.create_topic("u", replicas=(1,), is_open=False)
         client.want(world.key("u", 0, by_id=True), 0)
         first = world.handler.handle(
-            client.next_request(max_wait_ms=WAIT_MS), context_of(client.version)
+            client.next_request(max_wait_ms=WAIT_MS),
+            context_of(client.version, node_id=client.replica_id),
         )
         assert isinstance(first, TaskReply)  # The log is being opened.
         client.epoch += 1

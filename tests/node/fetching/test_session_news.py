@@ -64,7 +64,8 @@ class Run:
         kind = self.rng.random()
         if kind < 0.25:
             reply: Any = self.world.handler.handle(
-                client.next_request(max_wait_ms=60_000), context_of(client.version)
+                client.next_request(max_wait_ms=60_000),
+                context_of(client.version, node_id=client.replica_id),
             )
             if isinstance(reply, list):
                 client.take(reply)

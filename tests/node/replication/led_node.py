@@ -194,7 +194,11 @@ class LedNode:
             rack,
             replica_epoch,
         )
-        return _answer(1, FETCH_VERSION, self.fetch.handle(request, context_of(FETCH_VERSION)))
+        return _answer(
+            1,
+            FETCH_VERSION,
+            self.fetch.handle(request, context_of(FETCH_VERSION, node_id=replica_id)),
+        )
 
 
 def _answer(api_key: int, version: int, reply: Any) -> Any:

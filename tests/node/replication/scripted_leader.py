@@ -8,8 +8,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from uuid import uuid4
 
-from tidelog_core.metadata.endpoints import plaintext_endpoints
+from tidelog_core.metadata.endpoints import NODE, BrokerEndpoint
 from tidelog_node.registration import register_broker
+from tidelog_node.security.node_identity import generate_identity
 from tidelog_node.wire.primitives import write_uvarint
 
 from tests.node.replication.led_node import LedNode
@@ -58,14 +59,17 @@ async def listening_as_broker_2(
     serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
 ) -> AsyncIterator[None]:
     """Serve each connection to what the node's cluster knows as its broker 2."""
-    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    identity = generate_identity(2)
+    context = identity.server_context([node.context.dialer.trust.identity.certificate])
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
     async with server:
         port = server.sockets[0].getsockname()[1]
         await register_broker(
             node.store,
             broker_id=2,
             incarnation=uuid4(),
-            endpoints=plaintext_endpoints("127.0.0.1", port),
+            endpoints=(BrokerEndpoint(NODE, "127.0.0.1", port),),
             rack=None,
+            certificate=identity.certificate,
         )
         yield

@@ -79,7 +79,8 @@ class LeadingNode:
                 version, correlation_id = struct.unpack_from(">hi", frame, 2)
                 request = parse_fetch(memoryview(frame), BODY_AT, version)
                 reply = self.fetch.handle(
-                    request, context_of(version, correlation_id=correlation_id)
+                    request,
+                    context_of(version, correlation_id=correlation_id, node_id=request.replica_id),
                 )
                 last = asyncio.ensure_future(_write(writer, reply, last))
         writer.close()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +16,7 @@ from tidelog_core.model import TRANSACTION_STATE_TOPIC
 
 from tests.node.handlers.control_plane import make
 from tests.support.batches import batch_of
+from tests.support.node_peers import connected_as, register_peer
 from tests.support.node_process import NodeProcess
 from tests.support.wire_client import WireClient, milliseconds
 
@@ -142,6 +145,13 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
 
 @pytest.fixture
 def asked(node: NodeProcess) -> Iterator[Asked]:
+    with asking(node) as asked:
+        yield asked
+
+
+@contextmanager
+def asking(node: NodeProcess) -> Iterator[Asked]:
+    """Connect to a node, which has the topic ``t`` then."""
     with WireClient(node.port) as client:
         asked = Asked(client)
         asked.ask(METADATA, 12, topics=[{"name": "t"}], allow_auto_topic_creation=True)
@@ -176,9 +186,16 @@ def test_partitions_are_added_in_every_version(asked: Asked, version: int) -> No
 
 
 @pytest.mark.parametrize("version", [4, 5])
-def test_other_brokers_add_and_verify_in_every_version(asked: Asked, version: int) -> None:
-    name = f"broker-{version}"
-    who = asked.producer(name)
+def test_other_brokers_add_and_verify_in_every_version(version: int, tmp_path: Path) -> None:
+    name, database = f"broker-{version}", tmp_path / "node" / "metadata.db"
+    with NodeProcess(tmp_path / "node") as node, asking(node) as asked:
+        who = asked.producer(name)
+        with connected_as(register_peer(database, 2), database, 1) as client:
+            check_adding(Asked(client), name, who, version)
+
+
+def check_adding(asked: Asked, name: str, who: tuple[int, int], version: int) -> None:
+    """Add a partition to the producer's transaction as a broker does."""
 
     def ask(*, verifies: bool) -> ErrorCode:
         transaction = {

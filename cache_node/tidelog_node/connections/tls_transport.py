@@ -1,0 +1,221 @@
+"""A transport that encrypts, with OpenSSL between two buffers in memory.
+
+The socket's bytes go into one buffer (BIO) and OpenSSL takes records out of it; what it encrypts
+goes into the other, and from there to the socket. One large receive serves many records, where
+OpenSSL on a socket makes two system calls for each.
+
+Memory: at most ``CHUNK_BYTES`` of encrypted bytes are held back for a client that does not take
+them, nothing is encrypted before they are out, and received bytes are decrypted as they come.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import ssl
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import cast
+
+from tidelog_core.model import ReadableFile
+
+from tidelog_node.connections.transport import Buffer
+
+CHUNK_BYTES = 262_144  # encrypted, and read from a file, at a time
+RECEIVE_BYTES = 131_072
+
+
+class TlsBuffers:
+    """What the transports of one loop share: no call keeps anything in them."""
+
+    __slots__ = ("file", "received")
+
+    def __init__(self) -> None:
+        self.received = memoryview(bytearray(RECEIVE_BYTES))
+        self.file = memoryview(bytearray(CHUNK_BYTES))
+
+
+class TlsTransport:
+    """The server's end of a TLS connection. Shakes hands in the first receives."""
+
+    __slots__ = (
+        "_buffers",
+        "_held",
+        "_incoming",
+        "_on_established",
+        "_outgoing",
+        "_socket",
+        "_tls",
+        "has_received",
+        "is_established",
+        "wants_write",
+    )
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        context: ssl.SSLContext,
+        *,
+        buffers: TlsBuffers,
+        on_established: Callable[[ssl.SSLObject], None],
+    ) -> None:
+        """``on_established`` is called after the handshake; an ``OSError`` refuses the client."""
+        self._socket = sock
+        self._buffers = buffers
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
+        self._on_established = on_established
+        self.is_established = False
+        self._held = memoryview(b"")  # encrypted bytes that the socket has not taken
+        self.has_received = False
+        self.wants_write = False
+
+    def fileno(self) -> int:
+        """Return the socket's descriptor."""
+        return self._socket.fileno()
+
+    def recv_into(self, buffer: memoryview) -> int:
+        """Receive and decrypt; the first calls make the handshake."""
+        if not self.is_established:
+            self.shake_hands()
+        filled, room_bytes = 0, len(buffer)
+        self.has_received = False
+        try:
+            while filled < room_bytes:
+                try:
+                    count = cast(
+                        "int",
+                        self._tls.read(room_bytes - filled, cast("bytearray", buffer[filled:])),
+                    )
+                except ssl.SSLWantReadError:
+                    if filled or not self._feed():
+                        break
+                    continue
+                except ssl.SSLZeroReturnError:
+                    break
+                if not count:
+                    break
+                filled += count
+        finally:
+            # A client that changes its key may want an answer.
+            self.wants_write = bool(self._held) or self._outgoing.pending > 0
+        # More than the buffer could take; never a part of a record, of which an event tells.
+        self.has_received = filled == room_bytes and (
+            self._tls.pending() > 0 or self._incoming.pending > 0
+        )
+        return filled
+
+    def send(self, data: Buffer) -> int:
+        """Encrypt and send chunk by chunk, until the socket is full."""
+        self._send_held()
+        view = memoryview(data)
+        sent = 0
+        while sent < len(view) and not self._held:
+            sent += self._send_chunk(view[sent : sent + CHUNK_BYTES])
+        return sent
+
+    def sendmsg(self, segments: Sequence[Buffer], *, has_more: bool) -> int:  # noqa: ARG002
+        """Send the segments together: each by itself would be a record, or more."""
+        return self.send(b"".join(segments))
+
+    def sendfile(self, file: ReadableFile, position: int, size_bytes: int) -> int:
+        """Read, encrypt and send."""
+        self._send_held()
+        sent = 0
+        while sent < size_bytes and not self._held:
+            chunk = self._buffers.file[: min(size_bytes - sent, CHUNK_BYTES)]
+            count = os.preadv(file.fileno(), [chunk], position + sent)
+            if count == 0:
+                break
+            sent += self._send_chunk(chunk[:count])
+        return sent
+
+    def flush(self) -> None:
+        """Send what is held back, as far as the socket takes it."""
+        with suppress(BlockingIOError):
+            self._send_held()
+
+    def close(self) -> None:
+        """Say goodbye, if the socket takes it, and close the socket."""
+        if self.is_established and not self._held and self._socket.fileno() >= 0:
+            with suppress(OSError):  # «Want read» is one: nobody waits for the other's goodbye.
+                self._tls.unwrap()
+            with suppress(OSError):
+                self._socket.send(self._outgoing.read())
+        self._held = memoryview(b"")
+        self._socket.close()
+
+    # -- the handshake
+
+    def shake_hands(self) -> None:
+        """Go on with the handshake. Raises ``BlockingIOError`` while it wants more."""
+        try:
+            while True:
+                try:
+                    self._tls.do_handshake()
+                    break
+                except ssl.SSLWantReadError:
+                    if not self._feed():
+                        raise ConnectionAbortedError("closed during the handshake") from None
+        finally:
+            # Also of one that has failed: the client is told why.
+            with suppress(BlockingIOError):
+                self._send_held()
+        self.is_established = True
+        self._on_established(self._tls)
+
+    @property
+    def application_protocol(self) -> str | None:
+        """What both ends have agreed on by ALPN."""
+        return self._tls.selected_alpn_protocol()
+
+    def end_encryption(self) -> bytes:
+        """Tell the client that the next bytes are plain; return those that came already.
+
+        Call it once the handshake is made, before anything was sent. Raises ``OSError``.
+        """
+        early = self._incoming.read()  # First: it would be taken for the client's own end.
+        with suppress(ssl.SSLWantReadError):  # The client does not answer it.
+            self._tls.unwrap()
+        self._send_held()
+        return early
+
+    # -- inside
+
+    def _feed(self) -> bool:
+        """Receive encrypted bytes; return False once the client sends no more."""
+        received = self._buffers.received
+        count = self._socket.recv_into(received)
+        if count:
+            self._incoming.write(received[:count])
+        return count > 0
+
+    def _send_chunk(self, chunk: memoryview) -> int:
+        """Encrypt all of it, record by record, and send that as far as the socket takes it."""
+        written, size_bytes = 0, len(chunk)
+        while written < size_bytes:
+            written += self._tls.write(chunk[written:])
+        self._send_encrypted()
+        return size_bytes
+
+    def _send_held(self) -> None:
+        """Send all that is encrypted. Raises ``BlockingIOError`` where some is left."""
+        if self._socket.fileno() < 0:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+        while self._held or self._outgoing.pending:
+            self._send_encrypted()
+            if self._held:
+                raise BlockingIOError
+
+    def _send_encrypted(self) -> None:
+        """Give the socket what is encrypted; hold back what it does not take."""
+        data = self._held or memoryview(self._outgoing.read())
+        try:
+            while data:
+                data = data[self._socket.send(data) :]
+        except BlockingIOError:
+            pass
+        finally:
+            self._held = data
+            self.wants_write = bool(data) or self._outgoing.pending > 0

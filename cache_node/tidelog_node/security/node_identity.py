@@ -1,0 +1,107 @@
+"""The key pair by which a node proves to the other nodes which broker it is.
+
+Each process makes a P-256 key and a certificate that the key signs itself, and publishes the
+certificate in its broker item (``Broker.certificate``). The item is proof enough: who may write
+the metadata store is a node. The other nodes trust exactly the certificates of the image, so
+there is no authority, no file to distribute and no expiry; a certificate is revoked by leaving the
+image. The key never leaves the process, and the next process of the broker has another.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import ssl
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+PLAIN = "tidelog-plain"  # chosen by ALPN, which the handshake protects
+# What is trusted is the certificate, whenever a node's clock believes it is.
+_VALID_FROM = datetime.datetime(2000, 1, 1, tzinfo=datetime.UTC)
+_VALID_TO = datetime.datetime(9999, 12, 31, tzinfo=datetime.UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeIdentity:
+    """A node's certificate and its key. Made by ``generate_identity``."""
+
+    broker_id: int
+    certificate: bytes  # DER
+    _pair: bytes = field(repr=False)  # PEM: the key and the certificate
+
+    def server_context(
+        self, trusted: Iterable[bytes], *, may_be_plain: bool = False
+    ) -> ssl.SSLContext:
+        """Return what accepts clients with one of the trusted certificates (DER).
+
+        If it ``may_be_plain`` here and at the other end, both go on without encryption once they
+        have proved who they are.
+        """
+        context = self._context(ssl.PROTOCOL_TLS_SERVER, trusted, may_be_plain=may_be_plain)
+        context.num_tickets = 0  # a session that is resumed proves no certificate again
+        return context
+
+    def client_context(
+        self, trusted: Iterable[bytes], *, may_be_plain: bool = False
+    ) -> ssl.SSLContext:
+        """Return what connects to servers with one of the trusted certificates (DER)."""
+        return self._context(ssl.PROTOCOL_TLS_CLIENT, trusted, may_be_plain=may_be_plain)
+
+    def _context(
+        self, protocol: int, trusted: Iterable[bytes], *, may_be_plain: bool
+    ) -> ssl.SSLContext:
+        """Raises ``ssl.SSLError`` for a trusted one that is no certificate."""
+        context = ssl.SSLContext(protocol)
+        if may_be_plain:
+            context.set_alpn_protocols([PLAIN])
+        context.minimum_version = ssl.TLSVersion.TLSv1_3  # both ends are ours
+        context.check_hostname = False  # addresses change, certificates name brokers
+        context.verify_mode = ssl.CERT_REQUIRED
+        # A certificate that is trusted itself needs no authority above it.
+        context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+        for certificate in trusted:
+            context.load_verify_locations(cadata=certificate)
+        _load_pair(context, self._pair)
+        return context
+
+
+def generate_identity(broker_id: int) -> NodeIdentity:
+    """Return a new identity. Takes some 50 ms, most of it to load the library."""
+    # Nothing else of a node needs it.
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, f"tidelog node {broker_id}")])
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(_VALID_FROM)
+        .not_valid_after(_VALID_TO)
+        .sign(key, hashes.SHA256())
+    )
+    encoding = serialization.Encoding
+    pair = key.private_bytes(
+        encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    ) + certificate.public_bytes(encoding.PEM)
+    return NodeIdentity(broker_id, certificate.public_bytes(encoding.DER), pair)
+
+
+def _load_pair(context: ssl.SSLContext, pair: bytes) -> None:
+    """Load a key and its certificate: ``ssl`` reads them from a file only."""
+    if hasattr(os, "memfd_create"):
+        descriptor = os.memfd_create("tidelog-node-key")
+        with os.fdopen(descriptor, "wb") as memory:
+            memory.write(pair)
+            memory.flush()
+            context.load_cert_chain(f"/proc/self/fd/{descriptor}")
+        return
+    with tempfile.NamedTemporaryFile() as file:  # readable for this user alone
+        file.write(pair)
+        file.flush()
+        context.load_cert_chain(file.name)

@@ -1,0 +1,92 @@
+"""Which certificate belongs to which broker, as the newest image says.
+
+A node that has just registered is unknown to its peers until they have seen its item, a poll of
+the store later. Until then they refuse its connections, and it tries again.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import logging
+import ssl
+from collections.abc import Mapping
+
+from tidelog_core.metadata.image import ClusterView
+from tidelog_core.metadata.records import Broker
+
+from tidelog_node.security.node_identity import NodeIdentity
+
+logger = logging.getLogger(__name__)
+
+
+class NodeTrust:
+    """Pins nodes to their certificates, whichever end connects. For the node's event loop."""
+
+    def __init__(
+        self, identity: NodeIdentity, view: ClusterView, *, encrypts: bool = False
+    ) -> None:
+        """``encrypts`` says whether all connections of this node stay encrypted."""
+        self.identity = identity
+        self.encrypts = encrypts
+        self._view = view
+        self._brokers: Mapping[int, Broker] = {}  # that the values below are of
+        self._ids: dict[bytes, int] = {}  # of brokers, by certificate
+        self._server_context: ssl.SSLContext | None = None  # made when it is needed
+        # By the certificate dialed, and whether the connection stays encrypted.
+        self._client_contexts: dict[tuple[bytes, bool], ssl.SSLContext] = {}
+
+    def broker_of(self, certificate: bytes) -> int | None:
+        """Return the broker that the certificate (DER) belongs to, ``None`` if there is none."""
+        return self._current_ids().get(certificate)
+
+    def server_context(self) -> ssl.SSLContext:
+        """Return what accepts the nodes of the image, and nobody else."""
+        ids = self._current_ids()
+        if self._server_context is None:
+            self._server_context = self.identity.server_context(ids, may_be_plain=not self.encrypts)
+        return self._server_context
+
+    def client_context(self, broker: Broker, *, encrypts: bool) -> ssl.SSLContext | None:
+        """Return what connects to the process that registered, ``None`` if it has no identity."""
+        certificate = _certificate_of(broker)
+        if certificate is None:
+            return None
+        key = certificate, encrypts
+        context = self._client_contexts.get(key)
+        if context is None:
+            ids = self._current_ids()
+            for gone in [key for key in self._client_contexts if key[0] not in ids]:
+                del self._client_contexts[gone]
+            context = self.identity.client_context([certificate], may_be_plain=not encrypts)
+            self._client_contexts[key] = context
+        return context
+
+    def _current_ids(self) -> Mapping[bytes, int]:
+        brokers = self._view.image.brokers
+        if brokers is not self._brokers:
+            self._brokers = brokers
+            ids = {
+                certificate: broker.broker_id
+                for broker in brokers.values()
+                if (certificate := _certificate_of(broker)) is not None
+            }
+            if ids != self._ids:
+                self._ids, self._server_context = ids, None
+        return self._ids
+
+
+def _certificate_of(broker: Broker) -> bytes | None:
+    """Return the certificate (DER) that the broker publishes, ``None`` if it has no usable one."""
+    if not broker.certificate:
+        return None
+    try:
+        certificate = base64.b64decode(broker.certificate, validate=True)
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=certificate)
+    except (binascii.Error, ssl.SSLError, ValueError) as error:
+        logger.warning(
+            "certificate cannot be used",
+            extra={"broker_id": broker.broker_id, "reason": str(error)},
+        )
+        return None
+    return certificate
