@@ -238,16 +238,14 @@ def test_the_decision_follows_from_what_is_known() -> None:
     assert decide(many, (), None, now_ms=0).topics == ()
 
 
-def test_a_claim_is_taken_by_one_of_those_who_read_the_same(folder: Path) -> None:
-    async def run(world: FunctionWorld) -> None:
+async def test_a_claim_is_taken_by_one_of_those_who_read_the_same(folder: Path) -> None:
+    async with folder_world(folder) as world:
         for _ in range(2):
             last = await last_start(world.store, "j")
             first = await claim_start(world.store, "j", last, now_ms=1)
             assert first is not None
             assert await claim_start(world.store, "j", last, now_ms=1) is None
             assert await last_start(world.store, "j") == first
-
-    in_world(folder, run)
 
 
 @mock_aws

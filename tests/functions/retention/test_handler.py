@@ -240,12 +240,11 @@ def test_a_corrupt_item_is_named_and_stops_no_other_partition(folder: Path) -> N
 
 
 @pytest.mark.parametrize("owner", [None, 1], ids=["every node", "the leader"])
-def test_nothing_is_removed_by_settings_that_cannot_all_be_read(
+async def test_nothing_is_removed_by_settings_that_cannot_all_be_read(
     folder: Path, owner: int | None
 ) -> None:
     """What cannot be read may say to keep everything."""
-
-    async def act(world: FunctionWorld) -> None:
+    async with folder_world(folder) as world:
         topic = await world.create_topic(configs={"retention.ms": "1000"})
         await world.copy(topic, 0, age_ms=DAY_MS)
         await world.corrupt(records.node_config_key(owner))
@@ -258,13 +257,11 @@ def test_nothing_is_removed_by_settings_that_cannot_all_be_read(
         assert (await world.retain()).failed == {}
         assert (await world.partition(topic)).log_start_offset == RECORDS_PER_SEGMENT
 
-    in_world(folder, act)
 
-
-def test_an_event_of_a_topic_with_a_long_name_is_not_stopped_by_a_damaged_neighbour(
+async def test_an_event_of_a_topic_with_a_long_name_is_not_stopped_by_a_damaged_neighbour(
     folder: Path,
 ) -> None:
-    async def act(world: FunctionWorld) -> None:
+    async with folder_world(folder) as world:
         shared = "x" * TOPIC_NAME_LENGTH_MAX
         topic = await world.create_topic(f"{shared}b", configs={"retention.ms": "1000"})
         old = await world.copy(topic, 0, age_ms=DAY_MS)
@@ -275,11 +272,9 @@ def test_an_event_of_a_topic_with_a_long_name_is_not_stopped_by_a_damaged_neighb
         await world.corrupt(topic.item_id)
         assert "topic/xxx" in str(*(await world.retain(key)).failed.values())
 
-    in_world(folder, act)
 
-
-def test_a_foreign_object_of_any_name_does_not_keep_a_deleted_topic(folder: Path) -> None:
-    async def act(world: FunctionWorld) -> None:
+async def test_a_foreign_object_of_any_name_does_not_keep_a_deleted_topic(folder: Path) -> None:
+    async with folder_world(folder) as world:
         topic = await world.create_topic()
         await world.copy(topic, 0)
         name = next(iter(await world.present())).rpartition("/")[0]
@@ -290,8 +285,6 @@ def test_a_foreign_object_of_any_name_does_not_keep_a_deleted_topic(folder: Path
         assert (await world.retain()).failed == {}
         assert await world.store.list(records.DELETED_TOPIC_COLLECTION) == []
         assert await world.present() == {f"{name}/{foreign.name}"}
-
-    in_world(folder, act)
 
 
 def test_a_call_near_its_time_limit_goes_on_with_the_next_schedule(folder: Path) -> None:

@@ -50,10 +50,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_orphans_go_when_they_are_old_and_accounted_for(folder: Path) -> None:
+async def test_orphans_go_when_they_are_old_and_accounted_for(folder: Path) -> None:
     """A copy that failed and was made again: its offsets are in a finished segment."""
-
-    async def run(world: FunctionWorld) -> None:
+    async with folder_world(folder) as world:
         topic = await world.create_topic()
         segment = await world.copy(topic, 0)
         named = {*vars_of(world, topic, segment)}
@@ -71,8 +70,6 @@ def test_orphans_go_when_they_are_old_and_accounted_for(folder: Path) -> None:
         assert await world.present() == named
         assert (await world.scrub()).orphan_count == 0
 
-    in_world(folder, run)
-
 
 def vars_of(
     world: FunctionWorld, topic: records.Topic, segment: records.SegmentMeta
@@ -81,8 +78,8 @@ def vars_of(
     return keys.log, keys.index
 
 
-def test_what_an_item_names_stays_whatever_its_state_and_age(folder: Path) -> None:
-    async def run(world: FunctionWorld) -> None:
+async def test_what_an_item_names_stays_whatever_its_state_and_age(folder: Path) -> None:
+    async with folder_world(folder) as world:
         topic = await world.create_topic(
             configs={"retention.ms": "1000", "file.delete.delay.ms": str(90 * DAY_MS)}
         )
@@ -94,15 +91,12 @@ def test_what_an_item_names_stays_whatever_its_state_and_age(folder: Path) -> No
         assert (report.orphan_count, report.unexplained_count) == (0, 0)
         assert len(await world.present()) == 4
 
-    in_world(folder, run)
 
-
-def test_the_only_copy_of_what_the_metadata_has_forgotten_stays(
+async def test_the_only_copy_of_what_the_metadata_has_forgotten_stays(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A metadata store that was set back to an earlier time must not cost records."""
-
-    async def run(world: FunctionWorld) -> None:
+    async with folder_world(folder) as world:
         topic = await world.create_topic()
         await world.copy(topic, 0)
         forgotten = await world.put_orphan(topic, 10)
@@ -116,15 +110,12 @@ def test_the_only_copy_of_what_the_metadata_has_forgotten_stays(
         assert (await world.scrub()).orphan_count == 0  # since just now
         world.clock.now_ms += DAY_MS + 1
         assert (await world.scrub()).orphan_count == 2
-
-    in_world(folder, run)
     assert "object without metadata kept" in caplog.text
 
 
-def test_what_lies_below_the_log_start_goes_after_the_longer_time(folder: Path) -> None:
+async def test_what_lies_below_the_log_start_goes_after_the_longer_time(folder: Path) -> None:
     """It may be what a restoration has left out, or what an older metadata store has not."""
-
-    async def run(world: FunctionWorld) -> None:
+    async with folder_world(folder) as world:
         topic = await world.create_topic()
         await world.delete_records(topic, 20)
         await world.put_orphan(topic, 10)
@@ -135,13 +126,10 @@ def test_what_lies_below_the_log_start_goes_after_the_longer_time(folder: Path) 
         world.clock.now_ms += 1
         assert (await world.scrub()).orphan_count == 2
 
-    in_world(folder, run)
 
-
-def test_topics_that_no_longer_exist_go_after_the_longer_time(folder: Path) -> None:
+async def test_topics_that_no_longer_exist_go_after_the_longer_time(folder: Path) -> None:
     """With their manifests; a tombstone that is left keeps them for retention."""
-
-    async def run(world: FunctionWorld) -> None:
+    async with folder_world(folder) as world:
         topic, deleted = await world.create_topic("gone"), await world.create_topic("deleted")
         for one in (topic, deleted):
             await world.put_orphan(one, 0)
@@ -161,11 +149,9 @@ def test_topics_that_no_longer_exist_go_after_the_longer_time(folder: Path) -> N
         assert len(present) == 4
         assert not [key for key in present if "gone-" in key]
 
-    in_world(folder, run)
 
-
-def test_a_topic_whose_item_cannot_be_read_is_not_taken_for_gone(folder: Path) -> None:
-    async def run(world: FunctionWorld) -> None:
+async def test_a_topic_whose_item_cannot_be_read_is_not_taken_for_gone(folder: Path) -> None:
+    async with folder_world(folder) as world:
         topic = await world.create_topic()
         await world.put_orphan(topic, 0)
         await world.objects.replace(topic_manifest_key(CLUSTER_ID, "events", topic.topic_id), b"{}")
@@ -177,11 +163,9 @@ def test_a_topic_whose_item_cannot_be_read_is_not_taken_for_gone(folder: Path) -
         assert list(report.failed) == ["topic events"]
         assert len(await world.present()) == 3
 
-    in_world(folder, run)
 
-
-def test_foreign_objects_are_counted_and_left_alone(folder: Path) -> None:
-    async def run(world: FunctionWorld) -> None:
+async def test_foreign_objects_are_counted_and_left_alone(folder: Path) -> None:
+    async with folder_world(folder) as world:
         topic = await world.create_topic()
         segment = await world.copy(topic, 0)
         beside = world.keys(topic, segment).log.rpartition("/")[0]
@@ -199,13 +183,11 @@ def test_foreign_objects_are_counted_and_left_alone(folder: Path) -> None:
         assert (report.foreign_count, report.orphan_count, report.missing_count) == (4, 0, 0)
         assert foreign <= await world.present()
 
-    in_world(folder, run)
 
-
-def test_segments_without_their_objects_are_reported_by_name(
+async def test_segments_without_their_objects_are_reported_by_name(
     folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async def run(world: FunctionWorld) -> None:
+    async with folder_world(folder) as world:
         topic, bare = await world.create_topic("events"), await world.create_topic("bare")
         first, second = await world.copy(topic, 0), await world.copy(topic, 10)
         alone = await world.copy(bare, 0)
@@ -220,8 +202,6 @@ def test_segments_without_their_objects_are_reported_by_name(
         assert f"{short}: has 3 bytes instead of 5" in report.missing
         assert len([line for line in report.missing if "bare-" in line]) == 2
         assert len(await world.segments(topic.topic_id)) == 3
-
-    in_world(folder, run)
     assert caplog.text.count("object of a segment is missing") == 4
 
 
@@ -287,10 +267,9 @@ def test_wrong_settings_and_events_are_named(folder: Path, monkeypatch: pytest.M
     assert len(raised.value.problems) == 3
 
 
-def test_a_cluster_without_nodes_is_left_alone(folder: Path) -> None:
+async def test_a_cluster_without_nodes_is_left_alone(folder: Path) -> None:
     """Whoever restores its metadata from the bucket has just begun."""
-
-    async def run(world: FunctionWorld) -> None:
+    async with folder_world(folder) as world:
         topic = await world.create_topic()
         await world.copy(topic, 0)
         await world.put_orphan(topic, 0)
@@ -299,8 +278,6 @@ def test_a_cluster_without_nodes_is_left_alone(folder: Path) -> None:
         world.clock.now_ms += 365 * DAY_MS
         assert (await world.scrub()).object_count == 0
         assert len(await world.present()) == 4
-
-    in_world(folder, run)
 
 
 def test_leftovers_of_writes_go_when_the_folder_is_opened(folder: Path) -> None:
@@ -325,10 +302,9 @@ class ListingStore(FolderObjectStore):
             yield found
 
 
-def test_a_call_near_its_time_limit_goes_on_with_the_next_one(folder: Path) -> None:
+async def test_a_call_near_its_time_limit_goes_on_with_the_next_one(folder: Path) -> None:
     """Every partition is looked at once, bare ones and manifests too, however short the calls."""
-
-    async def run(world: FunctionWorld) -> None:
+    async with folder_world(folder) as world:
         for name in "abcd":
             topic = await world.create_topic(name, partitions=4)
             key = topic_manifest_key(CLUSTER_ID, name, topic.topic_id)
@@ -359,5 +335,3 @@ def test_a_call_near_its_time_limit_goes_on_with_the_next_one(folder: Path) -> N
         again = await world.scrub()
         assert (again.segment_count, again.orphan_count, again.missing_count) == (12, 0, 8)
         await listing.close()
-
-    in_world(folder, run)
