@@ -46,7 +46,7 @@ BROKERS = (1, 2, 3)
 def an_event(
     method: str, path: str, body: object = None, query: Mapping[str, object] | None = None
 ) -> dict[str, Any]:
-    """An event of an HTTP API whose caller IAM has let in."""
+    """Return an event of an HTTP API whose caller IAM has authorized."""
     return {
         "version": "2.0",
         "routeKey": "$default",
@@ -125,7 +125,7 @@ def open_api(
 
 
 async def register_brokers(store: MetadataStore) -> None:
-    """Make a cluster of three brokers, of which the third has left."""
+    """Register three brokers, the third of which has left the cluster."""
     await store.commit([put(Cluster(cluster_id="c1"))])
     for broker_id in BROKERS:
         incarnation = UUID(int=broker_id)

@@ -1,4 +1,4 @@
-"""The time, as a test sets it."""
+"""A clock that a test sets."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ NOW_MS = 1_700_000_000_000
 
 
 class Clock:
-    """A wall clock that stands still until a test moves it."""
+    """A wall clock that moves only when a test moves it."""
 
     def __init__(self, now_ms: int = NOW_MS) -> None:
         self.now_ms = now_ms

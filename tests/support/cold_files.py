@@ -1,4 +1,4 @@
-"""Files that are on the disk alone, for who asks what waiting for it costs."""
+"""Files whose pages are not in memory, for tests of reads that wait for the disk."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tidelog_node.disk.page_cache import is_in_memory
 
 
 def write_cold(path: Path, data: bytes) -> None:
-    """Write a file and have the system forget its pages; skip the test where it cannot."""
-    # Who asks for pages of a file that are not in memory has the system begin to read them.
+    """Write a file and evict its pages; skip the test where the system keeps them."""
+    # The check itself makes the system start reading the pages, so it is made on another file.
     probe = path.with_name(f"{path.name}-probe")
     for one in (probe, path):
         one.write_bytes(data)
@@ -22,7 +22,7 @@ def write_cold(path: Path, data: bytes) -> None:
 
 
 def forget_pages(path: Path) -> None:
-    """Have the system forget what it holds of the file in memory, where it can."""
+    """Ask the system to evict the file's pages from memory."""
     with path.open("rb") as file:
-        os.fsync(file.fileno())  # What is not on the disk yet cannot be forgotten.
+        os.fsync(file.fileno())  # Dirty pages cannot be evicted.
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)

@@ -39,7 +39,7 @@ class Outcome:
 
 
 def environment(bootstrap: str | None = None) -> dict[str, str]:
-    """Return this process's environment without settings of its own for the command."""
+    """Return this process's environment without the command's settings."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("TIDELOG_")}
     return kept if bootstrap is None else {**kept, "TIDELOG_BOOTSTRAP": bootstrap}
 

@@ -1,4 +1,4 @@
-"""A tier that compaction rewrites, and what is read from it."""
+"""Compaction of a tier, and the rows that readers find in it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ DELAY_MS = 60_000
 
 
 def rows_of(records: list[Record]) -> list[tuple[int, int, bytes | None, bytes | None]]:
-    """Return what ``read_rows`` would of these records."""
+    """Return these records as ``read_rows`` returns them."""
     return [(r.offset, r.timestamp_ms, r.key, r.value) for r in records]
 
 
 def read_rows(partition: TieredPartition) -> list[tuple[int, int, bytes | None, bytes | None]]:
-    """Return offset, time, key and value of all that a stranger reads from the bucket."""
+    """Return offset, time, key and value of every record in the bucket, read by the script in docs."""
     return [(r.offset, r.timestamp, r.key, r.value) for r in partition.read_bucket()]
 
 
@@ -31,14 +31,14 @@ def plain(log: RandomLog, *keys: str, value: bytes | None = b"v") -> bytes:
 
 
 async def compacted(partition: TieredPartition, **given: object) -> CompactionReport:
-    """Compact, however little there is to gain."""
+    """Compact the tier even if it is hardly dirty."""
     report = await compact_partition(partition.tier(), is_forced=True, **given)  # type: ignore[arg-type]
     assert report.outcome is not CompactionOutcome.CLAIMED
     return report
 
 
 async def let_replaced_go(partition: TieredPartition) -> None:
-    """Let the delay pass; whoever compacts next deletes what was replaced."""
+    """Let the delay pass and compact again, which deletes the replaced segments."""
     await compacted(partition)
     partition.clock.now_ms += DELAY_MS
     await compact_partition(partition.tier())
@@ -46,7 +46,7 @@ async def let_replaced_go(partition: TieredPartition) -> None:
 
 
 async def pass_time(partition: TieredPartition) -> None:
-    """Let the delay pass as erasure does, and delete what was replaced."""
+    """Let the delay pass and delete the replaced segments as erasure does."""
 
     async def sleep(seconds: float) -> None:
         partition.clock.now_ms += int(seconds * 1000)

@@ -1,4 +1,4 @@
-"""What tests of compaction ask of a node's files and clients."""
+"""Producing to compacted topics, and reading them from files and by clients."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def create(node: NodeProcess, topic: str, **config: str) -> None:
 def produce(
     address: str, topic: str, count: int, *, keys: int = 20, first: int = 0, **config: Any
 ) -> dict[bytes, Value]:
-    """Produce so many records in turn over the keys; return the newest of every key."""
+    """Produce ``count`` records, keys in turn; return the newest of every key."""
     settings = {"bootstrap.servers": address, "batch.size": 2_000, "linger.ms": 5, **config}
     producer = Producer(settings)
     newest: dict[bytes, Value] = {}
@@ -78,7 +78,7 @@ def wait_compacted(node: NodeProcess, topic: str) -> int:
 
 
 def records_on_disk(directory: Path) -> list[Record]:
-    """Return what the local segment files hold."""
+    """Return the records in the local segment files."""
     content = b"".join(path.read_bytes() for path in sorted(directory.glob("*.log")))
     return [
         record

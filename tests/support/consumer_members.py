@@ -1,4 +1,4 @@
-"""Members of consumer groups that a test moves by hand."""
+"""Members of consumer groups whose requests a test sends one by one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.support.coordinator_node import Node
 
 
 async def beat(broker: Node, member: str, epoch: int, **fields: Any) -> HeartbeatAnswer:
-    """Send a heartbeat to group "g" that says nothing but what the fields do."""
+    """Send a heartbeat to group "g" with only the given fields set."""
     heartbeat = ConsumerHeartbeat(
         **{
             "member_id": member,

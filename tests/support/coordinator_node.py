@@ -99,7 +99,7 @@ async def lead_offsets(store: MetadataStore, view: ClusterView, leader: int) -> 
 
 @dataclasses.dataclass
 class Node:
-    """What a test needs of one broker."""
+    """One broker's view, caches and coordinator."""
 
     coordinator: GroupCoordinator
     view: ClusterView
@@ -159,7 +159,7 @@ class Node:
 
 
 async def slowly(computation: TargetComputation) -> Mapping[str, Partitions]:
-    """Return what comes out, some time later: in this loop's time, which no thread knows."""
+    """Return the result 0.2 s later in the loop's virtual time, which no thread can wait for."""
     await asyncio.sleep(0.2)
     return computation.run()
 
@@ -213,7 +213,7 @@ async def new_cluster(store: MetadataStore) -> None:
 
 
 def play(scenario: Callable[[MemoryMetadataStore], Awaitable[None]]) -> None:
-    """Run the scenario in virtual time on a new cluster, whose store has counted no commit yet."""
+    """Run the scenario in virtual time on a new cluster, with the store's commits reset."""
 
     async def main() -> None:
         store = MemoryMetadataStore()

@@ -1,4 +1,4 @@
-"""The reader that stands beside the format's page, loaded as a stranger would."""
+"""The reader script of the format's documentation, loaded from its file."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def run(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 
 def only(values: Iterable[Any]) -> Any:
-    """Return the one value there is."""
+    """Return the only value."""
     (value,) = values
     return value
 

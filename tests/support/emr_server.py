@@ -1,5 +1,7 @@
-"""EMR Serverless for tests: a real socket, the requests that were made, and its promise that a
-client token starts one run. Answers have the shapes of the service's API reference."""
+"""EMR Serverless for tests, on a real socket: a client token starts one run.
+
+Answers have the shapes of the service's API reference.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +18,11 @@ class EmrServer:
     """One application's runs."""
 
     def __init__(self) -> None:
-        self.runs: list[dict[str, Any]] = []  # what StartJobRun was asked, with id and state
+        self.runs: list[dict[str, Any]] = []  # the requests of StartJobRun, with id and state
         self.refuses = False
-        self.loses_answers = 0  # of so many starts the connection is cut after the run is there
+        self.loses_answers = (
+            0  # the number of starts whose connection is cut after the run has begun
+        )
         self.url = ""
         self._lock = threading.Lock()
 

@@ -1,4 +1,4 @@
-"""A TCP proxy that loses connections, or keeps answers back, at the worst moments."""
+"""A TCP proxy that loses connections or withholds answers at the worst moments."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class FlakyProxy:
         self.lost_count = 0
         self.kept_back_count = 0
         self.is_down = False  # refuses connections
-        self.keeps_back: int | None = None  # an API: where it was asked for, no answer comes back
+        self.keeps_back: int | None = None  # the API key of requests that get no answer
         self._target_port = target_port
         self._answer_count = 0
         self._server: asyncio.Server | None = None

@@ -1,4 +1,4 @@
-"""A cluster's metadata and bucket as nodes would have made them, in real stores."""
+"""A cluster's metadata and bucket as nodes write them, in real stores."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ LIMITS = AgeLimits(orphan_age_ms=DAY_MS, doubtful_age_ms=7 * DAY_MS)
 
 
 class Steps:
-    """A Lambda context whose time is over after so many looks at it."""
+    """A Lambda context whose time is over after ``count`` checks of the time left."""
 
     def __init__(self, count: int = 1_000_000) -> None:
         self._left = count + 1  # the first look is the limit's own
@@ -64,7 +64,7 @@ class Steps:
 
 
 class FunctionWorld:
-    """Stores and what nodes do to them. Objects' times are real, so the clock starts now."""
+    """Stores and the writes of nodes. Objects' times are real, so the clock starts now."""
 
     def __init__(self, store: MetadataStore, objects: ObjectStore) -> None:
         self.store = store
@@ -113,7 +113,7 @@ class FunctionWorld:
     async def start_copy(
         self, topic: Topic, base: int, *, partition: int = 0, size: int = 100, age_ms: int = 0
     ) -> SegmentMeta:
-        """Do what a copier does up to the commit that ends it."""
+        """Copy a segment as a copier does, without the commit that finishes the copy."""
         segment = dataclasses.replace(
             self._segment(topic, base, partition),
             size_bytes=size,
@@ -142,7 +142,7 @@ class FunctionWorld:
         return await self.finish_copy(segment)
 
     async def delete_records(self, topic: Topic, offset: int, *, partition: int = 0) -> None:
-        """Do what DeleteRecords does."""
+        """Advance the log start as DeleteRecords does."""
         found = await self.partition(topic, partition)
         if offset > found.log_start_offset:
             moved = dataclasses.replace(found, log_start_offset=offset)
@@ -174,10 +174,10 @@ class FunctionWorld:
         )
 
     async def corrupt(self, item_id: records.ItemKey) -> None:
-        """Overwrite an item with what no program writes."""
+        """Overwrite an item with a body that no program writes."""
         await self.store.commit([Write(item_id, {"nonsense": 1}, ANY_VERSION, False)])
 
-    # -- what there is
+    # -- reading --
 
     def keys(self, topic: Topic, segment: SegmentMeta) -> SegmentKeys:
         return segment_keys(CLUSTER_ID, topic.name, segment)
@@ -197,15 +197,15 @@ class FunctionWorld:
         return [SegmentMeta.from_item(item) for item in items]
 
     async def present(self) -> set[str]:
-        """Return what there is, without what tells of log starts and deletions."""
+        """Return the objects' keys, without markers of log starts and deletions."""
         return {key async for key in self._keys() if not _tells(key)}
 
     async def told(self) -> set[str]:
-        """Return what tells of log starts and deletions."""
+        """Return the keys of the markers of log starts and deletions."""
         return {key async for key in self._keys() if _tells(key)}
 
     async def published_log_starts(self, topic: Topic, partition: int = 0) -> list[int]:
-        """Return where the bucket says that the log starts, ascending."""
+        """Return the log start offsets published in the bucket, ascending."""
         parsed = map(parse_log_start_key, sorted(await self.told()))
         return [
             one.offset
@@ -276,7 +276,7 @@ async def folder_world(folder: Path) -> AsyncIterator[FunctionWorld]:
 
 
 async def age_orphans(store: MetadataStore, *, by_ms: int) -> None:
-    """Have the scrub have seen everything that it has seen so much earlier."""
+    """Move the times at which the scrub first saw its orphans ``by_ms`` back."""
     for item in await store.list(records.SCRUB_ORPHANS_COLLECTION):
         orphans = ScrubOrphans.from_item(item)
         earlier = {name: ms - by_ms for name, ms in orphans.first_seen_ms.items()}

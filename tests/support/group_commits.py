@@ -1,4 +1,4 @@
-"""What a commit costs in a group that subscribes to many topics."""
+"""The cost of a commit in a group that subscribes to many topics."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ async def commit_units(store: MeteredStore, broker: Node, epoch: int) -> list[Ma
 async def commit_cost(
     store: MetadataStore, count: int, becomes: Becomes
 ) -> list[Mapping[str, int]]:
-    """Return ``commit_units`` of a group that has become a subscriber to so many topics."""
+    """Return ``commit_units`` of a group that subscribes to ``count`` topics."""
     metered = MeteredStore(store)
     await new_cluster(metered)
     names = names_of(count)

@@ -1,4 +1,4 @@
-"""Requests to a group's state machine, with everything that a test does not care about."""
+"""Requests to a group's state machine, with defaults for the fields a test does not set."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def subscription(*topics: str) -> bytes:
 
 
 def subscription_with_owned(topics: Iterable[str], owned: Iterable[tuple[str, int]]) -> bytes:
-    """Return a member's metadata of version 1, which says what it keeps while it joins."""
+    """Return a member's metadata of version 1, which names the partitions it owns."""
     topics = list(topics)
     plain = subscription(*topics)
     parts = [(1).to_bytes(2, "big"), plain[2:], len(owned := sorted(owned)).to_bytes(4, "big")]
@@ -111,7 +111,7 @@ class Driver:
         return request
 
     def advance(self, ms: int) -> None:
-        """Let time pass, waking the group whenever it asks to be woken."""
+        """Move the time forward, and expire deadlines whenever the group wants to be woken."""
         end_ms = self.now_ms + ms
         while self.group.wake_at_ms is not None and self.group.wake_at_ms <= end_ms:
             self.now_ms = max(self.now_ms, self.group.wake_at_ms)

@@ -1,4 +1,4 @@
-"""Requests that no stock client sends: each is well formed unless it says otherwise."""
+"""Requests that no stock client sends; each is well formed unless its name says otherwise."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _compact_string(text: str) -> bytes:
 
 
 def with_unknown_tags() -> dict[str, bytes]:
-    """Return requests by name that carry a tagged field which nobody knows, header and body."""
+    """Return requests by name, with an unknown tagged field in header and body."""
     client = _compact_string("test") + _compact_string("1")
     return {
         "ApiVersions v3": frame(18, 3, 1, client + UNKNOWN_TAG, tags=UNKNOWN_TAG),

@@ -72,7 +72,7 @@ def request(api: str, version: int, fields: Mapping[str, object]) -> Any:
 
 
 def entity(schema: Any, fields: Mapping[str, object]) -> Any:
-    """Return an entity of ``schema``. Raises ``TypeError`` for a field that it has not."""
+    """Return an entity of ``schema``. Raises ``TypeError`` for an unknown field."""
     hints = typing.get_type_hints(schema)
     unknown = fields.keys() - hints.keys()
     if unknown:

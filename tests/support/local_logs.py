@@ -1,4 +1,4 @@
-"""Compacting a log of this process, step by step as a node does it."""
+"""Compaction of a log in this process, step by step as a node does it."""
 
 from __future__ import annotations
 
@@ -82,10 +82,10 @@ def offsets_of(log: LocalLog) -> list[int]:
 
 
 def committed_records_of(log: LocalLog) -> list[Record]:
-    """Return what a ``read_committed`` consumer gets.
+    """Return the records that a ``read_committed`` consumer gets.
 
-    It goes by the aborted transactions it is told as Kafka's clients do: each begins at its
-    first offset and lasts until an abort marker of its producer comes.
+    Aborted transactions are filtered as Kafka's clients do it: each begins at its first
+    offset and ends at the next abort marker of its producer.
     """
     records: list[Record] = []
     offset = log.local_log_start_offset

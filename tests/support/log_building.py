@@ -58,7 +58,7 @@ def marker(
 
 
 def without_records(content: bytearray) -> bytearray:
-    """Return what compaction leaves of a batch whose records are all gone: the header."""
+    """Return the batch's header without records, as compaction keeps it."""
     header = content[:HEADER_SIZE]
     pack_into(">i", header, BATCH_LENGTH_POSITION, HEADER_SIZE - LOG_OVERHEAD)
     pack_into(">i", header, RECORD_COUNT_POSITION, 0)
@@ -111,7 +111,7 @@ def snapshot_offsets(directory: Path) -> list[int]:
 
 
 def aborted_in(log: LocalLog, start_offset: int, up_to: int | None = None) -> list[tuple[int, int]]:
-    """Return producer and first offset of each aborted transaction told with one read."""
+    """Return producer and first offset of each aborted transaction that one read names."""
     up_to = log.last_stable_offset if up_to is None else up_to
     read = log.read(start_offset, max_bytes=2**30, up_to=up_to, include_aborted=True)
     return [(t.producer_id, t.first_offset) for t in read.aborted_transactions]

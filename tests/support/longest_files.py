@@ -1,8 +1,7 @@
 """The files whose tests take longest, the longest first.
 
-A file's tests stay with one worker. A long file that is begun last keeps that worker busy
-while the others have nothing left to do, so these are begun first. A file that is not in
-here, or has changed since, costs a little time and nothing else.
+A file's tests stay with one worker. If a long file starts last, the other workers idle while
+it runs, so these start first. A file that is missing here costs only a little time.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""How long the turns of an event loop are: everybody else waits for each of them.
+"""The length of an event loop's turns: all other callbacks wait for each of them.
 
-By the processor's time, which other work on the machine changes little.
+Measured in CPU time, which other work on the machine changes little.
 
     with loop_turns() as turns:
         await work()
@@ -20,18 +20,18 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class LoopTurns:
-    """What has been seen so far."""
+    """The turns measured so far."""
 
     total_seconds: float = 0.0
     longest_seconds: float = 0.0
-    longest: str = ""  # what was called in it
+    longest: str = ""  # the callback of the longest turn
 
 
 @contextmanager
 def loop_turns() -> Iterator[LoopTurns]:
     """Measure the turns that begin from now on, of this thread's loop.
 
-    No garbage is collected: the tests' own is much.
+    Garbage collection is off: the tests' own garbage would be measured too.
     """
     turns = LoopTurns()
     run = asyncio.Handle._run  # type: ignore[attr-defined]

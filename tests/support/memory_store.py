@@ -27,7 +27,7 @@ class MemoryMetadataStore:
     def __init__(self, latency: float = 0.001) -> None:
         self.latency = latency  # seconds, of every call
         self.is_available = True
-        # Asked before each commit; may return an error to raise, with or without writing.
+        # Called before each commit; may return an error to raise, with or without writing.
         self.on_commit: Callable[[Sequence[Write]], Exception | None] = lambda _: None
         self.commits: list[Sequence[Write]] = []
         self.list_count = 0

@@ -1,8 +1,8 @@
 """Random messages of any kio schema as bytes, whole or broken in the places that matter.
 
-``random_message`` makes a message piece by piece, so that what is broken afterwards is a length, a
-null, a tag or a text, and not just any byte. The encoder here shares nothing with the code under
-test: it goes by kio's classes alone.
+``random_message`` makes a message piece by piece, so that ``broken`` damages a length, a null, a tag
+or a text and not just any byte. The encoder shares no code with the code under test: it uses kio's
+classes alone.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ _FIXED = {
 
 
 class Piece(NamedTuple):
-    """Bytes that mean one thing; a length and the null of a struct are pieces of their own."""
+    """The bytes of one element; a length or the null of a struct is a piece too."""
 
     kind: Kind
     data: bytes
 
 
 def all_schemas() -> list[Any]:
-    """Return every message that kio has, in all its versions, headers of requests apart."""
+    """Return every message that kio has in all its versions, except request headers."""
     return [
         load_entity_schema(name, version, kind)
         for name, versions in schema_name_map.items()
@@ -66,11 +66,11 @@ def random_message(
     nulls: float = 0.2,
     null_at: int | None = None,
 ) -> list[Piece]:
-    """Return a valid message; with ``strangers``, tagged fields that nobody knows among it.
+    """Return a valid message; with ``strangers``, unknown tagged fields are added.
 
-    The same ``random`` gives the same message with and without them. What may be null is, with
-    a probability of ``nulls``. With ``null_at`` the value of that number is null, whether it may
-    be or not, among all that have a length; ``ValueError`` says that there are not so many.
+    The same ``random`` gives the same message with and without them. A nullable value is null
+    with probability ``nulls``. With ``null_at``, that one of the values that have a length is
+    null even if it may not be. Raises ``ValueError`` if there are fewer such values.
     """
     maker = _Maker(random, strangers, texts, numbers, nulls, null_at)
     pieces = list(maker.struct(schema))
@@ -85,7 +85,7 @@ def joined(pieces: list[Piece]) -> bytes:
 
 
 def broken(pieces: list[Piece], random: Random) -> bytes:
-    """Return the message with one to three things wrong, or nearly so."""
+    """Return the message after random damage to its pieces and bytes; it may still be valid."""
     pieces = list(pieces)
     for _ in range(random.randint(1, 3)):
         if not pieces:
@@ -137,7 +137,7 @@ def _other_length(piece: Piece, random: Random) -> Piece:
 
 
 def _length(kind: Kind, length: int) -> Piece:
-    """Return the length as near as its encoding comes to it; -1 is null."""
+    """Return the length, clamped to the range of its encoding; -1 is null."""
     match kind:
         case "compact":
             return Piece(kind, varint(max(length + 1, 0)))

@@ -67,7 +67,7 @@ def node_context(
     clock_ms: Callable[[], int] = wall_clock_ms,
     may_expire: Callable[[], bool] = lambda: True,
 ) -> NodeContext:
-    """Return a node's context; unless given, what is in it is as in a node that is alone."""
+    """Return a node's context; the defaults are those of a cluster of one node."""
     return NodeContext(
         broker_id=broker_id,
         incarnation=incarnation or uuid4(),

@@ -1,4 +1,4 @@
-"""A real node process on a free port, for every test that wants one.
+"""A real node process on a free port.
 
     with NodeProcess(tmp_path) as node:
         producer = Producer({"bootstrap.servers": node.address})
@@ -65,7 +65,7 @@ class NodeProcess:
 
     @property
     def log(self) -> str:
-        """What the node has logged so far, over all its starts."""
+        """The node's log so far, over all its starts."""
         return self.log_path.read_text(errors="replace") if self.log_path.exists() else ""
 
     def start(self) -> NodeProcess:

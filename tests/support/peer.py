@@ -23,7 +23,7 @@ NO_TOPIC = uuid.UUID(int=0)
 
 
 class Peer:
-    """A broker by its port. Nothing here knows which of the two it is."""
+    """A broker by its port; the code is the same for both brokers."""
 
     def __init__(
         self,
@@ -128,7 +128,7 @@ class Peer:
         assert end == len(answer) - position, "the answer has more bytes than its schema"
         return plain(response)
 
-    # -- what most cases begin and end with
+    # -- steps that most cases share --
 
     def create_topic(self, name: str, *, partitions: int = 1, **configs: str) -> None:
         """Create a topic and wait until it has leaders; ``_`` is ``.`` in setting names."""
@@ -184,7 +184,7 @@ class Peer:
             lambda answer: answer["error_code"] == "none",
         )
         if key_type == 0:
-            # A broker is named before it has read the groups, or knows that it is the one.
+            # A broker is named before it has loaded the groups or learned that it coordinates them.
             self.until(
                 lambda: self.call("describe_groups", 5, groups=[key])["groups"][0]["error_code"],
                 lambda code: code not in ("not_coordinator", "coordinator_load_in_progress"),
@@ -211,7 +211,7 @@ class Peer:
         return answer if isinstance(answer, str) else answer["topics"][0]["partitions"][0]
 
     def end_offset(self, topic: str, partition: int = 0) -> int | None:
-        """Return the offset after the last record, or ``None`` where nobody says."""
+        """Return the offset after the last record, or ``None`` if the broker does not say."""
         found = self.offset(topic, -1, partition=partition)
         return int(found["offset"]) if found["error_code"] == "none" else None
 

@@ -1,4 +1,4 @@
-"""Random logs with transactions, and what compaction must leave of them."""
+"""Random logs with transactions, and the records that compaction must keep."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class RandomLog:
         self.end_offset += 1
 
     def end_all(self) -> None:
-        """Commit what is open, so that all of the log is stable."""
+        """Commit open transactions, so that the whole log is stable."""
         for producer_id in sorted(self.open):
             self.end(producer_id, ControlType.COMMIT)
 
@@ -111,7 +111,7 @@ def keyed(*keys: bytes) -> RandomLog:
 
 
 def apply(log: RandomLog, operations: Iterable[tuple[object, ...]]) -> None:
-    """Append what the drawn operations say, and end every transaction."""
+    """Apply the drawn operations and end every transaction."""
     for operation in operations:
         if isinstance(operation[0], list):
             log.append(*operation)  # type: ignore[arg-type]
@@ -137,7 +137,7 @@ def producers_of(batches: Iterable[bytes]) -> tuple[ProducerState, list[AbortedT
 
 
 def committed_records(batches: list[bytes]) -> list[Record]:
-    """Return what a ``read_committed`` consumer gets."""
+    """Return the records that a ``read_committed`` consumer gets."""
     _, aborted = producers_of(batches)
     return [
         record
@@ -154,7 +154,7 @@ def committed_records(batches: list[bytes]) -> list[Record]:
 
 
 def oracle(records: list[Record], end_offset: int) -> list[Record]:
-    """Return what compaction below ``end_offset`` leaves of committed records."""
+    """Return the committed records that compaction below ``end_offset`` keeps."""
     latest = {record.key: record.offset for record in records if record.offset < end_offset}
     return [
         record

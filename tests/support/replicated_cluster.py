@@ -1,4 +1,4 @@
-"""Three real nodes that share a metadata store and a bucket, and what tests ask of them."""
+"""Three real nodes that share a metadata store and a bucket, and requests to them."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class ReplicatedCluster:
         return [node for node in self.running if node.broker_id != leader]
 
     def producer(self, **config: Any) -> Producer:
-        """Return a producer with acks=all that gives up late."""
+        """Return an idempotent producer with acks=all."""
         return Producer(
             {
                 "bootstrap.servers": self.addresses,
@@ -130,7 +130,7 @@ class ReplicatedCluster:
         )
 
     def produce(self, topic: str, values: Iterable[bytes], **config: Any) -> dict[int, bytes]:
-        """Produce and return what was acknowledged, by offset."""
+        """Produce, and return the acknowledged records by offset."""
         producer = self.producer(**config)
         acked: dict[int, bytes] = {}
 
@@ -172,7 +172,7 @@ class ReplicatedCluster:
         return found
 
     def log_bytes(self, broker_id: int, topic: str, partition: int = 0) -> bytes:
-        """Return what a node's local log of the partition holds, end to end."""
+        """Return the bytes of all segments of a node's local log of the partition."""
         directory = self.nodes[broker_id].data_dir / f"{topic}-{partition}"
         return b"".join(path.read_bytes() for path in sorted(directory.glob("*.log")))
 
@@ -217,7 +217,7 @@ def replicated_cluster(
     """Three running nodes; those that still run at the end are stopped.
 
     The metadata store is in memory-backed files where the system has them: a lease of two
-    seconds must not hang on how long the disk takes to flush what other tests write.
+    seconds must not depend on how long the disk takes to flush the writes of other tests.
     """
     with TemporaryDirectory(dir=MEMORY_DIR if MEMORY_DIR.is_dir() else folder) as quick:
         store = metadata_store or f"sqlite://{quick}/metadata.db"
@@ -252,7 +252,7 @@ def _knows_all(node: NodeProcess, count: int) -> bool:
 
 @contextmanager
 def stopped(node: NodeProcess) -> Iterator[None]:
-    """The process does nothing meanwhile, as one that is swapped out."""
+    """Stop the process for the time of the context, as if it were swapped out."""
     os.kill(node.pid, signal.SIGSTOP)
     try:
         yield

@@ -1,4 +1,4 @@
-"""What the tests of replication share: brokers, leases and partitions to begin with."""
+"""Brokers, leases and partitions that tests of replication begin with."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whom a test's request is from."""
+"""Sessions and contexts of requests that tests make."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tidelog_node.session import NO_NODE, Session
 
 
 def a_session(port: int = 40_000, *, listener: str = PLAINTEXT, node_id: int = NO_NODE) -> Session:
-    """Return the session of a connection of its own, of a client or of the node."""
+    """Return the session of a new connection."""
     session = Session("127.0.0.1", port, listener)
     session.node_id = node_id
     return session

@@ -50,7 +50,7 @@ def quick_folder() -> Iterator[Path]:
 
 @dataclass
 class PartitionModel:
-    """What is known of one partition's tier, by whoever made it."""
+    """The expected state of one partition's tier."""
 
     copied: list[SegmentMeta] = field(default_factory=list)  # every one that ever finished
     under_way: SegmentMeta | None = None
@@ -58,7 +58,7 @@ class PartitionModel:
     records_deleted_up_to: int = 0
 
     def log_start(self, now_ms: int) -> int:
-        """Return where the log starts by the limits, in the plainest way."""
+        """Return the log start offset that the limits imply, computed naively."""
         start = self.records_deleted_up_to
         while True:
             kept = [segment for segment in self.copied if segment.end_offset > start]
@@ -93,7 +93,7 @@ class Drama:
         return topic.topic_id in self.witness.deleted_topics_ms
 
     async def copy(self, which: int, size: int, age_ms: int, *, ends: bool) -> None:
-        """Begin a copy, or end the one that is under way."""
+        """Begin a copy unless one is in progress; finish it if it ``ends``."""
         topic, number = self.topics[which % 2], which // 2 % 2
         model = self.models[topic.name, number]
         if self.is_deleted(topic):
@@ -127,9 +127,9 @@ class Drama:
             await self.world.delete_topic(topic)
 
     async def call(self, which: tuple[int, ...], processes: list[Process], steps: int) -> None:
-        """Call the function, as often as there are processes, all at once.
+        """Call the function once for each process, concurrently.
 
-        ``which`` picks the events' keys; none for the schedule.
+        ``which`` picks the events' keys; an empty one means the schedule.
         """
         keys = tuple({self.seen[n % len(self.seen)]: None for n in which}) if self.seen else ()
 
@@ -178,7 +178,7 @@ class Drama:
                 assert max(going, default=0) <= told <= start
 
     async def end(self) -> None:
-        """Let things come to rest, and compare with what must be."""
+        """Let retention finish, and compare the stores with the models."""
         for _ in range(3):
             self.world.clock.now_ms += DELAY_MS + 1
             await self.call((), [Process()], 1_000_000)

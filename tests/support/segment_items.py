@@ -24,7 +24,7 @@ from tests.support.memory_store import MemoryMetadataStore
 
 
 def segment_meta(base: int = 42, end: int = 100, **fields: object) -> SegmentMeta:
-    """Return the item of a segment with the offsets ``[base, end)``, copied unless told."""
+    """Return the item of a segment of ``[base, end)``; by default its copy is finished."""
     values: dict[str, object] = {
         "topic_id": UUID(int=7),
         "partition": 3,
@@ -47,7 +47,7 @@ TOPIC_ID, PARTITION = segment_meta().topic_id, segment_meta().partition
 
 
 async def put_segments(store: MetadataStore, metas: Sequence[SegmentMeta]) -> None:
-    """Store the items, in as many commits as it takes."""
+    """Store the items, in as many commits as needed."""
     for at in range(0, len(metas), COMMIT_WRITES_MAX):
         some = metas[at : at + COMMIT_WRITES_MAX]
         await store.commit([records.put(one, is_logged=False) for one in some])
@@ -97,7 +97,7 @@ def sealed_segment(base: int, end: int, *, size: int = 100, newest_ms: int = 0) 
 
 
 def partition_item(**fields: object) -> Partition:
-    """Return the item of the segments' partition, led by broker 1 unless told."""
+    """Return the item of the segments' partition; by default broker 1 leads it."""
     values: dict[str, object] = {
         "topic_id": UUID(int=7),
         "partition": 3,

@@ -1,7 +1,6 @@
 """A member of a share group that speaks ShareFetch and ShareAcknowledge, and nothing else.
 
-The leader of a partition takes whatever member id it is told, if there is a group of that
-name: ``make_group`` sees to it.
+The leader of a partition accepts any member id if the group exists: ``make_group`` creates it.
 """
 
 from __future__ import annotations
@@ -95,7 +94,7 @@ class ShareMember:
         return answer
 
     def records(self, **options: Any) -> list[tuple[int, int, int]]:
-        """Fetch partition 0; return what was acquired: first, last, delivery count."""
+        """Fetch partition 0; return first and last offset and delivery count of the acquired records."""
         answer = self.fetch(**options)
         assert answer.error_code is ErrorCode.none, answer
         return acquired(answer)
@@ -103,7 +102,7 @@ class ShareMember:
     def acknowledge(
         self, *said: Said, partition: int = 0, epoch: int | None = None, **fields: Any
     ) -> ErrorCode:
-        """Say of records what became of them; return the partition's code, or the answer's."""
+        """Acknowledge records; return the partition's error code, or the answer's."""
         schema = load_request_schema(SHARE_ACKNOWLEDGE, self.version)
         sent = self.epoch if epoch is None else epoch
         by_partition = {partition: list(said)} if said else {}
@@ -128,7 +127,7 @@ class ShareMember:
         return ErrorCode(answer.responses[0].partitions[0].error_code)
 
     def close_session(self) -> ErrorCode:
-        """Close the session, giving back what is acquired."""
+        """Close the session, which releases acquired records."""
         return self.acknowledge(epoch=FINAL)
 
     def _follow(self, sent: int, answer: Any) -> None:
@@ -191,7 +190,7 @@ def make_group(port: int, group_id: str, topic: str) -> None:
 
 
 def partition_of(answer: Any, index: int = 0) -> Any:
-    """Return what the answer says of a partition; ``None`` where it says nothing."""
+    """Return the answer's part about a partition, ``None`` if there is none."""
     for topic in answer.responses:
         for partition in topic.partitions:
             if partition.partition_index == index:
@@ -200,7 +199,7 @@ def partition_of(answer: Any, index: int = 0) -> Any:
 
 
 def acquired(answer: Any, index: int = 0) -> list[tuple[int, int, int]]:
-    """Return first and last offset and delivery count of what was acquired."""
+    """Return first and last offset and delivery count of the acquired records."""
     partition = partition_of(answer, index)
     if partition is None:
         return []

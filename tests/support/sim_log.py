@@ -1,4 +1,4 @@
-"""A log in memory, one record a batch, with what a crash and what a power loss leaves of it."""
+"""A log in memory, one record a batch, and its state after a crash or a power loss."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Tier:
 
 
 class SimLog:
-    """What the state machines need of a log, and the little that the simulation needs."""
+    """The part of a log that the state machines and the simulation use."""
 
     def __init__(self, tier: Tier) -> None:
         self._tier = tier
@@ -103,7 +103,7 @@ class SimLog:
         return True
 
     def truncate_to(self, offset: int) -> None:
-        """Cut; the epochs are cut even where no record goes."""
+        """Truncate the log; leader epochs are truncated even if no record is."""
         if offset < self.local_log_start_offset:
             self.truncate_fully(offset, min(self.log_start_offset, offset))
             return
@@ -137,7 +137,7 @@ class SimLog:
         self.log_start_offset = max(self.log_start_offset, min(offset, self.high_watermark))
 
     def reopen(self, *, end_offset: int) -> None:
-        """Be what a new process finds, where the disk holds as much as that."""
+        """Reopen as a new process does that finds the log on disk up to ``end_offset``."""
         if end_offset < self.log_end_offset:
             self.truncate_to(end_offset)
         self.high_watermark = max(self.log_start_offset, self.local_log_start_offset)

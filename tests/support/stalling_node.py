@@ -1,7 +1,7 @@
 """A node whose event loop a test can hold up: ``python -m tests.support.stalling_node``.
 
-SIGUSR1 keeps the main thread, which is the loop's, busy for ``TEST_STALL_SECONDS``, with the
-interpreter's lock as any long callback has it. Nothing in the node knows of it.
+SIGUSR1 keeps the main thread, which runs the loop, busy for ``TEST_STALL_SECONDS``. It holds
+the interpreter's lock as any long callback does. The node itself has no code for this.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ lose         some requests are carried out and their answers are never sent: the
              times out, or has its connection closed or reset, and cannot know
 truncate     some requests are carried out, and their answers end in the middle
 reset        some connections are reset before the request has reached the store
-expire       requests that do not bear the session token that counts are refused
+expire       requests without the valid session token are refused
 delay        every answer comes later
 cut          no request gets through
 """
@@ -30,17 +30,19 @@ _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 @dataclass(frozen=True, slots=True)
 class StoreBehaviour:
-    """What happens to requests. The default passes them on."""
+    """The faults of requests. The default passes them on."""
 
     throttled_part: float = 0.0  # of the requests, 0 to 1
     lost_part: float = 0.0  # of the answers, 0 to 1
     truncated_part: float = 0.0  # of the answers that have a body, 0 to 1
     reset_part: float = 0.0  # of the requests, 0 to 1
-    valid_token: str | None = None  # the session token that counts, None for any or none
+    valid_token: str | None = None  # the session token that is accepted; None accepts any or none
     delay_s: float = 0.0
     hold_s: float = HOLD_SECONDS  # how long a lost answer may be waited for
     is_cut: bool = False
-    methods: frozenset[str] | None = None  # what the parts and the delay apply to, None for all
+    methods: frozenset[str] | None = (
+        None  # the methods that faults and the delay apply to, None for all
+    )
 
 
 STORE_PASSES = StoreBehaviour()
@@ -48,7 +50,7 @@ STORE_PASSES = StoreBehaviour()
 
 @dataclass(frozen=True, slots=True)
 class Refusals:
-    """How a store says no. Each takes the head of the request and returns an answer."""
+    """The store's refusals. Each takes the head of the request and returns an answer."""
 
     throttled: Callable[[bytes], bytes]
     expired: Callable[[bytes], bytes]
@@ -63,7 +65,7 @@ class StoreProxy:
         parts = urlsplit(upstream)
         self.behaviour = STORE_PASSES
         self.url = ""
-        self.counts: Counter[str] = Counter()  # what was done to how many requests
+        self.counts: Counter[str] = Counter()  # the number of requests by fault
         self._address = parts.hostname, parts.port
         self._chance = chance
         self._refusals = DYNAMODB if refusals is None else refusals

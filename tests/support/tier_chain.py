@@ -1,4 +1,4 @@
-"""Whether tiered segments follow one another, from their index objects alone."""
+"""Check that tiered segments follow one another, from their index objects alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The parts of a node that the tier works with, all real: logs, metadata, worker, folders."""
+"""The parts of a node that the tier uses, all real: logs, metadata, worker, folders."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ class TierNode:
         ]
 
     async def wait_copied(self, replica: Replica, count: int) -> list[SegmentMeta]:
-        """Wait until so many segments are tiered and none is on its way."""
+        """Wait until ``count`` segments are tiered and no copy is in progress."""
         async with asyncio.timeout(SETTLE_TIMEOUT_S):
             while True:
                 metas = await self.metas(replica)
@@ -237,7 +237,7 @@ class TierNode:
         return logs
 
     async def read(self, replica: Replica, offset: int, **limits: Any) -> LogRead:
-        """Read within ``ReadLimits`` from the tier, also what the local log still has."""
+        """Read within ``ReadLimits`` from the tier, even if the local log has the records."""
         log = replica.log
         remote = self.tier.remote_log(replica)
         read = RemoteRead(log, remote, offset, ReadLimits(**limits), log.high_watermark)

@@ -1,4 +1,4 @@
-"""A partition's tier in real stores, as a leader would have copied it."""
+"""A partition's tier in real stores, as a leader copies it."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ TOPIC = "events"
 
 
 class TieredPartition:
-    """One partition, and what a leader does to its tier."""
+    """One partition, and a leader's operations on its tier."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class TieredPartition:
     ) -> SegmentMeta:
         """Copy one segment of these batches; those that were not copied follow those before.
 
-        ``previous`` is what the leader believes to be the segment before, if that is not so.
+        ``previous`` replaces the segment before by the one that a stale leader chains to.
         """
         finished = await self.finished()
         meta = self.describe(batches, leader_epoch=leader_epoch)
@@ -183,7 +183,7 @@ class TieredPartition:
         return writer.path, built
 
     async def copy_all(self, batches: Sequence[bytes], cuts: Sequence[int]) -> None:
-        """Copy the batches in segments that end after so many of them each, then the rest."""
+        """Copy segments of ``cuts`` batches each, then one of all that are left."""
         rest = list(batches)
         for count in cuts:
             some, rest = rest[:count], rest[count:]
@@ -199,13 +199,13 @@ class TieredPartition:
         return Partition.from_item(item)
 
     async def move_log_start(self, offset: int) -> None:
-        """Do what DeleteRecords does."""
+        """Advance the log start as DeleteRecords does."""
         await advance_log_start(self.store, leadership_of(await self.stored_partition()), offset)
 
     def tier(
         self, *, store: MetadataStore | None = None, objects: ObjectStore | None = None
     ) -> PartitionTier:
-        """Return the partition as whoever rewrites it sees it."""
+        """Return the partition as its rewriters see it."""
         return PartitionTier(
             store=store or self.store,
             objects=objects or self.objects,
@@ -217,7 +217,7 @@ class TieredPartition:
             clock_ms=self.clock,
         )
 
-    # -- what there is
+    # -- reading --
 
     async def metas(self) -> list[SegmentMeta]:
         """Return the segments in any state."""
@@ -249,18 +249,18 @@ class TieredPartition:
         return found
 
     def read_bucket(self) -> list[Any]:
-        """Return the committed records that a stranger reads out of the bucket alone."""
+        """Return the committed records in the bucket, read by the script in docs."""
         (found,) = read_all(self.folder / "objects").values()
         return found
 
     async def select(self) -> Selection:
-        """Return what a restoration would make of the bucket."""
+        """Return the segments that a restoration would select from the bucket."""
         clusters, _ = await list_clusters(self.objects, CLUSTER_ID)
         (topic,) = (await survey(self.objects, clusters[CLUSTER_ID])).topics
         return topic.selections[0]
 
     async def problems(self) -> list[str]:
-        """Return what ``tidelog verify`` finds, with the metadata and with the bucket alone."""
+        """Return the problems that ``tidelog verify`` finds, with the metadata and without it."""
         clusters, _ = await list_clusters(self.objects, CLUSTER_ID)
         image = await ClusterView(self.store).refresh()
         by_metadata = MetadataPlan(self.store, image, self.objects)
@@ -277,7 +277,7 @@ class TieredPartition:
 
 
 def described(segment: SegmentMeta, index: BuiltIndex) -> SegmentMeta:
-    """Return the segment with what its index object says of it."""
+    """Return the segment with the fields that come from its index object."""
     return dataclasses.replace(
         segment,
         index_size_bytes=len(index.data),

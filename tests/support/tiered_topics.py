@@ -1,4 +1,4 @@
-"""A node whose partitions are tiered, for what the bucket brings back."""
+"""A node whose partitions are tiered, for tests of restoration."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ def produce(address: str, topic: str, partition: int, payload: list[bytes]) -> N
 
 
 def seal(node: NodeProcess, partitions: list[tuple[str, int]]) -> None:
-    """Have what is there sealed, by a record that fills nearly a segment of its own.
+    """Produce a record that nearly fills a segment, so that all before it is sealed.
 
-    It stays in the active segment: it is what a restoration cannot bring back.
+    The record stays in the active segment, which a restoration cannot bring back.
     """
     for topic, partition in partitions:
         produce(node.address, topic, partition, [b"not tiered".ljust(SEGMENT_BYTES - 100)])
 
 
 def read(node: NodeProcess, topic: str, partition: int, count: int, *, start: int = 0) -> list[Any]:
-    """Read from there on what there must be, and see that no more comes."""
+    """Read ``count`` records from ``start``, and check that no more come."""
     consumer = Consumer(
         {
             "bootstrap.servers": node.address,

@@ -1,4 +1,4 @@
-"""The brokers that transactions are tried against."""
+"""The brokers that transactions are tested against."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.node_process import NodeProcess
 from tools import kafka_broker
 from tools.ports import free_port
 
-# Members of consumer groups hear soon of what the others do, and dead ones are soon missed.
+# Members of consumer groups soon learn of rebalances, and dead members expire soon.
 QUICK_CONSUMER_GROUPS = {
     "group.consumer.heartbeat.interval.ms": "100",
     "group.consumer.min.heartbeat.interval.ms": "100",
@@ -22,7 +22,7 @@ QUICK_CONSUMER_GROUPS = {
     "group.consumer.min.session.timeout.ms": "3000",
 }
 
-# Of a producer: what is lost is soon asked for again.
+# A producer soon retries lost requests.
 QUICK: dict[str, Any] = {
     "retry_backoff_ms": 10,
     "retry_backoff_max_ms": 50,
@@ -45,7 +45,7 @@ TIDELOG_CONFIG = {
 }
 
 BROKERS = ("tidelog", "kafka", "kafka-before-kip-890")
-# What the protocol has to do with is tried against all; what is the client's alone, against one.
+# Tests of the protocol run against all of them, tests of the client against one.
 on_every_broker = pytest.mark.parametrize(
     "transactional_broker", BROKERS, indirect=True, scope="session"
 )

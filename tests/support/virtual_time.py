@@ -24,7 +24,7 @@ class _JumpingSelector(selectors.SelectSelector):
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
-    """For tests without threads and sockets: minutes pass at once, in the right order."""
+    """For tests without threads and sockets: timers fire in order, without waiting."""
 
     def __init__(self) -> None:
         self._jumping = _JumpingSelector()
@@ -41,7 +41,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """Run to the end in virtual time. Fails on tasks that nobody ended."""
+    """Run to the end in virtual time. Fails if tasks are still running."""
     loop = VirtualTimeLoop()
     try:
         result = loop.run_until_complete(main)

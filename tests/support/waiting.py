@@ -1,4 +1,4 @@
-"""Waiting for what other processes, threads and tasks bring about."""
+"""Waiting for conditions that other processes, threads and tasks bring about."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def eventually(
     what: str | Callable[[], str] = "it holds",
     seconds: float = SECONDS_MAX,
 ) -> None:
-    """Return once it holds. Raises ``AssertionError`` naming ``what`` if it never does."""
+    """Return once the condition holds. Raises ``AssertionError`` naming ``what`` if it never does."""
     deadline = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < deadline, _message(what)
@@ -29,7 +29,7 @@ async def eventually_async(
     what: str | Callable[[], str] = "it holds",
     seconds: float = SECONDS_MAX,
 ) -> None:
-    """Return once it holds; other tasks run meanwhile. Raises as ``eventually`` does."""
+    """Return once the condition holds, while other tasks run. Raises as ``eventually`` does."""
     deadline = time.monotonic() + seconds
     while True:
         found = holds()

@@ -1,8 +1,8 @@
-"""Stores that die at a chosen operation, and that watch what is deleted when.
+"""Stores that fail at a chosen operation, and that check every deletion.
 
-The process of a function dies before or after any operation on a store, or is told that
-an operation failed or that nobody knows. Everything it does is checked at that moment
-against the real stores below.
+The process of a function dies before or after any operation on a store, or an operation
+fails or has an unknown outcome. Every write is checked against the real stores below when
+it is made.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ class Crash(Exception):
 
 
 class Fault(Enum):
-    """What happens at the chosen operation."""
+    """The fault of the chosen operation."""
 
     DIES_BEFORE = "dies before"
     DIES_AFTER = "dies after"
-    FAILS = "fails"  # it is not done, and says so
-    UNKNOWN = "unknown"  # it is done, and the answer is lost; reads fail
+    FAILS = "fails"  # not done, and raises
+    UNKNOWN = "unknown"  # done, but the answer is lost; reads fail
 
 
 class Process:
@@ -78,7 +78,7 @@ class Process:
 
 
 class Witness:
-    """Knows since when a partition's log start is where it is, and judges every deletion."""
+    """Records when log starts moved, and checks every deletion and marker."""
 
     def __init__(self, store: MetadataStore, clock: Callable[[], int]) -> None:
         self._store = store
@@ -97,7 +97,7 @@ class Witness:
             moves.append((partition.log_start_offset, self._clock()))
 
     async def judge_told(self, key: str) -> None:
-        """Check that the bucket may be told so now: never more than the metadata says."""
+        """Check that the marker may be written now: it never goes beyond the metadata."""
         start, deletion = parse_log_start_key(key), parse_deletion_key(key)
         if start is not None:
             item = await self._store.get(records.partition_key(start.topic_id, start.partition))
@@ -108,7 +108,7 @@ class Witness:
             self.wrong.append(f"{key} is told of nothing that is so")
 
     async def judge(self, key: str, objects: ObjectStore) -> None:
-        """Check that the object may be deleted now; what is gone already may be."""
+        """Check that the object may be deleted now; an absent one may."""
         try:
             await objects.head(key)
         except ObjectNotFound:
@@ -137,7 +137,7 @@ class Witness:
         metas = {meta.segment_id: meta for meta in map(SegmentMeta.from_item, items)}
         meta = metas.get(parsed.segment_id)
         if meta is None:
-            return  # Nobody can find it.
+            return  # No item names it.
         if meta.state is not SegmentState.DELETE_STARTED:
             self.wrong.append(f"{key} went while it was {meta.state}")
             return
@@ -217,7 +217,7 @@ class WatchedObjects:
         self._witness = witness
 
     async def put(self, key: str, data: bytes) -> None:
-        """Put what functions put: nothing but what tells of log starts and deletions."""
+        """Put a marker of a log start or a deletion: functions put nothing else."""
         number = self._process.operation_count
         self._process.before(is_write=True)
         await self._witness.judge_told(key)
@@ -228,7 +228,7 @@ class WatchedObjects:
         await self._store.put_file(key, path)
 
     async def replace(self, key: str, data: bytes) -> None:
-        """Write what tells of log starts and deletions."""
+        """Replace a marker of a log start or a deletion."""
         number = self._process.operation_count
         self._process.before(is_write=True)
         await self._witness.judge_told(key)

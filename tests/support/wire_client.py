@@ -1,4 +1,4 @@
-"""A client that speaks bytes: what the stock clients would never send."""
+"""A client that sends raw bytes, such as no stock client sends."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class WireClient:
         self.socket.sendall(data)
 
     def receive(self) -> bytes:
-        """Return the next answer without its size. Raises ``EOFError`` where it is closed."""
+        """Return the next answer without its size. Raises ``EOFError`` if the connection is closed."""
         (size,) = struct.unpack(">i", self._exactly(4))
         return self._exactly(size)
 

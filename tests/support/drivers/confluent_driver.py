@@ -118,7 +118,7 @@ def consume(
 
 
 def share(bootstrap: str, topic: str, group: str, mode: str) -> None:
-    """A member of a share group that does with each record what its value says."""
+    """Run a member of a share group that treats each record as its value says."""
     consumer = ShareConsumer(
         {
             "bootstrap.servers": bootstrap,

@@ -76,9 +76,9 @@ def consume(
     )
     listener = _Listener()
     consumer.subscribe([topic], listener=listener)
-    # It would join before it knows the topic's partitions, and rejoin once it knows them; but
+    # It would join before it has the topic's partitions, and rejoin once it has them; but
     # kafka-python 3.0.12 forgets such a rejoin if `poll` runs out of time before it is through.
-    # So it knows them before, and has long for its first join, which a busy machine draws out.
+    # So it loads them first, and has a long timeout for its first join on a busy machine.
     while not consumer.partitions_for_topic(topic):
         time.sleep(0.05)
     is_stopping = threading.Event()

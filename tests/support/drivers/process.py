@@ -21,11 +21,11 @@ PRODUCE_SECONDS_MAX = 90.0
 
 @dataclass(frozen=True, slots=True)
 class Driver:
-    """One client library: the command of its driver and what the library can do."""
+    """One client library: the command of its driver, and its features."""
 
     name: str
     command: tuple[str, ...]
-    assignors: tuple[str, ...]  # those to ask about: the node sees no more than their kind
+    assignors: tuple[str, ...]  # those to test: the node sees only their protocol type
     environment: Mapping[str, str] = field(default_factory=dict)
     has_static_members: bool = True
 
@@ -89,7 +89,7 @@ class Delivery:
 
 
 class Member:
-    """A running consumer: what it owns and what it has read so far.
+    """A running consumer: the partitions it owns and the records it has read so far.
 
     A thread reads the driver's lines; everything else happens in the test's thread.
     """
@@ -130,7 +130,7 @@ class Member:
         return self._process.pid
 
     def take_in(self, timeout_s: float) -> bool:
-        """Take in one line if it comes in time; return whether it did."""
+        """Process one line if it comes in time; return whether it did."""
         try:
             line = self._lines.get(timeout=timeout_s)
         except queue.Empty:
@@ -156,7 +156,7 @@ class Member:
         return True
 
     def close(self, timeout_s: float = 30) -> None:
-        """Ask the consumer to leave the group and end."""
+        """Let the consumer leave the group and end."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         code = self._process.wait(timeout_s)
@@ -164,7 +164,7 @@ class Member:
         assert code == 0, f"the consumer failed: {''.join(self._errors)[-2000:]}"
 
     def kill(self) -> None:
-        """End the process at once, without a good-bye."""
+        """Kill the process, which does not leave the group."""
         if self._process.poll() is None:
             self._process.kill()
             self._process.wait()
@@ -178,7 +178,7 @@ class Member:
             try:
                 stream.close()
             except BrokenPipeError:
-                continue  # a killed driver cannot be told anything any more
+                continue  # a killed driver takes no commands
 
     def _read_lines(self) -> None:
         assert self._process.stdout is not None
@@ -195,7 +195,7 @@ class Member:
 def wait_until(
     members: Sequence[Member], condition: Callable[[], bool], *, what: str, timeout_s: float = 45
 ) -> None:
-    """Take in the members' lines until the condition holds. Fails naming ``what`` if it never does."""
+    """Process the members' lines until the condition holds. Fails naming ``what`` if it never does."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > deadline:
