@@ -1,21 +1,21 @@
 """Watches whether the disk of the data directory accepts writes.
 
-Theory of operation. A node whose disk has no room, or fails, must not lead: others may have
+Theory of operation. A node whose disk is full or fails must not lead: other nodes may have
 room. Every caller that gets a disk error reports it with ``DataDisk.note``, and ``DiskWatch``
-looks at the free space every second.
+checks the free space every second.
 
 - *Full* is a disk with less free space than ``log.dir.reserve.bytes``, or one that has
-  refused a write for lack of space. Nothing is appended then, on no partition: what is left
-  of the disk is for the metadata store, checkpoints and the work that makes room. Appended
-  bytes are counted between two looks, so that a burst does not take the reserve.
-- It is over when twice the reserve is free and a probe, which writes, flushes and reads a
-  small file, succeeds. A disk that becomes full again soon after, however that is found, is
-  left alone for longer each time, so that leaderships do not go back and forth.
+  refused a write for lack of space. No partition is appended to then: the reserve is for the
+  metadata store, checkpoints and the work that makes room. Appended bytes are counted between
+  two checks, so that a burst does not use up the reserve.
+- The trouble ends when twice the reserve is free and a probe, which writes, flushes and reads
+  a small file, succeeds. If the disk soon becomes full again, the next check comes later each
+  time, so that leaderships do not go back and forth.
 - *Failed* is a disk on which the probe fails otherwise. The first error of a log asks for a
   probe at once; a disk that passes it has lost a file or two at most (``log.recovery``).
 
-``is_fit`` is told to the rest of the cluster, with the lease: followers of a node that is
-not fit are not waited for, and others are made leader where there are others.
+The lease publishes ``is_fit`` to the cluster: leaders do not wait for a follower on a node that
+is not fit, and another replica is elected leader if there is one.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ RESERVE_SHARE_MAX = 20  # of the disk: a small one must not be full from the sta
 RELAPSE_SECONDS = 60.0  # trouble that is back within this time counts as the same
 WAIT_SECONDS_MAX = 60.0  # before a disk that relapses is tried again
 UNKNOWN_BYTES = 2**62
-LOW_STEP_BYTES = 1_048_576  # what is appended between two looks where the reserve is near
+LOW_STEP_BYTES = 1_048_576  # appended between two checks when the reserve is near
 PROBE_FILE = "probe.tmp"
 PROBE_BYTES = 65_536
 
@@ -58,10 +58,10 @@ class DataDisk:
 
     def __init__(self) -> None:
         self.is_full = False  # read on every append
-        self.left_bytes = UNKNOWN_BYTES  # that may be appended before somebody has to look again
+        self.left_bytes = UNKNOWN_BYTES  # that may be appended before the next check
         self.has_failed = False
-        self.low = Subscribers[[]]()  # what was left at the last look has been appended
-        self.trouble = Subscribers[str]()  # with what was said
+        self.low = Subscribers[[]]()  # the bytes left at the last check have been appended
+        self.trouble = Subscribers[str]()  # with the error's text
         self.changed = Subscribers[[]]()  # ``is_fit`` may have changed
 
     @property
@@ -70,7 +70,7 @@ class DataDisk:
         return not (self.is_full or self.has_failed)
 
     def note_low(self) -> None:
-        """Have somebody look: what was left at the last look has been appended."""
+        """Request a check: the bytes left at the last check have been appended."""
         self.left_bytes = LOW_STEP_BYTES
         self.low.notify()
 
@@ -93,7 +93,7 @@ class DataDisk:
         return StorageError("the disk of this node is full", errno=errno.ENOSPC)
 
     def change(self, *, is_full: bool, has_failed: bool) -> None:
-        """Take what is known now."""
+        """Set the state that was found."""
         before = (self.is_full, self.has_failed)
         self.is_full, self.has_failed = is_full, has_failed
         if before != (is_full, has_failed):
@@ -103,7 +103,7 @@ class DataDisk:
 class _Look(NamedTuple):
     free_bytes: int
     total_bytes: int
-    problem: OSError | None  # of the probe, where there was one
+    problem: OSError | None  # of the probe; None if it succeeded or was not made
 
 
 class DiskWatch:
@@ -117,7 +117,7 @@ class DiskWatch:
         self._must_probe = False
         self._relapse_count = 0
         self._fit_since: float | None = -math.inf  # the loop's time; None: it is not fit
-        self._not_before = 0.0  # the loop's time of the next look at a disk in trouble
+        self._not_before = 0.0  # the loop's time of the next check of a disk in trouble
         self._stir = asyncio.Event()
         disk.trouble.subscribe(self._on_trouble)
         disk.low.subscribe(self._look_now)
@@ -130,7 +130,7 @@ class DiskWatch:
             await self.look()
 
     async def look(self) -> None:
-        """Look once, and say what has changed."""
+        """Check once, and log what has changed."""
         loop, disk = asyncio.get_running_loop(), self._disk
         if not disk.is_fit and loop.time() < self._not_before:
             return
@@ -138,7 +138,7 @@ class DiskWatch:
         self._must_probe = False
         look = await loop.run_in_executor(self._node.executor, _look, self._path, probes)
         if self._must_probe:
-            return  # There was trouble meanwhile, which this does not tell of.
+            return  # Trouble was reported since; this result is older.
         reserve, problem = self._reserve(look.total_bytes), look.problem
         has_failed = problem is not None and problem.errno not in OUT_OF_ROOM
         is_full = disk.is_full
@@ -156,7 +156,7 @@ class DiskWatch:
         return min(wanted, total_bytes // RESERVE_SHARE_MAX)
 
     def _look_now(self) -> None:
-        """Ask for the free space between two appends: that does not wait for the disk."""
+        """Read the free space between two appends; that does not wait for the disk."""
         disk = self._disk
         try:
             usage = shutil.disk_usage(self._path)
@@ -177,7 +177,7 @@ class DiskWatch:
         self._stir.set()
 
     def _on_change(self) -> None:
-        """Put off the next look at a full disk; for longer if it was well for a short time only."""
+        """Delay the next check of a full disk, longer if it was fit only for a short time."""
         now = asyncio.get_running_loop().time()
         if self._disk.is_fit:
             self._fit_since = now

@@ -1,7 +1,7 @@
 """Checks whether bytes of a file are in the page cache, and reads them on another thread.
 
-``sendfile`` of what is on the disk alone keeps its caller waiting, and on the event loop's
-thread every other client of the node with it.
+``sendfile`` of bytes that are not in the page cache waits for the disk. On the event loop's thread
+every other client of the node would wait too.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from tidelog_core.model import ReadableFile
 
 
 def is_in_memory(file: ReadableFile, position: int, size_bytes: int) -> bool:
-    """Return whether the first and the last byte are, for one at least.
+    """Return whether the first and the last byte are in the page cache; there is at least one.
 
-    What lies between them is, too, but for rare cases: files are read and forgotten in runs.
-    Also ``True`` where the system or the file system cannot tell. To be asked may make the
+    The bytes between them are too, except in rare cases: the system reads and evicts files in
+    runs. Also ``True`` if the system or the file system cannot tell. The call may make the
     system begin to read.
     """
     if sys.platform != "linux":
@@ -33,10 +33,10 @@ def is_in_memory(file: ReadableFile, position: int, size_bytes: int) -> bool:
 
 
 def read_in(file: ReadableFile, position: int, size_bytes: int) -> None:
-    """Get the bytes into memory, and have the system begin with the next ones; copy none.
+    """Read the bytes into the page cache, and have the system begin with the next ones.
 
-    Raises ``OSError``. To be called where waiting for the disk keeps nobody else waiting, and
-    of what is not in memory, so on Linux alone: others cannot send to the null device.
+    Copies none of them. Call it on a thread of its own, because it waits for the disk, and only
+    on Linux: other systems cannot send to the null device. Raises ``OSError``.
     """
     descriptor, end = file.fileno(), position + size_bytes
     nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -44,7 +44,7 @@ def read_in(file: ReadableFile, position: int, size_bytes: int) -> None:
         while position < end:
             count = os.sendfile(nowhere, descriptor, position, end - position)
             if count == 0:
-                return  # The file is shorter than it was: whoever sends it will see that.
+                return  # The file is shorter than it was; sending it will fail with that.
             position += count
     finally:
         os.close(nowhere)

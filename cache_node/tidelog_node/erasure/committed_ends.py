@@ -1,8 +1,8 @@
 """Finds the end of a log at one moment, once all records below it are committed.
 
-An erasure goes up to where the log ends when its leader learns of it. Whoever leads next has
-to have all of that, so it counts only once the high watermark has reached it. Meanwhile more is
-appended: the end that was seen first is what is waited for.
+An erasure covers the log up to its end at the time when the leader reads the request. The next
+leader must have all of these records, so the end counts once the high watermark has reached it.
+Records appended while it waits are not covered: the first end that was seen stays.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tidelog_node.tier.led_partition import TieredReplica
 
 
 class CommittedEnds:
-    """The ends that were seen, by what they were asked for. For one event loop."""
+    """The log ends that were seen, by request. For one event loop."""
 
     def __init__(self, store: MetadataStore, broker_id: int) -> None:
         self._store = store
@@ -26,11 +26,11 @@ class CommittedEnds:
     async def end_for(
         self, request: ItemKey, version: int, replica: TieredReplica
     ) -> tuple[int, Check] | None:
-        """Return where the log of a led partition ended when it was first asked for.
+        """Return the end of a led partition's log at the first call for this ``version``.
 
-        That is asked for anew with each ``version`` of the request. The log is rolled there.
-        With it comes the condition that this node still leads. ``None`` while it is not
-        committed. Raises what the store raises, ``StorageError``.
+        Another ``version`` or leader epoch gets another end. The log is rolled there. Also
+        returns the condition that this node still leads. ``None`` until the end is committed.
+        Raises ``StorageError`` and the errors of the store.
         """
         log, epoch = replica.log, replica.leader_epoch
         seen = self._seen.get(request)
@@ -51,5 +51,5 @@ class CommittedEnds:
         return end_offset, records.check(partition)
 
     def forget(self, request: ItemKey) -> None:
-        """Remember nothing of the request, which is taken up."""
+        """Drop the end of a request that has its offset."""
         self._seen.pop(request, None)

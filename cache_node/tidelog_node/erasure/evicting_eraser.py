@@ -1,13 +1,14 @@
 """Evicts tiered local segments while their records are being erased from the tier.
 
-The leader takes a request up: it rolls its active segment, and once all below is committed it
-writes the offset into the request. From then on the copier's and this node's own eviction do
-the rest: each replica rolls too, waits until the tier has what it rolled, drops it, and says so
-in the request. What is produced behind the offset is never touched.
+The leader starts a request: it rolls its active segment, and once all records below are committed
+it writes the offset into the request. Then each replica rolls too, waits until the copier has
+tiered the segments that it rolled, evicts them, and reports so in the request. Records above the
+offset are never touched.
 
-A follower's segments end elsewhere than the leader's: it asks in the request that the leader
-rolls behind its own end. A replica that was down looks at the requests before its node serves;
-what it then has below the offset goes, whether or not it is what the tier has: that is the truth.
+A follower's segments end at other offsets than the leader's: in the request it asks the leader to
+roll behind the follower's end. A replica that was down reads the requests before its node serves.
+It deletes all that it then has below the offset, whether or not the tier has the same bytes: the
+tier's records count.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ from tidelog_node.tier.led_partition import ReplicaSource, TieredReplica, known_
 
 logger = logging.getLogger(__name__)
 
-LOOK_AGAIN_SECONDS = 60.0  # at all requests: a view that was far behind is not told of changes
+LOOK_AGAIN_SECONDS = 60.0  # all requests are read again: a view that was far behind gets no changes
 
 
 class EvictingEraser:
-    """Honours the requests for this node's replicas. For the tasks of one event loop."""
+    """Carries out the requests for this node's replicas. For the tasks of one event loop."""
 
     def __init__(self, node: NodeContext, *, replicas: ReplicaSource) -> None:
         self._node = node
@@ -47,7 +48,7 @@ class EvictingEraser:
         node.view.watch(LOCAL_ERASURE_COLLECTION, self._on_changed)
 
     async def honour(self) -> None:
-        """Do for every request what can be done now; what cannot is tried again next time."""
+        """Take every step of every request that is possible now; the next call tries the others."""
         now = asyncio.get_running_loop().time()
         if self._is_stale or now - self._read_at > LOOK_AGAIN_SECONDS:
             self._is_stale, self._read_at = False, now

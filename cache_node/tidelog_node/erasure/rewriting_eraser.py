@@ -1,37 +1,36 @@
 """Erases keys from the segments of this node's replicas, for topics without a tier.
 
-A request is an item in the metadata store (``KeyErasure``), and stays until every replica has
-carried it out: one that is down finds it when it comes back.
+A request is an item in the metadata store (``KeyErasure``). It stays until every replica has
+carried it out, so a replica that is down finds it when it is back.
 
-    leader       rolls, and writes up to which offset the erasure goes once all of it is committed
-    each replica waits until it has all below that, committed and flushed, and rolls
-                 has a process write the segments that hold the key anew (``rewriter``)
-                 names each segment in the request, then puts the new one in its place
-                 says in the request that it is done
+    leader       rolls, and writes the end offset of the erasure once all records below are committed
+    each replica waits until it has all records below that, committed and flushed, and rolls
+                 has a process rewrite the segments that hold the key (``rewriter``)
+                 names each segment in the request, then replaces it
+                 reports in the request that it is done
 
-What may come between, and why that is safe:
+What may interleave, and why that is safe:
 
-- Followers fetching. Leader and follower erase each from their own files, in any order. What a
-  follower fetches below the offset it has before it begins, since it waits for its high watermark
-  to be there. Every batch keeps its header, so positions, epochs and offsets are the same in
-  what is erased and what is not yet.
-- Truncation. What is committed is not cut, but for an unclean election or a disk that is lost. A
-  run is given up when the log is cut (``SegmentsChanged``), and what was said is taken back when
-  it was cut later, or does not reach up to there after a restart, while the request is there:
-  the records may come again from a leader that has yet to erase them.
+- Followers fetch. Leader and follower erase from their own files, in any order. A follower begins
+  when its high watermark has reached the offset, so it has fetched all records below by then. Every
+  batch keeps its header, so positions, epochs and offsets are the same before and after.
+- Truncation. Committed records are cut only by an unclean election or when a disk is lost. A run
+  stops when the log is cut (``SegmentsChanged``). If the log was cut later, or does not reach the
+  offset after a restart while the request exists, the replica takes its report back: it may fetch
+  the records again from a leader that has yet to erase them.
 - A damaged segment, or the whole log, is fetched from the leader again (``SegmentMender``,
-  ``LogReopener``), which may not have erased yet. The log counts that as a cut, or is another
-  object: what was said is taken back.
-- Retention takes segments: what is gone needs no erasing; the run begins anew.
-- Compaction. One log is rewritten by one at a time (``busy``). Either leaves what the other
-  would have left (all records of the key go, so none comes back that a newer one hid).
-- Leadership moves. The offset is in the store, and all below was committed when it was written:
-  the next leader has it. Nothing depends on who leads while replicas rewrite.
-- Tiering is turned on. A segment is not replaced while it is copied (``holding_copies``); what was
-  copied before is rewritten in the tier by who erases, once all replicas are done.
-- A crash, at any file operation: the old segment or the new one is there. The request is still
-  there too. A segment is named before it is replaced, so it may be named and not be replaced,
-  when a crash comes between; the next run does it.
+  ``LogReopener``), which may not have erased yet. The log counts the first as a cut; the second
+  makes another log object. Either way the replica takes its report back.
+- Retention deletes segments: they need no erasure, and the run starts again.
+- Compaction. One task at a time rewrites a log (``busy``). Either order leaves the same records: all
+  records of the key go, so none that a newer one hid comes back.
+- Leadership moves. The offset is stored, and all records below were committed when it was written,
+  so the next leader has them. While replicas rewrite, nothing depends on the leader.
+- Tiering is turned on. A segment is not replaced while it is copied (``holding_copies``). The caller
+  of the erasure rewrites segments copied before in the tier, once all replicas are done.
+- A crash at any file operation leaves the old segment or the new one, and the request. A segment
+  is named before it is replaced, so after a crash one may be named and not replaced; the next run
+  replaces it.
 """
 
 from __future__ import annotations
@@ -69,8 +68,8 @@ from tidelog_node.replica import Replica
 
 logger = logging.getLogger(__name__)
 
-LOOK_SECONDS = 1.0  # between two looks at what is waited for: replication, flushes, compaction
-READ_SECONDS = 60.0  # a view that was far behind is not told of changes
+LOOK_SECONDS = 1.0  # between two checks of replication, flushes and compaction
+READ_SECONDS = 60.0  # all requests are read again: a view that was far behind gets no changes
 FAILURE_BACKOFF_SECONDS = 60.0  # before a log whose erasure has failed is tried again
 WRITE_ATTEMPTS_MAX = 20  # other replicas write the same item
 
@@ -79,7 +78,7 @@ _Work = Callable[[KeyErasure, Replica], Awaitable[None]]
 
 
 class _Withdrawn(Exception):
-    """The request is gone, or was made anew."""
+    """The request is gone, or another one has replaced it."""
 
 
 class RewritingEraser:
@@ -88,7 +87,7 @@ class RewritingEraser:
     def __init__(
         self, node: NodeContext, *, replicas: ReplicaSource, tier: Tier, busy: set[Replica]
     ) -> None:
-        """``busy`` holds the replicas whose segments are being replaced, by whomever."""
+        """``busy`` holds the replicas whose segments any task is replacing."""
         self._node = node
         self._replicas = replicas
         self._tier = tier
@@ -103,16 +102,16 @@ class RewritingEraser:
         self._done_logs: dict[ItemKey, tuple[LocalLog, int]] = {}
 
     async def start(self) -> None:
-        """Take back what the logs do not bear out any more, before anything is fetched into them.
+        """Take back reports that the logs no longer confirm, before anything is fetched into them.
 
-        A store that cannot be read is asked again by ``run``.
+        If the store cannot be read, ``run`` tries again.
         """
         await self._read()
         for request in self._requests:
             await self._attempt(request, self._check_done)
 
     async def run(self) -> None:
-        """Carry out what comes, until cancelled."""
+        """Carry out requests until cancelled."""
         unwatch = self._node.view.watch(KEY_ERASURE_COLLECTION, self._on_changed)
         try:
             while True:
@@ -171,7 +170,7 @@ class RewritingEraser:
         except (TidelogError, OSError) as error:
             later = asyncio.get_running_loop().time() + FAILURE_BACKOFF_SECONDS
             self._not_before[request.item_id] = later
-            # A damaged batch may hold the key: it is not done until someone mends the log.
+            # A damaged batch may hold the key: the erasure is not done until the log is mended.
             level = logging.ERROR if isinstance(error, CorruptRecordBatch) else logging.WARNING
             logger.log(
                 level,
@@ -201,7 +200,7 @@ class RewritingEraser:
         del self._done_logs[key]
 
     async def _carry_out(self, request: KeyErasure, replica: Replica) -> None:
-        """Do what can be done now; what cannot is tried again at the next look."""
+        """Take the steps that are possible now; the next check tries the others."""
         if request.of(self._node.broker_id).is_done:
             await self._check_done(request, replica)
             return
@@ -297,7 +296,7 @@ class RewritingEraser:
     async def _say(
         self, request: KeyErasure, change: Callable[[ReplicaErasure], ReplicaErasure]
     ) -> None:
-        """Change what this replica says in the request. Raises ``_Withdrawn``."""
+        """Change this replica's report in the request. Raises ``_Withdrawn``."""
 
         def say(item: Item | None) -> tuple[None, Write]:
             if item is None:
