@@ -3,7 +3,7 @@
 A request is an item in the metadata store (``KeyErasure``). It stays until every replica has
 carried it out, so a replica that is down finds it when it is back.
 
-    leader       rolls, and writes the end offset of the erasure once all records below are committed
+    leader       rolls, and writes the end offset of the erasure once all below is committed
     each replica waits until it has all records below that, committed and flushed, and rolls
                  has a process rewrite the segments that hold the key (``rewriter``)
                  names each segment in the request, then replaces it
@@ -22,12 +22,12 @@ What may interleave, and why that is safe:
   ``LogReopener``), which may not have erased yet. The log counts the first as a cut; the second
   makes another log object. Either way the replica takes its report back.
 - Retention deletes segments: they need no erasure, and the run starts again.
-- Compaction. One task at a time rewrites a log (``busy``). Either order leaves the same records: all
-  records of the key go, so none that a newer one hid comes back.
+- Compaction. One task at a time rewrites a log (``busy``). Either order leaves the same records:
+  all records of the key go, so none that a newer one hid comes back.
 - Leadership moves. The offset is stored, and all records below were committed when it was written,
   so the next leader has them. While replicas rewrite, nothing depends on the leader.
-- Tiering is turned on. A segment is not replaced while it is copied (``holding_copies``). The caller
-  of the erasure rewrites segments copied before in the tier, once all replicas are done.
+- Tiering is turned on. A segment is not replaced while it is copied (``holding_copies``). The
+  caller of the erasure rewrites segments copied before in the tier, once all replicas are done.
 - A crash at any file operation leaves the old segment or the new one, and the request. A segment
   is named before it is replaced, so after a crash one may be named and not replaced; the next run
   replaces it.
