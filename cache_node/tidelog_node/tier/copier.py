@@ -3,8 +3,9 @@
 For each segment, in order of offset: COPY_STARTED in the metadata, the log object, the index
 object, COPY_FINISHED; then the local log may evict it. A crash between any two steps leaves a
 COPY_STARTED item, which names the objects that may exist: the next leader deletes them and the
-item, and copies again under another segment id. A copy that failed without a crash is continued
-under the same id (``tidelog_core.tier.lifecycle``).
+item, and copies again under another segment id. A copy that an unavailable store or worker
+interrupted is continued under the same id; after any other failure it is cleaned up like this, too
+(``Attempts``, ``tidelog_core.tier.lifecycle``).
 
 Only flushed and replicated records without open transactions are copied. If the tier were ahead
 of the records that survive a power cut, its offsets could later be assigned to other records.
@@ -384,8 +385,8 @@ class Copier:
 
 
 def _manifest(topic: Topic, image: ClusterImage) -> TopicManifest:
-    # During a reassignment added replicas count and removed ones do not. Partitions may differ
-    # permanently.
+    # During a reassignment the added replicas count and those being removed do not. Partitions may
+    # differ permanently.
     counts = [len(set(p.replicas) - set(p.removing)) for p in image.partitions(topic.name)]
     return TopicManifest(
         name=topic.name,

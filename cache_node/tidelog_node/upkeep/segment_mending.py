@@ -22,7 +22,8 @@ the first possible one of these steps is taken:
 A hard link keeps the damaged file in ``quarantine``; it is never removed.
 
 Why no acknowledged record is lost: the log's end does not move, the replica's place in the ISR does
-not change, and the damaged file is only replaced by an undamaged one or by the tier's. No offset is
+not change, and the damaged file is only replaced by an undamaged one or by the tier's. (A log that
+is given up as a whole is fetched again only once the replica is out of the ISR.) No offset is
 assigned twice: the new bytes are batches that the leader has committed at the same offsets.
 """
 
