@@ -53,7 +53,7 @@ def wait_leaders(node: NodeProcess, topic: str, allowed: set[int], seconds: floa
         nonlocal found
         partitions = admin.list_topics(topic, timeout=10).topics[topic].partitions.values()
         found = {partition.leader for partition in partitions}
-        return found <= allowed
+        return bool(found) and found <= allowed  # Empty: the node does not know the topic.
 
     eventually(are_leaders, f"{topic} is led by {allowed}", seconds)
     return found
@@ -66,6 +66,8 @@ def test_a_killed_leaders_partitions_take_writes_again_within_3_seconds(
     clients = {b: WireClient(cluster.nodes[b].port) for b in (2, 3)}
     for client in clients.values():
         client.socket.settimeout(5)
+    for broker_id in clients:
+        wait_leaders(cluster.nodes[broker_id], "t", {1, 2, 3}, 10)  # They know the topic.
     cluster.nodes[1].kill()
     killed = time.monotonic()
     missing = set(range(6))
