@@ -19,6 +19,8 @@ from tidelog_node.security.node_identity import NodeIdentity
 
 logger = logging.getLogger(__name__)
 
+SPARE_CERTIFICATES = 16
+
 
 class NodeTrust:
     """Pins nodes to their certificates, whichever end connects. For the node's event loop."""
@@ -32,7 +34,9 @@ class NodeTrust:
         self._view = view
         self._brokers: Mapping[int, Broker] = {}  # that the values below are of
         self._ids: dict[bytes, int] = {}  # of brokers, by certificate
+        self._read: dict[str, bytes | None] = {}  # certificates by their text in the items
         self._server_context: ssl.SSLContext | None = None  # made when it is needed
+        self._accepted: set[bytes] = set()  # by the context, some perhaps of processes that ended
         # By the certificate dialed, and whether the connection stays encrypted.
         self._client_contexts: dict[tuple[bytes, bool], ssl.SSLContext] = {}
 
@@ -41,15 +45,26 @@ class NodeTrust:
         return self._current_ids().get(certificate)
 
     def server_context(self) -> ssl.SSLContext:
-        """Return what accepts the nodes of the image, and nobody else."""
+        """Return what accepts the nodes of the image.
+
+        It may also accept certificates that have left the image, since a context cannot forget
+        one: ask ``broker_of`` after the handshake. To make another for every node that starts
+        would take 0.2 s in a cluster of 1,000.
+        """
         ids = self._current_ids()
-        if self._server_context is None:
-            self._server_context = self.identity.server_context(ids, may_be_plain=not self.encrypts)
-        return self._server_context
+        context = self._server_context
+        if context is None or len(self._accepted) > 2 * len(ids) + SPARE_CERTIFICATES:
+            context = self.identity.server_context(ids, may_be_plain=not self.encrypts)
+            self._accepted = set(ids)
+        for certificate in ids.keys() - self._accepted:
+            context.load_verify_locations(cadata=certificate)
+            self._accepted.add(certificate)
+        self._server_context = context
+        return context
 
     def client_context(self, broker: Broker, *, encrypts: bool) -> ssl.SSLContext | None:
         """Return what connects to the process that registered, ``None`` if it has no identity."""
-        certificate = _certificate_of(broker)
+        certificate = self._certificate_of(broker)
         if certificate is None:
             return None
         key = certificate, encrypts
@@ -66,18 +81,24 @@ class NodeTrust:
         brokers = self._view.image.brokers
         if brokers is not self._brokers:
             self._brokers = brokers
-            ids = {
+            self._ids = {
                 certificate: broker.broker_id
                 for broker in brokers.values()
-                if (certificate := _certificate_of(broker)) is not None
+                if (certificate := self._certificate_of(broker)) is not None
             }
-            if ids != self._ids:
-                self._ids, self._server_context = ids, None
+            known = {broker.certificate for broker in brokers.values()}
+            self._read = {text: self._read[text] for text in self._read if text in known}
         return self._ids
 
+    def _certificate_of(self, broker: Broker) -> bytes | None:
+        """Return the certificate (DER) that the broker publishes, ``None`` without a usable one."""
+        text = broker.certificate
+        if text not in self._read:
+            self._read[text] = _read_certificate(broker)
+        return self._read[text]
 
-def _certificate_of(broker: Broker) -> bytes | None:
-    """Return the certificate (DER) that the broker publishes, ``None`` if it has no usable one."""
+
+def _read_certificate(broker: Broker) -> bytes | None:
     if not broker.certificate:
         return None
     try:
