@@ -52,7 +52,7 @@ def connect(
     accepted.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SOCKET_BUFFER_BYTES)
     session = a_session(client.getsockname()[1])
     served = Connection(
-        make_transport(accepted, session.listener),
+        make_transport(accepted, session),
         session,
         handle=handle,
         buffers=buffers or loop_buffers(),
