@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import select
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from uuid import uuid4
 
@@ -15,6 +17,9 @@ from tidelog_core.errors import BrokerNotAvailable
 from tidelog_core.metadata.endpoints import NODE, BrokerEndpoint, plaintext_endpoints
 from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.records import Broker
+from tidelog_node.connections.node_transport import NodeTransport
+from tidelog_node.connections.tls_transport import TlsBuffers
+from tidelog_node.connections.transport import PlainTransport
 from tidelog_node.dialing.dialer import Dialer
 from tidelog_node.security.node_identity import NodeIdentity, generate_identity
 from tidelog_node.security.node_trust import NodeTrust
@@ -98,3 +103,41 @@ async def test_a_broker_without_an_identity_is_not_dialed(dialer: Dialer) -> Non
     with pytest.raises(BrokerNotAvailable, match="broker 2 has no listener for nodes"):
         await dialer.dial(plain, timeout_s=5)
     assert not await dialer.is_there(plain, timeout_s=5)
+
+
+async def test_a_node_that_closes_behind_the_handshake_is_noticed_at_once() -> None:
+    dialer = Dialer(1, NodeTrust(OWN, ClusterView(MemoryMetadataStore(latency=0))))
+    loop = asyncio.get_running_loop()
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as executor:
+        broker = broker_at(server.getsockname()[1])
+        for _ in range(20):
+            closing = loop.run_in_executor(executor, accept_and_close, server)
+            with pytest.raises(OSError, match=r"closed|reset"):
+                await ask(dialer, broker)
+            await closing
+
+
+async def ask(dialer: Dialer, broker: Broker) -> None:
+    connection = await dialer.dial_leader(broker, timeout_s=5)
+    await connection.exchange(b"request", timeout_s=20)
+
+
+def accept_and_close(server: socket.socket) -> None:
+    """Accept a node, make the handshake, go on in plain bytes and close."""
+    accepted, _ = server.accept()
+    accepted.setblocking(False)
+    transport = NodeTransport(
+        accepted,
+        PEER.server_context([OWN.certificate], may_be_plain=True),
+        buffers=TlsBuffers(),
+        on_established=lambda _: None,
+    )
+    while True:
+        select.select([accepted], (), (), 5)
+        try:
+            transport.recv_into(memoryview(bytearray(1)))
+        except BlockingIOError:
+            if not isinstance(transport._transport, PlainTransport):
+                continue
+        break
+    transport.close()

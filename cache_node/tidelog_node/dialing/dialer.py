@@ -82,6 +82,8 @@ class Dialer:
                 transport.abort()
                 raise
             if is_plain:
+                if transport.is_closing():  # The protocol would never hear of it.
+                    raise ConnectionResetError("closed behind the handshake")
                 protocol = make()
                 transport.set_protocol(protocol)
                 protocol.connection_made(transport)
