@@ -18,7 +18,7 @@ from tidelog_core.metadata.endpoints import NODE, BrokerEndpoint, plaintext_endp
 from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.records import Broker
 from tidelog_node.connections.node_transport import NodeTransport
-from tidelog_node.connections.tls_transport import TlsBuffers
+from tidelog_node.connections.tls_transport import TlsBuffers, TlsTransport
 from tidelog_node.connections.transport import PlainTransport
 from tidelog_node.dialing.dialer import Dialer
 from tidelog_node.security.node_identity import NodeIdentity, generate_identity
@@ -32,7 +32,7 @@ OWN, PEER = generate_identity(1), generate_identity(2)
 @pytest.fixture
 def dialer() -> Dialer:
     view = ClusterView(MemoryMetadataStore(latency=0))
-    return Dialer(1, NodeTrust(OWN, view))
+    return Dialer(NodeTrust(OWN, view))
 
 
 def broker_at(port: int, identity: NodeIdentity = PEER) -> Broker:
@@ -48,9 +48,11 @@ def broker_at(port: int, identity: NodeIdentity = PEER) -> Broker:
 async def listening(
     identity: NodeIdentity,
     serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
+    *,
+    may_be_plain: bool = False,
 ) -> AsyncIterator[int]:
-    """Listen in the name of an identity; give the port."""
-    context = identity.server_context([OWN.certificate])
+    """Listen in the name of an identity; give the port. Encryption is never ended."""
+    context = identity.server_context([OWN.certificate], may_be_plain=may_be_plain)
     server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
     async with server:
         yield server.sockets[0].getsockname()[1]
@@ -89,6 +91,25 @@ async def test_one_that_does_not_shake_hands_is_given_up_in_time(dialer: Dialer)
         assert not await dialer.is_there(broker, timeout_s=0.1)
 
 
+async def test_one_that_agrees_to_plain_bytes_and_never_accepts_is_given_up_in_time(
+    dialer: Dialer,
+) -> None:
+    async with listening(PEER, say_nothing, may_be_plain=True) as port:
+        with pytest.raises(TimeoutError):
+            await dialer.dial_leader(broker_at(port), timeout_s=0.3)
+        with pytest.raises(RequestTimedOut):
+            await dialer.dial(broker_at(port), timeout_s=0.3)
+
+
+async def test_one_that_sends_before_it_is_asked_is_refused(dialer: Dialer) -> None:
+    async def talk(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(bytes(1 << 20))
+
+    async with listening(PEER, talk, may_be_plain=True) as port:
+        with pytest.raises(ConnectionAbortedError, match="not asked for"):
+            await dialer.dial_leader(broker_at(port), timeout_s=5)
+
+
 async def test_another_process_at_the_brokers_address_is_not_taken_for_it(dialer: Dialer) -> None:
     async with listening(generate_identity(2), say_nothing) as port:
         with pytest.raises(OSError, match="CERTIFICATE_VERIFY_FAILED"):
@@ -106,7 +127,7 @@ async def test_a_broker_without_an_identity_is_not_dialed(dialer: Dialer) -> Non
 
 
 async def test_a_node_that_closes_behind_the_handshake_is_noticed_at_once() -> None:
-    dialer = Dialer(1, NodeTrust(OWN, ClusterView(MemoryMetadataStore(latency=0))))
+    dialer = Dialer(NodeTrust(OWN, ClusterView(MemoryMetadataStore(latency=0))))
     loop = asyncio.get_running_loop()
     with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as executor:
         broker = broker_at(server.getsockname()[1])
@@ -127,10 +148,12 @@ def accept_and_close(server: socket.socket) -> None:
     accepted, _ = server.accept()
     accepted.setblocking(False)
     transport = NodeTransport(
-        accepted,
-        PEER.server_context([OWN.certificate], may_be_plain=True),
-        buffers=TlsBuffers(),
-        on_established=lambda _: None,
+        TlsTransport(
+            accepted,
+            PEER.server_context([OWN.certificate], may_be_plain=True),
+            buffers=TlsBuffers(),
+            on_established=lambda _: None,
+        )
     )
     while True:
         select.select([accepted], (), (), 5)

@@ -76,7 +76,7 @@ def node_context(
         store=store,
         view=view,
         standing=standing or Alone(broker_id),
-        dialer=Dialer(broker_id, NodeTrust(generate_identity(broker_id), view, encrypts=True)),
+        dialer=Dialer(NodeTrust(generate_identity(broker_id), view, encrypts=True)),
         executor=executor or ThreadPoolExecutor(1),  # makes no thread before it is used
         health=health or NodeHealth(),
         clock_ms=clock_ms,

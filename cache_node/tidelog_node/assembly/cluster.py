@@ -58,7 +58,7 @@ class Cluster:
 
 
 async def open_cluster(settings: NodeSettings, stack: AsyncExitStack) -> Cluster:
-    """Open directory and stores; on return no other process of this broker id is active."""
+    """Open directory and stores; on return every earlier process of this broker id has ended."""
     broker_id = settings.broker_id
     static_config = parse_config(NodeConfig, settings.config_overrides)
     directories = LogDirectories(settings.data_dir)
@@ -103,7 +103,7 @@ async def open_cluster(settings: NodeSettings, stack: AsyncExitStack) -> Cluster
         store=store,
         view=view,
         standing=membership,
-        dialer=Dialer(broker_id, trust),
+        dialer=Dialer(trust),
         executor=executor,
         health=NodeHealth(),
         clock_ms=wall_clock_ms,

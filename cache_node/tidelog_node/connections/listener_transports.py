@@ -1,4 +1,4 @@
-"""Decides by its listener how the bytes of a connection travel."""
+"""Selects the transport of a connection by its listener."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import partial
 from tidelog_core.metadata.endpoints import NODE
 
 from tidelog_node.connections.node_transport import NodeTransport
-from tidelog_node.connections.tls_transport import TlsBuffers
+from tidelog_node.connections.tls_transport import TlsBuffers, TlsTransport
 from tidelog_node.connections.transport import PlainTransport, Transport, TransportFactory
 from tidelog_node.node_sessions import NodeSessions
 from tidelog_node.security.node_trust import NodeTrust
@@ -17,22 +17,23 @@ from tidelog_node.session import Session
 
 
 def listener_transports(trust: NodeTrust, nodes: NodeSessions) -> TransportFactory:
-    """Return what makes ``NodeTransport`` of the node listener's connections; others are plain.
+    """Return the factory of transports: ``NodeTransport`` at the node listener, plain elsewhere.
 
-    At the node listener the handshake refuses whoever is no node of the cluster, before a byte of
-    a request is read.
+    The node listener refuses any client that is not a node of the cluster before it reads a
+    request.
     """
     buffers = TlsBuffers()
 
     def make(sock: socket.socket, session: Session) -> Transport:
         if session.listener != NODE:
             return PlainTransport(sock)
-        return NodeTransport(
+        tls = TlsTransport(
             sock,
             trust.server_context(),
             buffers=buffers,
             on_established=partial(_admit, nodes, session),
         )
+        return NodeTransport(tls)
 
     return make
 

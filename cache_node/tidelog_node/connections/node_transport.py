@@ -2,41 +2,30 @@
 
 It begins with TLS, by which both ends prove who they are. If neither wants encryption, the server
 ends it right after that (close_notify, which also says that the client was accepted), and both go
-on in plain bytes: sendfile again, and half of the CPU time. The handshake protects the choice
-(ALPN), so nobody on the way can make it for them. What follows in plain bytes is as safe as the
-network between the nodes.
+on in plain bytes, with sendfile. The handshake protects the choice (ALPN), so nobody on the way can
+make it for them. The plain bytes are as safe as the network between the nodes.
 """
 
 from __future__ import annotations
 
-import socket
-import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from tidelog_core.model import ReadableFile
 
-from tidelog_node.connections.tls_transport import TlsBuffers, TlsTransport
-from tidelog_node.connections.transport import Buffer, PlainTransport, Transport
+from tidelog_node.connections.tls_transport import TlsTransport
+from tidelog_node.connections.transport import Buffer, Transport
 from tidelog_node.security.node_identity import PLAIN
 
 
 class NodeTransport:
     """TLS, and the plain socket after it if both ends agree."""
 
-    __slots__ = ("_early", "_socket", "_tls", "_transport")
+    __slots__ = ("_early", "_tls", "_transport")
 
-    def __init__(
-        self,
-        sock: socket.socket,
-        context: ssl.SSLContext,
-        *,
-        buffers: TlsBuffers,
-        on_established: Callable[[ssl.SSLObject], None],
-    ) -> None:
-        """``on_established`` is called as ``TlsTransport`` calls it."""
-        self._socket = sock
-        self._tls = TlsTransport(sock, context, buffers=buffers, on_established=on_established)
-        self._transport: Transport = self._tls
+    def __init__(self, tls: TlsTransport) -> None:
+        """``tls`` has not begun its handshake."""
+        self._tls = tls
+        self._transport: Transport = tls
         self._early = b""  # plain bytes that came together with the end of the handshake
 
     @property
@@ -58,8 +47,7 @@ class NodeTransport:
         if not self._tls.is_established:
             self._tls.shake_hands()
             if self._tls.application_protocol == PLAIN:
-                self._early = self._tls.end_encryption()
-                self._transport = PlainTransport(self._socket)
+                self._transport, self._early = self._tls.end_encryption()
         if self._early:
             count = min(len(buffer), len(self._early))
             buffer[:count] = self._early[:count]

@@ -4,8 +4,9 @@ The socket's bytes go into one buffer (BIO) and OpenSSL takes records out of it;
 goes into the other, and from there to the socket. One large receive serves many records, where
 OpenSSL on a socket makes two system calls for each.
 
-Memory: at most ``CHUNK_BYTES`` of encrypted bytes are held back for a client that does not take
-them, nothing is encrypted before they are out, and received bytes are decrypted as they come.
+Memory of one connection: at most ``CHUNK_BYTES`` of encrypted bytes are held back for a client that
+does not take them, and nothing is encrypted before they are out. At most ``RECEIVE_BYTES`` are
+received that are not handed out yet.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import cast
 
 from tidelog_core.model import ReadableFile
 
-from tidelog_node.connections.transport import Buffer
+from tidelog_node.connections.transport import Buffer, PlainTransport
 
 CHUNK_BYTES = 262_144  # encrypted, and read from a file, at a time
 RECEIVE_BYTES = 131_072
@@ -170,16 +171,17 @@ class TlsTransport:
         """What both ends have agreed on by ALPN."""
         return self._tls.selected_alpn_protocol()
 
-    def end_encryption(self) -> bytes:
-        """Tell the client that the next bytes are plain; return those that came already.
+    def end_encryption(self) -> tuple[PlainTransport, bytes]:
+        """Announce plain bytes; return their transport, and those that have come already.
 
-        Call it once the handshake is made, before anything was sent. Raises ``OSError``.
+        Call it right after the handshake, before anything is sent, and use this transport no
+        more. Raises ``OSError``.
         """
         early = self._incoming.read()  # First: it would be taken for the client's own end.
         with suppress(ssl.SSLWantReadError):  # The client does not answer it.
             self._tls.unwrap()
         self._send_held()
-        return early
+        return PlainTransport(self._socket), early
 
     # -- inside
 

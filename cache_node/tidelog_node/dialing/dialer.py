@@ -26,10 +26,14 @@ P = TypeVar("P", bound=asyncio.BufferedProtocol)
 
 @dataclass(frozen=True, slots=True)
 class Dialer:
-    """Opens connections on behalf of one broker."""
+    """Opens connections on behalf of this node's broker."""
 
-    broker_id: int
     trust: NodeTrust
+
+    @property
+    def broker_id(self) -> int:
+        """The broker in whose name connections are opened."""
+        return self.trust.identity.broker_id
 
     async def dial(self, broker: Broker, *, timeout_s: float) -> Connection:
         """Return a connection that negotiates the versions of its requests.

@@ -19,7 +19,7 @@ from tidelog_node.security.node_identity import NodeIdentity
 
 logger = logging.getLogger(__name__)
 
-SPARE_CERTIFICATES = 16
+SPARE_CERTIFICATES = 16  # of ended processes, besides one a broker, before a context is replaced
 
 
 class NodeTrust:

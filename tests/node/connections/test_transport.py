@@ -308,20 +308,27 @@ def test_encrypted_bytes_of_any_size_arrive_in_order_both_ways(data: st.DataObje
 
 
 def node_transport(sock: socket.socket, *, may_be_plain: bool) -> NodeTransport:
+    context = SERVER.server_context([CLIENT.certificate], may_be_plain=may_be_plain)
     return NodeTransport(
-        sock,
-        SERVER.server_context([CLIENT.certificate], may_be_plain=may_be_plain),
-        buffers=TlsBuffers(),
-        on_established=lambda _: None,
+        TlsTransport(sock, context, buffers=TlsBuffers(), on_established=lambda _: None)
     )
+
+
+def client_after_handshake(
+    client: socket.socket, transport: Transport, context: ssl.SSLContext
+) -> TlsClient:
+    """Return the client's end, whose last message of the handshake is not sent yet."""
+    end = TlsClient(client, context)
+    while not end.go_on():
+        with contextlib.suppress(BlockingIOError):
+            transport.recv_into(memoryview(bytearray()))
+    return end
 
 
 def prove(client: socket.socket, transport: Transport, *, first: bytes = b"") -> None:
     """Prove who both are, and come back to plain bytes; ``first`` follows the last message."""
-    end = TlsClient(client, CLIENT.client_context([SERVER.certificate], may_be_plain=True))
-    while not end.go_on():
-        with contextlib.suppress(BlockingIOError):
-            transport.recv_into(memoryview(bytearray()))
+    context = CLIENT.client_context([SERVER.certificate], may_be_plain=True)
+    end = client_after_handshake(client, transport, context)
     end.flush(first)
     wait_for(transport, selectors.EVENT_READ)
     if not first:
@@ -378,10 +385,8 @@ def shaken_hands(
     first: bytes = b"",
 ) -> Any:
     """Return the client's end after the handshake; ``first`` is sent with its last message."""
-    end = TlsClient(client, context or identity.client_context([SERVER.certificate]))
-    while not end.go_on():
-        with contextlib.suppress(BlockingIOError):
-            transport.recv_into(memoryview(bytearray()))
+    context = context or identity.client_context([SERVER.certificate])
+    end = client_after_handshake(client, transport, context)
     end.sendall(first)
     wait_for(transport, selectors.EVENT_READ)
     if not first:
