@@ -43,6 +43,26 @@ def test_broken_handshakes_are_closed_and_true_nodes_get_in(tmp_path: Path) -> N
         assert "Traceback" not in node.log
 
 
+def test_a_handshake_that_drips_is_closed_like_an_idle_connection(tmp_path: Path) -> None:
+    """No byte of it counts as a sign of life, so nobody holds a connection without a key."""
+    config = {"connections.max.idle.ms": "1000"}
+    with NodeProcess(tmp_path / "node", config=config) as node:
+        broker = image_of(node.data_dir / "metadata.db").brokers[1]
+        endpoint = broker.endpoint_of(NODE)
+        assert endpoint is not None
+        hello = first_message(base64.b64decode(broker.certificate))
+        with socket.create_connection((endpoint.host, endpoint.port), 10) as client:
+            client.settimeout(0.1)
+            is_closed = False
+            for byte in hello:
+                with contextlib.suppress(TimeoutError):
+                    client.sendall(bytes([byte]))
+                    is_closed = client.recv(1) == b""
+                if is_closed:
+                    break
+            assert is_closed
+
+
 def first_message(certificate: bytes) -> bytes:
     """Return what a node that is not registered begins its handshake with."""
     context = generate_identity(9).client_context([certificate], may_be_plain=True)
