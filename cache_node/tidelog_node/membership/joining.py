@@ -3,7 +3,7 @@
 Two acting processes of one id would lead the same partitions. The lease excludes that: a process
 serves and decides only while it holds the lease, and takes it only once the earlier holder's has
 ended or that process is known to be gone. Of two processes that start together one gets the lease,
-and the other stops with ``BrokerIdTaken``. The lock of the data directory and the request to the
+and the other stops with ``BrokerIdTaken``. The lock of the data directory and the handshake at the
 registered address (``require_gone``) refuse most second processes earlier; the lock and the run
 mark also save the wait for a process that is gone.
 """
