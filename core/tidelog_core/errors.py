@@ -150,6 +150,20 @@ class InvalidProducerIdMapping(TidelogError):
     code = ErrorCode.invalid_producer_id_mapping
 
 
+class AuthenticationFailed(TidelogError):
+    """The client has not proved who it is.
+
+    The message is for the client and does not tell whether there is such a user. ``reason`` is for
+    the node's log; neither has any part of what was sent.
+    """
+
+    code = ErrorCode.sasl_authentication_failed
+
+    def __init__(self, message: str, *, reason: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
 class InvalidTxnState(TidelogError):
     """The transaction is not in a state that allows this."""
 
