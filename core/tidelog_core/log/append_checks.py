@@ -43,7 +43,7 @@ _CODEC_NAMES = {"uncompressed": "NONE", "none": "NONE"}
 
 
 PositionedHeader = tuple[int, BatchHeader]
-# Batches that may be appended: the buffer (a new one if converted), and what is in it.
+# Batches that may be appended: the buffer (a new one if converted), and the batches in it.
 CheckedBatches = tuple[WritableBuffer, list[PositionedHeader]]
 
 
@@ -73,7 +73,7 @@ def check_contents(
     now_ms: int,
     budget: LookBudget | None = None,
 ) -> CheckedBatches:
-    """Do the rest of ``check_produced``, behind ``check_headers``. Raises as it does."""
+    """Check the records, after ``check_headers``. Raises as ``check_produced``."""
     if "compact" in config.cleanup_policy:
         for position, header in batches:
             _check_records(buffer, position, header, config, now_ms=now_ms, budget=budget)

@@ -1,4 +1,4 @@
-"""Turns the bytes of an append into checked batches with offsets. Nothing is written yet."""
+"""Turns the bytes of an append into checked batches with offsets. Writes nothing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tidelog_core.records.batch import (
 
 
 class StagedAppend(NamedTuple):
-    """Batches that may be written, and what they change in the producers' state."""
+    """Batches that may be written, and their changes to the producers' state."""
 
     buffer: WritableBuffer
     batches: list[NewBatch]
@@ -110,7 +110,7 @@ def stage_follower_append(
 def check_offsets_ascend(
     headers: list[PositionedHeader], end_offset: int, partition: TopicPartition
 ) -> None:
-    """Raise ``UnexpectedAppendOffset`` unless every batch lies behind the one before."""
+    """Raise ``UnexpectedAppendOffset`` unless every batch is behind the one before it."""
     for _, header in headers:
         if header.base_offset < end_offset:
             raise UnexpectedAppendOffset(

@@ -69,9 +69,9 @@ def scan_file(path: Path, size_bytes: int) -> Generator[ScannedBatch, None, None
 
 
 def read_marker(buffer: Buffer, position: int, header: BatchHeader) -> EndTransactionMarker | None:
-    """Return what a control batch says of its producer's transaction.
+    """Return the marker of a control batch.
 
-    None for a batch of data, and for a control batch without a marker in it.
+    None for a batch of data, and for a control batch without a marker.
     Raises ``CorruptRecordBatch``.
     """
     if not header.is_control:

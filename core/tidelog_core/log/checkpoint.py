@@ -36,10 +36,10 @@ class CorruptCheckpoint(Exception):
 
 
 def write_checkpoint(path: Path, rows: Iterable[Sequence[int]], *, is_durable: bool = True) -> None:
-    """Replace the file's rows. Durable on return unless told that it need not be.
+    """Replace the file's rows. Durable on return, unless ``is_durable`` is false.
 
-    A write that is not durable must be made so by ``sync_directory`` before anything
-    relies on it; its bytes are fsynced before the rename in any case.
+    The bytes are fsynced before the rename in any case. A rename that is not durable needs
+    ``sync_directory`` before anything relies on it.
     """
     write_file(path, encode_rows(rows), is_durable=is_durable)
 

@@ -55,14 +55,14 @@ from tidelog_core.log.segment_indexes import SealRecord
 
 
 class SegmentsChanged(TidelogError):
-    """The segments that were compacted are not what the log has now; nothing was replaced."""
+    """The log's segments are no longer the compacted ones; nothing was replaced."""
 
     code = ErrorCode.unknown_server_error
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentToClean:
-    """A sealed, flushed segment, as compaction looks at it."""
+    """A sealed, flushed segment that compaction may read."""
 
     base_offset: int
     end_offset: int  # exclusive: the next segment's base offset
@@ -74,7 +74,7 @@ class SegmentToClean:
 
 @dataclass(frozen=True, slots=True)
 class CleanedSegment:
-    """A segment in the directory ``cleaned``, and those that it was made from."""
+    """A segment in the directory ``cleaned``, and the segments that it was made from."""
 
     seal: SealRecord  # its end offset is that of the last one replaced
     replaced: Sequence[SegmentToClean]  # at least one; in order, without a gap
@@ -132,7 +132,7 @@ class PendingSwap:
         self._replaced = find_replaced(segments, cleaned)
         self._segments = segments
         self._seal = cleaned.seal
-        # A name that occurs twice is told apart by the content of the file.
+        # Two rows may have one base offset. Size and end of the file decide which is right.
         self._rows = [*segments.seals(), cleaned.seal]
         self._old = [one.base_offset for one in cleaned.replaced]
         self._segment = segments.new_segment(cleaned.seal.base_offset)
@@ -144,7 +144,7 @@ class PendingSwap:
 
     @property
     def is_done(self) -> bool:
-        """Whether the segment is in its place, durably."""
+        """Whether the segment has replaced the old ones, durably."""
         return not self._steps
 
     @property
@@ -165,9 +165,9 @@ class PendingSwap:
                     self._steps.popleft()
 
     def go_on(self) -> None:
-        """Do the next step, on the log's thread, unless it blocks. Raises ``OSError``.
+        """Do the next step, unless it blocks. For the log's thread. Raises ``OSError``.
 
-        After that only opening the log anew helps, if the swap has begun.
+        If it raises after the swap has begun, only reopening the log helps.
         """
         with self._lock:
             if self.error is not None:
@@ -207,7 +207,7 @@ class PendingSwap:
 
 
 def finish_swaps(directory: Path) -> None:
-    """Finish the swaps that a crash has cut short, and remove what was not swapped in yet."""
+    """Finish interrupted swaps, and remove the compacted segments whose swap had not begun."""
     names = os.listdir(directory)  # noqa: PTH208 - names are all that is needed
     if CLEANED_DIRECTORY in names:
         shutil.rmtree(cleaned_directory(directory))

@@ -26,13 +26,13 @@ from tidelog_core.log.values import AbortedTransaction
 
 @dataclass(frozen=True, slots=True)
 class CleaningSource:
-    """What one compaction starts from. Offsets below ``dirty_from`` are compacted."""
+    """The input of one compaction. Offsets below ``dirty_from`` are already compacted."""
 
     directory: Path
     segments: Sequence[SegmentToClean]  # from the local log start on, without a gap
     dirty_from: int
     aborted: tuple[AbortedTransaction, ...]  # all that have records in the segments
-    producers: Mapping[int, ProducerEntry]  # all that the log knows; not to be changed
+    producers: Mapping[int, ProducerEntry]  # every producer of the log; not to be changed
     cut_count: int
 
 
@@ -94,7 +94,7 @@ class Cleaning:
         """Do the swap's next step, if it is one for the log's thread. Raises ``StorageError``."""
         segments = self._segments
         if swap.is_done:
-            return  # Someone else has waited for it.
+            return  # Another caller has finished it.
         segments.check_online()
         try:
             with segments.storage_errors("compaction"):
@@ -110,7 +110,7 @@ class Cleaning:
             self._pending = None
 
     def settle(self) -> None:
-        """Let a swap that has begun come to its end, here. Blocks. Raises ``StorageError``."""
+        """Finish a swap that has begun. Blocks. Raises ``StorageError``."""
         swap = self._pending
         while swap is not None and not swap.is_done:
             swap.run()
@@ -126,7 +126,7 @@ class Cleaning:
             cleaned_directory(self._segments.directory).rmdir()
 
     def forget_above(self, offset: int) -> None:
-        """Count what lies above as not compacted: the log is about to be cut there, durably."""
+        """Count offsets above as not compacted, durably: the log is about to be truncated there."""
         self._segments.cut_count += 1
         if self.up_to > offset:
             self._write(offset)

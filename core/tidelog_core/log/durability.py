@@ -66,7 +66,7 @@ class Durability:
         )
 
     def begin(self, up_to: int | None) -> PendingFlush | None:
-        """Begin a flush below ``up_to``, None if there is nothing to do or one is under way."""
+        """Begin a flush below ``up_to``; None if nothing is unflushed or a flush is under way."""
         segments, epochs = self._segments, self._epochs
         segments.check_online()
         target = segments.end_offset if up_to is None else min(up_to, segments.end_offset)
@@ -104,10 +104,10 @@ class Durability:
         self._last_flush_ms = self._clock_ms()
 
     def fail(self, pending: PendingFlush) -> None:
-        """Take the log offline: what an fsync has failed to write may be lost.
+        """Take the log offline after a failed fsync: its bytes may be lost.
 
-        Not if there was no space, or no descriptor, for a checkpoint: the batches are on
-        disk, the old checkpoints hold, and the next flush tries again.
+        If only a checkpoint failed, for lack of space or descriptors, the log stays online: the
+        batches are on disk, the old checkpoints hold, and the next flush tries again.
         """
         if pending.is_out_of_room:
             if pending is self._pending:
@@ -118,12 +118,12 @@ class Durability:
         self._segments.go_offline()
 
     def give_up(self, pending: PendingFlush) -> None:
-        """Let the next flush do all of it again, whether it has run, is running or never will."""
+        """Cancel a flush, finished or not; the next flush repeats it."""
         if pending is self._pending:
             self.cancel()
 
     def flush(self, up_to: int | None) -> None:
-        """Flush below ``up_to``, at once. Raises ``StorageError``; the log is offline then."""
+        """Flush below ``up_to`` and wait. Raises ``StorageError``; see ``fail``."""
         self.cancel()
         pending = self.begin(up_to)
         if pending is None:
@@ -137,7 +137,7 @@ class Durability:
         self.finish(pending)
 
     def cancel(self) -> None:
-        """Keep the flush that is under way, if there is one, from moving the recovery point."""
+        """Keep a flush that is under way from moving the recovery point."""
         pending, self._pending = self._pending, None
         if pending is not None:
             pending.cancel()
@@ -149,8 +149,8 @@ class Durability:
     def set_recovery_point(self, offset: int) -> None:
         """Move the recovery point, durably on return. Raises ``OSError``.
 
-        Truncation lowers it before it cuts, so that a crash half-way leaves a log
-        that is short and not one that seems to have lost flushed batches.
+        Truncation lowers it before it removes anything. A crash in between leaves a short log,
+        and not one that seems to have lost flushed batches.
         """
         self.cancel()
         self.recovery_point = offset

@@ -19,17 +19,17 @@ from tidelog_core.log.seal_file import SealWrite
 
 @dataclass(slots=True)
 class PendingFlush:
-    """One flush. The log's thread begins it, any thread carries it out.
+    """One flush. Begun by the log's thread, run by any thread.
 
-    It holds file descriptors of its own, so segments may be removed during the flush. ``run``
+    It has file descriptors of its own, so segments may be removed during the flush. ``run``
     closes them, or ``cancel`` if ``run`` has not begun.
     """
 
-    recovery_point: int  # what the recovery point becomes
+    recovery_point: int  # the recovery point after the flush
     recovery_point_file: Path
     descriptors: list[int]  # of the files to fsync, in order
     checkpoints: Sequence[tuple[Path, Rows]]
-    seals: SealWrite | None  # None: there is nothing to say of sealed segments
+    seals: SealWrite | None  # None: ``sealed-segments`` is up to date
     directories: Sequence[Path]  # to fsync
     _lock: Lock = field(default_factory=Lock)
     _has_begun: bool = False  # to run: the descriptors are that thread's
@@ -79,7 +79,7 @@ class PendingFlush:
         with self._lock:
             self._is_cancelled = True
             if not self._has_begun:
-                self._close()  # No thread may ever come to run it.
+                self._close()  # ``run`` may never be called.
 
     def _close(self) -> None:
         while self.descriptors:

@@ -53,8 +53,8 @@ class LeaderEpochs:
     def end_offset_for(self, epoch: int, log_end_offset: int) -> EpochEntry:
         """Return the greatest epoch at or below ``epoch`` and the offset where it ends.
 
-        (-1, -1) if the epoch is newer than all that are known. An epoch older than
-        all that are known ends where the oldest one starts.
+        (-1, -1) if ``epoch`` is newer than the latest. An epoch older than the first ends where
+        the first one starts.
         """
         if not self._entries or epoch > self.latest or epoch < 0:
             return NO_LEADER_EPOCH, NO_OFFSET
@@ -84,7 +84,7 @@ class LeaderEpochs:
             self.is_dirty = True
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """Drop the epochs that end at ``start_offset`` or before; cut the one that spans it."""
+        """Drop the epochs that end at or below ``start_offset``; cut the one that spans it."""
         index = bisect_right(self._entries, start_offset, key=_start_offset) - 1
         if index < 0 or (index == 0 and self._entries[0][1] == start_offset):
             return

@@ -4,7 +4,7 @@
 
 Records below the log start offset are deleted; below the local log start offset they
 are in the tier only; below the recovery point they are flushed. Consumers read up to
-the high watermark or the last stable offset: the caller says which, as ``up_to``.
+the high watermark or the last stable offset: the caller passes it as ``up_to``.
 
 One thread uses a log. The exception is ``PendingFlush.run``, which may block and
 runs on any thread. Files are opened and read on first use. There are no timers: the node
@@ -160,11 +160,11 @@ class LocalLog:
         log._start.remove_segments_below(opened.log_start_offset)
         return log
 
-    # -- where things are --
+    # -- offsets --
 
     @property
     def partition(self) -> TopicPartition:
-        """Whose log this is."""
+        """The log's partition."""
         return self._segments.partition
 
     @property
@@ -194,12 +194,12 @@ class LocalLog:
 
     @property
     def high_watermark(self) -> int:
-        """The end of what is replicated, exclusive."""
+        """The end of the replicated records, exclusive."""
         return self._high_watermark
 
     @property
     def last_stable_offset(self) -> int:
-        """The end of what is replicated and in no open transaction, exclusive."""
+        """The end of the records that are replicated and in no open transaction, exclusive."""
         unstable = self.producers.state.first_unstable_offset
         if unstable is None:
             return self._high_watermark
@@ -207,7 +207,7 @@ class LocalLog:
 
     @property
     def recovery_point(self) -> int:
-        """The end of what is flushed, exclusive."""
+        """The end of the flushed records, exclusive."""
         return self._durability.recovery_point
 
     @property
@@ -236,7 +236,7 @@ class LocalLog:
 
     @property
     def is_offline(self) -> bool:
-        """Whether the disk has failed; opening the log again recovers what is there."""
+        """Whether the disk has failed. Reopening the log recovers the readable records."""
         return self._segments.is_offline
 
     @property
@@ -413,21 +413,20 @@ class LocalLog:
     def sealed_segments(self) -> list[SealedSegment]:
         """Return all segments but the active one, oldest first.
 
-        Cheap: their index files are looked at only by ``make_whole``. Raises
-        ``StorageError``.
+        Cheap: only ``make_whole`` checks their index files. Raises ``StorageError``.
         """
         return list(self.sealed_above(self._segments.start_offset))
 
     def sealed_above(self, offset: int) -> Iterator[SealedSegment]:
-        """Yield the same, from the first that holds records at or above the offset on.
+        """Yield the sealed segments that end above the offset, oldest first.
 
-        For callers that need few of many, and that leave the log alone meanwhile.
+        For callers that need few of many. The log must not change during the iteration.
         """
         self._segments.check_online()
         return self._start.sealed_above(offset)
 
     def make_whole(self, sealed: SealedSegment) -> None:
-        """See that all files of a sealed segment are there and right; mend what is not.
+        """Check that a sealed segment has all its files, undamaged; rebuild the others.
 
         Raises ``CorruptLog`` if its batches are damaged, ``StorageError`` also if the
         segment is gone.
@@ -464,7 +463,7 @@ class LocalLog:
 
     @property
     def tiered_up_to(self) -> int:
-        """The end of what is known to be in the tier, exclusive."""
+        """The end of the records that are known to be in the tier, exclusive."""
         return self._start.tiered_up_to
 
     def evict_local(self, up_to_offset: int) -> int:
@@ -546,9 +545,9 @@ class LocalLog:
 
     @property
     def cleaned_up_to(self) -> int:
-        """The end of what is compacted: no key has two committed records below it.
+        """The end of the compacted records: no key has two committed records below it.
 
-        Where the log starts, if nothing is.
+        The local log start offset if nothing is compacted.
         """
         return max(self._cleaning.up_to, self.local_log_start_offset)
 
@@ -563,10 +562,10 @@ class LocalLog:
         return self._cleaning.segments(settled, dirty_from=self.cleaned_up_to)
 
     def segments_to_erase(self, up_to: int) -> tuple[SegmentToClean, ...] | None:
-        """Return the segments with offsets below ``up_to``, to be replaced as compacted ones are.
+        """Return the segments with offsets below ``up_to``, for ``replace_segments``.
 
-        ``None`` while some of it is not sealed, flushed and replicated. Transactions may be
-        open there: what is replaced must keep every batch's header. Raises ``StorageError``.
+        ``None`` until all of these offsets are sealed, flushed and replicated. Transactions may
+        be open there: the replacement must keep every batch's header. Raises ``StorageError``.
         """
         self._segments.check_online()
         settled = min(self._high_watermark, self.recovery_point)
@@ -583,9 +582,9 @@ class LocalLog:
 
     @property
     def cut_count(self) -> int:
-        """How often this object's log got, or may have got, other records where it had some.
+        """How often offsets of this object's log got, or may have got, other records.
 
-        It was cut at its end, or a segment came from the leader again.
+        Counts truncations, and segments that were fetched from the leader again.
         """
         return self._segments.cut_count
 
@@ -594,7 +593,7 @@ class LocalLog:
         self._segments.cut_count += 1
 
     def begin_cleaning(self, segments: Sequence[SegmentToClean]) -> CleaningSource:
-        """Return what else compacting these segments of the log takes. Raises ``StorageError``."""
+        """Return the input for compacting these segments. Raises ``StorageError``."""
         self._segments.check_online()
         return self._cleaning.begin(
             segments, dirty_from=self.cleaned_up_to, producers=self.producers.state
@@ -603,9 +602,9 @@ class LocalLog:
     def replace_segments(self, source: CleaningSource, cleaned: CleanedSegment) -> None:
         """Replace segments with the compacted one that was made from them. Durable on return.
 
-        Slices being sent stay readable. Raises ``SegmentsChanged`` if the log is not what
-        it was when ``source`` was made, ``StorageError``; nothing has changed then, unless
-        the log is offline.
+        Slices being sent stay readable. Raises ``SegmentsChanged`` if the log was truncated or its
+        segments changed since ``source`` was made, ``StorageError``; nothing has changed then,
+        unless the log is offline.
         """
         self.begin_replacing(source, cleaned)
         self._cleaning.settle()
@@ -613,15 +612,15 @@ class LocalLog:
     def begin_replacing(self, source: CleaningSource, cleaned: CleanedSegment) -> PendingSwap:
         """Begin ``replace_segments``, to be finished in steps.
 
-        Until ``is_done``, the caller runs ``PendingSwap.run`` on any thread, where it may block,
-        and then calls ``go_on_replacing`` here. Other changes of the log's files wait for the end
-        of the swap. Raises as ``replace_segments``.
+        Until ``is_done``, the caller runs ``PendingSwap.run``, which may block, on any thread,
+        and then calls ``go_on_replacing`` on the log's thread. Other changes of the log's files
+        first finish the swap. Raises as ``replace_segments``.
         """
         self._segments.check_online()
         return self._cleaning.begin_replacing(source, cleaned)
 
     def go_on_replacing(self, swap: PendingSwap) -> None:
-        """Take a swap further of which ``run`` has returned. Raises ``StorageError``."""
+        """Continue a swap after its ``run`` has returned. Raises ``StorageError``."""
         self._cleaning.go_on_replacing(swap)
 
     def end_cleaning(self, source: CleaningSource, up_to: int) -> None:
@@ -641,10 +640,10 @@ class LocalLog:
         return self._durability.needs_flush
 
     def flush(self, up_to: int | None = None) -> None:
-        """Make the log durable below ``up_to`` (all of it by default), and note it.
+        """Make the log durable below ``up_to`` (all of it by default).
 
-        Blocks for the disk. Raises ``StorageError`` and takes the log offline if the
-        disk fails: what an fsync has failed to write may be lost.
+        Moves the recovery point. Blocks for the disk. Raises ``StorageError`` and takes the log
+        offline if an fsync fails: its bytes may be lost.
         """
         self._segments.check_online()
         self._cleaning.settle()
@@ -653,9 +652,9 @@ class LocalLog:
     def begin_flush(self, up_to: int | None = None) -> PendingFlush | None:
         """Begin a flush below ``up_to`` whose blocking part runs on any thread.
 
-        The caller runs ``PendingFlush.run`` there and then calls ``finish_flush`` here, or
-        ``fail_flush`` after an ``OSError``, or ``give_up_flush`` after anything else. None if
-        there is nothing to flush or another flush is under way.
+        The caller runs ``PendingFlush.run`` there. Then it calls ``finish_flush`` here, or
+        ``fail_flush`` after an ``OSError``, or ``give_up_flush`` after any other exception. None
+        if nothing is unflushed or another flush is under way.
         """
         self._segments.check_online()
         self._cleaning.settle()
@@ -670,7 +669,7 @@ class LocalLog:
         self._durability.fail(pending)
 
     def give_up_flush(self, pending: PendingFlush) -> None:
-        """Leave all of a flush to the next one: it has ended, and the disk is not the reason."""
+        """Leave a flush that ended for another reason than the disk to the next flush."""
         self._durability.give_up(pending)
 
     def update_config(self, config: TopicConfig) -> None:
@@ -706,7 +705,7 @@ class LocalLog:
             (segments.directory / CLEAN_SHUTDOWN_FILE).write_bytes(encode_rows([row]))
 
     def take_offline(self) -> None:
-        """Refuse everything from now on: what is here must not be added to. Idempotent."""
+        """Refuse everything from now on: the log must not be appended to. Idempotent."""
         self._is_given_up = True
         self._durability.cancel()
         self._segments.go_offline()

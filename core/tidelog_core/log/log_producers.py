@@ -46,7 +46,7 @@ class LogProducers:
 
     @property
     def next_expiry_ms(self) -> int | None:
-        """When the next producer is to be forgotten, ``None`` for none. Looks at all of them."""
+        """When the next producer expires, ``None`` for none. Iterates over all producers."""
         return self.state.next_expiry_ms
 
     def has_ongoing_transaction(self, producer_id: int, epoch: int | None = None) -> bool:
@@ -58,8 +58,8 @@ class LogProducers:
     ) -> VerificationGuard | None:
         """Return the guard with which to append a client's transactional batch.
 
-        Call this before the transaction's coordinator is asked. Returns ``None`` if the batch
-        belongs to a transaction that is open here: it needs no verification.
+        Call it before the transaction's coordinator is queried. Returns ``None`` if the batch's
+        transaction is open in this log: it needs no verification.
         """
         if self.state.has_ongoing_transaction(header.producer_id, header.producer_epoch):
             return None
@@ -76,7 +76,7 @@ class LogProducers:
             self._verifications.require(header, guard, self.state)
 
     def on_append(self, staged: StagedAppend) -> None:
-        """Take over what batches change that were written to the active segment."""
+        """Apply the changes of batches that were written to the active segment."""
         if staged.draft is None:
             self.state.end_offset = staged.end_offset
             return

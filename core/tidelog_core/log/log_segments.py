@@ -66,7 +66,7 @@ class LogSegments:
         open_files: OpenFiles | None = None,
         on_offline: Callable[[], None] | None = None,
     ) -> None:
-        """``on_offline`` is called each time the log goes offline, on whatever thread that is."""
+        """``on_offline`` is called each time the log goes offline, on the thread that found out."""
         self.directory = directory
         self.partition = partition
         self.config = config
@@ -88,7 +88,7 @@ class LogSegments:
 
     @property
     def end_offset(self) -> int:
-        """The log end offset: what the next record gets."""
+        """The log end offset: the offset of the next record."""
         return self.all[-1].end_offset
 
     @property
@@ -200,12 +200,12 @@ class LogSegments:
         config = self.config
         segment_ms = config.segment_ms
         if "compact" in config.cleanup_policy:
-            # Only what is sealed is compacted.
+            # Compaction reads sealed segments only.
             segment_ms = min(segment_ms, config.max_compaction_lag_ms)
         jitter_ms = min(config.segment_jitter_ms, segment_ms)
         if jitter_ms == 0:
             return segment_ms
-        # Drawn from the segment's name, so that it is the same however often it is asked for.
+        # Seeded with the segment's name, so every call returns the same.
         seed = f"{self.partition}/{segment.base_offset}"
         return segment_ms - random.Random(seed).randrange(jitter_ms)
 
@@ -213,7 +213,7 @@ class LogSegments:
         """Seal the active segment and start a new one at the log end offset.
 
         Does nothing if the active segment is empty. Raises ``StorageError``; the
-        active segment stays what it was, or the log is offline.
+        active segment is unchanged then, or the log is offline.
         """
         active = self.all[-1]
         if active.size_bytes == 0 and active.base_offset == active.end_offset:
@@ -284,8 +284,8 @@ class LogSegments:
     ) -> tuple[AbortedTransaction, ...]:
         """Return the aborted transactions that overlap a slice read from ``start_offset``.
 
-        ``slice_end`` is the slice's segment and end position. May return some that
-        lie behind the slice but below ``up_to``; readers skip those.
+        ``slice_end`` is the slice's segment and end position. The result may have transactions
+        behind the slice but below ``up_to``; readers skip those.
         """
         segment, position = slice_end
         with self.storage_errors("read"):
@@ -326,7 +326,7 @@ class LogSegments:
             sync_directory(self.directory)
 
     def replace(self, replaced: range, segment: LogSegment) -> None:
-        """Replace the sealed segments at these indexes with a segment whose files are in place."""
+        """Replace the sealed segments at these indexes with one whose files are already there."""
         removed = self.all[replaced.start : replaced.stop]
         self.all[replaced.start : replaced.stop] = [segment]
         for old in removed:

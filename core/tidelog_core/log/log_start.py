@@ -30,7 +30,7 @@ class LogStart:
     def __init__(self, segments: LogSegments, epochs: LeaderEpochs, *, offset: int) -> None:
         self._segments = segments
         self._epochs = epochs
-        self._sealed: dict[int, SealedSegment] = {}  # by base offset, made when first asked for
+        self._sealed: dict[int, SealedSegment] = {}  # by base offset, filled on first use
         self.offset = offset  # the first that may be read, here or from the tier
         self.tiered_up_to = 0  # everything below is durable in the tier
 
@@ -57,11 +57,11 @@ class LogStart:
             make_files_whole(self._segments, sealed, producers_at)
 
     def forget_sealed(self) -> None:
-        """Describe the sealed segments anew: some are gone, or begin later."""
+        """Drop the cached descriptions: segments were removed, or begin later."""
         self._sealed.clear()
 
     def advance(self, offset: int) -> None:
-        """Move the log start forward and remove what lies below. Durable on return."""
+        """Move the log start forward and remove the segments below it. Durable on return."""
         count = self._count_below(offset)
         self._write_to_remove(count, offset, self._segments.start_offset)
         self.offset = offset
@@ -83,8 +83,8 @@ class LogStart:
             self._sealed.pop(base_offset, None)
         freed_bytes = segments.remove_first(count)
         with segments.storage_errors("removal of segments"):
-            # By name, for the directory may list thousands. The one that a close may have left
-            # within a segment goes when the log is opened.
+            # By name, because the directory may list thousands of files. A snapshot that a close
+            # wrote at an offset within a segment is removed when the log is opened.
             for base_offset in base_offsets:
                 snapshot_path(segments.directory, base_offset).unlink(missing_ok=True)
         return freed_bytes
@@ -105,7 +105,7 @@ class LogStart:
         except StorageError as error:
             if error.errno not in DISK_FULL or not count:
                 raise
-            # A full disk must not keep us from freeing it. Index files can be made anew.
+            # A full disk must not keep us from freeing it. Index files can be rebuilt.
             with segments.storage_errors("removal of segments"):
                 for segment in segments.all[:count]:
                     segment.remove_index_files()

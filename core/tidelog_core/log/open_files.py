@@ -17,21 +17,21 @@ from collections import OrderedDict
 from threading import Lock
 from typing import Protocol
 
-# Of the limit: with more pinned files it is time to flush some, until there are no more than
+# Shares of the limit. Above the first, pinned files should be flushed, down to the second.
 CROWDED_SHARE, CALM_SHARE = 0.75, 0.5
 
 
 class OpenFile(Protocol):
-    """What has its file open; ``LogSegment``."""
+    """An object with an open file; ``LogSegment``."""
 
-    was_used: bool  # since someone last looked
+    was_used: bool  # since ``OpenFiles`` last checked
 
     def let_go(self) -> None:
         """Let go of the file; it is opened again when it is needed."""
 
 
 class OpenFiles:
-    """Who has a file open. Safe for several threads."""
+    """The objects with open files. Safe for several threads."""
 
     def __init__(self, limit: int) -> None:
         """``limit`` is how many files may be open."""
@@ -45,7 +45,7 @@ class OpenFiles:
 
     @property
     def crowded_count(self) -> int:
-        """How many pinned files should be flushed soon, so that there is room for others."""
+        """The number of pinned files to flush soon, to make room for others."""
         count = len(self._pinned)
         return count - int(self._limit * CALM_SHARE) if count > self._limit * CROWDED_SHARE else 0
 

@@ -42,7 +42,7 @@ _TRANSACTION = Struct(">qq")
 
 
 class CorruptSnapshot(Exception):
-    """The snapshot's bytes are not what its CRC or its layout says."""
+    """The snapshot's bytes contradict its CRC or its layout."""
 
 
 def encode_snapshot(state: ProducerState) -> bytes:

@@ -31,7 +31,7 @@ def snapshot_path(directory: Path, offset: int) -> Path:
 
 
 def write_snapshot(directory: Path, state: ProducerState) -> Path:
-    """Write the snapshot at the state's end offset; not durable, its CRC tells if it got lost."""
+    """Write the snapshot at the state's end offset. Not durable: its CRC shows if it was lost."""
     path = snapshot_path(directory, state.end_offset)
     path.write_bytes(encode_snapshot(state))
     return path
@@ -65,8 +65,8 @@ def producers_at(
 ) -> ProducerState:
     """Return the producers' state at ``offset``, from a snapshot and the batches after it.
 
-    The batches between snapshot and offset are taken as they are: they lie below
-    the recovery point or have been checked. Damaged snapshots are removed.
+    The batches between snapshot and offset are not checked: they are below the recovery
+    point or were checked before. Damaged snapshots are removed.
     """
     start_offset = segments[0].base_offset if segments else offset
     state = _newest_snapshot(

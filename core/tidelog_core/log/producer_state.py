@@ -52,7 +52,7 @@ class RetainedBatch(NamedTuple):
 
 
 class CompletedTransaction(NamedTuple):
-    """A transaction whose marker has been checked and may be noted."""
+    """A transaction whose marker has been checked and may be committed."""
 
     producer_id: int
     first_offset: int
@@ -166,7 +166,7 @@ class ProducerState:
             self._begin({entry.transaction_first_offset: producer_id})
 
     def unreplicated(self) -> Iterator[tuple[int, int]]:
-        """Iterate over the first and last offsets of what has ended above the high watermark."""
+        """Iterate over the (first, last) offsets of transactions ended above the high watermark."""
         return iter(self._unreplicated.items())
 
     def load_unreplicated(self, first_offset: int, last_offset: int) -> None:
@@ -184,7 +184,7 @@ class ProducerState:
         return ProducerDraft(self, origin, now_ms)
 
     def commit(self, draft: ProducerDraft, *, end_offset: int) -> list[AbortedTransaction]:
-        """Take over what the draft's batches change; they are written now.
+        """Apply the draft's changes, once its batches are written.
 
         Returns the transactions that the batches aborted, for the transaction index.
         """
@@ -210,7 +210,7 @@ class ProducerState:
         return None if first == NONE_BEGUN else first
 
     def advance_high_watermark(self, high_watermark: int) -> None:
-        """Let go of the completed transactions whose marker is below the high watermark."""
+        """Drop the completed transactions whose marker is below the high watermark."""
         if self._unreplicated:
             self._unreplicated = {
                 first: last for first, last in self._unreplicated.items() if last >= high_watermark

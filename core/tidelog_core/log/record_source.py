@@ -1,8 +1,8 @@
-"""The interface through which records are read that are not on this node's disk.
+"""The interface to records that are not on this node's disk.
 
 The records of a partition below the local log start offset are in the tier. ``UnifiedLog``
-reads them from a ``RecordSource``, which hides objects, caches and stores. A source answers
-for its own records only, from the first to the last one. If several share a log, each begins
+reads them from a ``RecordSource``, which hides objects, caches and stores. A source serves
+only its own records, from the first to the last one. If several share a log, each begins
 at the end of the one before.
 """
 
@@ -21,7 +21,7 @@ class ReadLimits(NamedTuple):
     """How much one read returns."""
 
     max_bytes: int
-    min_one_batch: bool = True  # the first batch is whole, also where it is over ``max_bytes``
+    min_one_batch: bool = True  # the first batch is whole, even if it exceeds ``max_bytes``
     include_aborted: bool = False  # with the aborted transactions that overlap the batches
 
 
@@ -36,11 +36,11 @@ class SourceRead(NamedTuple):
 class RecordSource(Protocol):
     """Committed records of one partition, all in offsets ``[start, end)``. For one event loop.
 
-    What is in it stays below the high watermark and the last stable offset.
+    All of them are, and stay, below the high watermark and the last stable offset.
     """
 
     def read_open(self, offset: int, limits: ReadLimits) -> SourceRead | None:
-        """Return what ``read`` would if it need not wait for it, else ``None``."""
+        """Return the result of ``read`` if it is available without waiting, else ``None``."""
 
     async def read(self, offset: int, limits: ReadLimits) -> SourceRead | None:
         """Return batches, beginning with the one that holds ``offset``.

@@ -1,23 +1,22 @@
 """Opens a log: reads its files, and recovers them after a crash.
 
-A flush makes the batches durable first, then the index files,
-snapshots and checkpoints of sealed segments, then the names in the directory, and
-last the ``recovery-point``. So everything below the recovery point is durable, and
-everything above it has to be checked:
+A flush makes the batches durable first, then the index files, snapshots and checkpoints of
+sealed segments, then the names in the directory, and last the ``recovery-point``. So
+everything below the recovery point is durable, and everything above it must be checked:
 
-- the segment that holds the recovery point and all after it are read; every batch
-  past the recovery point must have its CRC right, continue the offsets and not go
-  back in leader epochs. At the first that does not, the file is cut (durably, so
-  that what was cut cannot come back behind newer batches) and later segments go.
-- their indexes, leader epochs and the producers' state are rebuilt on the way.
-- segments wholly below the recovery point are not read, if their size and extent match
+- The segment that holds the recovery point and all later ones are read. Every batch above the
+  recovery point must have the right CRC, continue the offsets and not go back in leader
+  epochs. At the first batch that fails, the file is truncated and later segments are removed;
+  durably, so that truncated bytes cannot reappear behind newer batches.
+- The scan rebuilds their indexes, the leader epochs and the producers' state.
+- Segments wholly below the recovery point are not read, if their size and extent match
   their seal records. Their indexes are loaded on first use, and rebuilt if no seal record
   has their size and CRC.
 
-If the recovery would have to cut below the recovery point, flushed bytes are
+If the recovery would have to truncate below the recovery point, flushed bytes are
 damaged: ``CorruptLog`` is raised and nothing is changed.
 
-A ``clean-shutdown`` file says that the log was closed in order, and how it ended. If
+A ``clean-shutdown`` file holds the log end offset and the active segment's size at close. If
 it matches the active segment's size, nothing is read. It is removed on open. A crash
 may bring the removed file back, but it then matches only a log without new appends;
 truncating a log first makes the removal durable.
@@ -77,7 +76,7 @@ _NOTHING_VERIFIED = sys.maxsize  # as an offset from which CRCs are checked
 
 @dataclass(slots=True)
 class OpenedLog:
-    """What opening found."""
+    """A log's state after opening."""
 
     segments: LogSegments
     producers: ProducerState
@@ -90,12 +89,12 @@ class OpenedLog:
 
 @dataclass(slots=True)
 class Checkpoints:
-    """What the checkpoint files of a log say."""
+    """The content of a log's checkpoint files."""
 
     log_start_offset: int
     local_start_offset: int | None  # None: unknown
     recovery_point: int | None  # None: unknown, everything must be read
-    epochs: list[list[int]] | None  # None: unknown, the batches must be asked
+    epochs: list[list[int]] | None  # None: unknown, to be read from the batches
     seals: list[SealRecord]  # two for a segment that was being replaced, see ``cleaned``
     seals_are_whole: bool  # whether rows may be appended to their file
     clean_end: list[int] | None  # log end offset, active base offset, active size
@@ -118,7 +117,7 @@ class Checkpoints:
         return [seal[1:3] for seal in self.seals_at(segment.base_offset)]
 
     def seals_at(self, base_offset: int) -> Sequence[SealRecord]:
-        """Return the records of a segment, whatever they say of it."""
+        """Return all seal records of a segment, right or wrong."""
         return self._seals_at.get(base_offset, ())
 
 
@@ -198,7 +197,7 @@ class _Opening:
         self.recovery_point = checkpoints.recovery_point or 0
 
     def load_segments(self, base_offsets: list[int], start_offset: int) -> None:
-        """Make the segment objects; those that were to be removed are removed now."""
+        """Make the segment objects, and finish the removal of segments below the local start."""
         segments, local_start = self.segments, self.checkpoints.local_start_offset or 0
         while len(base_offsets) > 1 and base_offsets[1] <= local_start:
             remove_segment_files(segments.directory, base_offsets.pop(0))
@@ -228,7 +227,7 @@ class _Opening:
             segments.all.append(segment)
 
     def _write_start(self, log_start_offset: int, local_start_offset: int) -> None:
-        """Write where the log begins, ahead of its first file: what is below is not missing."""
+        """Write the log's start before its first file, or the offsets below would seem missing."""
         path = self.segments.directory / START_OFFSET_FILE
         write_checkpoint(path, [[log_start_offset, local_start_offset]])
 
@@ -385,7 +384,7 @@ class _Opening:
 
 
 def _missing(directory: Path, offset: int, found: int) -> CorruptLog:
-    """Return what is said of a log that has nothing between two offsets."""
+    """Return the error for a log that has no file between two offsets."""
     return CorruptLog(
         f"segment {segment_path(directory, offset, LOG_SUFFIX)} is missing: the log goes on at "
         f"offset {offset}, and the next file begins at {found}"
@@ -418,7 +417,7 @@ def scan_segment(
             if not _continues(segment, header):
                 break
             if base_offset >= verify_from:
-                # The CRC covers neither field, but a torn header shows in what surrounds it.
+                # The CRC covers neither field. The batches around a torn header expose it.
                 is_gap = base_offset != segment.end_offset and not may_have_gaps
                 is_older = NO_LEADER_EPOCH < epoch < latest_epoch
                 if is_gap or is_older or not _has_right_crc(buffer, at, header):
@@ -444,7 +443,7 @@ def rebuild_indexes(
 ) -> SegmentIndexes:
     """Rebuild a segment's indexes from its file, and write them if it is sealed.
 
-    Raises ``CorruptLog`` if the file is not what it was when it was last flushed.
+    Raises ``CorruptLog`` if the file has changed since it was last flushed.
     """
     size_bytes, end_offset = segment.size_bytes, segment.end_offset
     now_ms = segments.clock_ms()
@@ -520,13 +519,13 @@ def _rows(path: Path) -> list[list[int]] | None:
     try:
         return read_checkpoint(path)
     except CorruptCheckpoint:
-        # Each of these files only spares work or is rebuilt from the batches; the one that
-        # is not, the start offset, is also known to the metadata store.
+        # All these files save work or can be rebuilt from the batches, except the start offset,
+        # which is also in the metadata store.
         return None
 
 
 def _clear_directory(directory: Path) -> list[int]:
-    """Remove what a crash left half-done. Returns the segments' base offsets, ascending."""
+    """Remove the incomplete files of a crash. Returns the segments' base offsets, ascending."""
     found: dict[int, set[str]] = {}
     for name in os.listdir(directory):  # noqa: PTH208 - names are all that is needed
         if name.endswith(TEMPORARY_SUFFIX):

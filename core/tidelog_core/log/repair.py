@@ -66,7 +66,7 @@ _NO_LIMIT = 2**63 - 1  # of offsets
 
 @dataclass(frozen=True, slots=True)
 class RepairStep:
-    """What is done about one file."""
+    """The repair of one file."""
 
     path: Path
     problem: str
@@ -87,12 +87,12 @@ class RepairPlan:
 
     @property
     def lost(self) -> tuple[OffsetRange, ...]:
-        """The offsets whose records are gone, ascending."""
+        """The offsets of the lost records, ascending."""
         return tuple(sorted((one for s in self.steps for one in s.lost), key=lambda one: one.start))
 
 
 def plan_repair(directory: Path) -> RepairPlan:
-    """Read the whole log. Raises ``StorageError`` where it is not to be repaired, ``OSError``."""
+    """Read the whole log. Raises ``StorageError`` if it must not be repaired, ``OSError``."""
     names = sorted(os.listdir(directory))  # noqa: PTH208
     if any(name.endswith(SWAP_SUFFIX) for name in names):
         raise StorageError("a compaction is under way: start the node once, and stop it again")
@@ -128,7 +128,7 @@ class _Planning:
         self.recovery_point = checkpoints.recovery_point or 0
 
     def fill(self, start: int, end: int, problem: str = "is missing") -> None:
-        """Have an empty segment take the place of what is not there, if anything is not."""
+        """Fill a gap in the log with an empty segment, if there is a gap."""
         self._end_offset = max(self._end_offset, end)
         if start >= end:
             return
@@ -137,7 +137,7 @@ class _Planning:
         self._holes.append(SealRecord(start, end, 0, NO_TIMESTAMP, start, 0, 0, 0, 0, 0, 0))
 
     def look(self, base_offset: int, following: int | None) -> None:
-        """Look at one file; ``following`` is the next one's base offset, ``None`` at the end."""
+        """Check one file; ``following`` is the next one's base offset, ``None`` for the last."""
         known = self._checkpoints.seals_at(base_offset)
         found = self._read(base_offset, following)
         end_offset = found.end_offset
@@ -149,7 +149,7 @@ class _Planning:
             return
         self._intact += found.intact
         if found.problem is None and is_vouched:
-            self._end_offset = following  # What compaction has left, or an earlier repair.
+            self._end_offset = following  # A gap is from compaction or an earlier repair.
             return
         ends = [seal.end_offset for seal in known if seal.end_offset <= following]
         if found.problem is None and ends and found.size_bytes == _size_of(known, max(ends)):
@@ -178,7 +178,7 @@ class _Planning:
         return read_whole_batches(path, base_offset, limit=_NO_LIMIT, last_gap_max=point)
 
     def _look_at_end(self, found: FileContent) -> None:
-        """Take the last file; what is wrong past the recovery point is recovery's affair."""
+        """Take the last file. Damage above the recovery point is left to recovery."""
         self._end_offset = found.end_offset
         is_damaged = found.problem is not None and found.problem_offset < self.recovery_point
         if is_damaged:

@@ -90,9 +90,9 @@ def _rewrite(path: Path, quarantine: Path | None) -> None:
 
 
 def _copy(source: int, target: int, *, lost_max: int) -> int:
-    """Copy the file; return the number of pages that are zeros because they cannot be read.
+    """Copy the file; return the number of unreadable pages, which the copy has as zeros.
 
-    Raises ``OSError`` where there are more than ``lost_max``.
+    Raises ``OSError`` if there are more than ``lost_max``.
     """
     size_bytes = os.fstat(source).st_size
     position, lost_count, step = 0, 0, CHUNK_BYTES

@@ -62,18 +62,18 @@ class SealFile:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._row_count = 0  # in the file, once what was begun is written
+        self._row_count = 0  # in the file, once the write that was begun has run
         self._last_base_offset = -1  # of the last row, be it in the file yet or not
-        self._added: list[SealRecord] = []  # what the next append has to add
+        self._added: list[SealRecord] = []  # the rows for the next append
         self._is_whole = False  # whether rows may be appended to the file
         self._is_changed = False  # whether the file has a row too many, or a wrong one
 
     def opened(self, seals: Sequence[SealRecord], *, is_whole: bool) -> None:
-        """Take note of the file's rows, and whether there is nothing else in it."""
+        """Take the file's rows; ``is_whole`` if there is nothing else in it."""
         bases = [seal.base_offset for seal in seals]
         self._row_count = len(bases)
         self._last_base_offset = max(bases, default=-1)
-        # A crash in a swap leaves two rows of one segment, of which one is wrong now.
+        # A crash in a swap leaves two rows of one segment. One of them is now wrong.
         self._is_whole = is_whole and all(one < after for one, after in pairwise(bases))
 
     @property
@@ -106,7 +106,7 @@ class SealFile:
         return write
 
     def give_up(self, write: SealWrite) -> None:
-        """Leave a write that nobody carries out any more to the next one."""
+        """Leave a write that was not or may not be finished to the next one."""
         if write.is_append and not write.has_begun:
             self._row_count -= len(write.rows)
             self._added[:0] = write.rows

@@ -27,7 +27,7 @@ def describe_sealed(
     try:
         last_modified_ms = segment.path.stat().st_mtime_ns // 1_000_000
     except FileNotFoundError:
-        last_modified_ms = segment.created_ms  # Who reads the segment finds that it is gone.
+        last_modified_ms = segment.created_ms  # The reader will find that the file is gone.
     return SealedSegment(
         base_offset=base_offset,
         end_offset=segment.end_offset,
@@ -46,15 +46,15 @@ def describe_sealed(
 def make_files_whole(
     segments: LogSegments, sealed: SealedSegment, producers_at: Callable[[int], ProducerState]
 ) -> None:
-    """Make sure that all the segment's files are there and right.
+    """Check that the segment has all its files, undamaged; rebuild index files and snapshot.
 
-    Raises ``CorruptLog`` if its batches are damaged, ``OSError``, which also says that
-    the segment has gone meanwhile.
+    Raises ``CorruptLog`` if its batches are damaged, ``OSError``, also if the segment is
+    gone.
     """
     segment = segments.all[segments.floor_index(sealed.base_offset)]
     if (segment.base_offset, segment.end_offset) != (sealed.base_offset, sealed.end_offset):
         raise FileNotFoundError(errno.ENOENT, "the segment is gone", str(sealed.path))
-    # Loading the indexes checks their files, or writes them anew; both are let go again.
+    # Loading the indexes checks their files, or rebuilds them. Both are then released.
     _ = segment.indexes
     segment.release()
     if not sealed.producer_snapshot.exists():

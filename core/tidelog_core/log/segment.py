@@ -37,12 +37,12 @@ from tidelog_core.records.batch import HEADER_SIZE, LOG_OVERHEAD, Buffer
 RECENT_BATCH_COUNT_MAX = 64  # batches of the tail whose positions are kept in memory
 SCAN_CHUNK_BYTES = 16 * 1024
 
-# What seeking needs of a header: base offset, batch length, last offset delta, max timestamp.
+# The header fields that a seek needs: base offset, batch length, last offset delta, max timestamp.
 _SPAN = Struct(">qi11xi8xq")
 
 
 class BatchSpan(NamedTuple):
-    """Where a batch lies in a segment file and which offsets it takes."""
+    """A batch's place in a segment file, and its offsets."""
 
     position: int
     size_bytes: int
@@ -96,7 +96,7 @@ class LogSegment:
         rebuild: Callable[[LogSegment], SegmentIndexes],
         open_files: OpenFiles | None = None,
     ) -> None:
-        """``open_files`` limits how many files are open, if anyone does."""
+        """``open_files``, if given, limits how many files are open."""
         self.directory = directory
         self.base_offset = base_offset
         self.path = segment_path(directory, base_offset, LOG_SUFFIX)
@@ -162,9 +162,8 @@ class LogSegment:
     ) -> bool:
         """Add the aborted transactions that overlap ``[start_offset, end_offset)``.
 
-        Returns whether all are found, see ``TxnIndex.collect``. Loads nothing where
-        the seal record says that no transaction was aborted: readers ask all segments
-        behind theirs.
+        Returns whether all are found, see ``TxnIndex.collect``. Loads nothing if the seal record
+        counts no aborted transaction: a reader calls this for all segments behind its own.
         """
         seal = self.seal
         if self._indexes is None and seal is not None and seal.txn_index_size_bytes == 0:
@@ -195,7 +194,7 @@ class LogSegment:
             self._open_files.unpin(self)
 
     def has_room_for(self, last_offset: int) -> bool:
-        """Whether the offset can be told relative to the base offset in four bytes."""
+        """Whether the offset's distance from the base offset fits into an index entry."""
         return last_offset - self.base_offset <= offset_index.RELATIVE_OFFSET_MAX
 
     def append(self, content: Buffer, batches: list[NewBatch], *, interval_bytes: int) -> None:
@@ -206,7 +205,7 @@ class LogSegment:
         """
         if not self._is_unflushed:
             if self._open_files is not None:
-                self._open_files.pin(self)  # From here on nobody lets go of the file.
+                self._open_files.pin(self)  # Keeps the file open until it is flushed.
             self._is_unflushed = True
         file = self._file
         if file is None or not self._is_writable:
@@ -239,7 +238,7 @@ class LogSegment:
         self.end_offset = span.last_offset + 1
 
     def end_at(self, end_offset: int) -> None:
-        """Let the segment end where it is to, which may be behind its last batch."""
+        """Move the end offset, which may be above the last batch's."""
         if end_offset != self.end_offset:
             # They are looked up as if no offset were missing before the end.
             self._forget_recent()
@@ -280,7 +279,7 @@ class LogSegment:
         self._recent_positions.append(position)
 
     def cut_failed_write(self) -> None:
-        """Remove what a failed write left behind the end, durably. Raises ``OSError``."""
+        """Truncate the bytes of a failed write behind the end, durably. Raises ``OSError``."""
         file = self._file
         if file is not None and self._is_writable:
             os.ftruncate(file.fileno(), self.size_bytes)
@@ -303,14 +302,14 @@ class LogSegment:
         return None
 
     def position_of(self, offset: int) -> int:
-        """Return where the batches end that lie wholly below ``offset``."""
+        """Return the position where the last batch ends that is wholly below ``offset``."""
         if offset >= self.end_offset:
             return self.size_bytes
         located = self.locate(offset)
         return self.size_bytes if located is None else located[0]
 
     def whole_below(self, offset: int) -> int:
-        """Return the end offset, exclusive, of the last batch that lies wholly below ``offset``.
+        """Return the end offset, exclusive, of the last batch that is wholly below ``offset``.
 
         Returns the base offset if there is none. If compaction has left a gap, the result is less
         than ``offset`` and less than the base offset of the next batch.
@@ -334,7 +333,7 @@ class LogSegment:
     def spans(self, position: int = 0) -> Iterator[BatchSpan]:
         """Yield the batches from ``position``, where one starts, to the end.
 
-        Raises ``OSError`` also where the file is not what it was when it was written.
+        Raises ``OSError``, also if the file has changed since it was written.
         """
         file, end = self.reader, self.size_bytes
         chunk, chunk_position = b"", position
@@ -364,7 +363,7 @@ class LogSegment:
         return self._first_timestamp_ms
 
     def write_indexes(self) -> SealRecord:
-        """Write the index files and return the record that vouches for them. Not durable yet."""
+        """Write the index files, not yet durably. Returns the seal record with their CRCs."""
         indexes = self.indexes
         indexes.time.maybe_append(self.max_timestamp_ms, self.max_timestamp_offset)
         facts = indexes.write(self.directory, self.base_offset)
@@ -428,13 +427,13 @@ class LogSegment:
         return os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
 
     def seal_writes(self) -> None:
-        """Let go of what only appending needs."""
+        """Drop the state that only appends need."""
         self._forget_recent()
         if self._is_writable:
             self._drop_file()
 
     def release(self) -> None:
-        """Let go of what comes back on use: open files, loaded indexes. Slices stay valid."""
+        """Close files and drop loaded indexes; both come back on use. Slices stay valid."""
         self._drop_file()
         if self.seal is not None:
             self._indexes = None

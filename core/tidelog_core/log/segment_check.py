@@ -18,7 +18,7 @@ from tidelog_core.records.batch import BatchHeader, check_crc
 
 @dataclass(frozen=True, slots=True)
 class SegmentDamage:
-    """What is wrong with a segment's file."""
+    """The damage of a segment's file."""
 
     path: Path
     position: int  # of the first batch that is not right

@@ -26,7 +26,7 @@ from tidelog_core.log.txn_index import TxnIndex
 
 
 class SealRecord(NamedTuple):
-    """What was true of a segment when its index files were written; one checkpoint row."""
+    """A segment's extent, and the sizes and CRCs of its index files. One checkpoint row."""
 
     base_offset: int
     end_offset: int  # exclusive
@@ -58,7 +58,7 @@ class SegmentIndexes:
 
     @classmethod
     def load(cls, directory: Path, seal: SealRecord) -> SegmentIndexes | None:
-        """Read the index files, None if one of them is not what ``seal`` says."""
+        """Read the index files; None if one of them does not match ``seal``."""
         base_offset = seal.base_offset
         contents = []
         for suffix, (size_bytes, crc) in zip(_SUFFIXES, _vouched(seal), strict=True):
@@ -70,9 +70,9 @@ class SegmentIndexes:
         return cls(OffsetIndex(base_offset, offset), TimeIndex(base_offset, time), TxnIndex(txn))
 
     def write(self, directory: Path, base_offset: int) -> tuple[int, int, int, int, int, int]:
-        """Write the files, not durably. Returns size and CRC of each, as a seal record has them.
+        """Write the files, not durably. Returns size and CRC of each, for a seal record.
 
-        Not atomic: nothing vouches for the files until the seal record is written.
+        Not atomic: readers trust the files only once the seal record is written.
         """
         facts: list[int] = []
         contents = (self.offset.to_bytes(), self.time.to_bytes(), self.txn.to_bytes())

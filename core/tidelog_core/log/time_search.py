@@ -9,7 +9,7 @@ from tidelog_core.log.log_segments import LogSegments
 from tidelog_core.log.segment import BatchSpan, LogSegment
 
 BatchSearch = Callable[[bytes, int | None, int], tuple[int, int] | None]
-"""Looks into a batch as ``find_record`` does: that may take long, and the caller knows where."""
+"""Searches a batch as ``find_record`` does, which may take long: the caller picks the thread."""
 
 
 def find_offset_by_time(

@@ -5,7 +5,7 @@
 3. leader epochs, producers and the log start follow in memory
 
 A failure in between takes the log offline: remaining truncated bytes would reappear behind
-newer batches, and only the next open can find out.
+newer batches. The next open reads the files again.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tidelog_core.log.producer_state import ProducerState
 
 
 class Truncation:
-    """Cuts one log. Whoever calls it moves the high watermark."""
+    """Truncates one log. The caller moves the high watermark."""
 
     def __init__(
         self,

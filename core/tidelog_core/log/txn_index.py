@@ -28,7 +28,7 @@ class TxnIndex:
         return len(self._transactions)
 
     def append(self, transaction: AbortedTransaction) -> None:
-        """Add a transaction whose marker comes after all that are here."""
+        """Add a transaction whose marker is behind all markers in the index."""
         self._transactions.append(transaction)
 
     def collect(self, start_offset: int, end_offset: int, into: list[AbortedTransaction]) -> bool:

@@ -27,7 +27,7 @@ from tidelog_core.model import TopicPartition
 SearchLocal = Callable[
     [Callable[[BatchSearch], TimestampOffset | None]], Awaitable[TimestampOffset | None]
 ]
-"""Runs a search of the local log with something that looks into batches, wherever it does that."""
+"""Runs a search of the local log on a thread that it chooses; it passes the ``BatchSearch``."""
 
 
 class RemoteRead:
@@ -58,8 +58,9 @@ class RemoteRead:
         found = await self._source.read(self.offset, limits)
         if found is not None:
             return _log_read(local, found)
-        # Compaction has removed the last records there: the next one is local, or was deleted
-        # meanwhile. A log that was cut meanwhile may be committed and stable less far.
+        # Compaction has removed the source's last records. The next record is local, or was
+        # deleted during the read. After a truncation, high watermark and last stable offset may
+        # be lower than ``up_to``.
         self._check_start()
         is_stable = limits.include_aborted
         end_offset = local.last_stable_offset if is_stable else local.high_watermark
@@ -137,7 +138,7 @@ class UnifiedLog:
                     timestamp_ms, start_offset=local.log_start_offset
                 )
                 if found is not None and found[1] < local.log_start_offset:
-                    continue  # It was deleted meanwhile.
+                    continue  # It was deleted during the search.
                 if found is not None and found[1] < local.local_log_start_offset:
                     return found
             found = await search(partial(local.offset_for_timestamp, timestamp_ms))
@@ -150,7 +151,7 @@ class UnifiedLog:
 
         Not bounded by the high watermark. Raises as ``offset_for_timestamp``.
         """
-        # The local log first: what is evicted after that is found in the remote source.
+        # The local log first: a segment evicted after that is found in the remote source.
         newest = await search(self.local.max_timestamp)
         source = self._evicted()
         if source is None:
@@ -172,7 +173,7 @@ class UnifiedLog:
         return self.local.leader_epoch_for(offset)
 
     def _evicted(self) -> RecordSource | None:
-        """Return the remote source if it has records that the local log has not."""
+        """Return the remote source if it has records that are no longer in the local log."""
         local = self.local
         if self._remote is None or local.log_start_offset >= local.local_log_start_offset:
             return None

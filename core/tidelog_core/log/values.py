@@ -28,7 +28,7 @@ class CorruptLog(StorageError):
 
 
 class UnexpectedAppendOffset(TidelogError):
-    """A follower was given batches that lie before the end of its log, or out of order."""
+    """A follower got batches that are below the end of its log, or out of order."""
 
     code = ErrorCode.unknown_server_error
 
@@ -63,7 +63,7 @@ class LogRead(NamedTuple):
     """Bytes to send and the offsets that go with them."""
 
     slice: FileSlice | None  # None: nothing to read
-    start_offset: int  # base offset of the first batch, or the offset asked for
+    start_offset: int  # base offset of the first batch, or the requested offset
     high_watermark: int
     last_stable_offset: int
     log_start_offset: int

@@ -1,9 +1,9 @@
 """Decides whether the first batch of a transaction may be appended.
 
 A batch whose transaction is not open in this log may be late: its transaction may have ended,
-and nothing would end the one that the batch opens. So the leader first asks the transaction's
-coordinator. If a marker arrives before the append, every guard given out before it becomes
-invalid.
+and nothing would end the one that the batch opens. So the leader first queries the
+transaction's coordinator. If a marker arrives before the append, every guard returned before
+it becomes invalid.
 Source: KIP-890; ``ProducerStateManager`` and ``VerificationStateEntry`` of Kafka.
 """
 
@@ -20,7 +20,10 @@ VERIFICATIONS_MAX = 10_000  # of one log at a time; the oldest give way
 
 
 class VerificationGuard:
-    """Taken before the coordinator is asked, and shown with the batch. Compared by identity."""
+    """A token taken before the coordinator is queried and passed with the append.
+
+    Compared by identity.
+    """
 
     __slots__ = ()
 
@@ -60,10 +63,10 @@ class Verifications:
     def require(
         self, header: BatchHeader, guard: VerificationGuard | None, producers: ProducerState
     ) -> None:
-        """Raise where the batch may not open its transaction here.
+        """Raise if the batch may not open its transaction here.
 
-        Raises ``InvalidTxnState``; ``OutOfOrderSequence`` where a batch before it has yet to
-        be appended.
+        Raises ``InvalidTxnState``; ``OutOfOrderSequence`` if an earlier batch of the transaction
+        is not appended yet.
         """
         producer_id = header.producer_id
         entry = self._entries.get(producer_id)

@@ -51,14 +51,14 @@ class Stretch:
 
 @dataclass(slots=True)
 class FileContent:
-    """What a file was found to hold."""
+    """The readable and lost parts of a file."""
 
     base_offset: int
     size_bytes: int
     stretches: list[Stretch]
     intact: list[OffsetRange]
     lost: list[OffsetRange]
-    problem: str | None = None  # the first thing that is wrong
+    problem: str | None = None  # the first damage
     problem_offset: int = 0  # where in the log that is
 
     @property
@@ -101,7 +101,7 @@ def read_whole_batches(
 
 
 class _BatchReader:
-    """Reads batches of one file, of which each may be damaged."""
+    """Reads batches of one file, any of which may be damaged."""
 
     def __init__(self, descriptor: int, size_bytes: int, limit: int, last_gap_max: int) -> None:
         self._descriptor = descriptor
@@ -110,7 +110,7 @@ class _BatchReader:
         self._last_gap_max = last_gap_max
 
     def header_at(self, position: int) -> BatchHeader | None:
-        """Return what may be the header of a batch, ``None`` if it cannot be one."""
+        """Return the bytes at the position as a batch header, ``None`` if they cannot be one."""
         try:
             return parse_header(os.pread(self._descriptor, HEADER_SIZE, position))
         except (CorruptRecordBatch, UnsupportedMagic, OSError):
@@ -139,7 +139,7 @@ class _BatchReader:
         if header.base_offset == next_offset:
             return True
         following = self.header_at(position + header.size_bytes)
-        # No batch behind can begin earlier than this, wherever this one belongs.
+        # The lowest base offset that the next batch can have, whether or not there is a gap here.
         earliest = next_offset + header.last_offset_delta + 1
         if following is None or following.base_offset < earliest:
             return header.next_offset <= self._last_gap_max
