@@ -8,8 +8,8 @@ from typing import cast
 from tidelog_core.errors import CorruptItem, ItemTooLarge
 from tidelog_core.metadata.store import Body, ItemKey
 
-# DynamoDB stops at 400 KiB an item, names and keys included. Every store refuses
-# at the same size, so that what works on a laptop works when deployed.
+# DynamoDB's limit is 400 KiB an item, names and keys included. Every store refuses
+# at the same size, so an item that fits on a laptop fits when deployed.
 BODY_SIZE_BYTES_MAX = 380_000
 
 

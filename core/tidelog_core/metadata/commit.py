@@ -14,8 +14,8 @@ from tidelog_core.metadata.store import (
     Write,
 )
 
-# The changelog keeps so many commits. A reader that is further behind loads everything, which
-# is cheaper by then.
+# The changelog keeps the last commits only. For a reader that is further behind, loading
+# everything is cheaper.
 CHANGELOG_LENGTH = 1000
 
 # DynamoDB stops at 4 MB a transaction.

@@ -42,16 +42,16 @@ NO_PARTITIONS: Partitions = frozenset()
 
 
 class MemberState(Enum):
-    """Where a member stands on its way to its target, by Kafka's names."""
+    """A member's progress to its target, by Kafka's names."""
 
     STABLE = "stable"
-    UNREVOKED_PARTITIONS = "unrevoked"  # it has yet to say that it gave some up
+    UNREVOKED_PARTITIONS = "unrevoked"  # the member has yet to confirm a revocation
     UNRELEASED_PARTITIONS = "unreleased"  # other members still own some of its target
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubscribedTopic:
-    """What an assignment depends on of a topic."""
+    """The properties of a topic that an assignment depends on."""
 
     topic_id: UUID
     partition_count: int
@@ -59,7 +59,7 @@ class SubscribedTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassicProtocols:
-    """What a member said that came by JoinGroup."""
+    """The JoinGroup fields of a member with the classic protocol."""
 
     session_timeout_ms: int
     protocols: tuple[tuple[str, bytes], ...]  # by preference: name, opaque metadata
@@ -67,7 +67,7 @@ class ClassicProtocols:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsumerMember:
-    """A member and its partitions. Nobody else has one of ``assigned`` or ``revoking``."""
+    """A member and its partitions. No other member has one of ``assigned`` or ``revoking``."""
 
     member_id: str
     instance_id: str | None = None  # set: a static member, which keeps its place over restarts
@@ -79,11 +79,11 @@ class ConsumerMember:
     subscribed_pattern: str | None = None
     assignor: str | None = None  # the server's assignor that it prefers
     state: MemberState = MemberState.STABLE
-    epoch: int = 0  # of the target that it was last told of; -2: left for now
+    epoch: int = 0  # of the last target sent to it; -2: a static member that left for now
     previous_epoch: int = 0  # that it was seen in when it moved; it may not know the newer one
     assigned: Partitions = NO_PARTITIONS
     revoking: Partitions = NO_PARTITIONS  # taken from it, and perhaps still used by it
-    target: Partitions = NO_PARTITIONS  # what it is to have in the end
+    target: Partitions = NO_PARTITIONS  # its partitions once the rebalance is done
     classic: ClassicProtocols | None = None  # None: it sends ConsumerGroupHeartbeat
 
     @property
@@ -97,7 +97,7 @@ class ConsumerGroupState:
     """The additional state in the record of a consumer group."""
 
     assignment_epoch: int  # the group epoch that the targets belong to
-    topics_hash: str  # of the topics that the group's epoch stands for
+    topics_hash: str  # of the topics that the group epoch was computed from
     members: tuple[ConsumerMember, ...]
 
 

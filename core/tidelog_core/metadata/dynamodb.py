@@ -60,7 +60,7 @@ ATTEMPTS_UNREACHABLE_MAX = 6  # without an answer
 DELAY_FIRST, DELAY_MAX = 0.01, 0.5  # seconds, before jitter
 CONNECT_TIMEOUT, READ_TIMEOUT = 3.0, 5.0  # seconds
 CONNECTIONS_MAX = 50
-GET_AT_ONCE = 100  # items; what one BatchGetItem takes
+GET_AT_ONCE = 100  # items; the limit of one BatchGetItem
 GETS_IN_FLIGHT_MAX = 4  # BatchGetItem calls of one reading
 RENEW_INTERVAL = 2.0  # seconds
 CLIENTS_KEPT = 5  # On the oldest, no call of CONNECT_TIMEOUT + READ_TIMEOUT is under way.
@@ -100,7 +100,7 @@ class DynamoDbMetadataStore:
             # was carried out into a conflict with itself.
             retries={"total_max_attempts": 1},
         )
-        self._opened: list[AsyncExitStack] = []  # what closes each client, the newest last
+        self._opened: list[AsyncExitStack] = []  # closes the clients, the newest last
         self._client: Any = None
         self._connected_at = 0.0  # the loop's time
         self._opening = asyncio.Lock()
@@ -111,11 +111,11 @@ class DynamoDbMetadataStore:
 
     @property
     def heard_time(self) -> HeardTime | None:
-        """What the last answer said the time was, to the second; ``None`` before the first."""
+        """The server's time in the last answer, to the second; ``None`` before the first answer."""
         return self._heard_time
 
     async def get(self, id: ItemKey) -> Item | None:
-        """Return the item, or ``None`` where there is none."""
+        """Return the item, or ``None`` if it does not exist."""
         stored = await self._get(id)
         return None if stored is None else stored.item
 
@@ -388,7 +388,7 @@ class DynamoDbMetadataStore:
     async def _query(
         self, query: Mapping[str, Any], limit: int | None = None
     ) -> AsyncIterator[items.Attributes]:
-        """Yield what the query finds, page after page, at most ``limit`` items."""
+        """Yield the items of the query, page after page, at most ``limit`` of them."""
         request: dict[str, Any] = {"TableName": self._table, "ConsistentRead": True, **query}
         left = limit
         while left is None or left > 0:
@@ -431,11 +431,11 @@ class DynamoDbMetadataStore:
         except RuntimeError as error:
             if "credentials are still expired" not in str(error):
                 raise
-            # What botocore makes of a role's endpoint that has no newer ones yet.
+            # botocore raises this if a role's endpoint has no newer credentials yet.
             raise CredentialRetrievalError(provider="refresh", error_msg=str(error)) from error
 
     def _hear(self, answer: Mapping[str, Any], begun_ms: float) -> None:
-        """Take what an answer to a request begun at ``begun_ms`` says of the time."""
+        """Take the time from the answer to a request begun at ``begun_ms``."""
         date = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date", "")
         if date == self._heard_date:
             return
@@ -443,7 +443,7 @@ class DynamoDbMetadataStore:
         try:
             wall_s = parsedate_to_datetime(date).timestamp()
         except ValueError:
-            return  # It is nobody's business but a proxy's.
+            return  # A proxy may have sent a bad header. No request fails for it.
         self._heard_time = HeardTime(round(wall_s * 1000), begun_ms)
 
     async def _connected(self) -> Any:
@@ -470,11 +470,10 @@ class DynamoDbMetadataStore:
         return connected
 
     async def _renew(self, client: Any) -> None:
-        """Have the next call look for credentials anew.
+        """Replace the client, so that the next call loads the credentials again.
 
-        botocore does so by itself only shortly before the time at which it believes them
-        to expire. Calls may be under way on the client that is replaced, so it is closed
-        only when they have ended.
+        botocore does so by itself only shortly before the expiry that it knows. Calls may be
+        under way on the replaced client, so the newest ``CLIENTS_KEPT`` stay open.
         """
         async with self._opening:
             age = asyncio.get_running_loop().time() - self._connected_at

@@ -24,7 +24,7 @@ from botocore.exceptions import (
 
 
 class Outcome(Enum):
-    """What is known after a call failed."""
+    """The known outcome of a failed call."""
 
     CONDITION_FAILED = auto()  # nothing written: an item was not as expected
     NOT_NOW = auto()  # nothing written: contention or throttling, worth another try
@@ -70,7 +70,7 @@ _UNKNOWN = frozenset(
 
 
 def classify(error: ClientError | BotoCoreError) -> Failure:
-    """Return what the error means."""
+    """Return the meaning of the error."""
     if isinstance(error, ClientError):
         return _classify_answer(error)
     reason = str(error)

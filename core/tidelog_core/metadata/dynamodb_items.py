@@ -1,4 +1,4 @@
-"""Encodes items, conditions and transactions for DynamoDB. Pure: nothing is sent here.
+"""Encodes items, conditions and transactions for DynamoDB. Pure: sends nothing.
 
 One table, partition key ``pk`` (the collection), sort key ``sk`` (the key):
 
@@ -69,12 +69,12 @@ def key_of(id: ItemKey) -> dict[str, Any]:
 
 
 def changelog_key(version: int) -> ItemKey:
-    """Return where the changelog of one version lies."""
+    """Return the key of one version's changelog entry."""
     return ItemKey(CHANGELOG_COLLECTION, f"{version:020d}")
 
 
 def parse_item(attributes: Attributes) -> StoredItem:
-    """Return the item, with the problem where it cannot be read."""
+    """Return the item, with a ``problem`` if it cannot be read."""
     id = ItemKey(attributes["pk"]["S"], attributes["sk"]["S"])  # noqa: A001
     write_id = attributes.get("w", {}).get("S")
     version = UNREADABLE_VERSION

@@ -25,12 +25,12 @@ T = TypeVar("T")
 
 # Decodes a stored value; the second argument has the fields before it.
 Read = Callable[[Any, Mapping[str, Any]], Any]
-# Return what is stored of a field's value.
+# Returns the stored value of a field.
 Convert = Callable[[Any], JsonValue]
 
 _INT64_MIN = -INT64_MAX - 1
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII)
-# What a field's own function may raise for a value that it cannot read.
+# The errors that a field's own function may raise for a value that it cannot read.
 _UNREADABLE = (ValueError, TypeError, KeyError, IndexError, zlib.error, InvalidConfig)
 
 
@@ -49,7 +49,7 @@ class AtLeast:
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """The functions of a field whose type does not say how it is stored."""
+    """The functions of a field whose stored form does not follow from its type."""
 
     read: Read  # may raise any of ``_UNREADABLE``
     write: Callable[[Any], JsonValue] | None  # gets the record; None: only older programs stored it
@@ -65,7 +65,7 @@ class Checked:
 
 Natural = Annotated[int, AtLeast(0)]
 Positive = Annotated[int, AtLeast(1)]
-OrMinusOne = Annotated[int, AtLeast(-1)]  # for what is not known or not there
+OrMinusOne = Annotated[int, AtLeast(-1)]  # -1: unknown or absent
 InKey = Annotated[T, _Rule.IN_KEY]  # not in the body
 Omitted = Annotated[T, _Rule.OMITTED]  # not stored while it has its default
 Added = Annotated[T, _Rule.ADDED]  # items of older programs lack it

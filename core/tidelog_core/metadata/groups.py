@@ -116,7 +116,7 @@ def group_key(shard: int, group_id: str) -> ItemKey:
 
 
 def _state_body(state: ConsumerGroupState | ShareGroupState | None) -> JsonValue:
-    """Return what the record has of a consumer or share group: not the members."""
+    """Return the stored state of a consumer or share group, without the members."""
     if state is None:
         return None
     return {"assignment_epoch": state.assignment_epoch, "topics_hash": state.topics_hash}
@@ -178,12 +178,12 @@ class GroupRecord(Record):
 
     @property
     def member_count(self) -> int:
-        """How many members the group has, of whatever kind."""
+        """The number of members, of any protocol."""
         return len(self.all_members)
 
     @property
     def all_members(self) -> GroupMembers:
-        """The members, of whatever kind, in the order they joined."""
+        """The members, of any protocol, in the order they joined."""
         if self.share is not None:
             return self.share.members
         return self.members if self.consumer is None else self.consumer.members
@@ -206,7 +206,7 @@ def has_own_members(item: Item) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class CommittedOffset:
-    """What a consumer committed for one partition."""
+    """A consumer's committed offset in one partition."""
 
     offset: int
     leader_epoch: int  # -1 where the client does not know it
@@ -239,8 +239,8 @@ def _read_offsets(rows: Any, _: Mapping[str, Any]) -> dict[int, CommittedOffset]
 class GroupOffsets(Record):
     """One page of a group's committed offsets in one topic.
 
-    The topic's id tells the offsets of a deleted topic from those of a newer one that
-    took its name.
+    The topic's id separates the offsets of a deleted topic from those of a later topic of
+    the same name.
     """
 
     KEY = offset_item_id

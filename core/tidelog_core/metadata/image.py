@@ -62,7 +62,7 @@ R = TypeVar("R", bound=Record)
 NO_VERSION = ClusterVersion(0)  # before the first logged commit
 COLLECTIONS_AT_ONCE_MAX = 16
 POLLS_PER_S_MAX = 1500  # of all brokers; each reads the cluster version, and a key takes 3,000
-# So many items, and such a part of their collection, are cheaper to list than to get.
+# With this many changed items, and this part of their collection, listing costs less.
 LIST_FROM_KEYS = 24
 LIST_FROM_SHARE = 1 / 4
 # Changed topics, with their partitions, that one image brings: some milliseconds of everyone's
@@ -89,21 +89,21 @@ class ClusterImage:
     unreadable: Mapping[ItemKey, str] = field(default_factory=dict)
 
     def topic(self, name: str) -> Topic | None:
-        """Return the topic, or ``None`` where there is none of this name."""
+        """Return the topic, or ``None`` if no topic has this name."""
         return self.topics.get(name)
 
     def topic_by_id(self, topic_id: UUID) -> Topic | None:
-        """Return the topic, or ``None`` where there is none of this id."""
+        """Return the topic, or ``None`` if no topic has this id."""
         name = self.topic_names.get(topic_id)
         return None if name is None else self.topics[name]
 
     def partitions(self, name: str) -> tuple[Partition, ...]:
-        """Return the topic's partitions in order; none where there is no such topic."""
+        """Return the topic's partitions in order; none if the topic does not exist."""
         topic = self.topics.get(name)
         return () if topic is None else self.partitions_by_topic[topic.topic_id]
 
     def partition(self, partition: TopicPartition) -> Partition | None:
-        """Return the partition, or ``None`` where there is none."""
+        """Return the partition, or ``None`` if it does not exist."""
         partitions = self.partitions(partition.topic)
         if not 0 <= partition.partition < len(partitions):
             return None
@@ -127,14 +127,14 @@ class ClusterImage:
     def has_all_settings(self, topic: str, broker_id: int) -> bool:
         """Whether the topic's settings on that node are all known.
 
-        Where they are not, some may say to keep what others would delete.
+        An unreadable setting may forbid a deletion that the readable ones allow.
         """
         keys = (topic_key(topic), node_config_key(None), node_config_key(broker_id))
         return not any(key in self.unreadable for key in keys)
 
 
 # Called after every change with the new image and the names of the topics that were
-# created, changed or deleted; the set is empty where only other things changed.
+# created, changed or deleted; the set is empty if only other records changed.
 Subscriber = Callable[[ClusterImage, frozenset[str]], None]
 
 # Called with logged changes of items that no image shows.
@@ -145,7 +145,7 @@ class ClusterView:
     """Keeps the newest image. For the tasks of one event loop."""
 
     def __init__(self, store: MetadataStore, *, look_again_seconds: float = 5.0) -> None:
-        """Items that cannot be read are read again that often: who mends one may not log it."""
+        """Unreadable items are read again that often: their repair may not be logged."""
         self._store = store
         self._look_again_seconds = look_again_seconds
         self._looked_at = time.monotonic()  # at all that cannot be read
@@ -154,8 +154,8 @@ class ClusterView:
         self._subscribers = Subscribers[ClusterImage, frozenset[str]]()
         self._watchers: list[tuple[str, Watcher]] = []
         self._refreshing = asyncio.Lock()
-        self._asked = 0  # refreshes asked for
-        self._answered = 0  # refreshes that a reading begun after the asking has served
+        self._asked = 0  # refreshes requested
+        self._answered = 0  # requested refreshes that a read begun after the request has served
         self._nudged = asyncio.Event()
         self._changed = asyncio.Event()
 
@@ -165,7 +165,7 @@ class ClusterView:
         return self._image
 
     def subscribe(self, callback: Subscriber) -> Callable[[], None]:
-        """Call back after every change, in the refresh that saw it. Returns what unsubscribes."""
+        """Call back after every change, in the refresh that saw it. Returns the unsubscriber."""
         return self._subscribers.subscribe(callback)
 
     def watch(self, collection_prefix: str, callback: Watcher) -> Callable[[], None]:
@@ -219,9 +219,9 @@ class ClusterView:
     async def wait_for(
         self, predicate: Callable[[ClusterImage], bool], timeout: float | None
     ) -> ClusterImage:
-        """Return the first image that the predicate holds for. Raises ``TimeoutError``.
+        """Return the first image that satisfies the predicate. Raises ``TimeoutError``.
 
-        Needs ``run`` (or anyone's refreshes) to bring new images.
+        New images need ``run``, or refreshes by other callers.
         """
         async with asyncio.timeout(timeout):
             while not predicate(self._image):
@@ -252,7 +252,7 @@ class ClusterView:
         before = self._image
         _log_damage(before.unreadable, after.unreadable)
         if self._is_loaded and after == before:
-            return  # What could not be read still cannot.
+            return  # The unreadable items still are, and nothing else has changed.
         self._image = after
         self._is_loaded = True
         self._changed.set()
@@ -296,7 +296,7 @@ async def _apply(
 ) -> AsyncIterator[ClusterImage]:
     """Yield the images with the items of the changed keys read again, at least one.
 
-    Each shows what the one before shows, and more; only the last is of the version.
+    Each adds to the changes of the one before. Only the last one has the version.
     """
     changed = await _read(store, [key for key in keys if _is_shown(image, key.collection)], image)
     portions = _portions(changed, image)
@@ -339,7 +339,7 @@ def _portions(
 
 
 def _weight(changes: Mapping[ItemKey, Item | None], known: Sequence[Partition]) -> int:
-    """Return about how many items of a topic have to be looked at for its changes."""
+    """Return about how many items of a topic its changes make the image compare."""
     counts = [len(changes)]
     for key, item in changes.items():
         if key.collection == records.TOPIC_COLLECTION:
@@ -350,7 +350,7 @@ def _weight(changes: Mapping[ItemKey, Item | None], known: Sequence[Partition]) 
 
 def _is_shown(image: ClusterImage, collection: str) -> bool:
     if collection.startswith(PARTITION_COLLECTION_PREFIX):
-        # Partitions of a topic that the image does not have come with its topic item.
+        # Partitions that are not in the image yet are read together with their topic.
         return _id(collection.removeprefix(PARTITION_COLLECTION_PREFIX)) in image.topic_names
     return collection in {
         records.CLUSTER_COLLECTION,
@@ -365,7 +365,7 @@ def _is_shown(image: ClusterImage, collection: str) -> bool:
 async def _read(
     store: MetadataStore, keys: Iterable[ItemKey], image: ClusterImage
 ) -> dict[ItemKey, Item | None]:
-    """Return the items of the keys, ``None`` for those that are not there."""
+    """Return the items of the keys, ``None`` for those that do not exist."""
     by_collection: defaultdict[str, list[ItemKey]] = defaultdict(list)
     for key in keys:
         by_collection[key.collection].append(key)
@@ -420,7 +420,7 @@ class _Readings:
             return before
 
     def note_key(self, key: ItemKey, item: Item | None) -> None:
-        """Note an item whose key is none that a record has."""
+        """Note an item whose key is not of the collection's form."""
         self.unreadable.pop(key, None)
         if item is not None:
             self.unreadable[key] = "its key is none of this collection's"
@@ -489,7 +489,7 @@ async def _merge(
             case collection if collection.startswith(PARTITION_COLLECTION_PREFIX):
                 changed_partitions[key] = item
             case _:
-                # A key that nothing of ours has: whatever it is, it shall be seen.
+                # A key that no record has. It is listed, so that an operator sees it.
                 readings.note_key(key, item)
     image = dataclasses.replace(
         image,
@@ -559,7 +559,7 @@ async def _replace_topics(
         if read is not None and read.item_id in readings.unreadable:
             topic = before.topics.get(name)
             if topic is not None and topic.topic_id in image.deleted_topics:
-                continue  # What cannot be read is another topic of this name.
+                continue  # The unreadable item is another topic of this name.
         if topic is None:
             continue
         found = listed.get(topic.topic_id, image.partitions_by_topic.get(topic.topic_id, ()))
@@ -582,10 +582,10 @@ async def _list_new_partitions(
     before: ClusterImage,
     readings: _Readings,
 ) -> dict[UUID, tuple[Partition, ...]]:
-    """Return the partitions of the topics that the image has too few of.
+    """Return the partitions of the topics that the image has too few or too many of.
 
-    A topic that was deleted or replaced meanwhile is left out: its item has changed
-    after the version that is being built, so the next refresh meets it again.
+    Leaves out a topic that was deleted or replaced since: its item changed after the
+    version that is being built, so the next refresh reads it again.
     """
     to_list = [
         topic
@@ -627,7 +627,7 @@ async def _list_new_partitions(
 
 
 async def _list_partitions(store: MetadataStore, topics: Sequence[Topic]) -> dict[UUID, list[Item]]:
-    """Return the partition items of each topic, at least those that it counts."""
+    """Return the partition items of each topic, at least as many as it counts."""
     found: dict[UUID, list[Item]] = {topic.topic_id: [] for topic in topics}
     wide = [topic.topic_id for topic in topics if topic.partition_count >= LIST_FROM_KEYS]
     for start in range(0, len(wide), COLLECTIONS_AT_ONCE_MAX):
@@ -655,12 +655,12 @@ async def _is_still(store: MetadataStore, topic: Topic | None) -> bool:
 
 
 def _still_shown(image: ClusterImage, unreadable: Mapping[ItemKey, str]) -> dict[ItemKey, str]:
-    """Return what cannot be read, without the partitions of topics that are gone."""
+    """Return the unreadable items, without the partitions of removed topics."""
     return {key: unreadable[key] for key in unreadable if _is_shown(image, key.collection)}
 
 
 def _log_damage(before: Mapping[ItemKey, str], after: Mapping[ItemKey, str]) -> None:
-    """Tell of every item once when it can no longer be read, and when it can again."""
+    """Log once that an item has become unreadable, and once that it is readable again."""
     for key in after:
         if key not in before:
             logger.error(
@@ -716,7 +716,7 @@ def _set(values: dict[K, V], key: K, value: V | None) -> None:
 
 
 def _changed_topics(before: ClusterImage, after: ClusterImage) -> frozenset[str]:
-    """Return the topics that differ. Unchanged ones are shared, so identity tells."""
+    """Return the topics that differ. Unchanged ones are shared, so identity is compared."""
     names = set(before.topics.keys() - after.topics.keys())
     names.update(n for n, topic in after.topics.items() if before.topics.get(n) is not topic)
     known = before.partitions_by_topic

@@ -34,7 +34,7 @@ class ReplacedSegment:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaErasure:
-    """What one replica says."""
+    """One replica's progress."""
 
     broker_id: int
     is_done: bool = False
@@ -74,7 +74,7 @@ def _read_replicas(rows: Any, _: Mapping[str, Any]) -> tuple[ReplicaErasure, ...
 
 
 def key_erasure_prefix(topic_id: UUID) -> str:
-    """Return what the keys of the topic's requests begin with."""
+    """Return the prefix of the keys of the topic's requests."""
     return f"{topic_id}:"
 
 
@@ -96,7 +96,7 @@ class KeyErasure(Record):
     key_sha256: str  # hex
     # Exclusive; the log's end when its leader took the request up.
     up_to: OrMinusOne = NOT_TAKEN_UP
-    # By broker id; those that have said something.
+    # By broker id; only replicas that have reported.
     replicas: Annotated[tuple[ReplicaErasure, ...], Stored(_read_replicas, _write_replicas)] = ()
 
     @property
@@ -105,17 +105,17 @@ class KeyErasure(Record):
         return self.up_to != NOT_TAKEN_UP
 
     def of(self, broker_id: int) -> ReplicaErasure:
-        """Return what the broker's replica has said."""
+        """Return the progress that the broker has reported, empty if none."""
         found = [one for one in self.replicas if one.broker_id == broker_id]
         return found[0] if found else ReplicaErasure(broker_id)
 
     def with_replica(self, replica: ReplicaErasure) -> KeyErasure:
-        """Return it with what one replica says now."""
+        """Return it with the replica's new progress."""
         others = [one for one in self.replicas if one.broker_id != replica.broker_id]
         replicas = sorted((*others, replica), key=lambda one: one.broker_id)
         return dataclasses.replace(self, replicas=tuple(replicas))
 
     def restarted(self) -> KeyErasure:
-        """Return it to be done again; what was replaced already stays named."""
+        """Return the request as one to do again. It keeps the names of replaced segments."""
         undone = tuple(dataclasses.replace(one, is_done=False) for one in self.replicas)
         return dataclasses.replace(self, up_to=NOT_TAKEN_UP, replicas=undone)

@@ -36,7 +36,7 @@ class Leadership:
 
 
 def leadership_of(partition: Partition) -> Leadership:
-    """Return the leadership that the partition's item tells of."""
+    """Return the leadership in the partition's item."""
     return Leadership(partition.topic_id, partition.partition, partition.leader_epoch)
 
 

@@ -74,7 +74,7 @@ def page_item_id(shard: int, group_id: str, number: int) -> ItemKey:
 
 
 def _pack(members: MembersByPlace) -> list[JsonValue]:
-    """Return the kind, the places and the members, or nothing for nobody."""
+    """Return the kind, the places and the members; an empty list if there are none."""
     if not members:
         return []
     some = list(members.values())
@@ -166,7 +166,7 @@ def assemble(item: Item, pages: Sequence[MemberPage]) -> StoredGroup:
 def valid_members(page: MemberPage, record_stamp: int) -> MembersByPlace:
     """Return the page's members in a group whose record has the stamp.
 
-    Raises ``Inconsistent`` where the page is of a later time than the record.
+    Raises ``Inconsistent`` if the page is newer than the record.
     """
     if not page.is_torn(record_stamp):
         return page.members

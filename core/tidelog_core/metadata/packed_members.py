@@ -27,7 +27,7 @@ def pack(document: Any) -> str:
 
 
 def unpack(text: str) -> Any:
-    """Return what was packed. Raises ``ValueError``, ``zlib.error``."""
+    """Return the packed value. Raises ``ValueError``, ``zlib.error``."""
     unpacker = zlib.decompressobj()
     data = unpacker.decompress(decode_bytes(text), PACKED_SIZE_BYTES_MAX)
     if not unpacker.eof:
@@ -66,7 +66,7 @@ def encode_bytes(data: bytes) -> str:
 
 
 def decode_bytes(text: str) -> bytes:
-    """Return what ``encode_bytes`` was given. Raises ``ValueError``."""
+    """Return the bytes that ``encode_bytes`` encoded. Raises ``ValueError``."""
     try:
         return base64.b64decode(text, validate=True)
     except binascii.Error as error:
@@ -89,7 +89,7 @@ def from_runs(runs: list[list[int]], topic_ids: list[UUID]) -> Iterator[tuple[UU
 
 
 def whole_number(value: object) -> int:
-    """Return the value. Raises ``TypeError`` where it is not a whole number."""
+    """Return the value. Raises ``TypeError`` if it is not an integer."""
     if not isinstance(value, int) or isinstance(value, bool):
         raise TypeError(f"{value!r} is not a whole number")
     return value

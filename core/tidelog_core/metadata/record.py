@@ -86,7 +86,7 @@ def key_form(make: Callable[P, ItemKey]) -> KeyForm[P]:
 
 
 class _Argument(NamedTuple):
-    """Stands for an argument in the f-strings of a key function."""
+    """A placeholder for an argument in the f-strings of a key function."""
 
     name: str
     show: Callable[[str, str], str]
@@ -190,7 +190,7 @@ class _Layout:
             unknown = body.keys() - {name for name, *_ in self._in_body}
             raise ValueError(f"unknown fields: {', '.join(sorted(unknown))}")
         if not self._in_key:
-            # A key spells its arguments as the body does, so there is nothing to convert.
+            # A key and a body spell an argument alike, so it needs no conversion.
             said = self._form.make(*[body[name] for name in self._form.parameters])
             if said.key != key.key or said.collection != key.collection:
                 raise ValueError(f"holds another item: {said.collection}/{said.key}")

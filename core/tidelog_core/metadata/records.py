@@ -35,7 +35,7 @@ PARTITION_COLLECTION_PREFIX = "partition:"
 SEGMENT_COLLECTION_PREFIX = "segment:"
 DELETED_TOPIC_COLLECTION = "deleted-topic"
 FUNCTION_PROGRESS_COLLECTION = "function-progress"
-# The stored name is older than the record's: what is stored under it stays readable.
+# The stored name is older than the constant's: existing items stay readable.
 SCRUB_ORPHANS_COLLECTION = "scrub-sighting"
 RESTORATION_COLLECTION = "restoration"
 JOB_START_COLLECTION = "job-start"
@@ -95,7 +95,7 @@ class Broker(Record):
     # At least one, each of another listener.
     endpoints: Annotated[tuple[BrokerEndpoint, ...], Stored(read_endpoints, _write_endpoints)]
     rack: str | None = None
-    # Base64 of the certificate (DER) by which the process proves to other nodes who it is.
+    # Base64 of the certificate (DER) with which the process identifies itself to other nodes.
     certificate: Omitted[str] = ""
 
     @property
@@ -104,11 +104,11 @@ class Broker(Record):
         return self.endpoints[0]
 
     def endpoint_of(self, listener: str) -> BrokerEndpoint | None:
-        """Return where clients of a listener reach the broker; ``None`` if it has no such one."""
+        """Return the broker's endpoint for a listener; ``None`` if it has no such listener."""
         return next((e for e in self.endpoints if e.listener == listener), None)
 
     def to_body(self) -> Body:
-        """Return the item's body; ``endpoints`` says which form it has."""
+        """Return the item's body in the form that ``endpoints`` describes."""
         body = dict(Record.to_body(self))
         host, port = self.endpoint.host, self.endpoint.port
         if self.endpoints != plaintext_endpoints(host, port):
@@ -119,7 +119,7 @@ class Broker(Record):
 
     @classmethod
     def renewed(cls, body: Body) -> Body:
-        """Return the body with ``endpoints`` where it has ``host`` and ``port``."""
+        """Return the body with ``endpoints`` instead of ``host`` and ``port``."""
         if "endpoints" in body or not body.keys() & {"host", "port"}:
             return body
         others = dict(body)
@@ -131,9 +131,9 @@ class Broker(Record):
 
 
 class StepDownReason(StrEnum):
-    """Why a broker asks others to lead instead of it."""
+    """Why a broker asks others to lead its partitions."""
 
-    DISK = "disk"  # its disk takes no records: what it follows falls behind as well
+    DISK = "disk"  # its disk takes no records: the replicas that follow on it fall behind too
     DRAINING = "draining"  # it stops soon, and follows until then
 
 
@@ -231,7 +231,7 @@ class Partition(Record):
     topic_id: UUID
     partition: Natural
     replicas: tuple[int, ...]  # in order of preference; the first is the preferred leader
-    leader: OrMinusOne  # NO_LEADER while nobody leads
+    leader: OrMinusOne  # NO_LEADER: offline
     leader_epoch: Natural  # grows with every change of leader, never otherwise
     isr: tuple[int, ...]  # a subset of replicas
     log_start_offset: Natural = 0  # local and tiered together; never goes back
@@ -286,9 +286,9 @@ class SegmentMeta(Record):
     leader_epochs: tuple[tuple[int, int], ...]  # (epoch, its first offset), ascending
     chained_hash: str  # hex; of the partition up to and including this segment
     created_ms: int
-    # Unix time from which its objects may go; DELETE_STARTED only. 0: at once.
+    # Unix time from which its objects may be deleted; DELETE_STARTED only. 0: immediately.
     deletable_ms: Omitted[Natural] = 0
-    # Of the claim that wrote it in place of others; 0: its bytes are those that were copied.
+    # The epoch of the claim under which a rewrite wrote it; 0: a copy of the local segment.
     rewrite_epoch: Omitted[Natural] = 0
     # Below this offset no key has an older record. 0: not compacted.
     compacted_up_to: Omitted[Natural] = 0
@@ -302,7 +302,7 @@ def deleted_topic_key(topic_id: UUID) -> ItemKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeletedTopic(Record):
-    """A topic that is gone for clients but whose logs and objects may still be there."""
+    """A deleted topic whose logs and objects may still exist."""
 
     KEY = deleted_topic_key
 
@@ -341,7 +341,7 @@ class ScrubOrphans(Record):
     KEY = scrub_orphans_key
 
     prefix: str  # of a partition's objects, slash included, or one object's key
-    first_seen_ms: Mapping[str, int]  # Unix time, by what follows the prefix in the key
+    first_seen_ms: Mapping[str, int]  # Unix time, by the key without the prefix
 
 
 @key_form

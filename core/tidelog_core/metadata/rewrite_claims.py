@@ -15,7 +15,7 @@ from tidelog_core.metadata.records import NUMBER_DIGITS
 from tidelog_core.metadata.store import ItemKey
 
 REWRITE_CLAIM_COLLECTION = "rewrite-claim"
-RELEASED_MS = 0  # as expires_ms: nobody holds it
+RELEASED_MS = 0  # as expires_ms: without a holder
 
 
 @key_form
@@ -35,7 +35,7 @@ class RewriteClaim(Record):
     # Greater with every claim, and than that of every segment there was.
     rewrite_epoch: Positive
     holder: UUID  # another one with every run
-    expires_ms: Natural  # Unix time from which others may take it; RELEASED_MS: at once
+    expires_ms: Natural  # Unix time from which another process may take it; RELEASED_MS: any time
 
 
 def claimed_partition(key: ItemKey) -> tuple[UUID, int] | None:

@@ -37,8 +37,8 @@ class ShareMember:
     client_id: str = ""
     client_host: str = ""
     subscribed_topics: tuple[str, ...] = ()  # sorted
-    epoch: int = 0  # of the target that it was last told of
-    previous_epoch: int = 0  # it may not have heard of the newer one
+    epoch: int = 0  # of the last target sent to it
+    previous_epoch: int = 0  # also accepted: the response with the newer one may be lost
     assigned: Partitions = NO_PARTITIONS
     target: Partitions = NO_PARTITIONS  # sent with the next heartbeat
 
@@ -48,7 +48,7 @@ class ShareGroupState:
     """The additional state in the record of a share group."""
 
     assignment_epoch: int  # the group epoch that the targets belong to
-    topics_hash: str  # of the topics that the group's epoch stands for
+    topics_hash: str  # of the topics that the group epoch was computed from
     members: tuple[ShareMember, ...]
 
 

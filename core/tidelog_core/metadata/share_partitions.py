@@ -32,12 +32,12 @@ from tidelog_core.metadata.store import ItemKey, JsonValue
 
 SHARE_COLLECTION_PREFIX = "share:"
 NO_START_OFFSET = -1
-# Of stored rows, one a record at worst: together they stay well under what an item may hold.
+# Stored rows, at worst one a record. All of them fit well into one item.
 STORED_BATCHES_MAX = 20_000
 
 
 class RecordState(IntEnum):
-    """What has become of a record. The values are Kafka's, as its persister writes them."""
+    """A record's state in a share group. The values are those of Kafka's persister."""
 
     AVAILABLE = 0
     ACQUIRED = 1  # never stored
@@ -71,7 +71,7 @@ def share_partition_key(group_id: str, topic_id: UUID, partition: int) -> ItemKe
 
 
 def share_partition_of(id: ItemKey) -> tuple[UUID, int] | None:
-    """Return the topic and partition that an item is of, or ``None`` where it is of none."""
+    """Return the item's topic and partition, or ``None`` if it is of another kind."""
     topic_id, _, partition = id.key.partition("/")
     try:
         return UUID(topic_id), int(partition)
@@ -116,7 +116,7 @@ class SharePartitionRecord(Record):
     group_id: InKey[str]
     topic_id: InKey[UUID]
     partition: InKey[int]
-    state_epoch: Natural = 0  # raised by whoever but the leader changes the item
+    state_epoch: Natural = 0  # raised by every writer except the leader
     leader_epoch: OrMinusOne = -1  # of the leader that wrote last; -1: none has
     start_offset: OrMinusOne = NO_START_OFFSET
     # Ascending, none overlaps, all from start_offset on.

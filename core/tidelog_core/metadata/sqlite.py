@@ -107,7 +107,7 @@ class SqliteMetadataStore:
         return files is not None and _identify(self._paths) != files
 
     async def get(self, id: ItemKey) -> Item | None:
-        """Return the item, or ``None`` where there is none."""
+        """Return the item, or ``None`` if it does not exist."""
         return await self._run(_get, id)
 
     async def get_many(self, ids: Collection[ItemKey]) -> dict[ItemKey, Item]:
@@ -386,7 +386,7 @@ def _changes_since(
         ).fetchall()
     finally:
         connection.execute("ROLLBACK")
-    # Another process may keep a shorter changelog than this one: count what is there.
+    # Another process may keep a shorter changelog than this one, so the rows are counted.
     if len({row[0] for row in rows}) != version - since:
         return Changes(ClusterVersion(version), None)
     keys = frozenset(ItemKey(collection, key) for _, collection, key in rows)

@@ -38,5 +38,5 @@ def stand_in(topic_id: UUID, partition: int, before: Partition | None) -> Partit
 
 
 def is_readable(partition: Partition) -> bool:
-    """Whether this is the record of an item and no stand-in."""
+    """Whether this is the record of an item, not a stand-in."""
     return partition.version != UNREADABLE_VERSION

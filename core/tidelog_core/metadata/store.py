@@ -22,7 +22,7 @@ Body = Mapping[str, JsonValue]
 ClusterVersion = NewType("ClusterVersion", int)
 
 ABSENT = 0  # the version of an item that is not there
-ANY_VERSION = -1  # write whatever is there
+ANY_VERSION = -1  # write unconditionally
 # The version of an item whose version is unknown, and of a stand-in for an unreadable item.
 # A write or check that expects it always conflicts.
 UNREADABLE_VERSION = -2
@@ -32,7 +32,7 @@ COMMIT_WRITES_MAX = 90  # DynamoDB takes 100 per transaction; the changelog need
 
 @dataclass(frozen=True, slots=True, order=True)
 class ItemKey:
-    """Where an item lies."""
+    """An item's collection and key."""
 
     collection: str
     key: str
@@ -44,16 +44,16 @@ class Item:
 
     id: ItemKey
     version: int
-    body: Body  # empty where there is a problem
-    problem: str | None = None  # why what is stored cannot be read; None: it can
+    body: Body  # empty if there is a problem
+    problem: str | None = None  # why the item is unreadable; None: it is readable
 
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """One conditional change: put ``body``, or delete where it is ``None``.
+    """One conditional change: put ``body``, or delete if it is ``None``.
 
     ``expected_version`` is the version the item must have: ``ABSENT`` to create,
-    ``ANY_VERSION`` to overwrite blindly. On ``UNREADABLE_VERSION`` no write ever succeeds.
+    ``ANY_VERSION`` to overwrite unconditionally. On ``UNREADABLE_VERSION`` every write fails.
     """
 
     id: ItemKey
@@ -99,7 +99,7 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What changed after some version, up to and including ``version``.
+    """The changes after some version, up to and including ``version``.
 
     ``keys`` is ``None`` when the changelog no longer reaches back that far and the
     reader must load everything.
@@ -127,15 +127,15 @@ class ClockedStore(Protocol):
 
 
 class MetadataStore(Protocol):
-    """The cluster's truth. Any number of tasks, processes and machines may call at once.
+    """The source of truth of the cluster. Tasks, processes and machines may use it concurrently.
 
     Reads are strongly consistent per item. Commits are linearizable and durable on
-    return. Raises ``StoreUnavailable`` where nothing was written, ``OutcomeUnknown``
-    where a commit may have happened.
+    return. Raises ``StoreUnavailable`` if nothing was written, ``OutcomeUnknown``
+    if a commit may have happened.
     """
 
     async def get(self, id: ItemKey) -> Item | None:
-        """Return the item, or ``None`` where there is none."""
+        """Return the item, or ``None`` if it does not exist."""
 
     async def get_many(self, ids: Collection[ItemKey]) -> dict[ItemKey, Item]:
         """Return those of the items that are there. Any number; each is read by itself."""

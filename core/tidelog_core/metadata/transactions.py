@@ -113,13 +113,13 @@ def pending_offsets_collection(shard: int) -> str:
 
 
 def group_of_pending(key: ItemKey) -> str:
-    """Return the group that the item of pending offsets is of; none's where it is another's."""
+    """Return the group id in the key of a pending offsets item."""
     return key.key.partition("/")[2]
 
 
 @key_form
 def pending_offsets_key(shard: int, producer_id: int, group_id: str) -> ItemKey:
-    """Return the key of what a group commits with a producer's transaction."""
+    """Return the key of a group's offsets in a producer's transaction."""
     return ItemKey(pending_offsets_collection(shard), f"{producer_id:020d}/{group_id}")
 
 
@@ -152,7 +152,7 @@ def _read_pending(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingOffsets(Record):
-    """What a group commits if a producer's open transaction does."""
+    """The offsets that a group commits if a producer's open transaction commits."""
 
     KEY = pending_offsets_key
 
@@ -175,7 +175,7 @@ def pending_offsets_claim_key(shard: int) -> ItemKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingOffsetsClaim(Record):
-    """Which coordinator may write a shard's pending offsets: whoever wrote this item last."""
+    """Which coordinator may write a shard's pending offsets: the last one to write this item."""
 
     KEY = pending_offsets_claim_key
 

@@ -10,8 +10,8 @@ What may interleave, and why it is safe:
 - *Such a commit that lands late.* It conflicts once the item was written again. Two kinds may land
   and must be harmless: the creation of an item that was removed again, and ``ANY_VERSION``.
 
-This is not for a writer that keeps the item in memory, which stops once another has written it,
-nor for a commit of many items that has to find out which of them conflicted.
+Not for a writer that keeps the item in memory: it must stop once another process has written
+the item. Not for a commit of many items either: it has to find out which of them conflicted.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from typing import TypeVar
 from tidelog_core.errors import OutcomeUnknown, TidelogError, VersionConflict
 from tidelog_core.metadata.store import Item, ItemKey, MetadataStore, Write
 
-ATTEMPTS_MAX = 10  # with each that is lost, someone else has written
+ATTEMPTS_MAX = 10  # each conflict means that another writer succeeded
 LOST = (VersionConflict, OutcomeUnknown)
 
 T = TypeVar("T")
 
-# Returns the result, and the write that makes it true: at the version of the item that is given,
-# ``None`` where there is nothing to write. Is called once an attempt; may raise.
+# Returns the result, and the write that makes it true, or ``None`` if nothing has to change.
+# The write expects the version of the given item. Called once an attempt; may raise.
 Decide = Callable[[Item | None], tuple[T, Write | None]]
 
 
 async def update(
     store: MetadataStore, key: ItemKey, decide: Decide[T], *, attempts_max: int = ATTEMPTS_MAX
 ) -> T:
-    """Return the decided result, once the write that belongs to it is stored.
+    """Return the decided result, once its write is stored. Durable on return.
 
-    Durable on return. Raises what ``decide`` raises, and as ``retried``.
+    Raises the errors of ``decide`` and of ``retried``.
     """
 
     async def attempt() -> T:
@@ -59,7 +59,7 @@ async def retried(
     attempts_max: int = ATTEMPTS_MAX,
     pause_seconds_max: float = 0,
 ) -> T:
-    """Return what the attempt returns, which begins by reading; the last one's error is raised.
+    """Return the attempt's result; an attempt begins by reading. Raises the last one's error.
 
     Pauses before each further attempt for a random time.
     """
