@@ -25,8 +25,8 @@ class ChangeReason(Enum):
 class PartitionChange:
     """One conditional write: ``after`` replaces the item at ``after.version``.
 
-    ``checks`` belong into the same commit: they are what the decision rests on besides
-    the partition's own item.
+    ``checks`` are committed with it: the conditions on other items that the decision
+    depends on.
     """
 
     after: Partition

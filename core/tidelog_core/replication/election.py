@@ -70,7 +70,7 @@ class LeaderElector:
         self._vacant_since: dict[PartitionKey, tuple[int, float]] = {}  # leader epoch, time
         self._preferred_since: dict[PartitionKey, float] = {}
         self._to_leave: set[PartitionKey] = set()
-        self.is_stepping_down = False  # this broker; its own lease may tell it later
+        self.is_stepping_down = False  # this broker; its own lease may show it later
 
     def start(self, partitions: Iterable[Partition]) -> None:
         """Take the first reading of the cluster after this process has registered."""
@@ -80,8 +80,8 @@ class LeaderElector:
     def note_lacking(self, partitions: Iterable[Partition]) -> None:
         """Note that this broker may lack records although it is in these ISRs.
 
-        For partitions that became readable only after it should have left every ISR: it takes
-        none of them over before it has left.
+        For partitions that became readable only after this broker left every other ISR. It takes
+        over none of them before it has left their ISRs.
         """
         self._to_leave.update(map(_key, partitions))
 
@@ -194,7 +194,7 @@ class LeaderElector:
         )
 
     def candidates(self, partition: Partition, peers: PeerLeases) -> list[int]:
-        """Return who may take over without loss, the first choice first."""
+        """Return the brokers that may take over without loss, the first choice first."""
         members = [broker_id for broker_id in partition.replicas if broker_id in partition.isr]
         return sorted(self._live(members, peers), key=lambda b: self._steps_down(b, peers))
 
@@ -229,7 +229,7 @@ class LeaderElector:
         return None if successor is None or peers.is_stepping_down(successor) else successor
 
     def forget(self, partition: Partition) -> None:
-        """Drop what is remembered of a partition that this node no longer holds."""
+        """Drop the state of a partition that this node no longer holds."""
         for kept in (self._start_epochs, self._vacant_since, self._preferred_since):
             kept.pop(_key(partition), None)
         self._to_leave.discard(_key(partition))
@@ -256,7 +256,7 @@ class LeaderElector:
         return [b for b in broker_ids if b == self._broker_id or not peers.is_dead(b)]
 
     def _lives(self, broker_id: int, peers: PeerLeases, now_ms: float) -> bool:
-        """Whether the broker has outlived who is dead by now, rather than died with them."""
+        """Whether the broker has outlived all brokers dead by now, rather than died with them."""
         return broker_id == self._broker_id or peers.is_fresh(broker_id, now_ms)
 
     def _change(

@@ -19,7 +19,7 @@ NO_REPLICA_EPOCH = -1
 
 @dataclass(slots=True, eq=False)
 class FollowerContact:
-    """When one fetch session of a follower was last heard of; it stays as it is when it ends."""
+    """The time of a follower's last fetch in one fetch session. Unchanged once the session ends."""
 
     last_fetch_ms: float
 
@@ -58,7 +58,7 @@ class FollowerProgress:
 
         The follower is caught up now if it has the leader's whole log. It was caught up at its last
         fetch if it now has everything that the leader had then. Under a steady load of small
-        appends only the second ever holds.
+        appends only the second condition ever holds.
         """
         if fetch_offset >= leader_end_offset:
             self.last_caught_up_ms = max(self.last_caught_up_ms, now_ms)
@@ -79,7 +79,7 @@ class FollowerProgress:
             and self.log_end_offset == leader_end_offset
             and contact.last_fetch_ms > self.last_fetch_ms
         ):
-            # It had the whole log when it asked last, without naming the partition.
+            # It had the whole log at its last fetch, which did not name the partition.
             self.last_fetch_ms = contact.last_fetch_ms
             self.last_caught_up_ms = max(self.last_caught_up_ms, contact.last_fetch_ms)
 
@@ -90,5 +90,5 @@ class FollowerProgress:
             self.contact = None
 
     def is_caught_up(self, leader_end_offset: int, now_ms: float, lag_ms: float) -> bool:
-        """Whether it has the whole log, or had all of it within the last ``lag_ms``."""
+        """Whether the follower has the whole log, or had all of it within the last ``lag_ms``."""
         return self.log_end_offset == leader_end_offset or now_ms - self.last_caught_up_ms <= lag_ms

@@ -2,9 +2,9 @@
 
 Theory of operation. One fetch at a time, always from the own log end, with the latest
 leader epoch of the own log. The leader compares the two with its epochs. If they diverge,
-it answers with the end of the greatest epoch that both may share; the follower
-truncates to the end of what both may share and fetches again. So the logs are equal up to the
-fetch offset whenever the leader notes it, and a record is truncated only if the leader
+it answers with its greatest epoch at or below the follower's, and the end of that epoch. The
+follower truncates to the end of what both may share and fetches again. So the logs are equal up
+to the fetch offset whenever the leader notes it, and a record is truncated only if the leader
 of a later epoch does not have it. The high watermark is not used for this: it may lag
 behind the committed records, and truncating there has lost acknowledged records (KIP-101).
 
@@ -41,12 +41,12 @@ class ReplicaFetch:
 
 @dataclass(frozen=True, slots=True)
 class FetchAnswer:
-    """What came back, without the records."""
+    """An answer without its records."""
 
     error: ErrorCode = ErrorCode.none
     high_watermark: int = 0
     log_start_offset: int = 0
-    diverging: tuple[int, int] | None = None  # an epoch and where it ends at the leader
+    diverging: tuple[int, int] | None = None  # an epoch and its end offset at the leader
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class Truncate:
-    """Cut the log (and its leader epochs, also where no record goes) at ``offset``."""
+    """Truncate the log and its leader epochs at ``offset``, even if no record is removed."""
 
     offset: int
 
@@ -94,7 +94,7 @@ class FollowerState:
 
     @property
     def leader_id(self) -> int:
-        """Whom to fetch from; ``NO_LEADER`` while nobody leads."""
+        """The broker to fetch from; ``NO_LEADER`` if there is none."""
         return self.partition.leader
 
     def on_partition(self, partition: Partition) -> None:
@@ -118,15 +118,15 @@ class FollowerState:
             leader_id=self.leader_id,
             leader_epoch=self.leader_epoch,
             offset=end_offset,
-            # Not the last record's epoch: a leader that was deposed before it had appended
-            # anything has noted an epoch that nobody else knows, and must drop it. Records
-            # of older epochs that come next would otherwise be taken for that epoch's.
+            # Not the last record's epoch: a leader that was deposed before it appended anything
+            # has an epoch that no other replica knows, and must drop it. Otherwise records of
+            # older epochs that it fetches next would count as records of that epoch.
             last_fetched_epoch=log.leader_epoch,
             log_start_offset=log.log_start_offset,
         )
 
     def on_answer(self, fetch: ReplicaFetch, answer: FetchAnswer, log: ReplicaLog) -> Action:
-        """Return what to do about an answer."""
+        """Return the action for an answer."""
         if not self._is_current(fetch, log):
             return Ignore(must_wait=False)
         if answer.error in _NOT_LOCAL:
@@ -141,13 +141,13 @@ class FollowerState:
         return Append(answer.high_watermark, answer.log_start_offset)
 
     def truncation_offset(self, epoch: int, end_offset: int, log: ReplicaLog) -> int:
-        """Return where the log can still agree with a leader whose ``epoch`` ends there."""
+        """Return where to truncate, given that the leader's ``epoch`` ends at ``end_offset``."""
         own_epoch, own_end = log.offset_for_leader_epoch(epoch)
         if own_epoch == NO_LEADER_EPOCH:
-            # The own log knows only older epochs, or none: all that it can share ends there.
+            # This log has older epochs only, or none: the logs can agree up to that end at most.
             return min(end_offset, log.log_end_offset)
         if own_epoch != epoch:
-            # The leader has an epoch that this log lacks: what both can share is older.
+            # This log lacks the leader's epoch: the logs can agree on an older epoch at most.
             return min(own_end, log.log_end_offset)
         return min(own_end, end_offset, log.log_end_offset)
 
@@ -163,14 +163,14 @@ class FollowerState:
     ) -> Action:
         """Return the action for an offset that the leader does not have locally.
 
-        ``fetch`` is the one that was refused; the offsets are of the same leader epoch.
+        ``fetch`` is the refused one; the offsets are of the same leader epoch.
         """
         if not self._is_current(fetch, log):
             return Ignore(must_wait=False)
         end_offset = log.log_end_offset
         action: Action = Ignore()
         if end_offset > leader_end:
-            # An unclean leader knows less than this log, and its epochs do not reach back.
+            # An unclean leader has fewer records than this log, and its epochs do not reach back.
             action = Truncate(leader_end)
             if leader_end < log.local_log_start_offset:
                 action = TruncateFully(leader_end, min(leader_start, leader_end))
@@ -197,9 +197,9 @@ def _do_nothing() -> None:
 def find_divergence(
     log: ReplicaLog, *, fetch_offset: int, last_fetched_epoch: int
 ) -> tuple[int, int] | None:
-    """Return from where the fetching log is not the leader's ``log``, ``None`` if it is.
+    """Return the epoch and offset where the fetching log diverges, ``None`` if it does not.
 
-    (-1, -1) says that the leader cannot tell, or does not have the offset here:
+    (-1, -1) if the epoch is newer than the leader's, or the leader does not have the offset here:
     OFFSET_OUT_OF_RANGE or OFFSET_MOVED_TO_TIERED_STORAGE. For the leader, before it notes a
     fetch. Source: Kafka's ``Partition.readRecords``.
     """

@@ -94,7 +94,7 @@ class _HandOver:
 
 
 class LeaderState(Generic[Token]):
-    """One partition in one leader epoch of this broker. ``Token`` is who waits for an ack."""
+    """One partition in one leader epoch of this broker. ``Token`` identifies a pending ack."""
 
     def __init__(
         self,
@@ -113,10 +113,10 @@ class LeaderState(Generic[Token]):
         self.high_watermark = high_watermark
         self.log_end_offset = log_end_offset
         self.is_deposed = False
-        self.needs_read = False  # the item must be read: someone else has written it
+        self.needs_read = False  # another node has written the item: read it
         self._in_flight: PartitionChange | None = None
         self._proposed: list[PartitionChange] = []  # may have landed or land yet
-        # What follows from the record and the proposals, counted when one of them changes.
+        # Derived from the record and the proposals, computed when one of them changes.
         self._maximal_isr: frozenset[int] = frozenset(partition.isr)
         self._in_sync_count = len(partition.isr)
         self._may_lead_elsewhere = False
@@ -127,7 +127,7 @@ class LeaderState(Generic[Token]):
         self._follow_replicas(partition, now_ms)
         self.advance(now_ms)
 
-    # -- what holds now --
+    # -- current state --
 
     @property
     def maximal_isr(self) -> frozenset[int]:
@@ -136,7 +136,7 @@ class LeaderState(Generic[Token]):
 
     @property
     def is_serving(self) -> bool:
-        """Whether this leader may answer: nobody else can have been made leader by it."""
+        """Whether this leader may answer: its own hand-over cannot have made another one leader."""
         return not (self.is_deposed or self._may_lead_elsewhere)
 
     @property
@@ -187,7 +187,7 @@ class LeaderState(Generic[Token]):
         """Release ``token`` once every record below ``required_offset`` is committed."""
         self._acks.owe(required_offset, token)
         if required_offset <= self.high_watermark:
-            self._release()  # Whatever else the high watermark has passed is released already.
+            self._release()  # All other tokens below the high watermark are already released.
 
     def take_released(self) -> list[ReleasedAck[Token]]:
         """Return the acks to give, each once. None while this leader may not answer."""
@@ -349,7 +349,7 @@ class LeaderState(Generic[Token]):
                 or self._altered_isr(brokers, peers, now_ms)
             )
         if change is None and self._proposed:
-            # Whatever is still under way must be overtaken by something.
+            # A further write settles whether the earlier proposals have landed.
             change = PartitionChange(self.partition, ChangeReason.ALTER_ISR)
         if change is None:
             return None
@@ -359,10 +359,10 @@ class LeaderState(Generic[Token]):
         return change
 
     def is_at_rest(self, peers: PeerLeases, now_ms: float) -> bool:
-        """Whether ``propose`` returns nothing, however much time goes by.
+        """Whether ``propose`` returns nothing, no matter how much time passes.
 
-        Until something is appended, a follower may join, a peer has died, a hand-over begins, or
-        the item is another one: every member of the ISR lives and has the whole log.
+        Every member of the ISR lives and has the whole log. This ends when something is appended,
+        a follower may join, a peer dies, a hand-over begins or the item changes.
         """
         if (
             self.needs_read
@@ -474,7 +474,7 @@ class LeaderState(Generic[Token]):
         self.on_partition(after, now_ms)
 
     def on_conflict(self) -> None:
-        """Note that someone else has written the item: read it, then ``on_partition``."""
+        """Note that another node has written the item: read it, then call ``on_partition``."""
         self._in_flight = None
         self.needs_read = True
 
@@ -498,31 +498,31 @@ class LeaderState(Generic[Token]):
         self.on_partition(partition, now_ms)
 
     def on_partition(self, partition: Partition, now_ms: float) -> None:
-        """Take the item as anyone has seen it; older versions change nothing."""
+        """Take the item as read or received; older versions change nothing."""
         if partition.version <= self.partition.version or self.is_deposed:
             return
         if partition.leader_epoch != self.leader_epoch:
             self.depose()
             return
-        # Whatever was proposed on an earlier version has landed in this one or never will.
+        # A proposal on an earlier version has landed in this one or never will.
         self._proposed = [
             change for change in self._proposed if change.after.version >= partition.version
         ]
         before, self.partition = self.partition, partition
         for follower_id in before.isr:
             if follower_id not in partition.isr and follower_id in self.followers:
-                self.followers[follower_id].wants_in = False  # It has to fetch again.
+                self.followers[follower_id].wants_in = False  # It must fetch again first.
         self._follow_replicas(partition, now_ms)
         self._count()
         self.advance(now_ms)
 
     def succeed(self, before: LeaderState[Token]) -> None:
-        """Owe what this broker owed in the leader epoch just before, in which it led too."""
+        """Take over the pending acks of the previous leader epoch, which this broker also led."""
         self._acks, before._acks = before._acks, self._acks
         self._release()
 
     def depose(self) -> None:
-        """End this leadership: someone else leads, or this broker must not any more."""
+        """End this leadership: another broker leads, or this one no longer may."""
         self.is_deposed = True
         self._acks.fail_all(NotLeaderOrFollower("another broker leads the partition"))
 

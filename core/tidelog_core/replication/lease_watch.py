@@ -33,7 +33,7 @@ WATCHERS_MIN = 9  # of all racks together
 LEASE_SIZE_BYTES = 160  # of an item, rounded up
 READ_UNIT_BYTES = 4096  # Source: DynamoDB developer guide, strongly consistent reads
 UNITS_PER_S = 1000  # for all brokers that are no watchers; a key takes 3,000
-SPREAD = 0.2  # of the interval: brokers that are no watchers shall not all read at once
+SPREAD = 0.2  # of the interval; keeps the brokers that are no watchers from reading together
 
 
 def is_watcher(
@@ -65,7 +65,7 @@ def _watchers_per_rack(brokers: Mapping[int, Broker]) -> int:
 
 
 def reading_units(broker_count: int) -> int:
-    """Return what one reading of all leases takes."""
+    """Return the read units that one reading of all leases consumes."""
     return max(1, math.ceil(broker_count * LEASE_SIZE_BYTES / READ_UNIT_BYTES))
 
 
@@ -75,7 +75,7 @@ def unhurried_interval_ms(broker_count: int) -> float:
 
 
 class ReadingPace:
-    """How often one broker reads everyone's leases. Without a clock: times are given."""
+    """How often one broker reads all leases. Without a clock: the caller passes the time."""
 
     def __init__(
         self, broker_id: int, *, watching_ms: float, renew_ms: float, chance: random.Random
@@ -112,7 +112,7 @@ class ReadingPace:
 
 
 def _place(broker_id: int, brokers: Mapping[int, Broker]) -> int:
-    """Return about how many brokers are chosen before this one while nobody is dead."""
+    """Return about how many brokers would become watchers before this one if all are alive."""
     own = brokers.get(broker_id)
     if own is None:
         return len(brokers)

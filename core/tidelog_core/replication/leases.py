@@ -93,10 +93,10 @@ class LeaseTimes:
 
     @property
     def margin_ms(self) -> int:
-        """How much earlier the holder stops than the others' lease ends.
+        """How much earlier the holder stops than observers see its lease expire.
 
-        Covers clocks whose rates differ by up to a tenth, and the time between an
-        answer that ``may_act`` allowed and its leaving the process.
+        Covers clocks whose rates differ by up to a tenth, and the time from the check of
+        ``may_act`` until the answer has left the process.
         """
         return self.lease_ms // MARGIN_PARTS
 
@@ -116,7 +116,7 @@ class LeaseTimes:
 
     @property
     def stall_ms(self) -> int:
-        """How long the event loop may stand still before the lease is no longer renewed."""
+        """How long the event loop may be blocked before the lease is no longer renewed."""
         return self.lease_ms * STALL_NUMERATOR // STALL_DENOMINATOR
 
     def can_renew(self, *, turned_ms: float, now_ms: float) -> bool:
@@ -125,10 +125,9 @@ class LeaseTimes:
 
 
 def lease_times(config: NodeConfig) -> LeaseTimes:
-    """Return the times that the settings ask for.
+    """Return the times for these settings.
 
-    The interval between renewals gives way to a short lease, so that the lease alone
-    needs to be set.
+    The renewal interval is reduced for a short lease, so that only the lease needs to be set.
     """
     lease_ms = config.broker_session_timeout_ms
     renew_ms = min(config.broker_heartbeat_interval_ms, lease_ms // RENEWALS_PER_LEASE_MIN)
@@ -137,7 +136,7 @@ def lease_times(config: NodeConfig) -> LeaseTimes:
 
 @dataclass(frozen=True, slots=True)
 class _Grant:
-    """What a renewal allows, in one value: another thread sees all of it or nothing."""
+    """The effects of a renewal in one value: another thread sees all of them or none."""
 
     valid_until_ms: float
     fence: int  # the number of the fence that a reading of the cluster must have ended
@@ -162,18 +161,18 @@ class OwnLease:
             counter=RELEASED if found is None else found.counter,
             version=ABSENT if found is None else found.version,
         )
-        self._grant: _Grant | None = None  # None: never renewed, or given up since
+        self._grant: _Grant | None = None  # None: never renewed, or given up
         self._fence_count = 0  # one for each renewal that found no grant that still held
         self._ended_fence = 0  # the last that a reading has ended; set by the thread that acts
         self._has_renewed = False
-        self._next_renewal_ms: float | None = None  # None: at once
-        self.is_superseded = False  # another process has this broker id: leave for good
+        self._next_renewal_ms: float | None = None  # None: immediately
+        self.is_superseded = False  # another process has this broker id: never renew again
         self.needs_read = False  # the item must be read before the next renewal
         self.step_down_reason: StepDownReason | None = None  # published by the next renewal
 
     def may_act(self, now_ms: float) -> bool:
         """Whether this broker may acknowledge, serve and decide at this moment."""
-        grant = self._grant  # once: the next renewal may replace it meanwhile
+        grant = self._grant  # Read once: a renewal may replace it at any time.
         return (
             grant is not None and grant.fence == self._ended_fence and now_ms < grant.valid_until_ms
         )
@@ -186,11 +185,11 @@ class OwnLease:
 
     @property
     def next_renewal_ms(self) -> float | None:
-        """When the next renewal is due on the own clock; ``None`` means immediately."""
+        """When the next renewal is due on the own clock; ``None``: immediately."""
         return self._next_renewal_ms
 
     def begin_renewal(self, now_ms: float) -> BrokerLease:
-        """Return the record to put. Tell its outcome to one of the ``on_`` methods."""
+        """Return the record to put. Report its outcome to one of the ``on_`` methods."""
         assert not self.needs_read, "read the lease item first"
         self._next_renewal_ms = now_ms + self._times.renew_ms
         return BrokerLease(
@@ -251,7 +250,7 @@ class OwnLease:
         if found is None:
             self._record = _at_version(self._record, ABSENT)
         elif found.incarnation == self._record.incarnation or not self._has_renewed:
-            # Our own lost renewal; before the first one, what an earlier process left.
+            # Our own lost renewal, or before the first one the record of an earlier process.
             self._record = BrokerLease(
                 broker_id=found.broker_id,
                 incarnation=self._record.incarnation,
@@ -264,7 +263,7 @@ class OwnLease:
 
     def on_cluster_read(self, started_ms: float) -> None:
         """Note that the cluster was read by a reading begun at ``started_ms``."""
-        grant = self._grant  # once: a lapse after this puts up a fence of its own
+        grant = self._grant  # Read once: a lapse after this sets a fence of its own.
         if grant is not None and started_ms >= grant.reread_from_ms:
             self._ended_fence = grant.fence
 
@@ -317,7 +316,7 @@ class _Observation:
 
 
 class PeerLeases:
-    """What this broker has seen of the leases, on its own clock."""
+    """The leases as this broker has seen them, timed on its own clock."""
 
     def __init__(self, times: LeaseTimes) -> None:
         self._times = times
@@ -338,15 +337,15 @@ class PeerLeases:
                 )
             elif lease.version == known.record.version:
                 known.confirmed_ms = max(known.confirmed_ms, started_ms)
-                known.has_moved = False  # What a reading shows counts more.
+                known.has_moved = False  # A reading counts more than a lost check.
             seen = self._observations[lease.broker_id]
             if seen.attended_ms is None and self.is_dead(lease.broker_id):
                 seen.attended_ms = now_ms
 
     def is_dead(self, broker_id: int) -> bool:
-        """Whether the broker can no longer act: it has left, or its lease is over.
+        """Whether the broker can no longer act: it has released its lease, or the lease is over.
 
-        False as long as too little is known.
+        False until that is certain.
         """
         if broker_id in self._registered:
             return False
@@ -360,9 +359,9 @@ class PeerLeases:
         return known.confirmed_ms - known.first_seen_ms >= self._times.lease_ms
 
     def has_died(self, broker_id: int) -> bool:
-        """Whether a lease of the broker's was seen, and it can no longer act.
+        """Whether the broker's lease was seen, and it can no longer act.
 
-        One that has never been seen may have come since the last reading.
+        A broker that was never seen may have started since the last reading.
         """
         return broker_id in self._observations and self.is_dead(broker_id)
 
@@ -385,7 +384,7 @@ class PeerLeases:
         return None if known is None or known.attended_ms is None else now_ms - known.attended_ms
 
     def is_left_to_leaders(self, broker_id: int, now_ms: float) -> bool:
-        """Whether leaders take the dead broker out of their ISRs: nobody does it for them."""
+        """Whether leaders remove the dead broker from their ISRs: no coordinator did in time."""
         waited_ms = self.unattended_ms(broker_id, now_ms)
         if waited_ms is None:
             return False
@@ -400,9 +399,9 @@ class PeerLeases:
                 known.attended_ms = None
 
     def note_registered(self, broker_ids: Iterable[int], now_ms: float) -> None:
-        """Take news of registrations: those brokers are alive until a reading says otherwise.
+        """Note registrations: those brokers are alive until a reading shows otherwise.
 
-        A broker registers while it holds its lease, so nobody needs to read that for it.
+        A broker registers while it holds its lease, so the lease need not be read for it.
         """
         for broker_id in broker_ids:
             self._registered[broker_id] = now_ms
@@ -425,10 +424,10 @@ class PeerLeases:
         )
 
     def step_down_reason(self, broker_id: int) -> StepDownReason | None:
-        """Return why the broker has said that others had better lead, ``None`` where it has not."""
+        """Return the reason that the broker has published, ``None`` if it has not."""
         known = self._observations.get(broker_id)
         if known is None or broker_id in self._registered:
-            return None  # What an earlier process said is over.
+            return None  # The reason is of an earlier process.
         return known.record.step_down_reason
 
     def is_stepping_down(self, broker_id: int) -> bool:

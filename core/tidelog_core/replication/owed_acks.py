@@ -19,7 +19,7 @@ class ReleasedAck(NamedTuple, Generic[Token]):
 
 
 class OwedAcks(Generic[Token]):
-    """Who waits for which offset; each is taken once, released or failed."""
+    """The pending acks and their offsets; each is taken once, released or failed."""
 
     def __init__(self) -> None:
         # Required offset, order of owing, token: plain tuples, since every produce request
@@ -33,7 +33,7 @@ class OwedAcks(Generic[Token]):
         heapq.heappush(self._owed, (required_offset, next(self._order), token))
 
     def release(self, high_watermark: int, error: TidelogError | None) -> None:
-        """Release everyone whom the high watermark has passed, with this outcome."""
+        """Release the acks that the high watermark has passed, with this outcome."""
         owed = self._owed
         while owed and owed[0][0] <= high_watermark:
             self._released.append(ReleasedAck(heapq.heappop(owed)[2], error))
@@ -46,6 +46,6 @@ class OwedAcks(Generic[Token]):
         self._released = [ReleasedAck(token, error) for token in tokens]
 
     def take(self) -> list[ReleasedAck[Token]]:
-        """Return those to tell now."""
+        """Return the acks to send now."""
         released, self._released = self._released, []
         return released

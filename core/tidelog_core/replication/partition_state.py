@@ -23,7 +23,7 @@ Token = TypeVar("Token")
 
 
 class RoleChange(Enum):
-    """What the caller has to do after a new record of the partition."""
+    """The caller's task after a new record of the partition."""
 
     NONE = "none"
     BECAME_LEADER = "became-leader"  # assign the leader epoch in the log, write nothing before
@@ -75,11 +75,11 @@ class PartitionState(Generic[Token]):
         return self._follow(partition)
 
     def end(self) -> None:
-        """Play no part any more, whatever the last record says: the partition is gone."""
+        """End every role, no matter what the last record says: the partition is gone."""
         self._end_parts()
 
     def take_released(self) -> list[ReleasedAck[Token]]:
-        """Return the acks to give now, of this leadership and of those that ended."""
+        """Return the acks to send now, of this leadership and of those that ended."""
         released, self._released = self._released, []
         if self.leader is not None:
             released += self.leader.take_released()

@@ -24,10 +24,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of the changes."""
+    """The outcome of each change."""
 
     written: list[PartitionChange] = field(default_factory=list)
-    lost: list[PartitionChange] = field(default_factory=list)  # someone else was first
+    lost: list[PartitionChange] = field(default_factory=list)  # another writer was first
     unknown: list[PartitionChange] = field(default_factory=list)  # perhaps written
     refused: list[PartitionChange] = field(default_factory=list)  # the store is away
     moved: set[Check] = field(default_factory=set)  # checks on items that are others by now
@@ -40,7 +40,7 @@ async def write_changes(store: MetadataStore, changes: Sequence[PartitionChange]
     """
     outcome = Outcome()
     for some in _transactions(changes):
-        # What has moved does not move back: every later change with the same check has lost too.
+        # An item's version never goes back: every later change with the same check is lost too.
         able = [change for change in some if outcome.moved.isdisjoint(change.checks)]
         outcome.lost += [change for change in some if not outcome.moved.isdisjoint(change.checks)]
         await _write(store, able, outcome)
@@ -59,7 +59,7 @@ async def write_changes(store: MetadataStore, changes: Sequence[PartitionChange]
 
 
 async def _write(store: MetadataStore, changes: list[PartitionChange], outcome: Outcome) -> None:
-    """Write what can be written of one transaction's changes."""
+    """Write the changes of one transaction, without those that conflict."""
     while changes:
         try:
             await store.commit([change.write for change in changes], checks=_checks_of(changes))

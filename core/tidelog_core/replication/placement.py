@@ -23,7 +23,7 @@ Replicas = tuple[int, ...]
 
 
 class ReplicaPlacer:
-    """Counts the replicas of each broker, including those it has placed. For one task."""
+    """Counts the replicas of each broker, including those that it places. For one task."""
 
     def __init__(
         self,
@@ -32,10 +32,10 @@ class ReplicaPlacer:
         live: Set[int],
         existing: Iterable[Replicas] = (),
     ) -> None:
-        """Place on the brokers of ``racks``, which are all that are registered.
+        """Place on the brokers of ``racks``, which has all registered brokers.
 
-        A broker without a rack shares one with the others that have none. ``existing`` has
-        the replicas of all partitions there are, preferred leaders first, none empty.
+        All brokers without a rack count as one rack. ``existing`` has the replicas of all
+        existing partitions, preferred leaders first, none empty.
         """
         placed = list(existing)
         self._racks = racks

@@ -30,7 +30,7 @@ from tidelog_core.replication.placement import require_valid_replicas
 
 @dataclass(frozen=True, slots=True)
 class OngoingReassignment:
-    """What ``ListPartitionReassignments`` shows of a partition."""
+    """A partition's entry in ``ListPartitionReassignments``."""
 
     replicas: tuple[int, ...]
     adding: tuple[int, ...]
@@ -65,7 +65,7 @@ def start_reassignment(
     require_valid_replicas(target, broker_ids)
     current = partition.replicas
     removing = tuple(sorted(set(current) - set(target)))
-    # What an earlier target was adding is not a replica yet, and stays «adding».
+    # A replica that an earlier target was adding is not one yet, and stays in «adding».
     adding = tuple(b for b in target if b not in current or b in partition.adding)
     after = dataclasses.replace(
         partition, replicas=(*target, *removing), adding=adding, removing=removing
@@ -76,11 +76,11 @@ def start_reassignment(
 
 
 def cancel_reassignment(partition: Partition) -> PartitionChange:
-    """Return the write that takes the added replicas out again.
+    """Return the write that removes the added replicas.
 
-    Where one of them leads already, it first has to hand back: then the original replicas
+    If one of them already leads, it must hand back first: then the original replicas
     become the target of a reassignment in the other direction. Raises
-    ``NoReassignmentInProgress``, or ``InvalidReplicaAssignment`` where no original replica
+    ``NoReassignmentInProgress``, or ``InvalidReplicaAssignment`` if no original replica
     is in sync (Kafka would need an unclean election there).
     """
     if not is_reassigning(partition):
@@ -110,10 +110,10 @@ def cancel_reassignment(partition: Partition) -> PartitionChange:
 def end_reassignment(
     partition: Partition, peers: PeerLeases | None = None
 ) -> PartitionChange | None:
-    """Return the write that swaps the set, ``None`` while some of the target is not in sync.
+    """Return the write that makes the target the replica set.
 
-    For the leader. Where it is not part of the target, the first member of the new ISR
-    that lives leads; ``None`` too while none of them does.
+    For the leader. If the leader is not in the target, the first live broker of the target
+    leads. ``None`` until the whole target is in sync, and while no broker of it lives.
     """
     if not is_reassigning(partition):
         return None

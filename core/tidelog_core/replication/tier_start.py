@@ -35,7 +35,7 @@ class ReplicaLog(Protocol):
 
     @property
     def high_watermark(self) -> int:
-        """The end of what is known to be committed, exclusive."""
+        """The end of the records that are known to be committed, exclusive."""
 
     @property
     def leader_epoch(self) -> int:
@@ -50,7 +50,7 @@ class ReplicaLog(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TierEnd:
-    """The end of what the tier holds of a partition without gaps."""
+    """The end of a partition's records in the tier, which have no gaps."""
 
     offset: int
     leader_epoch: int  # of the record before ``offset``
@@ -72,7 +72,7 @@ class TruncateFully:
 def start_before_following(
     log: ReplicaLog, tier_end: TierEnd | None, *, is_in_sync: bool
 ) -> TruncateFully | None:
-    """Return what a replica does before its first fetch from a leader."""
+    """Return the truncation to do before the first fetch from a leader, if any."""
     if (
         tier_end is None
         or is_in_sync
