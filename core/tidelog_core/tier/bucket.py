@@ -30,7 +30,7 @@ class SegmentObjects:
     """The objects of one segment; one of the two may be missing."""
 
     key: SegmentKey  # of either
-    stem: str  # what both keys start with
+    stem: str  # the common prefix of both keys
     log: ObjectMeta | None = None
     index: ObjectMeta | None = None
 
@@ -52,7 +52,7 @@ class TopicObjects:
     topic_id: UUID
     folder: str  # without the slash at its end
     has_manifest: bool = False
-    is_deleted: bool = False  # there is an object that says so
+    is_deleted: bool = False  # the bucket has the topic's deletion object
     partitions: dict[int, list[SegmentObjects]] = field(default_factory=dict)
     log_starts: dict[int, int] = field(default_factory=dict)  # by partition; the greatest published
 
@@ -63,12 +63,12 @@ class TopicObjects:
 
     @property
     def deletion_key(self) -> str:
-        """The key that tells that the topic was deleted, whether it is there or not."""
+        """The key of the topic's deletion object, which may not exist."""
         return f"{self.folder}.deleted.json"
 
     @property
     def partition_numbers(self) -> list[int]:
-        """The partitions of which anything is there, ascending."""
+        """The partitions with a segment or a log start, ascending."""
         return sorted(self.partitions.keys() | self.log_starts.keys())
 
 

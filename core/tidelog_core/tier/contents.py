@@ -31,8 +31,8 @@ from tidelog_core.metadata.store import ABSENT, Item, KeyRange, MetadataStore
 from tidelog_core.tier.lifecycle import read_segments
 from tidelog_core.tier.tiered_segments import TieredSegments
 
-PAGE_ITEMS_MAX = 250  # items that are read at once, which keeps the event loop some milliseconds
-OVERLAPPING_COUNT_MAX = 8  # segments below an offset that are looked at first
+PAGE_ITEMS_MAX = 250  # items read together; they block the event loop for some milliseconds
+OVERLAPPING_COUNT_MAX = 8  # segments below an offset that are read first
 READS_MAX = 3  # of all pages
 
 
@@ -42,7 +42,7 @@ class TierContents:
 
     finished: TieredSegments
     unfinished: tuple[SegmentMeta, ...]  # copies and deletions under way, by base offset
-    is_whole: bool  # False: segments that were swapped meanwhile may be missing, in either form
+    is_whole: bool  # False: segments that were being swapped may be missing, in either form
 
     def __bool__(self) -> bool:
         """Whether there is any segment."""
@@ -52,7 +52,7 @@ class TierContents:
 async def read_tier(store: MetadataStore, topic_id: UUID, partition: int) -> TierContents:
     """Return the partition's segments as they were between two swaps.
 
-    Raises ``TierRewritten``, ``CorruptItem`` and what the store raises.
+    Raises ``TierRewritten``, ``CorruptItem`` and the errors of the store.
     """
     contents = await read_changing_tier(store, topic_id, partition)
     if not contents.is_whole:
@@ -81,9 +81,8 @@ async def read_changing_tier(store: MetadataStore, topic_id: UUID, partition: in
 async def read_tiered_end(store: MetadataStore, topic_id: UUID, partition: int, offset: int) -> int:
     """Return the offset up to which every record from ``offset`` on is in the tier.
 
-    Reads what was copied since ``offset`` was the tier's end, and a few segments before, since
-    the first that another leader has copied may begin below it. Where that leaves a gap, all
-    segments are read.
+    Reads the segments copied since ``offset`` was the tier's end, and a few before: the first
+    copy of another leader may begin below it. If that leaves a gap, all segments are read.
     """
     start = segment_key_from(offset)
     keys = KeyRange(end=start, limit=OVERLAPPING_COUNT_MAX, is_descending=True)
@@ -101,7 +100,7 @@ async def read_pages(
 ) -> AsyncIterator[list[SegmentMeta]]:
     """Yield the partition's segments in any state by base offset, a page at a time.
 
-    Pages as of ``read_item_pages``. Raises ``CorruptItem`` and what the store raises.
+    Pages as of ``read_item_pages``. Raises ``CorruptItem`` and the errors of the store.
     """
     collection = segment_collection(topic_id, partition)
     async for items in read_item_pages(store, collection, first_count=first_count):

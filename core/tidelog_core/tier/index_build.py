@@ -40,13 +40,13 @@ class RewriteFacts:
     """The additional fields of a rewritten segment."""
 
     rewrite_epoch: int  # of the claim, at least 1
-    compacted_up_to: int  # 0: nobody has looked for newer records of its keys
+    compacted_up_to: int  # 0: unknown whether its keys have newer records
     replaced: tuple[ReplacedSegment, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentSource:
-    """A sealed segment to describe, and what its files do not say."""
+    """A sealed segment to describe, with the facts that its files lack."""
 
     topic_id: UUID
     partition: int
@@ -63,12 +63,12 @@ class SegmentSource:
     aborted: Sequence[AbortedTransaction]  # all that have records in the segment
     previous_hash: bytes  # of the partition's segment before this one
     key_filter_records_max: int  # no key filter for more records than this; 0 for none at all
-    rewrite: RewriteFacts | None = None  # None: the bytes are those that the log had
+    rewrite: RewriteFacts | None = None  # None: the bytes are the log's own
 
 
 @dataclass(frozen=True, slots=True)
 class BuiltIndex:
-    """An index object, and what of it goes into the segment's metadata."""
+    """An index object, and the values for the segment's metadata."""
 
     data: bytes
     chained_hash: bytes
@@ -79,7 +79,7 @@ class BuiltIndex:
 def build_index_file(source: SegmentSource) -> BuiltIndex:
     """Return the index object of the segment; takes about 4 µs a batch and 1 ms a MB.
 
-    Raises ``CorruptRecordBatch`` where the log is not what the source says.
+    Raises ``CorruptRecordBatch`` if the log file does not match ``source``.
     """
     with source.path.open("rb") as file:
         size_bytes = os.fstat(file.fileno()).st_size

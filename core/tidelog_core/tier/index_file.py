@@ -45,7 +45,7 @@ _I64, _U32 = Struct("<q"), Struct("<I")
 
 
 class SectionKind(IntEnum):
-    """What a section holds."""
+    """The content of a section."""
 
     BATCHES = 1
     OFFSET_INDEX = 2
@@ -90,7 +90,7 @@ class BatchRow(NamedTuple):
 
 
 class ReplacedSegment(NamedTuple):
-    """One segment that a rewritten one stands for, as the chain of hashes knew it."""
+    """A segment that a rewritten one replaces: its link in the chain of hashes."""
 
     segment_id: UUID
     base_offset: int
@@ -171,9 +171,9 @@ class IndexFile:
 
     @classmethod
     def parse(cls, data: Buffer, *, key: str = "index") -> IndexFile:
-        """Return the index in ``data``, all of its CRCs checked.
+        """Return the index in ``data`` after checking all of its CRCs.
 
-        Raises ``CorruptObject`` naming ``key`` and what is wrong.
+        Raises ``CorruptObject`` with ``key`` and the first damage.
         """
         try:
             return _parse(memoryview(data).toreadonly())
@@ -235,12 +235,12 @@ class IndexFile:
 
     @property
     def rewrite_epoch(self) -> int:
-        """The epoch of the claim under which it was rewritten, 0 for what was copied."""
+        """The epoch of the claim under which it was rewritten; 0 for a copied segment."""
         return self._rewrite[0]
 
     @property
     def compacted_up_to(self) -> int:
-        """It has no record with a newer one of its key below this offset; 0: not known."""
+        """No record in the segment has a newer one of its key below this offset; 0: unknown."""
         return self._rewrite[1]
 
     @cached_property

@@ -39,7 +39,7 @@ _LINK = Struct(">32s16sIQQQ32s")
 
 @dataclass(frozen=True, slots=True)
 class ChainLink:
-    """What of a segment goes into the chain."""
+    """The fields of a segment that its chained hash covers."""
 
     topic_id: UUID
     partition: int
@@ -64,7 +64,7 @@ def chained_hash(previous: bytes, link: ChainLink) -> bytes:
 
 
 def index_hash(index: IndexFile) -> bytes:
-    """Return the chained hash that follows from what else the index says."""
+    """Return the chained hash that the other fields of the index give."""
     link = ChainLink(
         topic_id=index.topic_id,
         partition=index.partition,
@@ -77,7 +77,7 @@ def index_hash(index: IndexFile) -> bytes:
 
 
 def replaced_segment(index: IndexFile) -> ReplacedSegment:
-    """Return what a segment that replaces this one says of it."""
+    """Return this segment's row in the index of a segment that replaces it."""
     return ReplacedSegment(
         segment_id=index.segment_id,
         base_offset=index.base_offset,
@@ -90,7 +90,7 @@ def replaced_segment(index: IndexFile) -> ReplacedSegment:
 
 
 def check_replaced(key: str, index: IndexFile) -> None:
-    """Check what a rewritten segment says of those it replaces. Raises ``CorruptObject``."""
+    """Check a rewritten segment's rows of replaced segments. Raises ``CorruptObject``."""
     for row in index.replaced:
         link = ChainLink(
             topic_id=index.topic_id,
@@ -115,7 +115,7 @@ def continued_hashes(index: IndexFile) -> list[tuple[bytes, int]]:
 def verify_segment(key: str, log: Buffer, index: IndexFile) -> None:
     """Check a segment's bytes against its index: hashes, and every batch's place and CRC.
 
-    Raises ``CorruptObject`` naming the object and the first thing that is wrong.
+    Raises ``CorruptObject`` with the object's key and the first damage.
     """
     if len(log) != index.log_size_bytes:
         raise CorruptObject(key, f"it has {len(log)} bytes instead of {index.log_size_bytes}")
@@ -159,10 +159,10 @@ def _verify_batches(key: str, log: Buffer, index: IndexFile) -> None:
 def continues_chain(
     base_offset: int, previous_hash: bytes, *, first_end: int, bases: Mapping[bytes, int]
 ) -> bool:
-    """Whether a segment that is not the first is in its place in a chain.
+    """Whether a segment that is not the first continues the chain.
 
-    It continues one that begins before it. That is not always the last such segment: a new
-    leader with other segment boundaries may have copied that one later. A segment that overlaps
+    It must continue a segment that begins before it. That is not always the last such segment: a
+    new leader with other segment boundaries may have copied that one later. A segment that overlaps
     the first may continue one that retention has removed since. ``first_end`` is the end of the
     first segment, ``bases`` has each segment's base offset by its chained hash.
     """

@@ -47,7 +47,7 @@ class KeyFilter:
 
     @classmethod
     def parse(cls, section: memoryview) -> KeyFilter:
-        """Return the filter in a section. Raises ``ValueError`` saying what is wrong."""
+        """Return the filter in a section. Raises ``ValueError`` with the damage."""
         try:
             kind, probe_count, bit_count, key_count, low, high = _HEAD.unpack_from(section)
         except StructError:

@@ -30,7 +30,7 @@ LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
 
 _UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
-# Of a cluster or a topic: what stores take, since others may have put anything there.
+# A cluster's or topic's name. Any that a store takes: other programs may write to the bucket.
 _NAME = r"(?!\.{1,2}/)[A-Za-z0-9._-]+"
 # No leading zeros, and no more digits than such a number ever has.
 _PARTITION, _EPOCH = r"0|[1-9][0-9]{0,4}", r"0|[1-9][0-9]{0,9}"
@@ -59,7 +59,7 @@ class SegmentKeys:
 
 @dataclass(frozen=True, slots=True)
 class SegmentKey:
-    """What the key of a segment's object says."""
+    """The parts of a segment object's key."""
 
     cluster_id: str
     topic: str  # cut to TOPIC_NAME_LENGTH_MAX
@@ -94,7 +94,7 @@ def cluster_manifest_key(cluster_id: str) -> str:
 
 
 def topic_prefix(cluster_id: str, topic: str, topic_id: UUID) -> str:
-    """Return what the keys of all of the topic's objects start with, slash included."""
+    """Return the prefix of the keys of all of the topic's objects, slash included."""
     return f"{cluster_id}/{topic[:TOPIC_NAME_LENGTH_MAX]}-{topic_id}/"
 
 
@@ -114,7 +114,7 @@ def deletion_key(cluster_id: str, topic: str, topic_id: UUID) -> str:
 
 
 def partition_prefix(cluster_id: str, topic: str, topic_id: UUID, partition: int) -> str:
-    """Return what the keys of the partition's segments start with, slash included."""
+    """Return the prefix of the keys of the partition's segments, slash included."""
     return f"{topic_prefix(cluster_id, topic, topic_id)}{partition}/"
 
 
@@ -128,7 +128,7 @@ def segment_keys(cluster_id: str, topic: str, segment: SegmentMeta) -> SegmentKe
 
 
 def log_start_key(cluster_id: str, topic: str, topic_id: UUID, partition: int, offset: int) -> str:
-    """Return the key that tells that the partition's log starts at ``offset`` or later."""
+    """Return the key that makes ``offset`` the partition's log start, or a lower bound of it."""
     return f"{partition_prefix(cluster_id, topic, topic_id, partition)}log-start-{offset:020d}.json"
 
 
@@ -150,13 +150,13 @@ def parse_segment_key(key: str) -> SegmentKey | None:
 
 
 def parse_topic_manifest_key(key: str) -> UUID | None:
-    """Return the topic's id that the key says, ``None`` where it is not a topic manifest's."""
+    """Return the topic's id in the key, ``None`` if it is not a topic manifest's key."""
     match = _TOPIC_MANIFEST_KEY.fullmatch(key)
     return None if match is None else UUID(match["topic_id"])
 
 
 def parse_erasure_receipt_key(key: str) -> UUID | None:
-    """Return the topic's id that the key says, ``None`` where it is no receipt of an erasure."""
+    """Return the topic's id in the key, ``None`` if it is not the key of an erasure's receipt."""
     match = _ERASURE_RECEIPT_KEY.fullmatch(key)
     return None if match is None else UUID(match["topic_id"])
 

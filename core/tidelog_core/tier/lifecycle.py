@@ -71,7 +71,7 @@ from tidelog_core.metadata.update import ATTEMPTS_MAX
 from tidelog_core.objects.store import ObjectStore
 from tidelog_core.tier.keys import INDEX_SUFFIX, SegmentKeys
 
-AT_ONCE = 0  # as deletable_ms: nobody was ever pointed at the objects
+AT_ONCE = 0  # as deletable_ms: no reader ever had the objects
 MARKS_MAX = COMMIT_WRITES_MAX - 1  # segments in one commit, besides the leader's fence
 
 _NEXT_STATES: Mapping[SegmentState | None, frozenset[SegmentState | None]] = {
@@ -89,10 +89,10 @@ _NEXT_STATES: Mapping[SegmentState | None, frozenset[SegmentState | None]] = {
 
 
 def is_valid_transition(source: SegmentState | None, target: SegmentState | None) -> bool:
-    """Whether a segment may go from one state to the other; ``None`` is to have no item.
+    """Whether a segment may go from one state to the other; ``None`` means that it has no item.
 
     A restoration writes the segments that it has found in a bucket as COPY_FINISHED, to a store
-    that has none.
+    without items.
     """
     return target in _NEXT_STATES[source]
 
@@ -161,8 +161,8 @@ async def finish_copy(
 ) -> SegmentMeta:
     """Record that both objects are whole: from now on readers use them.
 
-    Can be repeated. Raises ``VersionConflict`` where someone has given the copy up, and as
-    ``require_leadership``.
+    Can be repeated. Raises ``VersionConflict`` if another process has given the copy up, and the
+    errors of ``require_leadership``.
     """
     return await _put(store, leadership, finished(segment))
 
@@ -172,7 +172,7 @@ async def forsake(
 ) -> bool:
     """Delete the objects of a copy whose item another leader has removed.
 
-    Returns whether that was so: while the item exists, the other leader cleans it up.
+    Returns whether the item was removed: while it exists, the other leader cleans the copy up.
     """
     if await store.get(segment.item_id) is not None:
         return False
@@ -221,7 +221,7 @@ async def end_deletions(
 
 
 async def delete_objects(objects: ObjectStore, keys: Iterable[str]) -> None:
-    """Delete objects of the tier: where there is an index, its log is whole at any moment."""
+    """Delete objects of the tier, index objects first: an index always has its whole log."""
     indexes: list[str] = []
     others: list[str] = []
     for key in keys:
@@ -232,13 +232,13 @@ async def delete_objects(objects: ObjectStore, keys: Iterable[str]) -> None:
 
 
 async def drop_segments(store: MetadataStore, segments: Sequence[SegmentMeta]) -> None:
-    """Forget segments whose objects are gone. Doing it twice is harmless."""
+    """Delete the items of segments whose objects are deleted. Can be repeated."""
     for at in range(0, len(segments), COMMIT_WRITES_MAX):
         some = segments[at : at + COMMIT_WRITES_MAX]
         assert all(is_valid_transition(segment.state, None) for segment in some)
         try:
             await store.commit([records.delete(s, is_logged=False) for s in some])
-        except VersionConflict:  # Someone else has dropped some of them.
+        except VersionConflict:  # Another process has dropped some of them.
             for segment in some:
                 await _drop_one(store, segment)
 
@@ -253,7 +253,7 @@ async def _put(store: MetadataStore, leadership: Leadership, segment: SegmentMet
         try:
             await store.commit([write], checks=[fence])
         except (OutcomeUnknown, VersionConflict) as error:
-            # Of an attempt whose outcome was not known?
+            # It may be from an earlier attempt with an unknown outcome.
             if _is_done(write, await store.get(write.id)):
                 break
             is_lost = isinstance(error, VersionConflict) and _names(error, write)

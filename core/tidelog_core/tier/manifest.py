@@ -24,7 +24,7 @@ FORMAT_VERSION = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterManifest:
-    """What ``cluster.json`` says."""
+    """The content of ``cluster.json``."""
 
     cluster_id: str
 
@@ -34,13 +34,13 @@ class ClusterManifest:
 
     @classmethod
     def parse(cls, data: bytes, *, key: str = "cluster.json") -> ClusterManifest:
-        """Return what the object says. Raises ``CorruptObject``."""
+        """Return the manifest in ``data``. Raises ``CorruptObject``."""
         return cls(cluster_id=_text(_decode(data, key, "cluster"), key, "cluster_id"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicManifest:
-    """What ``topic.json`` says: all that it takes to create the topic again."""
+    """The content of ``topic.json``, from which the topic can be created again."""
 
     name: str
     topic_id: UUID
@@ -65,7 +65,7 @@ class TopicManifest:
 
     @classmethod
     def parse(cls, data: bytes, *, key: str = "topic.json") -> TopicManifest:
-        """Return what the object says. Raises ``CorruptObject``."""
+        """Return the manifest in ``data``. Raises ``CorruptObject``."""
         fields = _decode(data, key, "topic")
         configs = fields.get("configs")
         if not isinstance(configs, dict) or not all(isinstance(v, str) for v in configs.values()):

@@ -27,9 +27,9 @@ async def persist(objects: ObjectStore, key: str, data: bytes) -> None:
 async def persist_log_start(
     objects: ObjectStore, cluster_id: str, topic: Topic, partition: int, *, start: int, before: int
 ) -> None:
-    """Have the bucket say that the log starts at ``start``, which the metadata store has.
+    """Write the object that says that the log starts at ``start``, as the metadata store does.
 
-    ``before`` is what it was made to say, 0 for nothing.
+    ``before`` is the log start last written, 0 for none; its object is then deleted.
     """
 
     def key(offset: int) -> str:

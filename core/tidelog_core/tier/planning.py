@@ -8,7 +8,7 @@ from uuid import UUID
 from tidelog_core.log.values import SealedSegment
 from tidelog_core.metadata.records import SegmentMeta, SegmentState
 
-REWRITE_MS_MAX = 86_400_000  # a segment whose rewriting began before that is not waited for
+REWRITE_MS_MAX = 86_400_000  # a longer rewrite is no longer waited for
 
 
 def finished_segments(metas: Iterable[SegmentMeta]) -> list[SegmentMeta]:
@@ -49,8 +49,8 @@ def select_copies(
     """Return the sealed segments that must be copied now, oldest first.
 
     ``up_to`` is the lesser of high watermark and last stable offset: below it nothing
-    will change and every transaction is decided. A segment of which the tier already
-    holds the beginning (an earlier leader had rolled elsewhere) is copied whole.
+    will change and every transaction is decided. If the tier already has the beginning of a
+    segment (an earlier leader rolled at other offsets), the whole segment is copied.
     """
     found = [s for s in sealed if s.end_offset > tiered_end and s.end_offset <= up_to]
     return sorted(found, key=lambda segment: segment.base_offset)

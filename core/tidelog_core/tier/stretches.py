@@ -26,7 +26,7 @@ class Stretch:
 
 
 def stretches_of(segments: Iterable[SegmentMeta]) -> tuple[Stretch, ...]:
-    """Return which part of which segment is read, for a partition's finished segments."""
+    """Return the part to read of each finished segment of a partition."""
     stretches: list[Stretch] = []
     for segment in sorted(segments, key=_age):
         if segment.end_offset <= segment.base_offset:
@@ -51,7 +51,7 @@ def _age(segment: SegmentMeta) -> tuple[int, int, int, int, int]:
 
 
 def _without(stretches: Sequence[Stretch], newer: SegmentMeta) -> list[Stretch]:
-    """Return the stretches without what the newer segment holds or proves to be truncated."""
+    """Return the stretches without the offsets that the newer segment has or proves truncated."""
     kept: list[Stretch] = []
     for stretch in stretches:
         before = min(stretch.end_offset, newer.base_offset)
@@ -71,7 +71,7 @@ def _without(stretches: Sequence[Stretch], newer: SegmentMeta) -> list[Stretch]:
 
 
 def _truncated_from(older: SegmentMeta, newer: SegmentMeta) -> int:
-    """Return from which offset on the older leader's log was replaced, as far as this tells."""
+    """Return the offset from which the newer segment shows the older leader's log replaced."""
     return min(
         (start for epoch, start in newer.leader_epochs if epoch > older.leader_epoch),
         default=older.end_offset,

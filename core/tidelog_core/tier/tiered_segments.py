@@ -65,7 +65,7 @@ class TieredSegments:
     )
 
     def __init__(self, metas: Iterable[SegmentMeta] = ()) -> None:
-        """Take the partition's segments, in any order; those that are not finished are left out."""
+        """Take the partition's segments, in any order; unfinished ones are left out."""
         self._topic_id, self._partition = _NOBODY, 0
         self._unpacked: dict[bytes, SegmentMeta] = {}
         self._set(())
@@ -78,22 +78,22 @@ class TieredSegments:
         return self._from(self._first)
 
     def __contains__(self, segment: SegmentMeta) -> bool:
-        """Whether the segment is one of these, in whatever state it is by now."""
+        """Whether the segment is one of these, in any state."""
         return self._find(segment) is not None
 
     @property
     def first(self) -> SegmentMeta | None:
-        """The segment that begins first, if there is any."""
+        """The segment that begins first, ``None`` if there is none."""
         return self._at(self._first) if len(self) else None
 
     @property
     def last(self) -> SegmentMeta | None:
-        """The segment that begins last, if there is any."""
+        """The segment that begins last, ``None`` if there is none."""
         return self._at(-1) if len(self) else None
 
     @property
     def end_offset(self) -> int:
-        """The greatest end offset of all, 0 where there is no segment."""
+        """The greatest end offset of all, 0 if there is no segment."""
         return self._ends[-1] if len(self) else 0
 
     def add(self, segment: SegmentMeta) -> None:
@@ -133,9 +133,9 @@ class TieredSegments:
         return [segment for segment in map(self._unpack, differing) if segment not in others]
 
     def locate(self, offset: int) -> SegmentMeta | None:
-        """Return the segment to read ``offset`` from, or ``None`` where none holds it.
+        """Return the segment to read ``offset`` from, or ``None`` if no segment has it.
 
-        Where several do, the one with the greatest base offset: later ones follow it
+        If several have it, the one with the greatest base offset: later ones follow it
         without going back. Of those that begin together, the first in the order.
         """
         found = None
@@ -181,7 +181,7 @@ class TieredSegments:
         return max(log_start_offset, self._ends[at - 1])
 
     def below(self, offset: int) -> list[SegmentMeta]:
-        """Return the segments that lie wholly below the offset."""
+        """Return the segments wholly below the offset."""
         found = []
         for segment in self:
             if segment.base_offset >= offset:
@@ -207,7 +207,7 @@ class TieredSegments:
                 yield segment
 
     def newest(self, *, start_offset: int) -> SegmentMeta | None:
-        """Return the segment with the greatest timestamp of those that reach above the offset."""
+        """Return the segment with the greatest timestamp of those that end above the offset."""
         if not len(self):
             return None
         at = bisect_left(self._newest_ms, self._newest_ms[-1], self._first)
@@ -237,7 +237,7 @@ class TieredSegments:
             at += 1
 
     def _at(self, at: int) -> SegmentMeta:
-        """Return a segment that is likely to be asked for again."""
+        """Return a segment, cached because the caller is likely to need it again."""
         packed = self._packed[at]
         found = self._unpacked.get(packed)
         if found is None:
@@ -259,7 +259,7 @@ class TieredSegments:
         return None
 
     def _from(self, at: int) -> Iterator[SegmentMeta]:
-        # The lists only grow; whatever else changes makes new ones.
+        # The lists only grow; every other change makes new ones.
         packed = self._packed
         while at < len(packed):
             yield self._unpack(packed[at])

@@ -24,7 +24,7 @@ async def find_tiered_offset(
 ) -> tuple[int, int] | None:
     """Return timestamp and offset of the first tiered record at or after both, if any.
 
-    What the callables raise goes through.
+    Raises the errors of the callables.
     """
     for segment in segments.since(timestamp_ms, start_offset=start_offset):
         index = await index_of(segment)
@@ -42,7 +42,7 @@ async def find_tiered_offset(
 
 
 def parse_index_of(segment: SegmentMeta, data: bytes, *, key: str) -> IndexFile:
-    """Return the segment's index. Raises ``CorruptObject`` where it is damaged or another's."""
+    """Return the segment's index. Raises ``CorruptObject`` if it is damaged or another one's."""
     index = IndexFile.parse(data, key=key)
     described = (index.segment_id, index.base_offset, index.end_offset, index.log_size_bytes)
     expected = (segment.segment_id, segment.base_offset, segment.end_offset, segment.size_bytes)
