@@ -46,6 +46,14 @@ from tidelog_core.metadata.records import (
     node_config_key,
     topic_key,
 )
+from tidelog_core.metadata.scram_users import (
+    SCRAM_COLLECTIONS,
+    SCRAM_CREDENTIAL_COLLECTION,
+    ScramDecoySecret,
+    ScramUsers,
+    UserScramCredential,
+    decoy_secret_key,
+)
 from tidelog_core.metadata.stand_in import is_readable, stand_in
 from tidelog_core.metadata.store import ClusterVersion, Item, ItemKey, MetadataStore
 from tidelog_core.model import TopicPartition
@@ -85,6 +93,8 @@ class ClusterImage:
     deleted_topics: Mapping[UUID, DeletedTopic] = field(default_factory=dict)
     node_configs: Mapping[int | None, NodeConfigOverrides] = field(default_factory=dict)
     group_configs: Mapping[str, GroupConfigOverrides] = field(default_factory=dict)
+    shows_scram_users: bool = False
+    scram_users: ScramUsers = field(default_factory=ScramUsers)  # none where they are not shown
     # Items that are there and cannot be read, and why.
     unreadable: Mapping[ItemKey, str] = field(default_factory=dict)
 
@@ -144,12 +154,21 @@ Watcher = Callable[[Collection[ItemKey]], None]
 class ClusterView:
     """Keeps the newest image. For the tasks of one event loop."""
 
-    def __init__(self, store: MetadataStore, *, look_again_seconds: float = 5.0) -> None:
-        """Unreadable items are read again that often: their repair may not be logged."""
+    def __init__(
+        self,
+        store: MetadataStore,
+        *,
+        look_again_seconds: float = 5.0,
+        shows_scram_users: bool = False,
+    ) -> None:
+        """Unreadable items are read again that often: their repair may not be logged.
+
+        Only processes that need credentials have images that show them.
+        """
         self._store = store
         self._look_again_seconds = look_again_seconds
         self._looked_at = time.monotonic()  # at all that cannot be read
-        self._image = ClusterImage()
+        self._image = ClusterImage(shows_scram_users=shows_scram_users)
         self._is_loaded = False
         self._subscribers = Subscribers[ClusterImage, frozenset[str]]()
         self._watchers: list[tuple[str, Watcher]] = []
@@ -273,15 +292,16 @@ async def _load(store: MetadataStore, before: ClusterImage) -> ClusterImage:
     ``before`` has the last readable values of items that are unreadable now.
     """
     version = (await store.changes_since(NO_VERSION)).version
+    image = ClusterImage(version=version, shows_scram_users=before.shows_scram_users)
     collections = (
         records.CLUSTER_COLLECTION,
         records.BROKER_COLLECTION,
         records.NODE_CONFIG_COLLECTION,
         GROUP_CONFIG_COLLECTION,
+        *(SCRAM_COLLECTIONS if image.shows_scram_users else ()),
         records.DELETED_TOPIC_COLLECTION,
         records.TOPIC_COLLECTION,
     )
-    image = dataclasses.replace(ClusterImage(), version=version)
     for collection in collections:
         items = {item.id: item for item in await store.list(collection)}
         image = await _merge(store, image, items, before)
@@ -352,6 +372,8 @@ def _is_shown(image: ClusterImage, collection: str) -> bool:
     if collection.startswith(PARTITION_COLLECTION_PREFIX):
         # Partitions that are not in the image yet are read together with their topic.
         return _id(collection.removeprefix(PARTITION_COLLECTION_PREFIX)) in image.topic_names
+    if collection in SCRAM_COLLECTIONS:
+        return image.shows_scram_users
     return collection in {
         records.CLUSTER_COLLECTION,
         records.BROKER_COLLECTION,
@@ -396,6 +418,8 @@ def _known_count(image: ClusterImage, collection: str) -> int:
         return len(image.deleted_topics)
     if collection == GROUP_CONFIG_COLLECTION:
         return len(image.group_configs)
+    if collection == SCRAM_CREDENTIAL_COLLECTION:
+        return len(image.scram_users.records)
     topic_id = _id(collection.removeprefix(PARTITION_COLLECTION_PREFIX))
     return 0 if topic_id is None else len(image.partitions_by_topic.get(topic_id, ()))
 
@@ -457,6 +481,7 @@ async def _merge(
     node_configs = dict(image.node_configs)
     group_configs = dict(image.group_configs)
     deleted_topics = dict(image.deleted_topics)
+    changed_scram: dict[ItemKey, UserScramCredential | ScramDecoySecret | None] = {}
     changed_topics: dict[str, Topic | None] = {}
     changed_partitions: dict[ItemKey, Item | None] = {}
     for key, item in changed.items():
@@ -479,6 +504,12 @@ async def _merge(
                 set_before = before.group_configs.get(key.key)
                 group = readings.record(key, item, GroupConfigOverrides.from_item, set_before)
                 _set(group_configs, key.key, group)
+            case collection if key == decoy_secret_key():
+                secret = before.scram_users.decoy_secret
+                changed_scram[key] = readings.record(key, item, ScramDecoySecret.from_item, secret)
+            case collection if collection == SCRAM_CREDENTIAL_COLLECTION:
+                # One that cannot be read lets nobody in: the password may have been changed.
+                changed_scram[key] = readings.record(key, item, UserScramCredential.from_item, None)
             case records.DELETED_TOPIC_COLLECTION if (topic_id := _id(key.key)) is not None:
                 buried = before.deleted_topics.get(topic_id)
                 tombstone = readings.record(key, item, DeletedTopic.from_item, buried)
@@ -499,6 +530,10 @@ async def _merge(
         group_configs=_shared(image.group_configs, group_configs),
         deleted_topics=_shared(image.deleted_topics, deleted_topics),
     )
+    if changed_scram:
+        image = dataclasses.replace(
+            image, scram_users=image.scram_users.with_changes(changed_scram)
+        )
     image = await _replace_partitions(store, image, changed_partitions, readings)
     image = await _replace_topics(store, image, changed_topics, before, readings)
     return dataclasses.replace(image, unreadable=_still_shown(image, readings.unreadable))

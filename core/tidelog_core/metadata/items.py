@@ -29,6 +29,7 @@ from tidelog_core.metadata.records import (
     Topic,
 )
 from tidelog_core.metadata.rewrite_claims import RewriteClaim
+from tidelog_core.metadata.scram_users import ScramDecoySecret, UserScramCredential
 from tidelog_core.metadata.share_partitions import SharePartitionRecord
 from tidelog_core.metadata.store import ItemKey
 from tidelog_core.metadata.transactions import (
@@ -40,6 +41,7 @@ from tidelog_core.metadata.transactions import (
 ALWAYS, NEVER = "always", "never"
 ADMIN = "administration"  # on a node or as a function
 IMAGES = "every image"
+NODES_IMAGES = "the images of nodes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,8 @@ ITEMS = (
     ItemKind(BrokerLease, NEVER, "the broker's lease thread", "the other brokers, " + ADMIN),
     ItemKind(NodeConfigOverrides, ALWAYS, ADMIN, IMAGES),
     ItemKind(GroupConfigOverrides, ALWAYS, ADMIN, IMAGES),
+    ItemKind(UserScramCredential, ALWAYS, "a node, for an administrator", NODES_IMAGES),
+    ItemKind(ScramDecoySecret, ALWAYS, "a node, with the first credential", NODES_IMAGES),
     ItemKind(Topic, ALWAYS, ADMIN, IMAGES),
     ItemKind(
         Partition,

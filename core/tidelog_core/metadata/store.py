@@ -14,7 +14,7 @@ the same transaction. So nodes that poll ``changes_since`` miss nothing and read
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NewType, Protocol, runtime_checkable
 
 JsonValue = None | bool | int | float | str | Sequence["JsonValue"] | Mapping[str, "JsonValue"]
@@ -44,7 +44,7 @@ class Item:
 
     id: ItemKey
     version: int
-    body: Body  # empty if there is a problem
+    body: Body = field(repr=False)  # empty if there is a problem; may hold secrets
     problem: str | None = None  # why the item is unreadable; None: it is readable
 
 
@@ -57,7 +57,7 @@ class Write:
     """
 
     id: ItemKey
-    body: Body | None
+    body: Body | None = field(repr=False)  # may hold secrets
     expected_version: int
     is_logged: bool = True
 

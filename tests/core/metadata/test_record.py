@@ -26,6 +26,7 @@ from tidelog_core.metadata.share_groups import ShareMember
 from tidelog_core.metadata.share_partitions import RecordState, StateBatch
 from tidelog_core.metadata.store import Item, ItemKey
 from tidelog_core.model import TopicPartition
+from tidelog_core.security.scram_credentials import ScramCredential, ScramMechanism
 
 RECORDS = [kind.value for kind in ITEMS if not isinstance(kind.value, ItemKey)]
 
@@ -56,6 +57,7 @@ OWN: dict[str, st.SearchStrategy[Any]] = {
             NUMBERS,
         )
     ).map(tuple),
+    "ScramDecoySecret.secret": st.binary(min_size=32, max_size=32),
     "SharePartitionRecord.start_offset": st.integers(0, 1000),
     "SharePartitionRecord.batches": st.just((StateBatch(2000, 2009, RecordState.ARCHIVED, 2),)),
     "TransactionRecord.partitions": st.frozensets(st.builds(TopicPartition, TEXTS, NUMBERS)),
@@ -68,6 +70,14 @@ OWN: dict[str, st.SearchStrategy[Any]] = {
     "GroupRecord.share": st.none(),
     "GroupRecord.members": st.just(()),
     "MemberPage.members": PAGES,
+    "UserScramCredential.mechanism": st.just(ScramMechanism.SCRAM_SHA_256),
+    "UserScramCredential.credential": st.builds(
+        ScramCredential,
+        salt=st.binary(max_size=40),
+        stored_key=st.binary(min_size=32, max_size=32),
+        server_key=st.binary(min_size=32, max_size=32),
+        iterations=st.integers(4096, 16_384),
+    ),
     "MemberPage.before": st.none() | PAGES,
 }
 

@@ -44,6 +44,7 @@ from tidelog_core.metadata.records import (
     Topic,
 )
 from tidelog_core.metadata.rewrite_claims import RewriteClaim
+from tidelog_core.metadata.scram_users import ScramDecoySecret, UserScramCredential
 from tidelog_core.metadata.share_groups import ShareGroupState, ShareMember
 from tidelog_core.metadata.share_partitions import RecordState, SharePartitionRecord, StateBatch
 from tidelog_core.metadata.store import Item, ItemKey
@@ -54,6 +55,7 @@ from tidelog_core.metadata.transactions import (
     TransactionState,
 )
 from tidelog_core.model import TopicPartition
+from tidelog_core.security.scram_credentials import ScramCredential, ScramMechanism
 
 GOLDEN = Path(__file__).with_name("stored_form.json")
 
@@ -145,6 +147,14 @@ RECORDS: dict[str, Any] = {
     "scrub orphans": ScrubOrphans(prefix="c/t/4/", first_seen_ms={"b.log": 5, "a.log": 6}),
     "restoration": RestorationMark(cluster_id="c-1"),
     "job start": JobStart(job="compaction", token="t-1", claimed_ms=19),
+    "scram credential": UserScramCredential(
+        user="a/b=c,ë",
+        mechanism=ScramMechanism.SCRAM_SHA_256,
+        credential=ScramCredential(
+            salt=b"salt", stored_key=bytes(range(32)), server_key=bytes(32), iterations=4096
+        ),
+    ),
+    "scram decoy secret": ScramDecoySecret(secret=bytes(range(32))),
     "local erasure": LocalErasure(topic_id=T, partition=12),
     "local erasure honoured": LocalErasure(
         topic_id=T, partition=12, up_to=70, roll_to=60, honoured=(1, 3)

@@ -1,0 +1,163 @@
+"""The records of users' SCRAM credentials, and their look-up in an image.
+
+One item for each user and mechanism, and one for the secret from which decoys are made. Only their
+collections begin with ``scram-``. A collection is the partition key in DynamoDB, so a policy can
+deny them to a role by ``dynamodb:LeadingKeys``. Only a view that was asked to shows them
+(``ClusterView``): nodes' views are, those of functions and of operators' programs are not.
+
+A credential that cannot be read lets nobody in. Others would let in who has the password of
+before the damage.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Annotated, Any
+
+from tidelog_core.metadata.fields import Stored
+from tidelog_core.metadata.record import Record, key_form
+from tidelog_core.metadata.store import ItemKey, JsonValue
+from tidelog_core.security.scram_credentials import (
+    ITERATIONS_MIN,
+    SALT_SIZE_BYTES_MAX,
+    ScramCredential,
+    ScramMechanism,
+)
+from tidelog_core.security.scram_decoys import SECRET_SIZE_BYTES, Decoys
+
+SCRAM_CREDENTIAL_COLLECTION = "scram-credential"
+SCRAM_DECOYS_COLLECTION = "scram-decoys"
+SCRAM_COLLECTIONS = (SCRAM_CREDENTIAL_COLLECTION, SCRAM_DECOYS_COLLECTION)
+
+
+@key_form
+def scram_credential_key(user: str, mechanism: ScramMechanism) -> ItemKey:
+    """Return the key of a user's credential for a mechanism."""
+    return ItemKey(SCRAM_CREDENTIAL_COLLECTION, f"{user}/{mechanism}")
+
+
+def _read_credential(value: Any, before: Mapping[str, Any]) -> ScramCredential:
+    """Return a stored credential. Raises ``ValueError``, which does not repeat the value."""
+    mechanism: ScramMechanism = before["mechanism"]
+    names = {"salt", "stored_key", "server_key", "iterations"}
+    if not isinstance(value, Mapping) or value.keys() != names:
+        raise ValueError(f"it does not have the fields {', '.join(sorted(names))}")
+    keys = {name: _bytes(name, value[name]) for name in names - {"iterations"}}
+    if len(keys["salt"]) > SALT_SIZE_BYTES_MAX:
+        raise ValueError("the salt is too long")
+    if not len(keys["stored_key"]) == len(keys["server_key"]) == mechanism.key_size_bytes:
+        raise ValueError(f"the keys do not have the size of {mechanism}")
+    iterations = value["iterations"]
+    if type(iterations) is not int or iterations < ITERATIONS_MIN:
+        raise ValueError(f"iterations must be at least {ITERATIONS_MIN}")
+    return ScramCredential(iterations=iterations, **keys)
+
+
+def _write_credential(record: UserScramCredential) -> JsonValue:
+    credential = record.credential
+    return {
+        "salt": credential.salt.hex(),
+        "stored_key": credential.stored_key.hex(),
+        "server_key": credential.server_key.hex(),
+        "iterations": credential.iterations,
+    }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserScramCredential(Record):
+    """What is stored of a user's password for one mechanism."""
+
+    KEY = scram_credential_key
+
+    user: str
+    mechanism: ScramMechanism
+    credential: Annotated[ScramCredential, Stored(_read_credential, _write_credential)]
+
+
+@key_form
+def decoy_secret_key() -> ItemKey:
+    """Return the key of the secret of decoys."""
+    return ItemKey(SCRAM_DECOYS_COLLECTION, SCRAM_DECOYS_COLLECTION)
+
+
+def _read_secret(value: Any, _: Mapping[str, Any]) -> bytes:
+    secret = _bytes("it", value)
+    if len(secret) != SECRET_SIZE_BYTES:
+        raise ValueError(f"it does not have {SECRET_SIZE_BYTES} bytes")
+    return secret
+
+
+def _write_secret(record: ScramDecoySecret) -> JsonValue:
+    return record.secret.hex()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScramDecoySecret(Record):
+    """From which nodes make the credentials of users that do not exist. Written once."""
+
+    KEY = decoy_secret_key
+
+    secret: Annotated[bytes, Stored(_read_secret, _write_secret)] = field(repr=False)
+
+
+def _bytes(name: str, value: Any) -> bytes:
+    if isinstance(value, str):
+        try:
+            return bytes.fromhex(value)
+        except ValueError:
+            pass
+    raise ValueError(f"{name} is not bytes in hexadecimal digits")
+
+
+@dataclass(frozen=True)
+class ScramUsers:
+    """All credentials of an image. Never changed. It is what ``ScramServer`` looks users up in."""
+
+    records: Mapping[str, UserScramCredential] = field(default_factory=dict)  # by the item's key
+    decoy_secret: ScramDecoySecret | None = None  # None: no credential was ever stored
+
+    def find(
+        self, name: str, mechanism: ScramMechanism, *, is_token: bool
+    ) -> ScramCredential | None:
+        """Return the user's credential. There are no delegation tokens."""
+        record = self.records.get(scram_credential_key(name, mechanism).key)
+        return None if record is None or is_token else record.credential
+
+    def decoy(self, name: str, mechanism: ScramMechanism) -> ScramCredential:
+        """Return a credential that no password fits."""
+        return self._decoys.credential(name, mechanism)
+
+    @cached_property
+    def by_user(self) -> Mapping[str, Sequence[UserScramCredential]]:
+        """The credentials of each user, in the order of their mechanisms' numbers."""
+        found: defaultdict[str, list[UserScramCredential]] = defaultdict(list)
+        for record in sorted(self.records.values(), key=lambda one: one.mechanism.number):
+            found[record.user].append(record)
+        return dict(sorted(found.items()))
+
+    def with_changes(
+        self, changed: Mapping[ItemKey, UserScramCredential | ScramDecoySecret | None]
+    ) -> ScramUsers:
+        """Return it with these records; ``None`` for one that is not there or unreadable."""
+        records, secret = dict(self.records), self.decoy_secret
+        for key, record in changed.items():
+            if isinstance(record, UserScramCredential):
+                records[key.key] = record
+            elif key == decoy_secret_key():
+                secret = record
+            else:
+                records.pop(key.key, None)
+        return dataclasses.replace(self, records=records, decoy_secret=secret)
+
+    @cached_property
+    def _decoys(self) -> Decoys:
+        by_mechanism: defaultdict[ScramMechanism, list[ScramCredential]] = defaultdict(list)
+        for record in self.records.values():
+            by_mechanism[record.mechanism].append(record.credential)
+        # Without a secret there are no users whom the decoys could hide.
+        secret = b"" if self.decoy_secret is None else self.decoy_secret.secret
+        return Decoys(secret, by_mechanism)
