@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 
-# Goes on while the machine is suspended, unlike the monotonic clock. Where there is no such
-# clock, machines are not suspended.
+# Continues while the machine is suspended, unlike the monotonic clock. On systems without it,
+# machines are not suspended.
 _STEADY_CLOCK_ID: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 

@@ -53,7 +53,7 @@ class CorruptRecordBatch(TidelogError):
 class InvalidRecord(TidelogError):
     """The batch is whole, but the broker must not store it.
 
-    ``record_indexes`` are the records at fault, where the broker looked at records.
+    ``record_indexes`` are the records at fault, if the broker checked records.
     """
 
     code = ErrorCode.invalid_record
@@ -77,7 +77,7 @@ class MalformedMessage(TidelogError, ValueError):
 
 
 class TooManyElements(TidelogError):
-    """A protocol message has more array elements than whoever reads it allows.
+    """A protocol message has more array elements than its reader allows.
 
     ``field`` is the array that begins before the limit and ends behind it.
     """
@@ -115,7 +115,7 @@ class RecordListTooLarge(TidelogError):
 
 
 class InvalidTimestamp(TidelogError):
-    """A record's timestamp lies further from the broker's clock than the topic allows."""
+    """A record's timestamp is further from the broker's clock than the topic allows."""
 
     code = ErrorCode.invalid_timestamp
 
@@ -190,7 +190,7 @@ class OffsetNotAvailable(TidelogError):
 
 
 class NotEnoughReplicas(TidelogError):
-    """Fewer replicas are in sync than ``min.insync.replicas`` asks for; nothing was written."""
+    """Fewer replicas are in sync than ``min.insync.replicas``; nothing was written."""
 
     code = ErrorCode.not_enough_replicas
     hint = _START_REPLICAS
@@ -371,7 +371,7 @@ class StorageError(TidelogError):
     hint = "docs/operations.md says what a node does about its disk, and what is left to you"
 
     def __init__(self, message: str = "", *, errno: int | None = None) -> None:
-        """``errno`` is what the system said, if it was the system."""
+        """``errno`` is the operating system's, if it reported the error."""
         super().__init__(message)
         self.errno = errno
 
@@ -389,7 +389,7 @@ class StoreUnavailable(TidelogError):
 class TierRewritten(TidelogError):
     """A partition's tiered segments were replaced every time they were read.
 
-    What was read may lack records that the tier has.
+    The segments that were read may lack records that the tier has.
     """
 
     code = ErrorCode.kafka_storage_error
@@ -455,7 +455,7 @@ class ObjectExists(TidelogError):
 
 
 class CorruptObject(TidelogError):
-    """An object's bytes are not what its format or its metadata says."""
+    """An object's bytes do not match its format or its metadata."""
 
     code = ErrorCode.kafka_storage_error
     hint = "`tidelog verify` names every object that is damaged or missing"
@@ -466,7 +466,7 @@ class CorruptObject(TidelogError):
 
 
 class CorruptItem(TidelogError):
-    """A metadata item's body is not what its record says."""
+    """A metadata item's body does not match its record."""
 
     code = ErrorCode.unknown_server_error
     hint = "docs/restore.md says what counts meanwhile, and how to put an item right"

@@ -50,7 +50,7 @@ Wanted = TypeVar("Wanted")
 
 
 class FetchPlan(NamedTuple, Generic[Key, Wanted]):
-    """What to say in one fetch. No dataclass: mypyc makes none that is generic."""
+    """The content of one fetch. No dataclass: mypyc makes none that is generic."""
 
     session_id: int
     session_epoch: int
@@ -69,7 +69,7 @@ class FetcherSession(Generic[Key, Wanted]):
     """
 
     def __init__(self, *, new_max: int, named_max: int, clock_s: Callable[[], float]) -> None:
-        """Bound what one fetch names.
+        """Set the bounds of one fetch.
 
         ``new_max`` bounds the partitions added to the session, ``named_max`` all named partitions,
         removed ones included. ``clock_s`` only measures durations.
@@ -77,13 +77,13 @@ class FetcherSession(Generic[Key, Wanted]):
         self._new_max = new_max
         self._named_max = named_max
         self._clock_s = clock_s
-        self._wanted: dict[Key, Wanted] = {}  # those that changed last at the end
+        self._wanted: dict[Key, Wanted] = {}  # the last changed ones at the end
         # Of this session, or of the last fetch without one: the parameters sent to the node.
         self._told: dict[Key, Wanted] = {}
-        # Wanted, and not told so, oldest first: those not in the session, and the others.
+        # Wanted with unsent parameters, oldest first: those not in the session, and those in it.
         self._new: dict[Key, None] = {}
         self._moved: dict[Key, None] = {}
-        self._to_forget: dict[Key, None] = {}  # told, and to be forgotten before all else
+        self._to_forget: dict[Key, None] = {}  # sent, and to be removed first
         self._id = NO_SESSION
         self._epoch = INITIAL_EPOCH  # of the next fetch
         self._is_declined = False  # the last full fetch got no session, or one that may not grow
@@ -103,7 +103,7 @@ class FetcherSession(Generic[Key, Wanted]):
 
     @property
     def is_declined(self) -> bool:
-        """Whether the node has given no session when it was last asked."""
+        """Whether the node gave no session at the last request for one."""
         return self._is_declined
 
     @property
@@ -112,13 +112,13 @@ class FetcherSession(Generic[Key, Wanted]):
         return bool(self._new or self._moved or self._to_forget) or self._epoch == INITIAL_EPOCH
 
     def last_asked(self, key: Key) -> Wanted | None:
-        """Return how the node was last asked for the partition, ``None`` if it was not."""
+        """Return the parameters last sent for the partition, ``None`` if there were none."""
         return self._told.get(key)
 
-    # -- what is wanted
+    # -- wanted partitions
 
     def want(self, key: Key, wanted: Wanted) -> None:
-        """Ask for the partition like this from the next fetch on."""
+        """Fetch the partition with these parameters from the next fetch on."""
         self._wanted.pop(key, None)
         self._wanted[key] = wanted
         if key in self._to_forget or key not in self._told:
@@ -129,7 +129,7 @@ class FetcherSession(Generic[Key, Wanted]):
             self._moved.pop(key, None)
 
     def forget(self, key: Key) -> None:
-        """Ask for the partition no more."""
+        """Stop fetching the partition."""
         if self._wanted.pop(key, None) is None:
             return
         self._new.pop(key, None)
@@ -148,7 +148,7 @@ class FetcherSession(Generic[Key, Wanted]):
     # -- fetches and their answers
 
     def next_fetch(self) -> FetchPlan[Key, Wanted] | None:
-        """Return the next fetch, ``None`` if nothing is wanted.
+        """Return the next fetch, ``None`` if no partition is wanted.
 
         No fetch may be under way before a full one. Also returns ``None`` if a full fetch is
         needed while another one is under way.
@@ -193,7 +193,7 @@ class FetcherSession(Generic[Key, Wanted]):
             if self._is_declined:
                 self._epoch = INITIAL_EPOCH
             return True
-        # What a fetch under way has forgotten may still be in the answer before it.
+        # A partition removed by a fetch under way may still be in the answer to the one before.
         is_ours = self._under_way_count > 0 or all(key in self._told for key in answered)
         if session_id == NO_SESSION and is_ours:
             self._id = NO_SESSION

@@ -67,7 +67,7 @@ def read_from(
     newest: type[E] | None = None,
     budget: ElementBudget | None = None,
 ) -> tuple[E, int]:
-    """Return what ``read_message`` does, and the position behind the message."""
+    """Return the result of ``read_message``, and the position behind the message."""
     reader = _reader(schema, newest or schema)
     try:
         message, end, left = reader.read(
@@ -84,7 +84,7 @@ def read_from(
 
 
 class _Fault(Exception):
-    """The bytes are not what the schema wants."""
+    """The bytes do not match the schema."""
 
 
 class _OutOfBudget(Exception):
@@ -99,7 +99,7 @@ class _Reader(NamedTuple):
     fields: tuple[str, ...]  # of each line
 
     def field_of(self, error: BaseException) -> str:
-        """Return the field at whose line the error was raised."""
+        """Return the field whose line raised the error."""
         trace = error.__traceback__
         while trace is not None:
             if trace.tb_frame.f_code is self.read.__code__:

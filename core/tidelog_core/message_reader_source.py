@@ -37,7 +37,7 @@ from tidelog_core.wire_messages import defaults_of
 STRING_SIZE_BYTES_MAX = 0x7FFF  # Kafka's, for compact strings too
 
 _AS_IT_IS = "{}"
-# How a field of fixed size is unpacked, and what its value is made of.
+# The struct code of a field of fixed size, and the expression of its value.
 _FIXED: dict[str, tuple[str, str]] = {
     "bool": ("?", _AS_IT_IS),
     "int8": ("b", _AS_IT_IS),
@@ -121,7 +121,7 @@ class _Source:
         return variable
 
     def flush(self) -> None:
-        """Read what is gathered: from here on lines may use ``p``."""
+        """Emit the reading of the gathered fields: later lines may then use ``p``."""
         if not self._codes:
             return
         unpack = struct.Struct(">" + self._codes)
@@ -149,7 +149,7 @@ class _Source:
 
     @contextmanager
     def indented(self) -> Iterator[None]:
-        """Put lines one level deeper; what is gathered there is read there."""
+        """Put lines one level deeper; fields gathered there are read there."""
         self.flush()
         self._depth += 1
         yield

@@ -54,11 +54,10 @@ class TopicPartition(NamedTuple):
 
 
 class ReadableFile:
-    """A file descriptor that lives as long as anyone still uses it.
+    """A file descriptor that is closed when its last holder releases it.
 
-    The file may be unlinked while a response is on its way: the descriptor is
-    closed when the last holder lets go, so a reader never meets another file
-    under the same number.
+    The file may be unlinked while a response is being sent. The descriptor stays open until
+    then, so no reader gets another file under the same number.
     """
 
     __slots__ = ("__weakref__", "_fd", "path")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 _BY_DURATION = "by_duration:"
-_DIGITS_MAX = 15  # of one part; a longer one is past any time that there is
+_DIGITS_MAX = 15  # of one part; a longer one is beyond every possible time
 _DURATION = re.compile(
     rf"(?P<sign>[-+]?)P(?:(?P<days>[-+]?[0-9]{{1,{_DIGITS_MAX}}})D)?"
     rf"(?:T(?=[-+0-9])(?:(?P<hours>[-+]?[0-9]{{1,{_DIGITS_MAX}}})H)?"

@@ -18,18 +18,18 @@ class Setting:
     name: str  # Kafka's dotted name
     field: str  # the dataclass field that holds it
     type: SettingType
-    unit: str  # of numbers, in words: «milliseconds»; empty where there is none
+    unit: str  # of numbers, in words: «milliseconds»; empty if there is none
     default: Value
     doc: str
     at_least: float | None
     at_most: float | None
     one_of: tuple[Value, ...]
-    check: Callable[[str], object] | None  # strings: raises ``ValueError`` where it is wrong
+    check: Callable[[str], object] | None  # strings: raises ``ValueError`` for a wrong one
     is_read_only: bool  # nodes: fixed at start
     default_of: str  # nodes: the setting of topics or groups that has its default here, if any
 
     def parse(self, text: str) -> Value:
-        """Return the value that ``text`` spells. Raises ``ValueError`` saying what is allowed."""
+        """Return the value of ``text``. Raises ``ValueError`` with the allowed values."""
         value = _parse_as(self.type, text.strip())
         for part in value if isinstance(value, tuple) else (value,):
             if self.one_of and part not in self.one_of:

@@ -9,7 +9,7 @@ P = ParamSpec("P")
 
 
 class Subscribers(Generic[P]):
-    """What is called at each event, in the order of subscription."""
+    """Calls its callbacks at each event, in the order of subscription."""
 
     __slots__ = ("_callbacks",)
 
@@ -20,7 +20,7 @@ class Subscribers(Generic[P]):
         return len(self._callbacks)
 
     def subscribe(self, callback: Callable[P, None]) -> Callable[[], None]:
-        """Call back at each event. Returns what unsubscribes."""
+        """Call back at each event. Returns a function that unsubscribes."""
         self._callbacks.append(callback)
         return lambda: self._callbacks.remove(callback)
 

@@ -8,7 +8,7 @@ TURN_SECONDS = 0.01
 
 
 class Turn:
-    """A row of short steps that lets others run when it has taken long enough."""
+    """Divides a series of short steps, so that other tasks run in between."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()

@@ -1,4 +1,4 @@
-"""How a loop waits that looks from time to time, and at once when there is news."""
+"""How a loop waits for news or for its next turn, whichever comes first."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def write_message(schema: type[Entity], message: object) -> bytes:
 
 
 def defaults_of(cls: type[Any]) -> dict[str, object]:
-    """Return what the fields of a kio entity are where a message does not have them."""
+    """Return the values of a kio entity's fields that a message does not contain."""
     return _defaults(typing.cast("Hashable", cls))
 
 

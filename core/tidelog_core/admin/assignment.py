@@ -17,7 +17,7 @@ from tidelog_core.replication.placement import (
 def placer(
     brokers: Mapping[int, Broker], *, existing: Iterable[Replicas], live: Set[int] | None = None
 ) -> ReplicaPlacer:
-    """Return who places new partitions; ``live`` is all brokers where nothing is known of that."""
+    """Return the placer of new partitions. Without ``live`` all brokers count as live."""
     return ReplicaPlacer(
         racks={broker_id: broker.rack for broker_id, broker in brokers.items()},
         live=brokers.keys() if live is None else live,
@@ -41,7 +41,7 @@ def spread(
 
 
 def existing_replicas(image: ClusterImage) -> Iterator[Replicas]:
-    """Yield the replicas of every partition, but those whose item could never be read."""
+    """Yield the replicas of every partition, except those whose item was never readable."""
     for partitions in image.partitions_by_topic.values():
         for partition in partitions:
             if partition.replicas:

@@ -27,7 +27,7 @@ class Commit(Protocol[K, T_contra]):
     async def __call__(
         self, decided: Mapping[K, T_contra], /, *, is_late: Callable[[], bool]
     ) -> dict[K, TidelogError]:
-        """Return those that failed, and why. What is begun once it is late has failed."""
+        """Return the failed changes with their errors. A commit that would begin late fails too."""
 
 
 async def change_each(
@@ -72,7 +72,7 @@ async def change_each(
 async def _decide_each(
     wanted: Mapping[K, V], decide: Callable[[V], T], is_large: Callable[[V], bool]
 ) -> tuple[dict[K, T], dict[K, TidelogError]]:
-    """Return what was decided on each, and what cannot be done, in turns with everyone else."""
+    """Return the decisions and the refusals. Other tasks run in between."""
     decided: dict[K, T] = {}
     refused: dict[K, TidelogError] = {}
     turn = Turn()
@@ -81,6 +81,6 @@ async def _decide_each(
         try:
             decided[key] = await asyncio.to_thread(decide, one) if is_large(one) else decide(one)
         except TidelogError as error:
-            # Its traceback holds this frame, and so all that was asked for.
+            # Its traceback holds this frame, and with it all requested changes.
             refused[key] = error.with_traceback(None)
     return decided, refused

@@ -46,7 +46,7 @@ _LATE = "The time for the request was over before this topic was begun."
 
 @dataclass(frozen=True, slots=True)
 class Deletion:
-    """A topic as it was decided on, and what takes its place."""
+    """A topic as it was read, and the tombstone that replaces it."""
 
     topic: Topic
     tombstone: DeletedTopic
@@ -65,7 +65,7 @@ async def commit_topic(store: MetadataStore, plan: TopicPlan) -> None:
         await store.commit(_writes(plan.topic, plan.partitions[last:]))
     except VersionConflict:
         if last and plan.topic.version == ABSENT:
-            # Nobody else knows the id of a topic that was not created.
+            # No other process knows the id of a topic that was not created.
             await remove_partitions(store, plan.topic.topic_id)
         raise
 
@@ -76,10 +76,9 @@ async def commit_topics(
     *,
     is_late: Callable[[], bool] = lambda: False,
 ) -> dict[K, TidelogError]:
-    """Store as ``commit_topic`` does; return those that failed, and why.
+    """Store each topic as ``commit_topic`` does; return the failed ones with their errors.
 
-    What has not been begun when it is late fails with ``RequestTimedOut``; the first
-    transaction is begun at any time.
+    A transaction that would begin late fails with ``RequestTimedOut``, except the first one.
     """
     narrow = {
         key: plan for key, plan in plans.items() if len(plan.partitions) <= _PARTITIONS_PER_COMMIT
@@ -111,7 +110,7 @@ async def commit_deletions(
     *,
     is_late: Callable[[], bool] = lambda: False,
 ) -> dict[K, TidelogError]:
-    """Replace the topics by their tombstones; return those that failed, as ``commit_topics``."""
+    """Replace the topics by their tombstones; return the failed ones, as ``commit_topics``."""
     return await _commit_together(
         store,
         deletions,
@@ -166,7 +165,7 @@ async def _commit_together(
 
 
 def _pack(decided: Mapping[K, V], write_count: Callable[[V], int]) -> Iterator[list[K]]:
-    """Yield the keys in order, as many at a time as a transaction takes the writes of."""
+    """Yield the keys in order, in runs whose writes fit into one transaction."""
     keys: list[K] = []
     total = 0
     for key, one in decided.items():
@@ -189,7 +188,7 @@ def _writes(topic: Topic, partitions: Sequence[Partition]) -> list[Write]:
 
 
 def _put_partitions(partitions: Sequence[Partition]) -> list[Write]:
-    # Not logged: readers list a topic's partitions when its item says there are more.
+    # Not logged: readers list a topic's partitions when its item counts more of them.
     return [
         Write(partition.item_id, partition.to_body(), ANY_VERSION, False)
         for partition in partitions

@@ -38,7 +38,7 @@ _BOUNDS_OF_GROUPS = {
 
 
 class AlterOperation(IntEnum):
-    """What to do with one setting. The numbers are the wire's."""
+    """The change of one setting. The numbers are those of the protocol."""
 
     SET = 0
     DELETE = 1
@@ -95,7 +95,7 @@ def replace_topic_configs(new: Mapping[str, str], node: NodeConfig) -> dict[str,
 def alter_group_configs(
     current: Mapping[str, str], alterations: Sequence[Alteration], node: NodeConfig
 ) -> dict[str, str]:
-    """Return what is set for a group after the alterations. Raises ``InvalidConfig``."""
+    """Return a group's overrides after the alterations. Raises ``InvalidConfig``."""
     altered = _apply(current, alterations, settings_of(GroupConfig), {})
     validate_group_configs(altered, node)
     return altered
@@ -108,9 +108,9 @@ def alter_node_configs(
 ) -> dict[str, str]:
     """Return the node overrides after the alterations.
 
-    Raises ``InvalidRequest`` where a setting is unknown, fixed at start or out of
+    Raises ``InvalidRequest`` if a setting is unknown, fixed at start or out of
     bounds, as Kafka does for brokers, and ``InvalidConfig`` for list operations on
-    what is no list.
+    a setting that is no list.
     """
     declared = settings_of(NodeConfig)
     defaults = {
@@ -149,9 +149,9 @@ def validate_topic_configs(configs: Mapping[str, str], node: NodeConfig) -> None
 
 
 def validate_group_configs(configs: Mapping[str, str], node: NodeConfig) -> None:
-    """Raise ``InvalidConfig`` with every problem of what is set for a group.
+    """Raise ``InvalidConfig`` with every problem of a group's overrides.
 
-    Bounds hold for what is set only: the node's own defaults are the node's affair.
+    The bounds apply to overrides only, not to the node's own defaults.
     Source: ``GroupConfig.validate``.
     """
     config = group_config(configs, node)

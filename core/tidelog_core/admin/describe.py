@@ -34,7 +34,7 @@ class ConfigSource(IntEnum):
     GROUP = 8
 
 
-# The wire's numbers of the types, of which short, class and password are not used here.
+# The protocol's numbers of the types. Short, class and password are not used here.
 CONFIG_TYPE_NUMBERS: Mapping[SettingType, int] = {
     "boolean": 1,
     "string": 2,
@@ -45,7 +45,7 @@ CONFIG_TYPE_NUMBERS: Mapping[SettingType, int] = {
 }
 
 
-# Not set as others are: it is what a node has registered. Clients and tools look for it here.
+# Not set but registered by the broker. Clients and tools look for it among the settings.
 ADVERTISED_LISTENERS = Setting(
     name="advertised.listeners",
     field="",
@@ -73,7 +73,7 @@ class ConfigSynonym:
 
 @dataclass(frozen=True, slots=True)
 class ConfigEntry:
-    """One setting and what it is worth."""
+    """One setting with its effective value."""
 
     setting: Setting
     value: str
@@ -122,7 +122,7 @@ def describe_topic(configs: Mapping[str, str], layers: NodeLayers) -> list[Confi
 def describe_group(configs: Mapping[str, str], node: NodeConfig) -> list[ConfigEntry]:
     """Return every setting of a group with these overrides, by name.
 
-    What the node says for all groups is shown as the default, as Kafka does.
+    The node's value for all groups is shown as the default, as Kafka does.
     """
     config = group_config(configs, node)
     entries = []

@@ -18,14 +18,14 @@ from tidelog_core.replication.reassignment import target_replicas
 
 
 def needs_drain(partition: Partition, broker_id: int) -> bool:
-    """Whether the broker leads the partition, or would come to lead it as the preferred one."""
+    """Whether the broker leads the partition, or would get it back as the preferred leader."""
     return broker_id in (partition.leader, *partition.replicas[:1])
 
 
 def drain_leader(partition: Partition, broker_id: int, peers: PeerLeases) -> PartitionChange | None:
-    """Return the write that has another replica lead; ``None`` where nothing needs to be written.
+    """Return the write that makes another replica lead; ``None`` if nothing has to change.
 
-    Raises ``EligibleLeadersNotAvailable`` where no other replica is in sync and lives.
+    Raises ``EligibleLeadersNotAvailable`` if no other replica is in sync and alive.
     """
     if not needs_drain(partition, broker_id):
         return None

@@ -39,8 +39,8 @@ def elect_preferred(partition: Partition, peers: PeerLeases) -> PartitionChange:
 def elect_unclean(partition: Partition, peers: PeerLeases) -> PartitionChange:
     """Return the write that gives a leader to a partition without one.
 
-    The first live member of the ISR, else the first live replica, which then is the only
-    member: what it lacks is lost. Raises ``ElectionNotNeeded``,
+    The first live member of the ISR. If there is none, the first live replica, which is then the
+    only member: records that it lacks are lost. Raises ``ElectionNotNeeded``,
     ``EligibleLeadersNotAvailable``.
     """
     if partition.leader != NO_LEADER and not peers.is_dead(partition.leader):

@@ -6,10 +6,10 @@ from tidelog_core.errors import ErrorCode, StoreUnavailable, TidelogError, Versi
 
 
 def admin_error_code(error: TidelogError) -> ErrorCode:
-    """Return the error's code; a store that is away or contended is a time-out.
+    """Return the error's code. For an unavailable or contended store it is a time-out.
 
-    So Kafka answers where its controllers cannot commit. NOT_CONTROLLER, which clients
-    retry by themselves, would have them repeat what succeeded for other topics.
+    Kafka answers the same if its controllers cannot commit. Clients retry NOT_CONTROLLER by
+    themselves, and would then repeat changes that succeeded for other topics.
     """
     if isinstance(error, StoreUnavailable | VersionConflict):
         return ErrorCode.request_timed_out

@@ -91,7 +91,7 @@ UNKNOWN_LEADER_EPOCH = -1
 
 
 def validate_group_id(group_id: str) -> None:
-    """Raise ``InvalidGroupId`` where no group may have this id."""
+    """Raise ``InvalidGroupId`` if no group may have this id."""
     size_bytes = len(group_id.encode())
     if not 1 <= size_bytes <= GROUP_ID_SIZE_BYTES_MAX:
         raise InvalidGroupId(
@@ -111,7 +111,7 @@ def _require_one_commit(count: int, what: str) -> None:
 def _readable(
     groups: Mapping[str, StoredGroup | CorruptItem | CoordinatorNotAvailable],
 ) -> list[GroupRecord]:
-    """Return the groups without those that are damaged: these must not hide the others."""
+    """Return the readable groups; a damaged one must not hide them."""
     found = []
     for group in groups.values():
         if isinstance(group, StoredGroup):
@@ -122,7 +122,7 @@ def _readable(
 
 
 class GroupAdmin:
-    """Reads and changes groups in the store. Any number may do so at once."""
+    """Reads and changes groups in the store. Any number of processes may do so concurrently."""
 
     def __init__(
         self,
@@ -197,7 +197,7 @@ class GroupAdmin:
         await self._retried(reset)
 
     async def delete_group(self, group_id: str) -> None:
-        """Remove the group and where it was, also what waits for a transaction's end.
+        """Remove the group, its committed offsets, and the pending offsets of open transactions.
 
         A crash in between leaves an empty group. Raises ``GroupIdNotFound``,
         ``InvalidGroupId``, ``NonEmptyGroup``.
@@ -226,7 +226,7 @@ class GroupAdmin:
         await self._retried(remove)
 
     async def _retried(self, change: Callable[[ClusterImage], Awaitable[T]]) -> T:
-        """Change; where someone else was first, look again and decide anew."""
+        """Change the group. After a conflict, read and decide again."""
 
         async def attempt() -> T:
             return await change(await self._view.refresh())

@@ -13,7 +13,7 @@ _LEGAL = re.compile(r"[a-zA-Z0-9._-]+", re.ASCII)
 
 
 def validate_topic_name(name: str) -> None:
-    """Raise ``InvalidTopic`` where no topic may have this name."""
+    """Raise ``InvalidTopic`` if no topic may have this name."""
     if not name:
         raise InvalidTopic("Topic name is invalid: the empty string is not allowed")
     if name in (".", ".."):
@@ -31,7 +31,7 @@ def validate_topic_name(name: str) -> None:
 
 
 class Collisions:
-    """Finds topics that differ only by '.' for '_': metrics of such could not be told apart."""
+    """Finds topics whose names differ only in '.' and '_': their metric names would be equal."""
 
     def __init__(self, existing: Iterable[str]) -> None:
         self._by_unified: dict[str, str] = {}
@@ -39,7 +39,7 @@ class Collisions:
             self.add(name)
 
     def add(self, name: str) -> None:
-        """Note that there is a topic of this name."""
+        """Add the name of an existing topic."""
         if "." in name or "_" in name:
             self._by_unified.setdefault(_unified(name), name)
 

@@ -25,7 +25,7 @@ PAGES_PER_COMMIT = COMMIT_WRITES_MAX - 1
 
 @dataclass(frozen=True, slots=True, order=True)
 class PageKey:
-    """A page of a topic's offsets; the id tells topics of one name apart."""
+    """A page of a topic's offsets. The topic's id separates topics of one name."""
 
     topic: str
     topic_id: UUID
@@ -51,7 +51,7 @@ async def read_page(store: MetadataStore, group_id: str, key: PageKey) -> GroupO
 
 
 def page_for(group_id: str, key: PageKey, page: GroupOffsets | None) -> GroupOffsets:
-    """Return the page if it is the topic's, else an empty one to be written in its place."""
+    """Return the page if it is of this topic, else an empty one to replace it."""
     if page is not None and page.topic_id == key.topic_id:
         return page
     return GroupOffsets(

@@ -27,7 +27,7 @@ ATTEMPTS_MAX = 10
 RETRY_SECONDS_MAX = 0.05
 
 Decide = Callable[[Partition], PartitionChange | None]
-"""Returns what to write, ``None`` where nothing has to be; raises ``TidelogError``."""
+"""Returns the change to write, ``None`` for no change; raises ``TidelogError``."""
 
 
 async def change_partitions(

@@ -35,10 +35,10 @@ async def drop_pending(
     if_still: Check,
     partitions: Mapping[str, Collection[int]] | None = None,
 ) -> bool:
-    """Remove those of the partitions, by topic, or all, and return whether there were some.
+    """Remove the partitions' pending offsets, by topic, or all. Returns whether there were any.
 
-    Durable on return. ``if_still`` is of the group's record, which every writer of new ones
-    checks too. Raises ``VersionConflict`` where it does not hold, and
+    Durable on return. ``if_still`` is a check of the group's record, which every writer of new
+    pending offsets commits too. Raises ``VersionConflict`` if it does not hold, and
     ``CoordinatorNotAvailable``.
     """
     found = False
@@ -52,7 +52,7 @@ async def drop_pending(
         except VersionConflict as error:
             if (if_still.id.collection, if_still.id.key) in error.keys:
                 raise
-            continue  # A transaction has ended meanwhile.
+            continue  # A transaction ended in between.
         return found
     raise CoordinatorNotAvailable(f"transactions of group {group_id!r} keep changing")
 
@@ -60,7 +60,7 @@ async def drop_pending(
 def _removal(item: Item, partitions: Mapping[str, Collection[int]] | None) -> list[Write]:
     """Return the write that takes the partitions out of the item, none where none is in it."""
     if partitions is None:
-        return [Write(item.id, None, item.version, is_logged=False)]  # also what is damaged
+        return [Write(item.id, None, item.version, is_logged=False)]  # damaged items too
     pending = PendingOffsets.from_item(item)
     left = {
         topic: kept

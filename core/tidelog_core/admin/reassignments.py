@@ -19,8 +19,8 @@ from tidelog_core.replication.reassignment import (
 def reassignment(target: Sequence[int] | None, *, view: ClusterView, may_resize: bool) -> Decide:
     """Return the decision that moves a partition to ``target``, or with ``None`` cancels its move.
 
-    It raises ``InvalidReplicationFactor`` where the number of replicas would change and
-    may not, and what ``start_reassignment`` and ``cancel_reassignment`` raise.
+    The decision raises ``InvalidReplicationFactor`` if the number of replicas would change and
+    may not, and the errors of ``start_reassignment`` and ``cancel_reassignment``.
     """
 
     def decide(partition: Partition) -> PartitionChange | None:

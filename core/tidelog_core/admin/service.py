@@ -70,14 +70,14 @@ PLANNED_HERE_MAX = 500  # partitions of a topic that the loop places by itself, 
 
 @dataclass(slots=True)
 class _Ensured:
-    """Topics that are to be there, for everyone who has named some of them."""
+    """Topics to create if missing, for all callers that requested one of them."""
 
     names: dict[str, None] = field(default_factory=dict)  # in the order they were named
-    failed: dict[str, TidelogError] | None = None  # None: nobody has seen to them yet
+    failed: dict[str, TidelogError] | None = None  # None: not created yet
 
 
 class ClusterAdmin:
-    """Changes topics and settings. Any number of nodes may do so at once."""
+    """Changes topics and settings. Any number of nodes may do so concurrently."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class ClusterAdmin:
         self._ensuring = asyncio.Lock()
 
     async def create_topic(self, new: NewTopic, *, validate_only: bool = False) -> TopicPlan:
-        """Create the topic and return it. Raises what ``TopicPlanner.plan_new`` raises."""
+        """Create the topic and return it. Raises the errors of ``TopicPlanner.plan_new``."""
         outcomes = await self.create_topics([new], validate_only=validate_only)
         return _only(outcomes)
 
@@ -124,14 +124,14 @@ class ClusterAdmin:
         return await self._create(wanted, validate_only=validate_only, seconds_max=seconds_max)
 
     async def ensure_topic(self, name: str) -> Topic:
-        """Return the topic, created with the cluster's defaults where it is not there.
+        """Return the topic; create it with the cluster's defaults if it does not exist.
 
-        Raises what ``TopicPlanner.plan_new`` raises, but not ``TopicAlreadyExists``.
+        Raises the errors of ``TopicPlanner.plan_new``, except ``TopicAlreadyExists``.
         """
         for error in (await self.ensure_topics([name])).values():
             raise error
         topic = self._view.image.topic(name)
-        if topic is None:  # Created and deleted while we looked: the caller asks again.
+        if topic is None:  # Created and deleted in between: the caller retries.
             raise TopicAlreadyExists(f"Topic '{name}' was there, and is no more.")
         return topic
 
@@ -155,7 +155,7 @@ class ClusterAdmin:
         ensured = self._to_ensure
         ensured.names.update(dict.fromkeys(missing))
         async with self._ensuring:
-            if ensured.failed is None:  # Nobody who waited before us has done it.
+            if ensured.failed is None:  # No earlier caller has created them.
                 if self._to_ensure is ensured:
                     self._to_ensure = _Ensured()
                 ensured.failed = await self._create_defaults(list(ensured.names))
@@ -170,7 +170,7 @@ class ClusterAdmin:
         assignments: Sequence[Sequence[int]] | None = None,
         validate_only: bool = False,
     ) -> TopicPlan:
-        """Widen a topic. Raises what ``TopicPlanner.plan_wider`` raises."""
+        """Widen a topic. Raises the errors of ``TopicPlanner.plan_wider``."""
         wider = WiderTopic(name, count, assignments)
         return _only(await self.widen_topics([wider], validate_only=validate_only))
 
@@ -181,9 +181,9 @@ class ClusterAdmin:
         validate_only: bool = False,
         seconds_max: float | None = None,
     ) -> dict[str, TopicPlan | TidelogError]:
-        """Widen the topics, of distinct names; return what became of each, by name.
+        """Widen the topics, of distinct names; return the result of each, by name.
 
-        Errors are those of ``TopicPlanner.plan_wider``, and else as in ``create_topics``.
+        Errors are those of ``TopicPlanner.plan_wider``, and otherwise as in ``create_topics``.
         """
         return await self._change_each(
             {wider.name: wider for wider in wanted},
@@ -195,7 +195,7 @@ class ClusterAdmin:
         )
 
     def check_deletion_enabled(self) -> None:
-        """Raise ``TopicDeletionDisabled`` where no topic may be deleted."""
+        """Raise ``TopicDeletionDisabled`` if the node forbids the deletion of topics."""
         if not self._node_config().delete_topic_enable:
             raise TopicDeletionDisabled("Topic deletion is disabled.")
 
@@ -209,7 +209,7 @@ class ClusterAdmin:
     async def delete_topics(
         self, topic_ids: Iterable[UUID], *, seconds_max: float | None = None
     ) -> dict[UUID, Deletion | TidelogError]:
-        """Delete the topics; return what became of each.
+        """Delete the topics; return the result of each.
 
         Errors are ``UnknownTopicId``, and ``RequestTimedOut`` for those that were not begun
         in time. Raises ``TopicDeletionDisabled``.
@@ -367,7 +367,7 @@ class ClusterAdmin:
         commit: Callable[[T], Awaitable[None]],
         validate_only: bool = False,
     ) -> T:
-        """Decide and commit; where someone else was first, look again and decide anew."""
+        """Decide and commit. After a conflict, read and decide again."""
 
         async def attempt() -> T:
             decision = decide(await self._newest())
@@ -377,7 +377,7 @@ class ClusterAdmin:
 
         decision = await retried(attempt, on=(VersionConflict,), pause_seconds_max=RETRY_DELAY_MAX)
         if not validate_only:
-            # What was committed is done, even if the store has gone away just now.
+            # The commit is valid, even if the store has become unreachable since.
             with contextlib.suppress(StoreUnavailable):
                 await self._view.refresh()
         return decision
@@ -392,7 +392,7 @@ class ClusterAdmin:
         seconds_max: float | None = None,
         is_large: Callable[[V], bool] = lambda _: False,
     ) -> dict[K, T | TidelogError]:
-        """As ``change_each``; on return the image shows what was committed."""
+        """Call ``change_each``; on return the image shows the committed changes."""
         outcomes = await change_each(
             wanted,
             decide,
@@ -403,7 +403,7 @@ class ClusterAdmin:
             is_large=is_large,
         )
         if not validate_only and not all(isinstance(o, TidelogError) for o in outcomes.values()):
-            # What was committed is done, even if the store has gone away just now.
+            # The commits are valid, even if the store has become unreachable since.
             with contextlib.suppress(StoreUnavailable):
                 await self._view.refresh()
         return outcomes
@@ -430,7 +430,7 @@ class ClusterAdmin:
         )
 
     async def _create_defaults(self, names: Sequence[str]) -> dict[str, TidelogError]:
-        """Create the topics that are not there with the cluster's defaults; return what failed."""
+        """Create the missing topics with the cluster's defaults; return the failures."""
         try:
             live_count = len(self._live(await self._newest()))
             wanted = [
@@ -458,7 +458,7 @@ class ClusterAdmin:
 
 
 def _only(outcomes: Mapping[K, T | TidelogError]) -> T:
-    """Return what became of the only one, or raise what kept it from that."""
+    """Return the only outcome, or raise it if it is an error."""
     (outcome,) = outcomes.values()
     if isinstance(outcome, TidelogError):
         raise outcome

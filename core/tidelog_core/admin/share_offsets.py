@@ -32,7 +32,7 @@ async def read_share_partitions(store: MetadataStore, group_id: str) -> SharePar
     found: dict[tuple[UUID, int], Standing] = {}
     for item in await list_share_partitions(store, group_id):
         at = share_partition_of(item.id)
-        if at is not None:  # A stranger's item is nobody's share partition.
+        if at is not None:  # Another program's item is no share partition.
             try:
                 found[at] = SharePartitionRecord.from_item(item)
             except CorruptItem as error:
@@ -41,7 +41,7 @@ async def read_share_partitions(store: MetadataStore, group_id: str) -> SharePar
 
 
 async def list_share_partitions(store: MetadataStore, group_id: str) -> list[Item]:
-    """Return the items of the group's share partitions, whatever is in them."""
+    """Return the items of the group's share partitions, readable or not."""
     return await store.list(share_collection(group_id))
 
 

@@ -38,9 +38,9 @@ async def list_pages(store: MetadataStore, shard: int, group_id: str) -> list[It
 
 
 async def read_group(store: MetadataStore, shard: int, group_id: str) -> StoredGroup | None:
-    """Return the group as it is stored, or ``None`` where there is none.
+    """Return the stored group, or ``None`` if it does not exist.
 
-    Raises ``CorruptItem``, and ``CoordinatorNotAvailable`` where it keeps changing.
+    Raises ``CorruptItem``, and ``CoordinatorNotAvailable`` if it keeps changing.
     """
     key = group_key(shard, group_id)
     for _ in range(READ_ATTEMPTS_MAX):

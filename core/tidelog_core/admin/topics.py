@@ -43,7 +43,7 @@ OWN_TOPICS_REPLICATION_FACTOR = 3  # Kafka's offsets.topic.replication.factor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewTopic:
-    """A topic that somebody wants. With ``assignments`` the two numbers stay at their default."""
+    """A requested topic. With ``assignments`` the two numbers stay at their default."""
 
     name: str
     partition_count: int = USE_DEFAULT
@@ -54,7 +54,7 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True)
 class WiderTopic:
-    """A topic that somebody wants to have more partitions."""
+    """A request for more partitions of a topic."""
 
     name: str
     count: int  # the new total
@@ -80,12 +80,12 @@ class TopicPlanner:
     def __init__(
         self, image: ClusterImage, *, node: NodeConfig, live: Set[int] | None = None
     ) -> None:
-        """``live`` is every registered broker where it is not known."""
+        """``live`` defaults to every registered broker."""
         self._image = image
         self._node = node
         self._live = live
         self._planned: set[str] = set()
-        # Lazy: most requests need neither, and both take a look at every topic.
+        # Lazy: most requests need neither, and both iterate over all topics.
         self._collisions: Collisions | None = None
         self._placer: ReplicaPlacer | None = None
         self._configs: dict[frozenset[tuple[str, str | None]], dict[str, str]] = {}
@@ -136,7 +136,7 @@ class TopicPlanner:
                 f" {count} would not be an increase."
             )
         _check_partition_limit(count)
-        # Of the first one whose item could ever be read.
+        # The replication factor of the first partition whose item was ever readable.
         widths = (len(partition.replicas) for partition in self._image.partitions(name))
         factor = next((width for width in widths if width), 0)
         if wider.assignments is None:
@@ -202,7 +202,7 @@ def wanted_partition_count(new: NewTopic, node: NodeConfig) -> int:
 
 
 def check_new_partition_count(count: int) -> None:
-    """Raise ``PolicyViolation`` where one request would create so many partitions."""
+    """Raise ``PolicyViolation`` if one request would create so many partitions."""
     if count > NEW_PARTITIONS_MAX:
         raise PolicyViolation("Excessively large number of partitions per request.")
 
@@ -218,9 +218,10 @@ def plan_deletion(topic: Topic, *, now_ms: int) -> DeletedTopic:
 
 
 def default_topic(name: str, node: NodeConfig, *, live_count: int = 1) -> NewTopic:
-    """Return what is created where a topic of this name is needed and not there.
+    """Return the topic to create if a missing topic of this name is needed.
 
-    The cluster's own topics get as many replicas as Kafka gives them, or as brokers live.
+    The cluster's own topics get Kafka's replication factor, or the number of live brokers if
+    that is less.
     """
     shard_counts = {
         CONSUMER_OFFSETS_TOPIC: node.offsets_topic_num_partitions,
@@ -298,7 +299,7 @@ def _partitions(
     first_partition: int = 0,
     live: Set[int] | None,
 ) -> tuple[Partition, ...]:
-    """Return the new partitions: in sync is who lives, and the first of those leads."""
+    """Return the new partitions: the live replicas are in sync, and the first of them leads."""
     partitions = []
     for number, brokers in enumerate(replicas, first_partition):
         isr = brokers if live is None else tuple(b for b in brokers if b in live)

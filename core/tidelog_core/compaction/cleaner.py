@@ -55,10 +55,9 @@ def plan_cleaning(
     map_bytes_max: int,
     apart_at: int = 0,
 ) -> CleaningTask:
-    """Return what it takes to compact the segments of ``source``.
+    """Return the task of compacting the segments of ``source``.
 
-    Without ``deletes`` tombstones and markers stay. No segments become one across
-    ``apart_at``.
+    Without ``deletes`` tombstones and markers stay. No compacted segment spans ``apart_at``.
     """
     return CleaningTask(
         directory=source.directory,
@@ -76,7 +75,7 @@ def plan_cleaning(
 def build_offset_map(task: CleaningTask, throttle: Callable[[int], None]) -> OffsetMap:
     """Read the uncompacted segments until they end or the map is full.
 
-    ``throttle`` is told of bytes before they are read, and may block. Raises
+    ``throttle`` gets the number of bytes before each read, and may block. Raises
     ``CorruptRecordBatch``, ``OSError``.
     """
     latest = OffsetMap(start_offset=task.dirty_from, size_bytes_max=task.map_bytes_max)
@@ -101,7 +100,7 @@ def clean_groups(
     the groups yielded before are complete.
     """
     target = cleaned_directory(task.directory)
-    shutil.rmtree(target, ignore_errors=True)  # of a run that was ended half-way
+    shutil.rmtree(target, ignore_errors=True)  # from an interrupted run
     target.mkdir()
     rewrite = Rewrite(
         end_offset=latest.end_offset,
@@ -121,7 +120,7 @@ def _clean_group(
     rewrite: Rewrite,
     throttle: Callable[[int], None],
 ) -> CleanedGroup:
-    """Take segments off the left and write what is left of them."""
+    """Take segments from the front and write their remaining records."""
     assert rewrite.transactions is not None
     writer = SegmentWriter(
         cleaned_directory(task.directory),
@@ -135,7 +134,7 @@ def _clean_group(
             group.append(segments.popleft())
             writer.rewrite(read_sealed(task.directory, group[-1], throttle), rewrite.batch)
         if writer.size_bytes == 0 and writer.last_read is not None:
-            # A segment without a byte could not be told from one that was lost.
+            # An empty file would look like one that was lost.
             writer.append(build_empty_batch(writer.last_read))
         aborted = rewrite.transactions.take_kept()
         bytes_read = sum(segment.size_bytes for segment in group)

@@ -40,11 +40,11 @@ class OffsetMap:
     def add(
         self, buffer: Buffer, position: int, header: BatchHeader, transactions: CleanedTransactions
     ) -> None:
-        """Take in the batch at ``position``; what lies below ``start_offset`` is passed over.
+        """Add the keys of the batch at ``position``, without offsets below ``start_offset``.
 
-        Records of aborted transactions do not count. A map that has become full takes
-        nothing more; it takes the first key that it meets in any case, so that a log can
-        always be compacted further. Raises ``CorruptRecordBatch``.
+        Records of aborted transactions do not count. A full map adds nothing more. It adds
+        at least one key in any case, so that a log can always be compacted further. Raises
+        ``CorruptRecordBatch``.
         """
         if self.is_full or header.next_offset <= self.end_offset:
             return
@@ -61,22 +61,22 @@ class OffsetMap:
     def add_segment(
         self, batches: Iterable[WalkedBatch], transactions: CleanedTransactions, *, end_offset: int
     ) -> None:
-        """Take in the batches of the next segment, which ends at ``end_offset``.
+        """Add the batches of the next segment, which ends at ``end_offset``.
 
-        Stops where the map is full. Raises ``CorruptRecordBatch``.
+        Stops when the map is full. Raises ``CorruptRecordBatch``.
         """
         for buffer, position, header in batches:
             self.add(buffer, position, header, transactions)
             if self.is_full:
                 return
-        # No batch lies between the last one and the end.
+        # There is no batch between the last one and the end.
         self.end_offset = max(self.end_offset, end_offset)
 
     def merge(self, following: OffsetMap) -> None:
-        """Take in the map of the range behind this one, all of it or nothing.
+        """Add the map of the following range, all of it or nothing.
 
-        Where there is no room for it, or one of both is full, this one is full then: it goes
-        no further. One that is still empty takes the other in any case.
+        If it does not fit, this map becomes full. If the other map is full, so is this one
+        afterwards. An empty map adds the other in any case.
         """
         if self.is_full:
             return

@@ -34,7 +34,7 @@ WalkedBatch = tuple[Buffer, int, BatchHeader]
 """A batch as a walk over a segment meets it: a buffer, where in it the batch begins, its header."""
 
 RewriteBatch = Callable[[Buffer, int, BatchHeader], bytes | None]
-"""Returns what is left of the batch at a position, ``None`` if it goes; see ``Rewrite.batch``."""
+"""Returns the rewritten batch, ``None`` if it is removed; see ``Rewrite.batch``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +43,14 @@ class DeleteRule:
 
     now_ms: int
     delete_retention_ms: int
-    # No older records are left below it outside of this pass. Only tombstones below it are removed,
+    # Outside of this pass no older records are left below it. Only tombstones below it are removed,
     # and no markers, whose transaction may begin outside. None: the pass covers the whole log.
     tombstones_below: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class LastBatch:
-    """What a producer that a log knows has written last."""
+    """The last batch of a producer that the log knows."""
 
     epoch: int
     data_offset: int | None  # the last offset of its last data batch, None if it has none
@@ -84,9 +84,9 @@ class Rewrite:
     keeps_emptied: bool = False  # a batch that loses everything stays, without records
 
     def batch(self, buffer: Buffer, position: int, header: BatchHeader) -> bytes | None:
-        """Return what is left of the batch at ``position``, None if it goes.
+        """Return the rewritten batch at ``position``, None if it is removed.
 
-        Raises ``CorruptRecordBatch`` if it is damaged, before anything is decided by it.
+        Raises ``CorruptRecordBatch`` if it is damaged, before any decision.
         """
         check_crc(buffer, position, header)
         if header.is_control:
@@ -129,7 +129,7 @@ class Rewrite:
         return rebuild_batch(header, records, delete_horizon_ms=horizon_ms)
 
     def _rule_for(self, header: BatchHeader) -> DeleteRule | None:
-        """Return the delete rule, None where it does not hold for the batch."""
+        """Return the delete rule, None if it does not apply to the batch."""
         rule = self.deletes
         if rule is None or rule.tombstones_below is None:
             return rule
@@ -141,7 +141,7 @@ class Rewrite:
         return rule is not None and horizon_ms is not None and horizon_ms <= rule.now_ms
 
     def _new_horizon_ms(self, header: BatchHeader) -> int | None:
-        """Return the delete horizon that the batch has to get, None if it has or needs none."""
+        """Return the delete horizon to set in the batch, None if it has or needs none."""
         rule = self._rule_for(header)
         # A batch that reaches past the end may have older records of its keys below it.
         if (

@@ -21,7 +21,7 @@ from tidelog_core.log.values import AbortedTransaction
 
 @dataclass(frozen=True, slots=True)
 class CleanedGroup:
-    """What became of one group; ``None`` where nothing of it had to go."""
+    """The result for one group; ``cleaned`` is ``None`` if its segment stays as it is."""
 
     cleaned: CleanedSegment | None
     bytes_read: int
@@ -32,9 +32,9 @@ class CleanedGroup:
 def read_sealed(
     directory: Path, segment: SegmentToClean, throttle: Callable[[int], None]
 ) -> Iterator[WalkedBatch]:
-    """Yield every batch of the segment. Raises ``CorruptRecordBatch`` if that is not all of it.
+    """Yield every batch of the segment. Raises ``CorruptRecordBatch`` if other bytes follow.
 
-    ``throttle`` is told of bytes before they are used, and may block.
+    ``throttle`` gets the size of each batch before it is yielded, and may block.
     """
     path = segment_path(directory, segment.base_offset, LOG_SUFFIX)
     position = 0
@@ -55,9 +55,9 @@ def seal_in_place_of(
     directory: Path,
     aborted: Sequence[AbortedTransaction],
 ) -> SealRecord:
-    """Write the rest and the index files; all is durable but the names."""
+    """Write the remaining content and the index files; all but the names is durable on return."""
     seal = writer.seal(replaced[-1].end_offset, aborted)
-    # Retention goes by it where records have no time of their own.
+    # Retention uses it for records without a timestamp.
     newest = segment_path(directory, replaced[-1].base_offset, LOG_SUFFIX).stat()
     os.utime(writer.path, ns=(newest.st_mtime_ns, newest.st_mtime_ns))
     for path in writer.paths():

@@ -24,7 +24,7 @@ from tidelog_core.log.segment_indexes import SealRecord
 from tidelog_core.log.values import AbortedTransaction
 from tidelog_core.records.batch import BatchHeader, parse_header
 
-WRITE_SIZE_BYTES = 1 << 20  # what is gathered before it is written
+WRITE_SIZE_BYTES = 1 << 20  # the bytes to buffer before a write
 
 
 def _at_once(_size_bytes: int) -> None:
@@ -32,9 +32,9 @@ def _at_once(_size_bytes: int) -> None:
 
 
 class SegmentWriter:
-    """Writes one segment into a directory, batch by batch. Everything raises ``OSError``.
+    """Writes one segment into a directory, batch by batch. Every method raises ``OSError``.
 
-    ``throttle`` is told of bytes before they are written, and may block.
+    ``throttle`` gets the number of bytes before each write, and may block.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class SegmentWriter:
         self._batches: list[NewBatch] = []
         self.is_changed = False  # some batch that was rewritten is not as it was
         self.removed_record_count = 0  # by rewriting
-        self.last_read: BatchHeader | None = None  # of those that were rewritten
+        self.last_read: BatchHeader | None = None  # the last batch passed to ``rewrite``
 
     @property
     def size_bytes(self) -> int:
@@ -63,9 +63,9 @@ class SegmentWriter:
     def has_room_for(
         self, segment: SegmentExtent, limits: SegmentLimits, *, index_entry_count: int
     ) -> bool:
-        """Whether one more segment fits, whatever is left of it.
+        """Whether one more segment fits, however many of its records remain.
 
-        ``index_entry_count`` are those in the segment's offset index.
+        ``index_entry_count`` is the number of entries in the segment's offset index.
         """
         self._write()
         return limits.allow(
@@ -76,7 +76,7 @@ class SegmentWriter:
         )
 
     def rewrite(self, batches: Iterable[WalkedBatch], rewrite_batch: RewriteBatch) -> None:
-        """Append what is left of every batch. Raises ``CorruptRecordBatch`` as well."""
+        """Append the rewritten batches. Raises ``CorruptRecordBatch`` as well."""
         for buffer, position, header in batches:
             self.last_read = header
             left = rewrite_batch(buffer, position, header)
@@ -90,7 +90,7 @@ class SegmentWriter:
             self.append(left)
 
     def append(self, batch: bytes) -> None:
-        """Add a whole batch behind those that were added before."""
+        """Append a whole batch."""
         header = parse_header(batch)
         self._batches.append(
             NewBatch(
@@ -102,9 +102,9 @@ class SegmentWriter:
             self._write()
 
     def seal(self, end_offset: int, aborted: Sequence[AbortedTransaction] = ()) -> SealRecord:
-        """Write the rest and the index files; nothing is durable yet.
+        """Write the remaining content and the index files; nothing is durable yet.
 
-        ``aborted`` are what the transaction index is to hold.
+        ``aborted`` becomes the content of the transaction index.
         """
         self._write()
         segment = self._segment
@@ -116,7 +116,7 @@ class SegmentWriter:
         return seal
 
     def discard(self) -> None:
-        """Remove what was written."""
+        """Remove the written files."""
         self._segment.close()
         for path in self.paths():
             path.unlink(missing_ok=True)

@@ -23,11 +23,11 @@ class Dirtiness:
 
     clean_bytes: int
     dirty_bytes: int  # of whole segments
-    is_overdue: bool  # some of it has waited for max.compaction.lag.ms
+    is_overdue: bool  # a dirty record has waited for max.compaction.lag.ms
 
     @property
     def dirty_ratio(self) -> float:
-        """The part of it that is not compacted, from 0 to 1; 0 where there is nothing."""
+        """The dirty share of the bytes, from 0 to 1; 0 if there are none."""
         total = self.clean_bytes + self.dirty_bytes
         return self.dirty_bytes / total if total else 0.0
 
@@ -49,7 +49,7 @@ class Cleanable(Dirtiness):
 def find_cleanable(
     segments: Sequence[SegmentToClean], config: TopicConfig, *, dirty_from: int, now_ms: int
 ) -> Cleanable:
-    """Return what of the settled segments may be compacted; ``dirty_from`` is not compacted."""
+    """Return the settled segments that may be compacted; from ``dirty_from`` on they are dirty."""
     lagging: list[SegmentToClean] = []
     for segment in segments:
         is_dirty = segment.end_offset > dirty_from
@@ -73,7 +73,7 @@ def find_cleanable(
 def next_look_ms(
     segments: Sequence[SegmentToClean], cleanable: Cleanable, config: TopicConfig
 ) -> int | None:
-    """Return from when on a log that is not due may be, if its segments stay what they are.
+    """Return when a log that is not due may become due if its segments do not change.
 
     ``cleanable`` was found in these segments. ``None``: never.
     """
@@ -89,15 +89,15 @@ def next_look_ms(
 
 
 class SegmentExtent(Protocol):
-    """A segment, or several without a gap, that may come to be part of a compacted one."""
+    """A segment, or several without a gap, that may become part of a compacted one."""
 
     @property
     def base_offset(self) -> int:
-        """Where it begins."""
+        """The first offset."""
 
     @property
     def end_offset(self) -> int:
-        """Where it ends, exclusive."""
+        """The end offset, exclusive."""
 
     @property
     def size_bytes(self) -> int:
@@ -106,7 +106,7 @@ class SegmentExtent(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SegmentLimits:
-    """What one compacted segment may hold, on a node's disk or in the tier."""
+    """The limits of one compacted segment, on a node's disk or in the tier."""
 
     size_bytes_max: int
     index_entries_max: int
@@ -121,9 +121,9 @@ class SegmentLimits:
     def allow(
         self, segment: SegmentExtent, *, base_offset: int, size_bytes: int, entry_count: int
     ) -> bool:
-        """Whether all of the segment may come behind what is left of those before it.
+        """Whether all of the segment may follow the remaining records of those before it.
 
-        That begins at ``base_offset`` and takes so many bytes; ``entry_count`` are the index
+        Those begin at ``base_offset`` and take ``size_bytes``; ``entry_count`` counts the index
         entries of both.
         """
         return (

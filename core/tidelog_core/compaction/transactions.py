@@ -31,7 +31,7 @@ class CleanedTransactions:
     ) -> None:
         self._aborted = sorted(aborted, key=lambda one: one.first_offset, reverse=True)
         self._ongoing_aborted: dict[int, AbortedTransaction] = {}  # by producer id
-        # Producers of them with batches that were met, or may lie before the walk.
+        # Producers of aborted transactions with batches that were met, or may be before the walk.
         self._seen_aborted: set[int] = set(begun_before)
         self._ongoing_committed: set[int] = set(self._seen_aborted)
         # Aborted transactions whose markers readers still need, for the transaction index.
@@ -75,7 +75,7 @@ class CleanedTransactions:
                 return False
 
     def take_kept(self) -> list[AbortedTransaction]:
-        """Return ``kept`` and begin it anew, as at the end of a segment."""
+        """Return ``kept`` and clear it, at the end of a segment."""
         kept, self.kept = self.kept, []
         return kept
 

@@ -41,7 +41,7 @@ class ErasingTask:
 def plan_erasing(
     source: CleaningSource, *, up_to: int, key_sha256: bytes, index_interval_bytes: int
 ) -> ErasingTask:
-    """Return what it takes to erase the key's records below ``up_to`` from the segments."""
+    """Return the task of erasing the key's records below ``up_to`` from the segments."""
     return ErasingTask(
         directory=source.directory,
         segments=source.segments,
@@ -58,7 +58,7 @@ def erase_groups(task: ErasingTask, throttle: Callable[[int], None]) -> Iterator
     Raises ``CorruptRecordBatch``, ``OSError``; segments yielded before are complete.
     """
     target = cleaned_directory(task.directory)
-    shutil.rmtree(target, ignore_errors=True)  # of a run that was ended half-way
+    shutil.rmtree(target, ignore_errors=True)  # from an interrupted run
     target.mkdir()
     for segment in task.segments:
         if _holds_key(task, segment, throttle):

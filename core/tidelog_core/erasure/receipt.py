@@ -17,13 +17,13 @@ FORMAT_VERSION = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionErasure:
-    """What erasing from one partition has come to."""
+    """The result of erasing from one partition."""
 
     partition: int
     up_to: int | None  # records below it are erased; None: no leader has said yet
     tier: TierErasure | None  # None where ``problems`` says why, or nothing is tiered
-    replicas: tuple[ReplicaErasure, ...]  # what they rewrote; none where there is tiering
-    problems: tuple[str, ...]  # what is not done; empty: all is
+    replicas: tuple[ReplicaErasure, ...]  # their rewritten segments; empty with tiering
+    problems: tuple[str, ...]  # the parts that are not done; empty: all is done
 
     def document(self) -> dict[str, object]:
         """Return its part of the receipt."""

@@ -27,7 +27,7 @@ class ReplicaProgress:
 
     up_to: int | None  # None: no leader has said yet
     replicas: tuple[ReplicaErasure, ...]  # that have said something
-    problems: tuple[str, ...]  # who has not erased the key yet; empty: all have
+    problems: tuple[str, ...]  # the replicas that have not erased the key; empty: all have
 
 
 async def request_rewrite(
@@ -49,9 +49,9 @@ async def request_rewrite(
 async def rewrite_progress(
     store: MetadataStore, topic_id: UUID, partition: int, key_sha256: str
 ) -> ReplicaProgress:
-    """Return what the partition's replicas have said.
+    """Return the progress that the partition's replicas have reported.
 
-    A request that is gone was carried out by all: it is removed only then.
+    A missing request means that all are done: it is removed only then.
     """
     item = await store.get(key_erasure_key(topic_id, partition, key_sha256))
     if item is None:
@@ -67,7 +67,7 @@ async def rewrite_progress(
 async def end_rewrite(
     store: MetadataStore, topic_id: UUID, partition: int, key_sha256: str
 ) -> None:
-    """Remove the request, unless it was made anew or some replica has not carried it out."""
+    """Remove the request, unless it was renewed or some replica has not carried it out."""
     item = await store.get(key_erasure_key(topic_id, partition, key_sha256))
     if item is None:
         return
@@ -118,7 +118,7 @@ async def end_eviction(store: MetadataStore, topic_id: UUID, partition: int) -> 
 
 
 async def _remove(store: MetadataStore, request: KeyErasure | LocalErasure) -> None:
-    # One that has changed is someone else's who erases too, and is removed by that one.
+    # A changed request belongs to another erasure, which removes it.
     with contextlib.suppress(VersionConflict):
         await store.commit([records.delete(request)])
 

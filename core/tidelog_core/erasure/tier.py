@@ -37,9 +37,9 @@ class ErasedSegment:
 
 @dataclass(frozen=True, slots=True)
 class TierErasure:
-    """What erasing from a partition's tier has come to."""
+    """The result of erasing from a partition's tier."""
 
-    start_offset: int  # of what was looked through
+    start_offset: int  # of the segments that were searched
     end_offset: int  # exclusive
     segment_count: int
     erased: tuple[ErasedSegment, ...]
@@ -80,9 +80,9 @@ async def erase_from_tier(tier: PartitionTier, key: bytes) -> TierErasure:
 async def delete_replaced(
     tier: PartitionTier, *, sleep: Callable[[float], Awaitable[None]]
 ) -> None:
-    """Wait until all that was replaced or begun to be deleted may go, and delete it.
+    """Wait until every segment in DELETE_STARTED may be deleted, and delete them all.
 
-    Raises ``PartitionClaimed`` and what the stores raise.
+    Raises ``PartitionClaimed`` and the errors of the stores.
     """
     while waiting := await _waiting(tier):
         wait_ms = min(meta.deletable_ms for meta in waiting) - tier.clock_ms()
@@ -90,7 +90,7 @@ async def delete_replaced(
             await sleep(wait_ms / 1000)
             continue
         async with tier.claimed():
-            pass  # Whoever takes the claim cleans up.
+            pass  # The clean-up of a taken claim deletes them.
 
 
 async def _waiting(tier: PartitionTier) -> list[SegmentMeta]:

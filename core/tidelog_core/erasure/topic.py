@@ -41,7 +41,7 @@ from tidelog_core.tier.lifecycle import read_segments
 
 T = TypeVar("T")
 
-LOOK_SECONDS = 0.5  # between two looks at what replicas have done
+LOOK_SECONDS = 0.5  # between two readings of the replicas' progress
 
 Sleep = Callable[[float], Awaitable[None]]
 
@@ -143,7 +143,7 @@ async def _has_segments(tier: PartitionTier) -> bool:
 
 
 async def _when_free(work: Callable[[], Awaitable[T]], wait_seconds: float, sleep: Sleep) -> T:
-    """Do the work once nobody else has the claim. Raises ``PartitionClaimed`` after the wait."""
+    """Do the work once the claim is free. Raises ``PartitionClaimed`` after the wait."""
     waited = 0.0
     while True:
         try:

@@ -21,9 +21,9 @@ async def download(
     *,
     on_bytes: Callable[[int], None] = lambda _: None,
 ) -> None:
-    """Write the object's first ``size_bytes`` to the file; fewer only where it ends before.
+    """Write the object's first ``size_bytes`` to the file; fewer only if it is shorter.
 
-    Raises what ``get_range`` raises.
+    Raises the errors of ``get_range``.
     """
     starts = iter(range(0, size_bytes, CHUNK_SIZE_BYTES))
     while some := list(itertools.islice(starts, READS_AT_ONCE_MAX)):

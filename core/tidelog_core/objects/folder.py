@@ -45,7 +45,7 @@ class FolderObjectStore:
         self._staging = self._folder / STAGING
         self._executor = ThreadPoolExecutor(THREAD_COUNT, thread_name_prefix="folder-store")
         # Folders whose names are known to be durable, by inode: a folder that was removed
-        # and made again is another one.
+        # and created again is another one.
         self._durable_folders: dict[str, int] = {}
         _make_durable_folder(self._staging)
         self._remove_abandoned()
@@ -77,7 +77,7 @@ class FolderObjectStore:
         return await self._run(self._read, key, start, end)
 
     async def head(self, key: str) -> ObjectMeta:
-        """Return what is known of the object. Raises ``ObjectNotFound``."""
+        """Return the object's metadata. Raises ``ObjectNotFound``."""
         check_key(key)
         return await self._run(self._head, key)
 
@@ -117,7 +117,7 @@ class FolderObjectStore:
         except OSError as error:
             raise StoreUnavailable(f"object {key!r} was not written: {error}") from error
         self._fsync_folder_of(key, target)
-        if not is_named:  # Told only now: «it exists» must be as durable as it sounds.
+        if not is_named:  # Not earlier: the caller takes the existing name for durable.
             raise ObjectExists(key)
 
     @contextmanager
@@ -136,7 +136,7 @@ class FolderObjectStore:
         raise OSError(errno.EAGAIN, "staging files keep vanishing", str(self._staging))
 
     def _name(self, staged: Path, target: Path, *, is_new: bool) -> bool:
-        """Give the staged file its name and return ``True``, or ``False`` where it is taken."""
+        """Give the staged file its name and return ``True``, or ``False`` if the name exists."""
         for _ in range(STAGING_ATTEMPTS_MAX):
             try:
                 self._make_known(target.parent)
@@ -271,7 +271,7 @@ class FolderObjectStore:
                     # Unlinked under the lock: a writer that was about to lock sees it.
                     path.unlink(missing_ok=True)
             except (BlockingIOError, FileNotFoundError):
-                continue  # Someone is writing it, or has finished.
+                continue  # Its writer is still writing it, or has finished.
 
 
 def _make_durable_folder(folder: Path, below: Path | None = None) -> None:

@@ -14,7 +14,7 @@ from tidelog_core.errors import InvalidObjectKey
 
 KEY_LENGTH_MAX = 1024  # Source: S3 user guide, object key names.
 COMPONENT_LENGTH_MAX = 255  # Source: NAME_MAX of Linux file systems.
-# Where stores keep what is being written. No key may start with it, and no listing shows it.
+# Where stores keep unfinished writes. No key may start with it, and no listing shows it.
 STAGING = ".staging"
 
 _COMPONENT = re.compile(r"[A-Za-z0-9._=+@-]+")

@@ -21,7 +21,7 @@ MULTIPART_THRESHOLD_BYTES = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class ObjectLocation:
-    """Where objects lie, taken apart."""
+    """The parts of an object store's URL."""
 
     scheme: str  # s3, file or memory
     name: str  # the bucket, or the folder's absolute path; empty for memory
@@ -33,12 +33,12 @@ class ObjectLocation:
         return self.scheme == "s3"
 
     def relative(self, key: str) -> str | None:
-        """Return the bucket's key as the store has it, ``None`` for one of somebody else's."""
+        """Return the bucket's key without the store's prefix, ``None`` if it lacks the prefix."""
         return key.removeprefix(self.prefix) if key.startswith(self.prefix) else None
 
 
 def parse_object_location(url: str) -> ObjectLocation:
-    """Return what the URL names. Raises ``InvalidConfig`` saying what is allowed."""
+    """Return the parsed URL. Raises ``InvalidConfig`` with the allowed forms."""
     parts = urlsplit(url)
     if parts.query or parts.fragment:
         raise InvalidConfig([f"object store {url!r} must have no query and no fragment"])
@@ -56,9 +56,9 @@ def parse_object_location(url: str) -> ObjectLocation:
 
 
 def make_local_folder(url: str) -> None:
-    """Make the folder of a store on this machine; nothing for any other. Raises ``OSError``.
+    """Make the folder of a store on this machine; do nothing for others. Raises ``OSError``.
 
-    Tools take a folder that is not there for a wrong path: what is put first may come late.
+    Tools take a missing folder for a wrong path, and the first object may come late.
     """
     location = parse_object_location(url)
     if location.scheme == "file":
@@ -68,7 +68,7 @@ def make_local_folder(url: str) -> None:
 def open_object_store(
     url: str, *, multipart_threshold: int = MULTIPART_THRESHOLD_BYTES
 ) -> ObjectStore:
-    """Return the store that the URL names. Raises ``InvalidConfig`` saying what is allowed."""
+    """Return the store of the URL. Raises ``InvalidConfig`` with the allowed forms."""
     location = parse_object_location(url)
     match location.scheme:
         case "s3":

@@ -44,7 +44,7 @@ class MemoryObjectStore:
         return self._find(key)[0][start:end]
 
     async def head(self, key: str) -> ObjectMeta:
-        """Return what is known of the object. Raises ``ObjectNotFound``."""
+        """Return the object's metadata. Raises ``ObjectNotFound``."""
         data, modified_ms = self._find(key)
         return ObjectMeta(key=key, size_bytes=len(data), modified_ms=modified_ms)
 
@@ -64,7 +64,7 @@ class MemoryObjectStore:
             self._objects.pop(key, None)
 
     async def close(self) -> None:
-        """Do nothing: there is nothing to release."""
+        """Do nothing."""
 
     def _find(self, key: str) -> tuple[bytes, int]:
         check_key(key)

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 REFUSED = ("AccessDenied", "incorrectly configured region")
-# Answers other than 401 and 403 by which S3 refuses whatever is asked of it.
+# Answers other than 401 and 403 by which S3 refuses every request.
 # Source: S3 API reference, error responses.
 REFUSALS = frozenset(
     {
@@ -88,7 +88,7 @@ DELETE_KEYS_MAX = 1000  # one DeleteObjects call. Source: S3 API reference.
 
 @dataclass(frozen=True, slots=True)
 class _Clients:
-    """obstore's clients, which differ in what they repeat and how long they wait."""
+    """obstore's clients, which differ in their retries and time-outs."""
 
     reading: S3Store
     writing: S3Store
@@ -230,13 +230,13 @@ class S3ObjectStore:
         except StoreUnavailable as error:
             if isinstance(error.__cause__, Exception) and _is_refusal(error.__cause__):
                 raise
-            # A range that starts at or past the end is refused, whatever its form.
+            # S3 refuses a range that starts at or past the end, in every form.
             if start >= (await self.head(key)).size_bytes:
                 return b""
             raise
 
     async def head(self, key: str) -> ObjectMeta:
-        """Return what is known of the object. Raises ``ObjectNotFound``."""
+        """Return the object's metadata. Raises ``ObjectNotFound``."""
         check_key(key)
 
         async def read() -> ObjectMeta:
@@ -249,7 +249,7 @@ class S3ObjectStore:
         if not may_start_a_key(prefix):
             return
         if self._listing is None:
-            # Not before: who only reads needs no botocore.
+            # Imported here because reading needs no botocore.
             from tidelog_core.objects.s3_listing import S3Listing
 
             self._listing = S3Listing(
@@ -270,7 +270,7 @@ class S3ObjectStore:
                         yield ObjectMeta(key, found.size_bytes, found.modified_ms)
 
     async def delete(self, keys: Sequence[str]) -> None:
-        """Remove the objects. A key that is not there is no error."""
+        """Remove the objects. A missing key is no error."""
         for key in keys:
             check_key(key)
         for at in range(0, len(keys), DELETE_KEYS_MAX):
@@ -321,9 +321,9 @@ class S3ObjectStore:
             self._refusals.note_refusal(operation, _summary(error))
 
     def _renewed(self, error: Exception) -> bool:
-        """Whether the request was refused for its credentials, which are looked for anew.
+        """Whether the request was refused for its credentials, which are then loaded again.
 
-        At most once in ``RENEW_INTERVAL_S``: who gives credentials is not to be overrun.
+        At most once in ``RENEW_INTERVAL_S``, to protect the service that issues them.
         """
         if not _has_expired(error):
             return False
@@ -349,7 +349,7 @@ class S3ObjectStore:
 
     async def _put_in_parts(self, key: str, data: bytes | Path) -> None:
         if await self._exists(key):
-            raise ObjectExists(key)  # Spares the upload; the copy below is what decides.
+            raise ObjectExists(key)  # Saves the upload. The copy below is decisive.
         staged = f"{self._prefix}{STAGING}/{uuid.uuid4().hex}"
         try:
             try:
@@ -362,7 +362,7 @@ class S3ObjectStore:
                     max_concurrency=PART_CONCURRENCY,
                 )
             except (BaseError, FileNotFoundError) as error:
-                self._renewed(error)  # Who uploads begins again.
+                self._renewed(error)  # The caller begins the upload again.
                 self._note(error, "write")
                 raise StoreUnavailable(
                     f"object {key!r} was not written: {_summary(error)}"
@@ -389,7 +389,7 @@ class S3ObjectStore:
                 await attempt()
             except AlreadyExistsError as error:
                 if "409 Conflict" in str(error):
-                    failure = error  # Another write of this key is under way: ask again.
+                    failure = error  # Another write of this key is under way: retry.
                     continue
                 if may_have_happened:
                     raise OutcomeUnknown(f"object {key!r} may be ours or another's") from error
@@ -458,22 +458,22 @@ def _is_final(error: Exception) -> bool:
 
 
 def _is_refusal(error: Exception) -> bool:
-    """Whether S3 will refuse until somebody changes credentials, policies or the bucket."""
+    """Whether S3 will refuse until an operator changes credentials, policies or the bucket."""
     if isinstance(error, PermissionDeniedError | UnauthenticatedError):
         return True
     text = str(error)
     code = _CODE.search(text)
-    # What DeleteObjects says of one key, and what a redirect says, come without a code.
+    # A redirect, and DeleteObjects' error of one key, have no error code.
     return (code is not None and code[1] in REFUSALS) or any(said in text for said in REFUSED)
 
 
 def _is_unsent(error: Exception) -> bool:
-    """Whether the request never reached S3. obstore tells this only in its debug text."""
+    """Whether the request never reached S3. Only obstore's debug text shows this."""
     return "kind: Connect," in str(error)
 
 
 def _has_expired(error: Exception) -> bool:
-    """Whether S3 refused the session token. obstore tells this only in its text."""
+    """Whether S3 refused the session token. Only obstore's text shows this."""
     text = str(error).partition("\n")[0]
     # The answer to a HEAD has no body that could give a reason.
     return "<Code>ExpiredToken</Code>" in str(error) or (

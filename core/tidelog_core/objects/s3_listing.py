@@ -61,13 +61,13 @@ class S3Listing:
             retries={"mode": "standard", "total_max_attempts": ATTEMPTS_MAX},
             s3={"addressing_style": "path"},
         )
-        # It holds the credentials, and what is costly to load: made by the first listing.
+        # Made by the first listing: it holds the credentials, and is costly to load.
         self._session: Any = None
 
     async def pages(
         self, prefix: str, *, start_after: str
     ) -> AsyncGenerator[Sequence[ListedObject], None]:
-        """Yield what lies below the prefix and after the other key, in the order of the keys.
+        """Yield the objects below the prefix and after the other key, in key order.
 
         Raises ``StoreUnavailable``.
         """
@@ -81,7 +81,7 @@ class S3Listing:
         is_renewed = False
         while True:
             try:
-                # A client a page: nothing is open while whoever lists does something else.
+                # A client per page: nothing is open while the caller does something else.
                 async with self._opened() as client:
                     answer = await client.list_objects_v2(**request)
             except (ClientError, BotoCoreError) as error:
@@ -103,7 +103,7 @@ class S3Listing:
         """Return a client to enter. Raises ``BotoCoreError``."""
         if self._session is None:
             self._session = aioboto3.Session()
-        # Nodes are told their region as obstore reads it, which botocore does not.
+        # obstore reads the nodes' region from a variable that botocore does not read.
         region = self._region or os.environ.get("AWS_REGION") or self._session.region_name
         return self._session.client(
             "s3",

@@ -10,7 +10,7 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class ObjectMeta:
-    """What a listing tells of an object."""
+    """An object's entry in a listing."""
 
     key: str
     size_bytes: int
@@ -20,10 +20,10 @@ class ObjectMeta:
 class ObjectStore(Protocol):
     """Immutable objects by key. Keys are ``/``-separated, relative to the store's own prefix.
 
-    Any number of tasks and processes may call at once. Every write is durable on
+    Tasks and processes may use it concurrently. Every write is durable on
     return. An object is never changed once written: a second ``put`` of its key
     raises ``ObjectExists`` and leaves the first as it is. A write whose outcome
-    cannot be known raises ``OutcomeUnknown``; a store that is away raises
+    cannot be known raises ``OutcomeUnknown``; an unavailable store raises
     ``StoreUnavailable``; both after the store's own bounded retries.
     """
 
@@ -43,25 +43,25 @@ class ObjectStore(Protocol):
         """Return the whole object. Raises ``ObjectNotFound``."""
 
     async def get_range(self, key: str, start: int, end: int) -> bytes | memoryview:
-        """Return bytes ``[start, end)``, fewer only where the object ends.
+        """Return bytes ``[start, end)``, fewer only at the end of the object.
 
-        They may be a view of what the store's client has received, read only.
+        They may be a read-only view of the client's receive buffer.
         Raises ``ObjectNotFound``.
         """
 
     async def head(self, key: str) -> ObjectMeta:
-        """Return what is known of the object without its bytes. Raises ``ObjectNotFound``."""
+        """Return the object's metadata. Raises ``ObjectNotFound``."""
 
     def list(self, prefix: str, *, start_after: str = "") -> AsyncIterator[ObjectMeta]:
         """Yield the objects whose key starts with ``prefix``, in key order.
 
-        Only keys that sort after ``start_after``, whether or not it is one. Who else may write
-        there may have put objects under any name: they are listed too, but ``delete`` and the
-        others refuse keys that ``key_rules`` do not allow.
+        Only keys that sort after ``start_after``, which need not exist. Other writers may have put
+        objects under any name: they are listed too, but ``delete`` and the other methods refuse
+        keys that ``key_rules`` do not allow.
         """
 
     async def delete(self, keys: Sequence[str]) -> None:
-        """Remove the objects. A key that is not there is no error: deleting twice is harmless."""
+        """Remove the objects. A missing key is no error, so deleting can be repeated."""
 
     async def close(self) -> None:
         """Release connections and threads. The store is not used after."""

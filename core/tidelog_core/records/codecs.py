@@ -21,19 +21,19 @@ import lz4.frame
 from tidelog_core.errors import CorruptRecordBatch, InvalidConfig
 from tidelog_core.records.zstd_frame import decompressed_size_bound
 
-# Far above what an honest batch of ``max.message.bytes`` holds, and what one request may cost.
+# Far above an honest batch of ``max.message.bytes``, and a bound on the cost of one request.
 DECOMPRESSED_SIZE_BYTES_MAX = 128 * 1024 * 1024
 
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = struct.pack(">8sii", _XERIAL_MAGIC, 1, 1)
 _XERIAL_BLOCK_SIZE_BYTES = 32 * 1024
-# What is made of an LZ4 frame at first; twice as much in each further step.
+# The first buffer for an LZ4 frame; each further one is twice as large.
 _LZ4_ROOM_BYTES_MIN = 64 * 1024
 _LZ4_ROOM_RATIO = 4
 
 
 class CompressionType(IntEnum):
-    """The codecs by the number that stands in a batch's attributes."""
+    """The codecs, by their number in a batch's attributes."""
 
     NONE = 0
     GZIP = 1
@@ -100,7 +100,7 @@ class DecompressedTooLarge(CorruptRecordBatch):
 
 
 class _BadData(Exception):
-    """What is wrong with compressed data, in words."""
+    """The damage of compressed data, in words."""
 
 
 class _TooLarge(_BadData):
@@ -132,7 +132,7 @@ def _decompress_gzip(data: bytes | memoryview, size_bytes_max: int) -> bytes:
     while True:
         member = zlib.decompressobj(wbits=31)
         try:
-            # One byte more than allowed tells «too large» from «cut short».
+            # One byte more than allowed distinguishes «too large» from «cut short».
             part = member.decompress(data, size_bytes_max + 1 - size_bytes)
         except zlib.error as error:
             raise _BadData(str(error)) from None
@@ -168,7 +168,7 @@ def _decompress_snappy(data: bytes | memoryview, size_bytes_max: int) -> bytes:
     if len(view) < position:
         raise _BadData("it is cut short")
     while position < len(view):
-        # snappy-java lets streams be joined: another header may stand where a block would.
+        # snappy-java can join streams: another header may come instead of a block.
         if view[position : position + len(_XERIAL_MAGIC)] == _XERIAL_MAGIC:
             position += len(_XERIAL_HEADER)
             continue
@@ -184,7 +184,7 @@ def _decompress_snappy(data: bytes | memoryview, size_bytes_max: int) -> bytes:
 
 def _decompress_snappy_block(data: bytes | memoryview, left: int, size_bytes_max: int) -> bytes:
     try:
-        # The block says its size up front; the decoder fails if that is a lie.
+        # The block states its size first; the decoder fails if that is wrong.
         if cramjam.snappy.decompress_raw_len(data) > left:
             raise _too_large(size_bytes_max)
         return bytes(cramjam.snappy.decompress_raw(data))

@@ -22,7 +22,7 @@ _VERSION = 0
 
 
 class ControlType(IntEnum):
-    """What a control record says. Others exist in Kafka's own metadata log only."""
+    """The type of a control record. Other types exist in Kafka's own metadata log only."""
 
     ABORT = 0
     COMMIT = 1

@@ -47,7 +47,7 @@ def build_batch(
 ) -> bytes:
     """Return a batch of the records at consecutive offsets from ``base_offset``.
 
-    The records' own offsets are not looked at: a producer does not know them. With
+    The records' own offsets are ignored: a producer does not know them. With
     ``log_append_time_ms`` that is every record's timestamp. Raises ``InvalidRecord``
     if there is no record or a field does not fit the format.
     """

@@ -57,7 +57,7 @@ DELETE_HORIZON_BIT = 0x40
 SEQUENCE_MASK = 0x7FFFFFFF  # sequences wrap to 0 after 2**31 - 1
 
 _HEADER = struct.Struct(">qiibIhiqqqhii")
-_UNCOVERED = struct.Struct(">qiibI")  # what the CRC does not cover, with the CRC
+_UNCOVERED = struct.Struct(">qiibI")  # the fields that the CRC does not cover, and the CRC
 _COVERED = struct.Struct(">hiqqqhii")  # from the attributes on
 _LENGTH = struct.Struct(">i")
 _BASE_OFFSET = struct.Struct(">q")
@@ -96,7 +96,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def last_offset(self) -> int:
-        """Return the last offset that the batch stands for, also if that record is gone."""
+        """Return the batch's last offset, even if compaction has removed that record."""
         return self.base_offset + self.last_offset_delta
 
     @property
@@ -106,7 +106,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def compression(self) -> CompressionType:
-        """Return the codec. Raises ``UnsupportedCompression`` if there is none of that number."""
+        """Return the codec. Raises ``UnsupportedCompression`` if no codec has that number."""
         codec = self.attributes & CODEC_MASK
         if codec >= len(_CODECS):
             raise UnsupportedCompression(f"codec {codec} is unknown; 0 to 4 are known")
@@ -171,8 +171,8 @@ def iter_headers(
 ) -> Iterator[tuple[int, BatchHeader]]:
     """Yield the position and header of every batch in ``[start, end)``.
 
-    Raises ``CorruptRecordBatch`` where a batch is cut: everything yielded before
-    lies whole within the range. CRCs are not checked.
+    Raises ``CorruptRecordBatch`` if a batch is cut: everything yielded before
+    is wholly in the range. CRCs are not checked.
     """
     position = start
     limit = len(buffer) if end is None else end

@@ -25,7 +25,7 @@ _NEVER_BITS = CONTROL_BIT | LOG_APPEND_TIME_BIT
 
 
 def validate_produced(header: BatchHeader, buffer: Buffer, position: int) -> None:
-    """Raise unless the batch may be appended, as far as its header and CRC tell.
+    """Raise unless header and CRC allow that the batch is appended.
 
     Raises ``InvalidRecord`` (base offset, offset range, count, sequence, control
     batch), ``CorruptRecordBatch`` (CRC, cut), ``UnsupportedCompression`` or
@@ -54,9 +54,9 @@ def validate_produced(header: BatchHeader, buffer: Buffer, position: int) -> Non
 def validate_timestamps(
     header: BatchHeader, *, now_ms: int, before_max_ms: int, after_max_ms: int
 ) -> None:
-    """Raise ``InvalidTimestamp`` if the header's timestamps lie too far from the clock.
+    """Raise ``InvalidTimestamp`` if the header's timestamps are too far from the clock.
 
-    Looks at the first and the largest timestamp, not at each record's.
+    Checks the first and the largest timestamp, not each record's.
     """
     for timestamp in (header.base_timestamp_ms, header.max_timestamp_ms):
         if timestamp == NO_TIMESTAMP:
@@ -76,10 +76,10 @@ def validate_records(
     requires_keys: bool,
     budget: LookBudget | None = None,
 ) -> int:
-    """Return the largest timestamp of the batch's records, having looked at each.
+    """Return the largest timestamp of the batch's records, after checking each of them.
 
-    Raises ``InvalidRecord`` if the records do not decompress or parse, are not as
-    many as the header says, are not at consecutive offsets, or, with
+    Raises ``InvalidRecord`` if the records do not decompress or parse, are more or fewer
+    than the header says, are not at consecutive offsets, or, with
     ``requires_keys``, lack a key (compacted topics); ``TooMuchToLookAt``.
     """
     expected = header.base_offset

@@ -15,7 +15,7 @@ from tidelog_core.records.decode import RECORD_SIZE_BYTES_MIN, records_body
 from tidelog_core.records.header import CODEC_MASK, BatchHeader, Buffer, parse_header
 from tidelog_core.records.varint import read_varint, read_zigzag
 
-# Of what a batch decompresses to and its own size, under a budget; honest ones are within it.
+# Of decompressed size to a batch's own, under a budget. Honest batches are below it.
 DECOMPRESSED_RATIO_MAX = 32
 
 
@@ -33,20 +33,20 @@ class LookBudget:
         self.converted_bytes = converted_bytes  # decompressed, of those that get another codec
 
     def take_records(self, count: int) -> None:
-        """Raise ``TooMuchToLookAt`` if there are more than are left."""
+        """Raise ``TooMuchToLookAt`` if fewer than ``count`` are left."""
         self.records -= count
         if self.records < 0:
             raise TooMuchToLookAt(f"{count} records")
 
     def take_headers(self, count: int) -> None:
-        """Raise ``TooMuchToLookAt`` if there are more than are left."""
+        """Raise ``TooMuchToLookAt`` if fewer than ``count`` are left."""
         self.headers -= count
         if self.headers < 0:
             raise TooMuchToLookAt(f"{count} headers")
 
 
 class TooMuchToLookAt(Exception):
-    """The batch is over the caller's budget: nothing is known of its records."""
+    """The batch is over the caller's budget: its records are unchecked."""
 
 
 def walk_records(
@@ -197,7 +197,7 @@ def _walk(  # noqa: PLR0915, PLR0912 - one loop, unrolled: it runs for every rec
 
 
 def _skip_headers(data: bytes, position: int, count: int) -> int:
-    """Return the position behind so many headers."""
+    """Return the position after that many headers."""
     if count < 0 or 2 * count > len(data) - position:
         raise ValueError(f"{count} headers cannot be")
     for _ in range(count):

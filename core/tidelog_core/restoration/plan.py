@@ -28,14 +28,14 @@ from tidelog_core.restoration.survey import Survey, SurveyedTopic
 
 LEADER_EPOCH_JUMP = 1_000
 PRODUCER_ID_JUMP = 1_000_000
-REPLICATION_FACTOR_MAX = 3  # where nobody says how many: Kafka's for what must not be lost
+REPLICATION_FACTOR_MAX = 3  # of the default; Kafka's own topics have three replicas
 
 _NOTHING_TIERED = Selection((), 0, 0, -1, -1, (), ())
 
 
 @dataclass(frozen=True, slots=True)
 class RestoredTopic:
-    """A topic with everything that is known of it."""
+    """A topic and its recovered state."""
 
     plan: TopicPlan
     segments: tuple[SegmentMeta, ...]  # of all partitions
@@ -119,7 +119,7 @@ def _created_ms(topic: SurveyedTopic) -> tuple[int, str]:
 
 
 def _trouble(topic: SurveyedTopic) -> str | None:
-    """Return why the topic cannot be created, ``None`` where it can."""
+    """Return why the topic cannot be created, ``None`` if it can."""
     assert topic.manifest is not None
     try:
         validate_topic_name(topic.manifest.name)
@@ -136,7 +136,7 @@ def _trouble(topic: SurveyedTopic) -> str | None:
 
 
 def _partition_count(topic: SurveyedTopic) -> int:
-    """Return how many partitions there are; the manifest may be older than the last of them."""
+    """Return the number of partitions; the manifest may be from before the last one was added."""
     assert topic.manifest is not None
     return max([topic.manifest.partition_count, *(n + 1 for n in topic.selections)])
 

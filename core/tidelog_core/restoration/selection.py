@@ -25,14 +25,14 @@ from tidelog_core.tier.integrity import CHAIN_PROBLEM, NO_HASH, continues_chain
 
 @dataclass(frozen=True, slots=True)
 class CompleteSegment:
-    """A segment whose two objects are there and agree."""
+    """A segment whose two objects exist and agree."""
 
     meta: SegmentMeta
     log_key: str
     index_key: str
     previous_hash: bytes
     producer_id_max: int = -1  # of its producer snapshot and aborted transactions; -1: none
-    # What later segments may continue, with base offsets; empty: nothing but its own.
+    # The hashes that later segments may continue, with base offsets; empty: only its own.
     continued: tuple[tuple[bytes, int], ...] = ()
 
     @property
@@ -43,19 +43,19 @@ class CompleteSegment:
 
 @dataclass(frozen=True, slots=True)
 class BrokenSegment:
-    """A segment of which an object is missing or not what it should be."""
+    """A segment with a missing or damaged object."""
 
     key: str  # of the object that is wrong
     problem: str
     base_offset: int  # as its key says
     end_offset: int | None  # None: nothing readable says so
     leader_epoch: int  # as its key says
-    is_unfinished: bool = False  # it has no index object, so it never counted
+    is_unfinished: bool = False  # it has no index object, so it was never part of the log
 
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """Something to tell of an object."""
+    """A sentence about an object."""
 
     object: str  # its key
     text: str
@@ -63,14 +63,14 @@ class Remark:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What a partition's log is, as far as the bucket tells."""
+    """A partition's log, as far as the bucket shows it."""
 
     segments: tuple[CompleteSegment, ...]  # by base offset, without gaps
     log_start_offset: int
-    deleted_end: int  # what ends at or before it was deleted, as far as the bucket tells
-    leader_epoch_max: int  # that any object tells of; -1: none
+    deleted_end: int  # segments that end at or below it were deleted, as far as the bucket shows
+    leader_epoch_max: int  # the greatest in any object; -1: none
     producer_id_max: int  # likewise
-    left_out: tuple[Remark, ...]  # what does not count, and why
+    left_out: tuple[Remark, ...]  # the objects that do not count, and why
     problems: tuple[Remark, ...]  # where records may be lost
 
 
@@ -126,7 +126,7 @@ def select_segments(
 
 
 def agree(one: SegmentMeta, other: SegmentMeta) -> bool:
-    """Whether the segments have the same leader epochs wherever they overlap.
+    """Whether the segments have the same leader epochs where they overlap.
 
     They then have the same records there: an epoch has one leader, which gives an offset once.
     """
@@ -217,9 +217,9 @@ def _has_offsets_of(one: CompleteSegment, other: CompleteSegment) -> bool:
 def _without_repeated(
     segments: Sequence[CompleteSegment], continued: Set[bytes], left_out: list[Remark]
 ) -> list[CompleteSegment]:
-    """Leave out what another segment has wholly, unless the chain goes on from it.
+    """Leave out segments whose offsets another segment has, unless the chain continues them.
 
-    Such a one is a copy that was complete when its leader crashed, and copied again since.
+    Such a copy was complete when its leader crashed, and the segment was copied again.
     """
     kept = list(segments)
     for segment in sorted(segments, key=lambda s: s.meta.end_offset - s.meta.base_offset):
@@ -239,7 +239,7 @@ def _without_repeated(
 def _chain_problems(
     kept: Sequence[CompleteSegment], known: Sequence[CompleteSegment]
 ) -> list[Remark]:
-    """Tell of segments that follow another by offset, but none of those known by hash."""
+    """Report segments that follow another by offset but continue no known hash."""
     bases = {segment.chained_hash: segment.meta.base_offset for segment in known}
     for segment in known:
         bases.update(segment.continued)
@@ -284,7 +284,7 @@ def _missing_before(segment: CompleteSegment, start: int) -> Remark:
 def _is_dispensable(
     broken: BrokenSegment, run: Sequence[CompleteSegment], deleted_end: int
 ) -> bool:
-    """Whether the run, or what is deleted, has all that the broken segment had."""
+    """Whether the run, or the deleted part, has all offsets of the broken segment."""
     if broken.end_offset is None:
         return False
     if broken.end_offset <= deleted_end:

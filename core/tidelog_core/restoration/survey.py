@@ -34,12 +34,12 @@ from tidelog_core.tier.keys import topic_prefix
 from tidelog_core.tier.manifest import ClusterManifest, TopicManifest
 
 READS_AT_ONCE_MAX = 16
-# What is wrong with one object only; where the store itself is away, nothing can be read.
+# Errors of one object only. If the store itself fails, nothing can be read.
 UNUSABLE = (CorruptObject, ObjectNotFound, InvalidObjectKey)
 _NEVER_MS = 2**62
 
 OnRead = Callable[[int], None]
-"""Told of each object that has been read, with 1."""
+"""Called with 1 for each object that has been read."""
 
 
 @dataclass(slots=True)
@@ -47,7 +47,7 @@ class SurveyedTopic:
     """A topic's folder, read."""
 
     objects: TopicObjects
-    # None: the topic was deleted, or it is missing or wrong, which ``problems`` tells.
+    # None: the topic was deleted, or the manifest is missing or damaged, see ``problems``.
     manifest: TopicManifest | None
     selections: dict[int, Selection] = field(default_factory=dict)  # by partition
     problems: list[Remark] = field(default_factory=list)  # of the manifest
@@ -73,7 +73,7 @@ async def list_clusters(
 async def find_cluster(
     objects: ObjectStore, url: str, cluster_id: str | None
 ) -> tuple[ClusterObjects, list[str]]:
-    """Return the only cluster in the bucket, or the one named, and remarks on what else there is.
+    """Return the only cluster in the bucket, or the named one, and remarks on other content.
 
     Raises ``ClusterNotFound``.
     """
@@ -117,7 +117,7 @@ async def survey(
 async def check_manifests(
     objects: ObjectStore, cluster: ClusterObjects, topics: Iterable[TopicObjects]
 ) -> list[Remark]:
-    """Return what is wrong with the manifests of the cluster and of these of its topics."""
+    """Return the problems of the manifests of the cluster and of these topics."""
     reading = _Reading(objects, lambda _: None)
     problems = await reading.check_cluster(cluster)
     for topic in topics:
@@ -200,7 +200,7 @@ class _Reading:
 
 
 def assess_segment(segment: SegmentObjects, data: bytes) -> CompleteSegment | BrokenSegment:
-    """Return what the segment's index object says of it, checked against its name and log."""
+    """Return the segment as its index object describes it, checked against its key and log."""
     key = segment.index_key
     try:
         index = IndexFile.parse(data, key=key)
@@ -241,7 +241,7 @@ def assess_segment(segment: SegmentObjects, data: bytes) -> CompleteSegment | Br
 
 
 def describe(error: TidelogError) -> str:
-    """Return what is wrong with an object, without its key."""
+    """Return the problem of an object, without its key."""
     if isinstance(error, CorruptObject):
         return error.problem
     if isinstance(error, ObjectNotFound):

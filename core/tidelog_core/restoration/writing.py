@@ -20,7 +20,7 @@ from tidelog_core.metadata.store import ABSENT, ANY_VERSION, COMMIT_WRITES_MAX, 
 from tidelog_core.restoration.plan import Restoration, RestoredTopic
 
 OnWritten = Callable[[int], None]
-"""Told how many segments more have been written."""
+"""Called with the number of segments written since the last call."""
 
 
 async def require_restorable(store: MetadataStore, cluster_id: str) -> RestorationMark | None:

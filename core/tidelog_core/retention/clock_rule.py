@@ -33,13 +33,13 @@ import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-# A steady clock that stood still with a virtual machine must not speak for a witness for ever.
+# The steady clock may have stopped with a virtual machine, so a witness does not count for ever.
 WITNESS_AGE_MS_MAX = 3_600_000
 
 
 @dataclass(frozen=True, slots=True)
 class ClockReading:
-    """What our two clocks said at one moment, milliseconds."""
+    """The time of our two clocks at one moment, milliseconds."""
 
     wall_ms: int  # Unix time
     steady_ms: float  # from some fixed moment, never set
@@ -47,9 +47,9 @@ class ClockReading:
 
 @dataclass(frozen=True, slots=True)
 class Witness:
-    """What another clock said, and when by our steady clock it was heard."""
+    """The time of another clock, and when it was heard by our steady clock."""
 
-    name: str  # as people are told
+    name: str  # as shown to operators
     wall_ms: int
     heard_steady_ms: float
     is_independent: bool = False
@@ -73,18 +73,18 @@ class Doubt:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What was found, and what to judge the next reading by."""
+    """The result, and the state for judging the next reading."""
 
     doubt: Doubt | None  # None: the clock may decide
     trusted: ClockReading
-    jumped_steady_ms: float | None  # when a jump was first seen; None: there is none
+    jumped_steady_ms: float | None  # when a jump was first seen; None: no jump
 
 
 OWN_STEADY_CLOCK = "what it was before it jumped"
 
 
 def first_judgement(reading: ClockReading) -> Judgement:
-    """Return what there is to know when a process begins: nothing speaks against the clock."""
+    """Return the judgement at the start of a process, without doubts."""
     return Judgement(None, reading, None)
 
 

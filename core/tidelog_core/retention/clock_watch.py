@@ -23,7 +23,7 @@ WitnessSource = Callable[[], Iterable[Witness]]
 
 
 class ClockWatch:
-    """Says whether the wall clock may decide what is too old. For the tasks of one event loop."""
+    """Decides whether the wall clock may expire records. For the tasks of one event loop."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class ClockWatch:
         sources: Sequence[WitnessSource] = (),
         has_heard_all: Callable[[], bool] = lambda: True,
     ) -> None:
-        """``has_heard_all`` says whether every possible witness has been heard once.
+        """``has_heard_all`` returns whether every possible witness has been heard once.
 
         Until then, shortly after the start, nothing is removed by age and nothing is logged.
         """
@@ -46,7 +46,7 @@ class ClockWatch:
         self._judgement = first_judgement(self._read())
 
     def add_source(self, source: WitnessSource) -> None:
-        """Ask the source too from now on."""
+        """Add another source of witnesses."""
         self._sources.append(source)
 
     def may_expire(self, *also: WitnessSource) -> bool:
@@ -80,7 +80,7 @@ class ClockWatch:
 
 def store_witness(store: MetadataStore) -> WitnessSource:
     """Return a source of the metadata store's clock, ``None`` if it has no clock of its own."""
-    clocked = store if isinstance(store, ClockedStore) else None  # To ask takes 20 microseconds.
+    clocked = store if isinstance(store, ClockedStore) else None  # The check takes 20 µs.
 
     def witnesses() -> Iterable[Witness]:
         heard = None if clocked is None else clocked.heard_time

@@ -79,7 +79,7 @@ async def clean_deleted_topic(
     await _delete_prefix(
         objects, topic_prefix(cluster_id, tombstone.name, tombstone.topic_id), before_page
     )
-    # What tells of the deletion goes last: until then nothing may come back.
+    # The deletion object goes last: until then a restoration must not bring the topic back.
     await objects.delete([deletion_key(cluster_id, tombstone.name, tombstone.topic_id)])
     for number in tiered:
         async for page in read_pages(store, tombstone.topic_id, number):
@@ -109,7 +109,7 @@ async def remove_partitions(store: MetadataStore, topic_id: UUID) -> None:
 async def _delete_prefix(
     objects: ObjectStore, prefix: str, before_page: Callable[[], None]
 ) -> None:
-    """Delete all that the tier can have put there; what it cannot is left and named."""
+    """Delete the objects below the prefix. Log and leave those that no tier can have put there."""
     assert prefix.endswith("/")
     keys: list[str] = []
     async for found in objects.list(prefix):

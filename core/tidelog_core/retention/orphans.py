@@ -42,7 +42,7 @@ from tidelog_core.tier.tiered_segments import TieredSegments
 
 
 class TopicState(Enum):
-    """What the metadata says of the topic that an object's key names."""
+    """The state in the metadata of the topic in an object's key."""
 
     LIVE = "live"
     DELETED = "deleted"  # its tombstone is left, or may be
@@ -53,8 +53,8 @@ class TopicState(Enum):
 class AgeLimits:
     """How long a scrub must have seen an object that nothing needs, before it removes it."""
 
-    orphan_age_ms: int  # where it is accounted for
-    doubtful_age_ms: int  # where it is doubtful; not less than the other
+    orphan_age_ms: int  # of objects accounted for
+    doubtful_age_ms: int  # of doubtful objects; not less than the other
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +67,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """Objects that no item names, by what is to be done with them."""
+    """Objects that no item names, by what the scrub does with them."""
 
     candidates: tuple[Candidate, ...]
     unexplained: tuple[ObjectMeta, ...] = ()
@@ -82,10 +82,10 @@ def judge_unnamed(
     restored_log_start: int,
     limits: AgeLimits,
 ) -> Judgement:
-    """Return what the partition's segment objects that ``metas`` do not name are.
+    """Return the judgement of the partition's segment objects that ``metas`` do not name.
 
-    ``metas`` must have been read after ``objects`` were listed: the item is written
-    before the first object, so an object without one is of no copy that may still end.
+    ``metas`` must have been read after ``objects`` were listed: an item is written
+    before the first object, so an object without one is of no copy that may still be finished.
     """
     named = {meta.segment_id for meta in metas}
     finished = TieredSegments(metas)
@@ -128,10 +128,10 @@ def named_segments(items: Iterable[Item]) -> set[UUID]:
 def state_of_topic(
     topic_id: UUID, *, live: Container[UUID], deleted: Container[UUID], is_complete: bool
 ) -> TopicState:
-    """Return what the metadata says of the topic.
+    """Return the state of the topic in the metadata.
 
-    Where it is not complete, since items of topics or tombstones cannot be read, any of them
-    may be this topic's: it is left alone like one that retention takes care of.
+    If topic items or tombstones are unreadable, ``is_complete`` is false: any of them may be this
+    topic's, so its objects are left alone like those of a deleted topic, for retention.
     """
     if topic_id in live:
         return TopicState.LIVE
@@ -147,7 +147,7 @@ def judge_log_starts(
     log_start_offset: int,
     limits: AgeLimits,
 ) -> Judgement:
-    """Return which of the objects that tell where the partition's log starts are not needed.
+    """Return which log start objects of the partition are not needed.
 
     ``log_start_offset`` must have been read after ``objects`` were listed.
     """
@@ -167,12 +167,12 @@ def judge_log_starts(
 
 
 def manifest_age_limit_ms(topic: TopicState, limits: AgeLimits) -> int | None:
-    """Return how long a topic's manifest is kept, ``None`` for as long as there is the topic."""
+    """Return how long a topic's manifest is kept, ``None`` for as long as the topic exists."""
     return limits.doubtful_age_ms if topic is TopicState.UNKNOWN else None
 
 
 def deletion_age_limit_ms(topic: TopicState, limits: AgeLimits) -> int | None:
-    """Return the same for what tells of a topic's deletion."""
+    """Return the same for a topic's deletion object."""
     if topic is TopicState.LIVE:
         return limits.orphan_age_ms
     return manifest_age_limit_ms(topic, limits)
@@ -181,7 +181,7 @@ def deletion_age_limit_ms(topic: TopicState, limits: AgeLimits) -> int | None:
 def select_old(
     candidates: Iterable[Candidate], first_seen_ms: Mapping[str, int], *, now_ms: int
 ) -> list[ObjectMeta]:
-    """Return the objects that may go, by when each key was first seen as what it is."""
+    """Return the objects to remove, given when each key was first seen in its state."""
     return [
         one.found
         for one in candidates

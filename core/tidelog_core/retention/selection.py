@@ -17,7 +17,7 @@ from tidelog_core.tier.tiered_segments import TieredSegments, bytes_from
 
 @dataclass(frozen=True, slots=True)
 class RetainedSegment:
-    """A sealed run of offsets ``[base_offset, end_offset)``, wherever it lies."""
+    """A sealed run of offsets ``[base_offset, end_offset)``, on a disk or in the tier."""
 
     base_offset: int
     end_offset: int
@@ -52,7 +52,7 @@ def total_limits(config: TopicConfig) -> Limits:
 
 
 def local_limits(config: TopicConfig) -> Limits:
-    """Return the limits of a node's copy of what is tiered; -2 follows the total's."""
+    """Return the limits of a node's copy of tiered segments; -2 means the total limit."""
     retention_ms, retention_bytes = config.local_retention_ms, config.local_retention_bytes
     total = total_limits(config)
     return Limits(
@@ -81,7 +81,7 @@ def retained_segments(
 
 
 def of_local(segment: SealedSegment) -> RetainedSegment:
-    """Return what retention has to know of a sealed segment on this node's disk."""
+    """Return a sealed segment of this node's disk, as retention sees it."""
     newest_ms = segment.max_timestamp_ms
     if newest_ms == NO_TIMESTAMP:
         newest_ms = segment.last_modified_ms
@@ -91,7 +91,7 @@ def of_local(segment: SealedSegment) -> RetainedSegment:
 def retained_size_bytes(
     tiered: TieredSegments, local: Iterable[SealedSegment], *, log_start_offset: int = 0
 ) -> int:
-    """Return the bytes of what ``retained_segments`` yields."""
+    """Return the total size of ``retained_segments``."""
     beyond = _beyond_tier(tiered, local, log_start_offset)
     return tiered.bytes_above(log_start_offset) + sum(segment.size_bytes for segment in beyond)
 
@@ -131,10 +131,10 @@ def log_start_after_retention(
     size_bytes: int,
     now_ms: int,
 ) -> int:
-    """Return where the log starts once everything past its limits is gone; never goes back.
+    """Return the log start once all segments past their limits are removed. Never goes back.
 
-    ``segments`` and ``size_bytes`` are of what reaches above the log start: what lies below is
-    gone already.
+    ``segments`` and ``size_bytes`` are of the log above the log start; the offsets below are
+    removed already.
     """
     end = log_start_offset
     for segment in select_unretained(segments, limits, size_bytes=size_bytes, now_ms=now_ms):
@@ -155,7 +155,7 @@ def log_start_after_tier_retention(
         retained_segments(tiered, (), log_start_offset=log_start_offset),
         limits,
         log_start_offset=log_start_offset,
-        # What lies behind a gap must not make what lies before it seem too much.
+        # Bytes behind a gap must not count against the size limit of those before it.
         size_bytes=tiered.bytes_above(log_start_offset) - tiered.bytes_above(end),
         now_ms=now_ms,
     )
@@ -195,7 +195,7 @@ def _beyond_tier(
 
 
 def _from(segment: RetainedSegment, offset: int) -> RetainedSegment:
-    """Return what the segment holds from the offset on, which lies before its end."""
+    """Return the part of the segment from the offset on, which is below its end."""
     if offset <= segment.base_offset:
         return segment
     part, whole = segment.end_offset - offset, segment.end_offset - segment.base_offset

@@ -22,7 +22,7 @@ class TransactionalSpans:
             self._spans[header.producer_id] = first, header.base_offset
 
     def within(self, found: Iterable[AbortedTransaction]) -> tuple[AbortedTransaction, ...]:
-        """Return the transactions of which the segment may have records, by their markers."""
+        """Return the transactions that may have records in the segment, ordered by marker."""
         kept = []
         for one in found:
             first, last = self._spans.get(one.producer_id, (0, -1))

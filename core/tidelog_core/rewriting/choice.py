@@ -19,7 +19,7 @@ from tidelog_core.model import NO_TIMESTAMP
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionChoice(Dirtiness):
-    """What of a partition's tier may be compacted: offsets below ``end_offset``."""
+    """The part of a partition's tier that may be compacted: offsets below ``end_offset``."""
 
     first_dirty_offset: int
     end_offset: int  # exclusive; the first offset that is too young, or the tier's end
@@ -30,7 +30,7 @@ def choose_compaction(
 ) -> CompactionChoice:
     """Return the choice for a partition's finished segments, by base offset.
 
-    Those that lie below the log start are left out by the caller.
+    The caller leaves out segments below the log start.
     """
     first_dirty = _first_dirty(segments)
     first_dirty_offset = compacted_end(segments)
@@ -64,10 +64,10 @@ def choose_compaction(
 
 
 def compacted_end(segments: Iterable[SegmentMeta]) -> int:
-    """Return the offset below which no key has two records in the tier, 0 where it is empty.
+    """Return the offset below which no key has two records in the tier, 0 for an empty tier.
 
-    ``segments`` are the finished ones, by base offset. Rounds of compaction go through them in
-    that order, so one that it has been through says so of all before it.
+    ``segments`` are the finished ones, by base offset. Compaction takes them in this order, so
+    all segments before a compacted one are compacted too.
     """
     end_offset = 0
     for segment in segments:

@@ -45,16 +45,16 @@ ROUNDS_MAX = 100
 
 
 class CompactionOutcome(Enum):
-    """What became of a partition."""
+    """The result for a partition."""
 
     COMPACTED = "compacted"
     NOT_DUE = "not due"
-    CLAIMED = "claimed"  # someone else is at it
+    CLAIMED = "claimed"  # another process has the claim
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactionReport:
-    """What compacting a partition has come to."""
+    """The result of compacting a partition, with figures."""
 
     partition: TopicPartition
     outcome: CompactionOutcome
@@ -120,7 +120,7 @@ async def compact_partition(
 async def _compact(
     tier: PartitionTier, swaps: SegmentSwaps, map_size_bytes: int, workers: Workers | None
 ) -> int:
-    """Return how many records were removed, after as many rounds as it takes."""
+    """Return how many records were removed, after as many rounds as are needed."""
     removed = 0
     for number in range(ROUNDS_MAX):
         if number:

@@ -23,12 +23,12 @@ class SegmentGroup:
 
     @property
     def base_offset(self) -> int:
-        """Where it begins."""
+        """The first offset."""
         return self.segments[0].base_offset
 
     @property
     def end_offset(self) -> int:
-        """Where it ends, exclusive."""
+        """The end offset, exclusive."""
         return max(segment.end_offset for segment in self.segments)
 
     @property
@@ -38,7 +38,7 @@ class SegmentGroup:
 
     @property
     def leader_epochs(self) -> tuple[tuple[int, int], ...]:
-        """Each leader epoch of what is read of it, with its first offset, ascending."""
+        """The leader epochs of the offsets that are read, each with its first offset, ascending."""
         found: list[tuple[int, int]] = []
         for stretch in self.stretches:
             for epoch, start in stretch.segment.leader_epochs:
@@ -67,8 +67,8 @@ class SegmentGroup:
 def group_segments(finished: Sequence[SegmentMeta]) -> Iterator[SegmentGroup]:
     """Yield the smallest groups that can be replaced, by offset.
 
-    Those are single segments, and segments that overlap. What cannot be replaced is in no
-    group: overlapping segments of which not every offset is read.
+    Those are single segments, and segments that overlap. Overlapping segments of which some
+    offsets are not read cannot be replaced, and are in no group.
     """
     cluster: list[SegmentMeta] = []
     end_offset = 0

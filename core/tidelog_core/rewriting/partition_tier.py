@@ -47,7 +47,7 @@ INDEXES_AT_ONCE_MAX = 16
 
 @dataclass(frozen=True, slots=True)
 class SegmentFacts:
-    """What of a segment's index object rewriting has to know, without its bulk."""
+    """The parts of a segment's index object that rewriting needs, without the bulk."""
 
     link: ReplacedSegment
     replaced: tuple[ReplacedSegment, ...]
@@ -66,34 +66,34 @@ class LiveTier:
 
 
 class GroupOutcome(Enum):
-    """What became of a group."""
+    """The result for a group."""
 
     UNCHANGED = "unchanged"  # nothing in it had to go
     REWRITTEN = "rewritten"
-    LOST = "lost"  # one of its segments has changed meanwhile: nothing was done
+    LOST = "lost"  # one of its segments has changed: nothing was done
 
 
 @dataclass(frozen=True, slots=True)
 class RewrittenGroup:
-    """What became of a group, and the new segment where there is one."""
+    """The result for a group, and the new segment if there is one."""
 
     outcome: GroupOutcome
-    group: SegmentGroup  # what was taken
+    group: SegmentGroup  # the groups that were joined
     new: SegmentMeta | None = None
     removed_offsets: int = 0  # records that are no longer there
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedGroup:
-    """What is to become of a group."""
+    """A group and the new segment that is to replace it."""
 
-    group: SegmentGroup  # what was taken
+    group: SegmentGroup  # the groups that were joined
     new: SegmentMeta | None  # its objects are there, its item says COPY_STARTED; None: unchanged
     removed_offsets: int = 0
 
 
 class SegmentStarts(Protocol):
-    """What writing a new segment takes of a claim."""
+    """The methods of a claim that writing a new segment needs."""
 
     @property
     def rewrite_epoch(self) -> int:
@@ -111,7 +111,7 @@ class SegmentStarts(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _WrittenGroup:
-    """What is left of a group, as local files."""
+    """A group's remaining records, as local files."""
 
     group: SegmentGroup
     writer: SegmentWriter  # sealed
@@ -121,7 +121,7 @@ class _WrittenGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionTier:
-    """A partition's tier and the stores that it lies in."""
+    """A partition's tier and its stores."""
 
     store: MetadataStore
     objects: ObjectStore
@@ -138,7 +138,7 @@ class PartitionTier:
         Raises ``UnknownTopicOrPartition``.
         """
         metas = await read_segments(self.store, self.topic.topic_id, self.partition)
-        # After the segments: what retention has removed by then lies below this log start.
+        # Read after the segments: those that retention has removed since are below this log start.
         item = await self.store.get(records.partition_key(self.topic.topic_id, self.partition))
         if item is None:
             raise UnknownTopicOrPartition(f"partition {self.topic.name}-{self.partition} is gone")
@@ -154,7 +154,7 @@ class PartitionTier:
 
     @asynccontextmanager
     async def claimed(self) -> AsyncIterator[SegmentSwaps]:
-        """Hold the claim on the partition; what others have left is cleaned up first.
+        """Hold the claim on the partition, after cleaning up after earlier holders.
 
         Raises ``PartitionClaimed``.
         """
@@ -184,7 +184,7 @@ class PartitionTier:
         return parse_index_of(segment, await self.objects.get(key), key=key)
 
     async def facts_of(self, segments: Sequence[SegmentMeta]) -> dict[UUID, SegmentFacts]:
-        """Return what the segments' index objects say. Raises as ``index_of``."""
+        """Return the facts in the segments' index objects. Raises as ``index_of``."""
         slots = asyncio.Semaphore(INDEXES_AT_ONCE_MAX)
 
         async def read(segment: SegmentMeta) -> SegmentFacts:
@@ -286,7 +286,7 @@ class PartitionTier:
         facts: Mapping[UUID, SegmentFacts],
         limits: SegmentLimits | None,
     ) -> _WrittenGroup:
-        """Take groups off the left, and write what is left of them into the folder."""
+        """Take groups from the front, and write their remaining records into the folder."""
         group = left.popleft()
         following = group
         spans, snapshot_path = TransactionalSpans(), folder / "snapshot"
@@ -371,11 +371,11 @@ class PartitionTier:
 def replaced_links(
     group: SegmentGroup, facts: Mapping[UUID, SegmentFacts]
 ) -> tuple[ReplacedSegment, ...]:
-    """Return the links that the group's new segment has to list as replaced.
+    """Return the links that the group's new segment must list as replaced.
 
-    Of the links that its segments had replaced themselves, only those that a segment outside
-    continues. A leader with older knowledge may still copy a segment behind the last one, so all
-    links of that one are kept.
+    Links that its segments had replaced themselves are listed only if a segment outside continues
+    them. A leader with older metadata may still copy a segment behind the last one, so all
+    links of that one are listed.
     """
     own = {segment.segment_id for segment in group.segments}
     outside = [fact.link for segment_id, fact in facts.items() if segment_id not in own]

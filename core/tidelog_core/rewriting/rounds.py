@@ -34,12 +34,12 @@ class RoundScope:
 
     segments: Sequence[SegmentMeta]  # all that are live
     choice: CompactionChoice
-    walked: Sequence[SegmentMeta]  # what is too young stays in segments of its own
+    walked: Sequence[SegmentMeta]  # without the young ones, which stay segments of their own
     groups: tuple[SegmentGroup, ...]
 
     @classmethod
     def of(cls, segments: Sequence[SegmentMeta], choice: CompactionChoice) -> RoundScope:
-        """Return what the choice comes to."""
+        """Return the scope of the choice."""
         walked = [one for one in segments if one.end_offset <= choice.end_offset]
         return cls(segments, choice, walked, tuple(group_segments(walked)))
 
@@ -53,7 +53,7 @@ class RoundScope:
         return [one for one in self.groups if one.base_offset < end_offset]
 
     def dirty_stretches(self) -> Iterator[Stretch]:
-        """Yield what has to be read to know the newest offset of every key, in order."""
+        """Yield the stretches that give the newest offset of every key, in order."""
         for group in self.groups:
             for stretch in group.stretches:
                 if (
@@ -76,14 +76,14 @@ class RoundScope:
             snapshot = facts[self.segments[-1].segment_id].producer_snapshot
             state = decode_snapshot(snapshot, expiration_ms=NEVER_MS)
         except CorruptSnapshot:
-            return {}  # Whoever begins a log with it does so without its producers too.
+            return {}  # A log that begins with this snapshot has no producers either.
         return last_batches(state.items())
 
 
 def aborted_from(
     facts: Mapping[UUID, SegmentFacts], start_offset: int
 ) -> tuple[AbortedTransaction, ...]:
-    """Return what a walk from there on needs: one that it does not see ended would never end."""
+    """Return the aborted transactions with markers from there on: a walk ends only those."""
     return tuple(one for one in all_aborted(facts.values()) if one.last_offset >= start_offset)
 
 
@@ -108,7 +108,7 @@ async def add_stretch(
 async def mark_if_unchanged(
     swaps: SegmentSwaps, done: RewrittenGroup, compacted_up_to: int
 ) -> None:
-    """Record of a segment that compaction would leave as it is that it has been there."""
+    """Mark a segment as compacted if compaction has left it unchanged."""
     is_dirty = any(one.compacted_up_to < one.end_offset for one in done.group.segments)
     if done.outcome is GroupOutcome.UNCHANGED and is_dirty:
         (segment,) = done.group.segments

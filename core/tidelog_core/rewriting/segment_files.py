@@ -21,9 +21,9 @@ from tidelog_core.tier.stretches import Stretch
 async def downloaded(
     objects: ObjectStore, key: str, segment: SegmentMeta, index: IndexFile
 ) -> AsyncIterator[Buffer]:
-    """Give the segment's bytes, in a file that goes with the context.
+    """Yield the segment's bytes, in a file that is removed with the context.
 
-    Raises ``CorruptObject`` where they are not those that the index describes.
+    Raises ``CorruptObject`` if they do not match the index.
     """
     if segment.size_bytes == 0:
         yield b""

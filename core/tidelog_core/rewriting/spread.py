@@ -59,12 +59,12 @@ from tidelog_core.tier.stretches import Stretch
 
 T = TypeVar("T")
 
-RENEW_SECONDS = CLAIM_MS / 1000 / 10  # how often the claim is looked at while workers work
+RENEW_SECONDS = CLAIM_MS / 1000 / 10  # how often to check the claim while workers work
 
 
 @dataclass(frozen=True, slots=True)
 class MapPart:
-    """What one worker maps."""
+    """One worker's part of the map."""
 
     stretches: tuple[Stretch, ...]
     start_offset: int
@@ -78,12 +78,12 @@ class RewritePart:
     """The run of segments that one worker rewrites."""
 
     groups: tuple[SegmentGroup, ...]
-    before: SegmentMeta | None  # the segment that ends where it begins; None at the log's start
+    before: SegmentMeta | None  # the segment that ends at its start; None at the log's start
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewritePlan:
-    """What all workers go by."""
+    """The values that all workers share."""
 
     claim: RewriteClaim
     offsets: OffsetMap
@@ -93,7 +93,7 @@ class RewritePlan:
 
 
 class Workers(Protocol):
-    """Do the parts, somewhere. Raise what the parts raise, or a ``TidelogError`` that says so."""
+    """Run the parts. Raise their errors, or a ``TidelogError`` for them."""
 
     @property
     def part_count(self) -> int:
@@ -177,10 +177,10 @@ async def map_part(tier: PartitionTier, part: MapPart) -> OffsetMap:
 async def rewrite_part(
     tier: PartitionTier, plan: RewritePlan, part: RewritePart
 ) -> list[PreparedGroup]:
-    """Rewrite the part's segments, and return what is to be swapped in, in order.
+    """Rewrite the part's segments, and return the new ones to swap in, in order.
 
-    Doing it twice is harmless. Raises ``PartitionClaimed``, ``CorruptObject``,
-    ``CorruptRecordBatch``, ``UnknownTopicOrPartition`` and what the stores raise.
+    Can be repeated. Raises ``PartitionClaimed``, ``CorruptObject``,
+    ``CorruptRecordBatch``, ``UnknownTopicOrPartition`` and the errors of the stores.
     """
     begun_before = await _begun_before(tier, part.before)
     start_offset = part.groups[0].base_offset
@@ -252,7 +252,7 @@ async def run_spread_round(
 
 @asynccontextmanager
 async def _renewing(swaps: SegmentSwaps) -> AsyncIterator[None]:
-    """Keep renewing the claim. A holder that has lost it learns of that with the next swap."""
+    """Keep renewing the claim. If it is lost, the next swap fails."""
 
     async def renew() -> None:
         while True:
@@ -317,7 +317,7 @@ def _rewrite_parts(groups: Sequence[SegmentGroup], part_count: int) -> list[Rewr
 
 
 def _cut(weighed: Iterable[tuple[T, int]], part_count: int) -> list[list[T]]:
-    """Cut what comes in order into at most so many runs of about the same weight."""
+    """Cut a sequence into at most ``part_count`` runs of about the same weight."""
     weighed = list(weighed)
     target = max(1, -(-sum(weight for _, weight in weighed) // part_count))
     runs: dict[int, list[T]] = {}

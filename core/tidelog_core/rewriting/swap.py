@@ -72,9 +72,9 @@ class PartitionClaimed(TidelogError):
 async def take_claim(
     store: MetadataStore, topic_id: UUID, partition: int, *, holder: UUID, now_ms: int
 ) -> RewriteClaim:
-    """Return the claim, taken for ``holder``.
+    """Take the claim for ``holder`` and return it.
 
-    Raises ``PartitionClaimed``, ``UnknownTopicOrPartition`` and what the store raises.
+    Raises ``PartitionClaimed``, ``UnknownTopicOrPartition`` and the errors of the store.
     """
 
     async def attempt() -> RewriteClaim:
@@ -83,7 +83,7 @@ async def take_claim(
         held = None if item is None else RewriteClaim.from_item(item)
         if held is not None and held.holder != holder and held.expires_ms > now_ms:
             raise PartitionClaimed(topic_id, partition)
-        # A restored cluster has segments of claims that it knows nothing of.
+        # A restored cluster has segments of claims whose items are lost.
         epochs = [meta.rewrite_epoch for meta in await read_segments(store, topic_id, partition)]
         claim = RewriteClaim(
             topic_id=topic_id,
@@ -128,14 +128,14 @@ class SegmentSwaps:
         return self._claim
 
     async def abandon_started(self) -> None:
-        """Remove what was begun under this claim and not swapped in."""
+        """Remove the segments that were begun under this claim and not swapped in."""
         metas = await read_segments(self._store, self._claim.topic_id, self._claim.partition)
         for meta in metas:
             if meta.state is SegmentState.COPY_STARTED and meta.rewrite_epoch == self.rewrite_epoch:
                 await self.abandon(meta)
 
     async def clean_up(self) -> None:
-        """Remove what earlier claims have left, and what has been replaced for long enough."""
+        """Remove the unfinished segments of earlier claims, and replaced segments that are due."""
         metas = await read_segments(self._store, self._claim.topic_id, self._claim.partition)
         left = [
             meta
@@ -153,7 +153,7 @@ class SegmentSwaps:
             await self._commit([])
 
     async def next_round(self) -> None:
-        """Give the claim a new epoch, to replace what was swapped in under this one.
+        """Give the claim a new epoch, so that segments swapped in under this one can be replaced.
 
         Raises ``PartitionClaimed``.
         """
@@ -204,9 +204,9 @@ class SegmentSwaps:
         return True
 
     async def mark_compacted(self, segment: SegmentMeta, compacted_up_to: int) -> None:
-        """Record that the segment's bytes are what compaction would leave.
+        """Record that compaction leaves the segment's bytes unchanged.
 
-        Whoever has the bucket alone does not know. Raises ``PartitionClaimed``.
+        A reader of the bucket alone does not see this. Raises ``PartitionClaimed``.
         """
         marked = dataclasses.replace(segment, compacted_up_to=compacted_up_to)
         try:
@@ -219,11 +219,11 @@ class SegmentSwaps:
         try:
             given_up = await start_deletions(self._store, [segment], deletable_ms=AT_ONCE)
         except VersionConflict:
-            return  # It has been swapped in after all.
+            return  # It was swapped in after all.
         await self._end_deletions(given_up)
 
     async def release(self) -> None:
-        """Let others have the claim at once."""
+        """Release the claim."""
         try:
             await self._commit([], expires_ms=RELEASED_MS)
         except PartitionClaimed:
@@ -244,8 +244,8 @@ class SegmentSwaps:
     ) -> None:
         """Commit under the claim, and renew it.
 
-        Raises ``PartitionClaimed`` where it is someone else's by now, ``VersionConflict``
-        where one of the others has changed. An outcome that was not known is found out.
+        Raises ``PartitionClaimed`` if another process has the claim, ``VersionConflict``
+        if another item has changed. An unknown outcome is settled by reading the claim.
         """
         until_ms = self._clock_ms() + CLAIM_MS if expires_ms is None else expires_ms
         epoch = self.rewrite_epoch if rewrite_epoch is None else rewrite_epoch
@@ -259,7 +259,7 @@ class SegmentSwaps:
                 version = ABSENT if found is None else found.version
                 is_ours = found is not None and dict(found.body) == dict(renewed.to_body())
                 if is_ours and version == self._claim.version + 1:
-                    break  # This commit did it, or an earlier try of it: nobody else writes this.
+                    break  # This attempt or an earlier one succeeded: no other process writes this.
                 if version != self._claim.version:
                     raise PartitionClaimed(self._claim.topic_id, self._claim.partition) from None
                 if isinstance(error, VersionConflict) or attempt == ATTEMPTS_MAX:

@@ -20,7 +20,7 @@ from tidelog_core.rewriting.partition_tier import PartitionTier
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewriteTarget:
-    """One partition's tier, and where it lies."""
+    """One partition's tier, and the URLs of its stores."""
 
     metadata: str  # URL
     objects: str  # URL
@@ -37,7 +37,7 @@ class RewriteTarget:
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[PartitionTier]:
-        """Open the stores. Raises what opening them raises."""
+        """Open the stores. Raises the errors of opening them."""
         async with (
             opened_metadata_store(self.metadata) as store,
             opened_object_store(self.objects) as objects,

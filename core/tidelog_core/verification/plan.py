@@ -47,9 +47,9 @@ LEFTOVER = "left over from a copy that was given up: its offsets were copied aga
 
 
 class MetadataPlan:
-    """The plan by what the metadata store says. Made after the bucket was listed.
+    """The plan by the metadata store. Made after the bucket was listed.
 
-    In this order an upload that begins meanwhile is never taken for an orphan: its item is
+    In this order, an upload that begins in between is never taken for an orphan: its item is
     written before its objects.
     """
 
@@ -63,7 +63,7 @@ class MetadataPlan:
         self._names: dict[UUID, str] = {}
 
     async def partitions(self, topics: Iterable[str]) -> list[PartitionPlan]:
-        """Return what there is to check of the topics."""
+        """Return the plans of the topics' partitions."""
         plans: list[PartitionPlan] = []
         for topic in topics:
             self._names[self._image.topics[topic].topic_id] = topic
@@ -71,7 +71,7 @@ class MetadataPlan:
         return plans
 
     async def strays(self, cluster: ClusterObjects, *, is_all: bool) -> list[Problem]:
-        """Return what is in the bucket and should not be, and manifests that are not right.
+        """Return the unexpected objects in the bucket, and damaged manifests and items.
 
         ``partitions`` was called before. Without ``is_all`` only of its topics.
         """
@@ -112,7 +112,7 @@ class MetadataPlan:
             return planned.log_start_offset
         try:
             return Partition.from_item(item).log_start_offset
-        except CorruptItem:  # Which is a problem of its own.
+        except CorruptItem:  # It is reported as a problem of its own.
             return planned.log_start_offset
 
     async def _partition(self, topic: str, partition: Partition) -> PartitionPlan:
@@ -151,9 +151,9 @@ class MetadataPlan:
         return problems
 
     def _published_too_much(self, topic: TopicObjects) -> list[Problem]:
-        """Return where the bucket tells what the metadata store does not know, and must.
+        """Return the deletions and log starts in the bucket that the metadata store lacks.
 
-        So it is after the metadata was set back to an earlier time; the scrub mends it.
+        This happens when the metadata is set back to an earlier time; the scrub removes them.
         """
         name = self._names[topic.topic_id]
         problems = []
@@ -172,16 +172,16 @@ class MetadataPlan:
         return problems
 
     async def _is_known_topic(self, topic: TopicObjects) -> bool:
-        """Whether the topic is there, or is being deleted, its objects with it.
+        """Whether the topic exists, or is being deleted together with its objects.
 
-        Where only the bucket knows of the deletion, the metadata was restored: the scrub ends it.
+        If only the bucket has the deletion, the metadata was restored: the scrub finishes it.
         """
         image = self._image
         state = state_of_topic(
             topic.topic_id,
             live=image.topic_names,
             deleted=image.deleted_topics,
-            # What cannot be read is a problem of its own.
+            # An unreadable item is reported as a problem of its own.
             is_complete=not any(
                 key.collection in (TOPIC_COLLECTION, DELETED_TOPIC_COLLECTION)
                 for key in image.unreadable
@@ -199,7 +199,7 @@ class MetadataPlan:
 
 
 class BucketPlan:
-    """The plan by what the bucket alone says."""
+    """The plan by the bucket alone."""
 
     def __init__(self, survey: Survey, objects: ObjectStore) -> None:
         self._topics = [topic for topic in survey.topics if not topic.objects.is_deleted]
@@ -208,16 +208,16 @@ class BucketPlan:
 
     @property
     def topics(self) -> list[str]:
-        """The names of the topics that there are."""
+        """The names of all topics."""
         return sorted({_name_of(topic) for topic in self._topics})
 
     @property
     def configs(self) -> dict[str, Mapping[str, str]]:
-        """The settings that topics override, of those that have a manifest."""
+        """The settings that topics override, of topics with a manifest."""
         return {t.manifest.name: t.manifest.configs for t in self._topics if t.manifest}
 
     def partitions(self, topics: Sequence[str]) -> list[PartitionPlan]:
-        """Return what there is to check of the topics."""
+        """Return the plans of the topics' partitions."""
         plans = []
         for topic in sorted(self._topics, key=_name_of):
             if _name_of(topic) not in topics:
@@ -240,7 +240,7 @@ class BucketPlan:
 
 
 async def _exists(objects: ObjectStore, key: str) -> bool:
-    """Whether the object is there still: its deletion may have ended meanwhile."""
+    """Whether the object still exists: its deletion may have ended since."""
     try:
         await objects.head(key)
     except (ObjectNotFound, InvalidObjectKey):
@@ -256,7 +256,7 @@ def _keys_of(segment: SegmentObjects) -> Iterator[str]:
 
 
 def _name_of(topic: SurveyedTopic) -> str:
-    """Return the topic's name; cut to what the folder says where there is no manifest."""
+    """Return the topic's name; without a manifest the folder's, which may be cut."""
     if topic.manifest is not None:
         return topic.manifest.name
     return topic.objects.folder.partition("/")[2].removesuffix(f"-{topic.objects.topic_id}")

@@ -39,22 +39,22 @@ def show_nothing(object_count: int) -> Iterator[OnRead]:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """What is to be checked, with the open stores to check it in."""
+    """The checks to make, with the open stores."""
 
     cluster_id: str
     objects: ObjectStore
     truth: Truth
     partitions: Sequence[PartitionPlan]
-    strays: Sequence[Problem]  # what was found already, of no one segment that is checked
+    strays: Sequence[Problem]  # found already, of no segment that is checked
     configs: Mapping[str, Mapping[str, str]]  # by topic: the settings that it overrides
-    notes: Sequence[str]  # sentences for the operator on what is not checked, or not in full
+    notes: Sequence[str]  # sentences for the operator on unchecked or partly checked content
 
 
 @asynccontextmanager
 async def planned_by_metadata(
     metadata_url: str, objects_url: str, topics: Sequence[str]
 ) -> AsyncIterator[Planned]:
-    """Plan by what the metadata store says; all topics where none is named.
+    """Plan by the metadata store; all topics if none is named.
 
     Raises ``ClusterNotFound``, ``UnknownTopicOrPartition``.
     """
@@ -86,7 +86,7 @@ async def planned_by_bucket(
     *,
     show_reading: ShowReading = show_nothing,
 ) -> AsyncIterator[Planned]:
-    """Plan by what the bucket alone says.
+    """Plan by the bucket alone.
 
     Raises ``ClusterNotFound``, ``UnknownTopicOrPartition``.
     """

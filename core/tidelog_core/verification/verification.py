@@ -30,12 +30,12 @@ from tidelog_core.verification.segment_check import Problem, check_segment
 
 @dataclass(frozen=True, slots=True)
 class PartitionPlan:
-    """What is to be checked of one partition."""
+    """The checks of one partition."""
 
     name: TopicPartition
     log_start_offset: int
     segments: tuple[SegmentMeta, ...]  # those that count, by base offset
-    problems: tuple[Problem, ...] = ()  # what was found already
+    problems: tuple[Problem, ...] = ()  # found already
 
     @property
     def size_bytes(self) -> int:
@@ -45,7 +45,7 @@ class PartitionPlan:
 
 @dataclass(slots=True)
 class Findings:
-    """What a check has come to."""
+    """The results of a check."""
 
     segment_count: int = 0
     size_bytes: int = 0
@@ -54,17 +54,17 @@ class Findings:
 
 
 class Truth(Protocol):
-    """What says which segments count, asked again where one is found to be wrong."""
+    """The source of the segments that count. Queried again when one has a problem."""
 
     async def is_still_there(self, segment: SegmentMeta, keys: SegmentKeys) -> bool:
-        """Whether the segment counts still: retention may have removed it meanwhile."""
+        """Whether the segment still counts: retention may have removed it."""
 
     async def log_start_offset(self, planned: PartitionPlan) -> int:
         """Where the partition's log starts now."""
 
 
 class Verification:
-    """Checks planned partitions. ``on_bytes`` is told what has been read of the segments."""
+    """Checks planned partitions. ``on_bytes`` gets the number of bytes read of the segments."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class Verification:
                 yield problem
 
     def add(self, problem: Problem) -> None:
-        """Note what was found elsewhere."""
+        """Add a problem that was found elsewhere."""
         findings = self.findings
         (findings.leftovers if problem.is_leftover else findings.problems).append(problem)
 
@@ -102,7 +102,7 @@ class Verification:
                 self._objects, planned.name, segment, keys, on_bytes=self._on_bytes
             )
             if problems and not await self._truth.is_still_there(segment, keys):
-                continue  # Retention has removed it meanwhile.
+                continue  # Retention has removed it in between.
             self.findings.segment_count += 1
             self.findings.size_bytes += segment.size_bytes
             checked.append((segment, keys, index))
