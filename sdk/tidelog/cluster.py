@@ -39,7 +39,7 @@ from tidelog.wire.requests import FIND_COORDINATOR, METADATA, Api
 
 logger = logging.getLogger(__name__)
 
-_IDLE_AGES_MAX = 3  # Topics unused for so many metadata ages are no longer fetched.
+_IDLE_AGES_MAX = 3  # Topics unused for this many metadata ages are no longer fetched.
 
 
 class Lane(Enum):

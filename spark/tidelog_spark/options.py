@@ -181,7 +181,7 @@ def parse_options(given: Mapping[str, str], *, is_stream: bool = False) -> ReadO
 
 
 def check_options(given: Mapping[str, str]) -> ReadOptions:
-    """Return the options of a batch read or a stream, whichever they are valid for.
+    """Return the options of a batch read or of a stream, depending on which they are valid for.
 
     Spark asks for the columns before it decides between them. Raises ``InvalidConfig`` if the
     options are valid for neither.
@@ -241,7 +241,7 @@ def _bookmarked(reader: OptionReader) -> tuple[Selection, Limit, Limit]:
 
 def _selection(reader: OptionReader) -> Selection:
     nothing: Selection = Subscribe(())
-    # All of them are parsed, so that all problems are reported at once.
+    # All of them are parsed, so that all problems are reported together.
     found = [
         reader.parsed(name, parse, default=nothing)
         for name, parse in _SELECTIONS.items()

@@ -85,7 +85,7 @@ async def claim_start(
 
 
 async def release_start(store: MetadataStore, claim: JobStart) -> None:
-    """Release the claim because no run was started: others may try at once."""
+    """Release the claim because no run was started: others may try immediately."""
     released = dataclasses.replace(claim, claimed_ms=RELEASED_MS)
     # After a conflict the claim had expired, and another invocation has it.
     with contextlib.suppress(VersionConflict):

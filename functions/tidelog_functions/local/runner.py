@@ -65,7 +65,7 @@ class LocalRunner:
         retention_interval_s: float,
         wait: Callable[[float], bool],
     ) -> None:
-        """``wait`` returns after so many seconds, or earlier and true for a stop."""
+        """``wait`` returns after that many seconds, or earlier with true for a stop."""
         self._handlers = handlers
         location = parse_object_location(objects_url)
         self._bucket = location.name
@@ -73,7 +73,7 @@ class LocalRunner:
         self._watch = IndexWatch(Path(self._bucket)) if is_folder else None
         self._interval_s = retention_interval_s
         self._wait = wait
-        # Due at once: much may have become due since the last run.
+        # Due immediately: much may have become due since the last run.
         self._retention_due = time.monotonic()
         self._scrub_due = time.monotonic() + FIRST_SCRUB_S
 

@@ -30,8 +30,8 @@ EVENT_PAGE_SEGMENTS = 32  # segments that an event reads first: four read units 
 # Segments that an event reads at least if the partition has a limit of bytes: 30 units, which
 # cost less than the PUTs of the event's segment.
 EVENT_SIZES_MAX = 200
-# An event stops after so many segments, even if the next ones are too old too: it commits its
-# results, and the next event or the schedule continues.
+# An event stops after this many segments, even if the next ones are too old as well: it commits
+# its results, and the next event or the schedule continues.
 EVENT_COUNT_MAX = 1_000
 
 

@@ -199,7 +199,7 @@ def _resource_type(resource_type: str) -> int:
 
 
 def _node_of(resource_type: ResourceType, name: str | int) -> int | None:
-    """Return the node to ask, or None for any: only a node itself knows its own configs."""
+    """Return the node to query, or None for any: only a node itself has its own configs."""
     if resource_type != "node" or name == "":
         return None
     if not str(name).isdecimal():

@@ -74,7 +74,7 @@ class ConsumerMembership(Membership):
         super().__init__(cluster, coordinator, options, member, interval_s=_FIRST_INTERVAL_S)
         self.member_id = str(uuid.uuid4())
         self._backoff = cluster.backoff()
-        self._acknowledged: _MemberState | None = None  # None: the next heartbeat tells everything
+        self._acknowledged: _MemberState | None = None  # None: the next heartbeat has all fields
         self._target: IdPartitions | None = None
         self._reached: IdPartitions | None = None  # the last completed target
         self._reached_count = 0
@@ -303,7 +303,7 @@ class ConsumerMembership(Membership):
         }
 
     async def _move_to(self, target: IdPartitions, assigned: Mapping[TopicPartition, UUID]) -> None:
-        """Move to the assigned partitions, unless the membership ends on the way."""
+        """Move to the assigned partitions, unless the membership ends in between."""
         owned = self._member.owned()
         reached = frozenset((topic_id, p.partition) for p, topic_id in assigned.items())
         gone = {p for p in owned if (assigned.get(p), p.partition) not in self._owned}

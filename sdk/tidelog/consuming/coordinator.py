@@ -67,7 +67,7 @@ class Coordinator:
             raise
 
     def note(self, code: ErrorCode) -> None:
-        """Forget the coordinator if an answer's error says that it has moved."""
+        """Forget the coordinator if an answer's error means that it has moved."""
         if code in COORDINATOR_MOVED:
             self.forget()
 

@@ -37,7 +37,7 @@ from tidelog.wire.backoff import Backoff
 
 logger = logging.getLogger(__name__)
 
-_READ_REPLICA_S = 300.0  # After this time the leader is asked again for the replica to read.
+_READ_REPLICA_S = 300.0  # Then the leader is asked again which replica to read.
 _RETRIED_S = 0.1
 _CLOSE_S = 1.0  # A node that does not answer by then keeps its session until it expires.
 

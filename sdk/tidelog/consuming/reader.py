@@ -247,7 +247,7 @@ class RecordReader(Client):
             await self._wait(None)
 
     def hand_out_run(self, state: PartitionState) -> Iterator[ConsumerRecord]:
-        """Yield the batch's records until something else is due. Used by ``SyncConsumer``.
+        """Yield the batch's records until another task is due. Used by ``SyncConsumer``.
 
         The position is after each record when it is yielded; asking for the next one marks it
         as processed.

@@ -45,7 +45,7 @@ _LOOKUPS_MAX = 2  # metadata answers after which an epoch older than our records
 
 
 class _Question(NamedTuple):
-    """A position to check, and the leader epoch to ask for it under."""
+    """A position to check, and the leader epoch for its request."""
 
     state: PartitionState
     version: int

@@ -158,7 +158,7 @@ class Sender:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    # -- choosing what to send --
+    # -- choosing batches to send --
 
     def _step(self, now_s: float) -> float:
         """Send ready batches; return the seconds until one becomes ready by time."""
@@ -226,7 +226,7 @@ class Sender:
             queues = left_out + [queue for queue, _ in taken if self._has_more(queue, now_s)]
 
     def _has_more(self, queue: PartitionQueue, now_s: float) -> bool:
-        """Whether the partition's next batch may follow at once."""
+        """Whether the partition's next batch may be sent immediately after this one."""
         return (
             len(queue.batches) > 0
             and queue.batches[0].is_full
