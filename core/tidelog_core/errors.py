@@ -64,7 +64,7 @@ class InvalidRecord(TidelogError):
 
 
 class MalformedMessage(TidelogError, ValueError):
-    """The bytes are not the protocol message that they are said to be.
+    """The bytes are no valid protocol message of the expected type.
 
     ``field`` is the path of the field at fault, from the message's name on.
     """
@@ -266,7 +266,7 @@ class InvalidRequest(TidelogError):
 
 
 class InvalidRecordState(TidelogError):
-    """The member has not acquired the records that it acknowledges, or has no more."""
+    """The member has not acquired the records that it acknowledges, or has lost them."""
 
     code = ErrorCode.invalid_record_state
 
@@ -425,7 +425,7 @@ class VersionConflict(TidelogError):
 
 
 class CommitTooLarge(TidelogError):
-    """The items of one commit are together larger than the stores take."""
+    """The items of one commit are together larger than the stores allow."""
 
     code = ErrorCode.policy_violation
 

@@ -28,7 +28,7 @@ from tidelog_core.message_reader_source import source_of
 E = TypeVar("E", bound=Entity)
 
 VARINT_SIZE_BYTES_MAX = 5
-_NUMBERS_AT_ONCE = 8192  # between them other threads get their turn
+_NUMBERS_AT_ONCE = 8192  # then other threads may run
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 _UNBOUNDED = 1 << 62  # a frame has fewer bytes than that
 
@@ -54,7 +54,7 @@ def read_message(
 
     ``newest`` is the same message in another version: it gets the fields that both have, and
     defaults for the others. The message's elements are taken from ``budget``.
-    Raises ``MalformedMessage``, and ``TooManyElements`` where the budget has too few left.
+    Raises ``MalformedMessage``, and ``TooManyElements`` if the budget has too few left.
     """
     return read_from(schema, data, position, newest=newest, budget=budget)[0]
 

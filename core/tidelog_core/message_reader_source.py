@@ -90,7 +90,7 @@ def source_of(schema: type[Any], target: type[Any]) -> ReaderSource:
 
 
 class _Source:
-    """Lines as they come; fields of fixed size gather until ``p`` has to be behind them."""
+    """The lines of the source. Fields of fixed size are gathered until a line needs ``p``."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -275,7 +275,7 @@ def _read_nullable_struct(source: _Source, schema: Any, target: Any) -> str:
 def _read_tagged(
     source: _Source, tagged: dict[int, Any], made: str, target: type[Any], hints: dict[str, Any]
 ) -> None:
-    """Emit the reading of the tagged fields that are known, and the skipping of the others."""
+    """Emit the reading of the known tagged fields, and the skipping of unknown ones."""
     count, tag, end = source.gather("B"), source.variable("tag"), source.variable("end")
     source.emit(f"if {count}:")
     with source.indented():

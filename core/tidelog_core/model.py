@@ -31,7 +31,7 @@ RESERVED_TOPICS = frozenset({CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC})
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Whom a client was found to be."""
+    """A client's identity; ``ANONYMOUS`` without authentication."""
 
     kind: str
     name: str

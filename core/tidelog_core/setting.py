@@ -70,7 +70,7 @@ def _parse_as(type: SettingType, text: str) -> Value:
             return text
 
 
-# Python's own functions take more: underscores, other alphabets' digits, nan.
+# Python's own functions accept more: underscores, other alphabets' digits, nan.
 _WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,20}")
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?")
 

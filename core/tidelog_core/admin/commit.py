@@ -128,9 +128,9 @@ async def _commit_together(
     write_count: Callable[[V], int],
     is_late: Callable[[], bool],
 ) -> dict[K, TidelogError]:
-    """Do the writes of each key or none of them, those of many keys in one transaction.
+    """Commit each key's writes, all of them or none, those of many keys in one transaction.
 
-    They are made when it is their transaction's turn: those of thousands of topics take long.
+    Writes are computed when their transaction begins: for thousands of topics that takes long.
     """
     failed: dict[K, TidelogError] = {}
     groups = _pack(decided, write_count)
@@ -156,7 +156,7 @@ async def _commit_together(
                 middle = len(keys) // 2
                 again.extendleft((keys[middle:], keys[:middle]))
         except StoreUnavailable as error:
-            # So it would be with the others, and each attempt takes its time.
+            # The other writes would fail as well, and each attempt takes time.
             failed.update((key, error) for some in (keys, *again, *groups) for key in some)
             break
         except TidelogError as error:

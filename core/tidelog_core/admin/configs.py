@@ -24,7 +24,7 @@ from tidelog_core.errors import InvalidConfig, InvalidRequest
 from tidelog_core.setting import Setting
 
 CONFIGS_PER_RESOURCE_MAX = 1000
-# A group's setting, and the node's that say how small and how great it may be.
+# A group's setting, and the node's settings with its least and greatest value.
 _BOUNDS_OF_GROUPS = {
     f"{kind}.{what}": (f"group.{kind}.min.{what}", f"group.{kind}.max.{what}")
     for kind, what in (

@@ -24,7 +24,7 @@ from tidelog_core.setting import Setting, SettingType
 
 
 class ConfigSource(IntEnum):
-    """Where a value comes from. The numbers are the wire's."""
+    """The source of a value. The numbers are those of the protocol."""
 
     TOPIC = 1
     DYNAMIC_BROKER = 2
@@ -84,7 +84,7 @@ class ConfigEntry:
 
 @dataclass(frozen=True, slots=True)
 class NodeLayers:
-    """A node's settings by where they come from."""
+    """A node's settings by source."""
 
     static: NodeConfig  # as the node was started
     every_node: Mapping[str, str]  # changed while running, for all
@@ -134,7 +134,7 @@ def describe_group(configs: Mapping[str, str], node: NodeConfig) -> list[ConfigE
 
 
 def describe_node(layers: NodeLayers, broker: Broker | None) -> list[ConfigEntry]:
-    """Return every setting of a node, by name; of one that is registered also its listeners."""
+    """Return every setting of a node, by name; for a registered node also its listeners."""
     entries = [
         _entry(setting, _node_synonyms(setting, layers), is_read_only=setting.is_read_only)
         for setting in settings_of(NodeConfig).values()

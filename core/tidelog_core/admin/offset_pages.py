@@ -85,8 +85,8 @@ async def read_offsets(
 ) -> dict[TopicPartition, CommittedOffset]:
     """Return the committed offsets of the partitions by topic, or of all with ``None``.
 
-    ``is_topic`` says whether the topic of that name has that id today: offsets of an
-    earlier one of the name are left out.
+    ``is_topic`` returns whether the topic of that name has that id now: offsets of an
+    earlier topic of the name are left out.
     """
     if partitions is None:
         pages = await read_pages(store, group_id)

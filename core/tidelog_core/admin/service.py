@@ -300,7 +300,7 @@ class ClusterAdmin:
     async def replace_node(
         self, broker_id: int | None, configs: Mapping[str, str], *, validate_only: bool = False
     ) -> None:
-        """Make ``configs`` all overrides of one or every node. Raises ``InvalidRequest``."""
+        """Replace all overrides of one node or of every node. Raises ``InvalidRequest``."""
 
         def replace(_: ClusterImage, __: Mapping[str, str]) -> dict[str, str]:
             validate_node_configs(configs)

@@ -63,7 +63,7 @@ def begin_at(
 
 
 def forget(item: Item) -> Write:
-    """Return the write that removes a share partition, of a group or topic that goes."""
+    """Return the write that removes a share partition with its group or topic."""
     return Write(item.id, None, ANY_VERSION)
 
 

@@ -28,7 +28,7 @@ from tidelog_core.metadata.member_pages import (
 from tidelog_core.metadata.store import Item, ItemKey, MetadataStore
 
 READ_ATTEMPTS_MAX = 10
-PAGES_UNPACKED_AT_ONCE = 8  # some milliseconds; then other tasks have their turn
+PAGES_UNPACKED_AT_ONCE = 8  # takes some milliseconds; then other tasks may run
 
 
 async def list_pages(store: MetadataStore, shard: int, group_id: str) -> list[Item]:
@@ -60,7 +60,7 @@ async def read_group(store: MetadataStore, shard: int, group_id: str) -> StoredG
 async def read_groups(
     store: MetadataStore, shard: int
 ) -> dict[str, StoredGroup | CorruptItem | CoordinatorNotAvailable]:
-    """Return the shard's groups by id, each as it is stored or why it cannot be read."""
+    """Return the shard's groups by id, each with its record or the reason that it is unreadable."""
     records, pages = await asyncio.gather(
         store.list(group_collection(shard)), store.list(member_collection(shard))
     )
@@ -80,7 +80,7 @@ async def read_groups(
             if group is not None:
                 found[group_id] = group
         except (CorruptItem, CoordinatorNotAvailable) as error:
-            # One broken group must not take the others with it.
+            # One broken group must not hide the others.
             found[group_id] = error
     return found
 

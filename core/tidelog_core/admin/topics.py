@@ -63,7 +63,7 @@ class WiderTopic:
 
 @dataclass(frozen=True, slots=True)
 class TopicPlan:
-    """A topic item to write and the partitions that come with it."""
+    """A topic item to write, with its new partitions."""
 
     topic: Topic
     partitions: tuple[Partition, ...]  # the new ones only
@@ -161,7 +161,7 @@ class TopicPlanner:
             raise InvalidTopic(f"Topic '{name}' collides with existing topic: {collision}")
 
     def _checked_configs(self, configs: Mapping[str, str | None]) -> dict[str, str]:
-        """Return the overrides; those of thousands of topics are mostly the same."""
+        """Return the checked overrides; those of thousands of topics are mostly the same."""
         key = frozenset(configs.items())
         checked = self._configs.get(key)
         if checked is None:
@@ -208,7 +208,7 @@ def check_new_partition_count(count: int) -> None:
 
 
 def plan_deletion(topic: Topic, *, now_ms: int) -> DeletedTopic:
-    """Return the tombstone that takes the topic's place until its data is gone."""
+    """Return the tombstone that replaces the topic until its data is deleted."""
     return DeletedTopic(
         topic_id=topic.topic_id,
         name=topic.name,

@@ -143,7 +143,7 @@ class Rewrite:
     def _new_horizon_ms(self, header: BatchHeader) -> int | None:
         """Return the delete horizon to set in the batch, None if it has or needs none."""
         rule = self._rule_for(header)
-        # A batch that reaches past the end may have older records of its keys below it.
+        # A batch that ends above ``end_offset`` may have older records of its keys below it.
         if (
             rule is None
             or header.delete_horizon_ms is not None

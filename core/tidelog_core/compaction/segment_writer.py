@@ -51,7 +51,7 @@ class SegmentWriter:
         self._segment.create()
         self._content = bytearray()
         self._batches: list[NewBatch] = []
-        self.is_changed = False  # some batch that was rewritten is not as it was
+        self.is_changed = False  # some rewritten batch differs from the original
         self.removed_record_count = 0  # by rewriting
         self.last_read: BatchHeader | None = None  # the last batch passed to ``rewrite``
 

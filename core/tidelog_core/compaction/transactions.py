@@ -16,11 +16,11 @@ from tidelog_core.records.control import ControlType, parse_control_type
 
 
 class CleanedTransactions:
-    """One walk's view. Every batch is shown once, in the order of the log.
+    """The transactions as one walk sees them. It passes every batch once, in the order of the log.
 
-    The walk has to begin where the oldest transaction in it begins, if markers are to be
-    dropped, or ``begun_before`` has to name the producers with a transaction that is open where
-    it begins: of those the first marker stays. ``aborted`` are the transactions that overlap
+    To drop markers, the walk must begin where the oldest transaction in it begins, or
+    ``begun_before`` must have the producers with a transaction that is open where it
+    begins: their first marker stays. ``aborted`` are the transactions that overlap
     the range, in any order.
     """
 
@@ -51,7 +51,7 @@ class CleanedTransactions:
     def may_drop_marker(self, buffer: Buffer, position: int, header: BatchHeader) -> bool:
         """Whether no reader needs the control batch any more.
 
-        One without a record has been emptied before. Raises ``CorruptRecordBatch``.
+        A batch without a record was emptied before. Raises ``CorruptRecordBatch``.
         """
         self._begin_up_to(header.last_offset)
         records = decode_batch(buffer, position, header)

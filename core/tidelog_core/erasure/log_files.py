@@ -76,7 +76,7 @@ def _is_erased(task: ErasingTask, record: Record) -> bool:
 
 
 def _holds_key(task: ErasingTask, segment: SegmentToClean, throttle: Callable[[int], None]) -> bool:
-    # Most segments do not, and are not to be copied in order to find that out.
+    # Most segments lack the key, and need not be copied to find that out.
     return any(
         _is_erased(task, record)
         for buffer, position, header in read_sealed(task.directory, segment, throttle)

@@ -20,8 +20,8 @@ class PartitionErasure:
     """The result of erasing from one partition."""
 
     partition: int
-    up_to: int | None  # records below it are erased; None: no leader has said yet
-    tier: TierErasure | None  # None where ``problems`` says why, or nothing is tiered
+    up_to: int | None  # records below it are erased; None: no leader has set it yet
+    tier: TierErasure | None  # None if ``problems`` has the reason, or nothing is tiered
     replicas: tuple[ReplicaErasure, ...]  # their rewritten segments; empty with tiering
     problems: tuple[str, ...]  # the parts that are not done; empty: all is done
 

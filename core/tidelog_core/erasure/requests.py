@@ -23,10 +23,10 @@ NOT_TAKEN_UP = "no leader has taken the request up"
 
 @dataclass(frozen=True, slots=True)
 class ReplicaProgress:
-    """How far the replicas of one partition are."""
+    """The progress of one partition's replicas."""
 
-    up_to: int | None  # None: no leader has said yet
-    replicas: tuple[ReplicaErasure, ...]  # that have said something
+    up_to: int | None  # None: no leader has set it yet
+    replicas: tuple[ReplicaErasure, ...]  # those that have reported
     problems: tuple[str, ...]  # the replicas that have not erased the key; empty: all have
 
 

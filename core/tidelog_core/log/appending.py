@@ -90,7 +90,7 @@ def stage_leader_append(
 def stage_follower_append(
     run: memoryview, headers: list[PositionedHeader], producers: ProducerState, *, now_ms: int
 ) -> StagedAppend:
-    """Take a run of a leader's batches as they are. ``headers`` say where they were at first."""
+    """Stage a leader's batches unchanged. ``headers`` have their positions in a longer run."""
     draft: ProducerDraft | None = None
     first_position = headers[0][0]
     batches: list[NewBatch] = []

@@ -25,7 +25,7 @@ _CRC_PREFIX = b"crc32c "
 _LAST_LINE = re.compile(rb"crc32c [0-9a-f]{8}\n")
 
 DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
-# Failures to write that say nothing bad of the disk, and pass.
+# Failures of a write that pass, and are no sign of a bad disk.
 OUT_OF_ROOM = DISK_FULL | {errno.EMFILE, errno.ENFILE, errno.EFBIG}
 
 Rows = Sequence[Sequence[int]]
@@ -72,10 +72,9 @@ def decode_rows(content: bytes) -> list[list[int]]:
 
 
 def decode_leading_rows(content: bytes) -> tuple[list[list[int]], bool]:
-    """Return the rows of checkpoint files one behind the other, and whether all are right.
+    """Return the rows of consecutive checkpoint files, and whether all files are undamaged.
 
-    Those up to the first that is not right are believed. Raises ``CorruptCheckpoint`` where that
-    is the first of all.
+    Stops at the first damaged file. Raises ``CorruptCheckpoint`` if that is the first of all.
     """
     rows: list[list[int]] = []
     start = 0

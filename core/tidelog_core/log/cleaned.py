@@ -248,5 +248,5 @@ def remove_replaced(directory: Path, base_offset: int, old: Sequence[int]) -> No
             remove_segment_files(directory, old_offset)
             snapshot_path(directory, old_offset).unlink(missing_ok=True)
     if len(old) > 1:
-        # An old segment that came back behind the new one would seem to be part of the log.
+        # After a crash, an old segment behind the new one would seem to be part of the log.
         sync_directory(directory)

@@ -51,7 +51,7 @@ class Cleaning:
     ) -> None:
         self._segments = segments
         self._durability = durability
-        self._on_replaced = on_replaced  # called when the log's segments are others
+        self._on_replaced = on_replaced  # called when the log's segments have changed
         self._pending: PendingSwap | None = None  # at most one is under way
         self.up_to = up_to  # everything below is compacted
 

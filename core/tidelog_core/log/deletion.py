@@ -31,7 +31,7 @@ def rename_deleted(directory: Path) -> Path:
 
 def remove_directories(directories: Sequence[Path]) -> None:
     """Remove directories that ``rename_deleted`` has named. Blocks. Raises ``OSError``."""
-    # First the names: nothing that is half gone may come back under the old one.
+    # The renames first: a partly removed directory must not reappear under its old name.
     for parent in {path.parent for path in directories}:
         sync_directory(parent)
     for path in directories:

@@ -140,8 +140,8 @@ class LocalLog:
 
         ``log_start_offset`` is the one in the metadata store; the greater of it and the local
         one applies. With ``is_clean`` the caller guarantees that no CRC has to be checked. The
-        high watermark starts at the local log start offset; the caller advances it. Logs that
-        share ``open_files`` share its limit. ``on_offline`` is called whenever the log goes
+        high watermark starts at the local log start offset; the caller advances it. Logs with the
+        same ``open_files`` share its limit. ``on_offline`` is called whenever the log goes
         offline. Raises ``CorruptLog`` or ``StorageError``.
         """
         opened = open_log(
@@ -269,9 +269,9 @@ class LocalLog:
         )
 
     def append_as_follower(self, batches: WritableBuffer) -> AppendInfo:
-        """Append batches as the leader has them: offsets, epochs and all.
+        """Append batches with the leader's offsets and epochs.
 
-        A last batch that is cut is left out. Raises ``CorruptRecordBatch``,
+        A truncated last batch is left out. Raises ``CorruptRecordBatch``,
         ``UnexpectedAppendOffset`` or ``StorageError``; nothing is appended then,
         except that a disk error may come after whole segments of a long run.
         """
@@ -403,7 +403,7 @@ class LocalLog:
 
     @property
     def roll_due_ms(self) -> int | None:
-        """When ``maybe_roll`` is to be called, by this log's clock; ``None`` while it is empty."""
+        """When to call ``maybe_roll`` next, by this log's clock; ``None`` while it is empty."""
         segments = self._segments
         active = segments.active
         if segments.is_offline or active.size_bytes == 0:
@@ -677,7 +677,7 @@ class LocalLog:
         self._segments.config = config
 
     def close(self) -> None:
-        """Flush, note that the log ended in order, and let go of all files. Idempotent."""
+        """Flush, write the clean-shutdown file, and close all files. Idempotent."""
         if self._is_closed:
             return
         self._is_closed = True

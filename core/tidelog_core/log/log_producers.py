@@ -37,7 +37,7 @@ class LogProducers:
         return len(self.state)
 
     def items(self) -> Iterator[tuple[int, ProducerEntry]]:
-        """Yield the ids and states of the producers that are known. Not to be kept or changed."""
+        """Yield the ids and states of the known producers; they must not be kept or changed."""
         return self.state.items()
 
     def expire(self) -> int:

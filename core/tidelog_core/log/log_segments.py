@@ -103,7 +103,7 @@ class LogSegments:
 
     @property
     def is_offline(self) -> bool:
-        """Whether the disk has failed, or the log was deleted: nothing more can be said of it."""
+        """Whether the disk has failed, or the log was deleted: its content is unknown."""
         return self._is_offline
 
     def check_online(self) -> None:
@@ -131,7 +131,7 @@ class LogSegments:
     def storage_errors(self, action: str, *, is_append: bool = False) -> Iterator[None]:
         """Turn an ``OSError`` within into ``StorageError``.
 
-        Where the log cannot grow for another reason than room it goes offline.
+        The log goes offline if an append fails, unless space or descriptors were missing.
         """
         try:
             yield
@@ -310,7 +310,7 @@ class LogSegments:
     def remove_first(self, count: int) -> int:
         """Remove the first segments, oldest first. Returns the bytes freed.
 
-        Not durable on return: the caller has noted durably that they are to go.
+        Not durable on return: the caller has stored durably that they are removed.
         """
         removed, self.all[:count] = self.all[:count], []
         return self._remove(removed)

@@ -23,7 +23,7 @@ from tidelog_core.log.values import SealedSegment
 
 
 class LogStart:
-    """The older end of one log."""
+    """The start of one log."""
 
     __slots__ = ("_epochs", "_sealed", "_segments", "offset", "tiered_up_to")
 
@@ -52,7 +52,7 @@ class LogStart:
     def make_whole(
         self, sealed: SealedSegment, producers_at: Callable[[int], ProducerState]
     ) -> None:
-        """See that all files of a sealed segment are there and right. Raises ``StorageError``."""
+        """Check a sealed segment's files, and rebuild missing ones. Raises ``StorageError``."""
         with self._segments.storage_errors("reading of a sealed segment"):
             make_files_whole(self._segments, sealed, producers_at)
 
@@ -98,7 +98,7 @@ class LogStart:
         return count
 
     def _write_to_remove(self, count: int, log_start_offset: int, local_start_offset: int) -> None:
-        """Write where the log starts once the first segments are gone."""
+        """Write the log's start as it will be without the first segments."""
         segments = self._segments
         try:
             self._write(log_start_offset, local_start_offset)

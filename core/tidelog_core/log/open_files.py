@@ -27,7 +27,7 @@ class OpenFile(Protocol):
     was_used: bool  # since ``OpenFiles`` last checked
 
     def let_go(self) -> None:
-        """Let go of the file; it is opened again when it is needed."""
+        """Close the file; it is opened again on use."""
 
 
 class OpenFiles:
@@ -36,7 +36,7 @@ class OpenFiles:
     def __init__(self, limit: int) -> None:
         """``limit`` is how many files may be open."""
         self._limit = limit
-        self._idle: OrderedDict[OpenFile, None] = OrderedDict()  # may be let go of, oldest first
+        self._idle: OrderedDict[OpenFile, None] = OrderedDict()  # may be closed, oldest first
         self._pinned: set[OpenFile] = set()
         self._lock = Lock()
 
@@ -59,7 +59,7 @@ class OpenFiles:
     def pin(self, file: OpenFile) -> None:
         """Note a file that is about to be written to, open or not. Raises ``OSError``.
 
-        That is ``EMFILE`` where the limit does not allow it now.
+        The error is ``EMFILE`` if the limit does not allow another pinned file now.
         """
         with self._lock:
             if file in self._pinned:
@@ -78,7 +78,7 @@ class OpenFiles:
                 self._idle[file] = None
 
     def closed(self, file: OpenFile) -> None:
-        """Forget a file that its owner has let go of. Idempotent."""
+        """Forget a file that its owner has closed. Idempotent."""
         with self._lock:
             self._idle.pop(file, None)
             self._pinned.discard(file)

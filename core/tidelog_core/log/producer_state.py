@@ -193,7 +193,8 @@ class ProducerState:
         aborted = []
         for completed in draft.completed:
             self._end(completed.first_offset)
-            # One that the same append opens later does not count, as where each batch comes alone.
+            # A transaction that the same append opens later does not count, as if each batch
+            # were appended alone.
             last_stable_offset = min(self._first_ongoing, completed.last_offset + 1)
             self.load_unreplicated(completed.first_offset, completed.last_offset)
             if completed.is_aborted:

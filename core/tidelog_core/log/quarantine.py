@@ -10,9 +10,9 @@ from tidelog_core.log.checkpoint import sync_directory
 
 
 def keep_file(path: Path, quarantine: Path) -> None:
-    """Link the file into the directory, under a name that is free. Durable on return.
+    """Link the file into the directory, under a free name. Durable on return.
 
-    Does nothing if the file is gone. Raises ``OSError``.
+    Does nothing if the file does not exist. Raises ``OSError``.
     """
     quarantine.mkdir(parents=True, exist_ok=True)
     for number in count():

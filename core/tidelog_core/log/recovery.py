@@ -84,7 +84,7 @@ class OpenedLog:
     log_start_offset: int
     recovery_point: int
     is_new: bool  # the directory was made just now
-    cleaned_up_to: int  # the end of what is compacted
+    cleaned_up_to: int  # the end of the compacted records
 
 
 @dataclass(slots=True)
@@ -401,10 +401,10 @@ def scan_segment(
     config: TopicConfig,
     now_ms: int,
 ) -> None:
-    """Rebuild the segment's indexes from its file, up to the first batch that is not right.
+    """Rebuild the segment's indexes from its file, up to the first damaged batch.
 
-    ``size_bytes`` and ``end_offset`` of the segment say where that is. Batches at
-    ``verify_from`` and above must pass their CRC. ``producers`` (at the segment's
+    ``size_bytes`` and ``end_offset`` of the segment are then the end of the good batches. Batches
+    at ``verify_from`` and above must pass their CRC. ``producers`` (at the segment's
     base offset) and ``epochs`` are advanced.
     """
     segment.start_scan()

@@ -83,7 +83,7 @@ class RepairPlan:
     steps: tuple[RepairStep, ...]  # empty: nothing is wrong
     holes: tuple[SealRecord, ...]  # the empty segments'
     recovery_point: int
-    active_base_offset: int | None  # of a new active segment; None: the last one goes on
+    active_base_offset: int | None  # of a new active segment; None: the last one stays active
 
     @property
     def lost(self) -> tuple[OffsetRange, ...]:
@@ -233,8 +233,8 @@ def carry_out(plan: RepairPlan, quarantine: Path) -> None:
         keep_file(directory / name, quarantine)
     (directory / CLEAN_SHUTDOWN_FILE).unlink(missing_ok=True)
     if not (directory / CLEANER_OFFSET_FILE).exists():
-        # It says that nothing is compacted, and by being there that offsets may be missing. It
-        # comes first: after a crash the files that were replaced by then have holes.
+        # Its content says that nothing is compacted; its existence, that offsets may be missing.
+        # Written first: after a crash the files replaced until then have gaps.
         write_checkpoint(directory / CLEANER_OFFSET_FILE, [[0]])
     for step in plan.steps:
         _write(step)

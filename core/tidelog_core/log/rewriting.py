@@ -41,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 CHUNK_BYTES = 4 * 1024 * 1024
 PAGE_BYTES = 4096  # the least that a disk loses
-LOST_PAGES_MAX = 256  # of a file: a disk that gives no more than that has failed as a whole
+LOST_PAGES_MAX = 256  # of a file; if more are unreadable, the whole disk has failed
 
 
 def rewrite_unflushed(directory: Path, *, quarantine: Path | None = None) -> None:

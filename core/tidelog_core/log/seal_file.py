@@ -63,7 +63,7 @@ class SealFile:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._row_count = 0  # in the file, once the write that was begun has run
-        self._last_base_offset = -1  # of the last row, be it in the file yet or not
+        self._last_base_offset = -1  # of the last row, written or not
         self._added: list[SealRecord] = []  # the rows for the next append
         self._is_whole = False  # whether rows may be appended to the file
         self._is_changed = False  # whether the file has a row too many, or a wrong one

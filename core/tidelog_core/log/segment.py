@@ -100,7 +100,7 @@ class LogSegment:
         self.directory = directory
         self.base_offset = base_offset
         self.path = segment_path(directory, base_offset, LOG_SUFFIX)
-        self.created_ms = created_ms  # when its first batch came, as far as is known
+        self.created_ms = created_ms  # when its first batch was appended, as far as is known
         self.end_offset = base_offset
         self.size_bytes = 0
         self.entry_count = 0  # of the offset index; known without loading it
@@ -184,7 +184,7 @@ class LogSegment:
         return file
 
     def let_go(self) -> None:
-        """Let go of the open file; it is opened again on use."""
+        """Close the file; it is opened again on use."""
         self._file, self._is_writable = None, False
 
     def note_flushed(self) -> None:
@@ -439,11 +439,11 @@ class LogSegment:
             self._indexes = None
 
     def forget_log(self) -> None:
-        """Let go of the log, which was deleted: no index is rebuilt any more."""
+        """Note that the log was deleted: no index is rebuilt any more."""
         self._rebuild = _refuse_to_rebuild
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Close all files and drop all state."""
         self.seal_writes()
         self.release()
 

@@ -103,7 +103,7 @@ def _read(path: Path, size_bytes: int) -> bytes | None:
         return b""
     try:
         # Read and not mapped: its CRC has to be computed anyway, a map takes a descriptor,
-        # and a page that the disk cannot give would end the process.
+        # and an unreadable page would end the process.
         return path.read_bytes()
     except FileNotFoundError:
         return None

@@ -75,7 +75,7 @@ class Truncation:
         leader_epochs: Iterable[tuple[int, int]],
         producers: ProducerState,
     ) -> None:
-        """Remove everything; go on at the offset with these epochs and producers."""
+        """Remove everything; continue at the offset with these epochs and producers."""
         segments = self._segments
         epochs = [(epoch, start) for epoch, start in leader_epochs if start < offset]
         self._cleaning.settle()

@@ -34,8 +34,8 @@ class TxnIndex:
     def collect(self, start_offset: int, end_offset: int, into: list[AbortedTransaction]) -> bool:
         """Add the transactions that overlap ``[start_offset, end_offset)`` to ``into``.
 
-        Returns whether all are found: a marker that was written when everything
-        below ``end_offset`` was already stable says that no later one can matter.
+        Returns whether all are found: if everything below ``end_offset`` was stable when a marker
+        was written, no later marker's transaction can overlap.
         """
         for transaction in self._transactions:
             overlaps = transaction.first_offset < end_offset

@@ -31,7 +31,7 @@ SearchLocal = Callable[
 
 
 class RemoteRead:
-    """A read below the local log. ``found`` is there if it was at hand, else ``wait`` for it."""
+    """A read below the local log. ``found`` is the result if it was cached, else call ``wait``."""
 
     __slots__ = ("_limits", "_local", "_source", "_up_to", "found", "offset")
 
@@ -101,7 +101,7 @@ class UnifiedLog:
         """Return the bytes from the batch that holds ``offset`` on, all below ``up_to``.
 
         The limits are those of ``LocalLog.read``. Raises ``OffsetOutOfRange`` outside
-        ``[log start, log end]``, ``StorageError``, and what finding the remote source raises.
+        ``[log start, log end]``, ``StorageError``, and the errors of finding the remote source.
         """
         local, remote = self.local, self._remote
         if (
@@ -169,7 +169,7 @@ class UnifiedLog:
         return self.local.offset_for_leader_epoch(epoch)
 
     def leader_epoch_for(self, offset: int) -> int:
-        """Return the epoch that wrote ``offset``, be it evicted, -1 if it is not known."""
+        """Return the epoch that wrote ``offset``, evicted or not, -1 if it is not known."""
         return self.local.leader_epoch_for(offset)
 
     def _evicted(self) -> RecordSource | None:

@@ -16,7 +16,7 @@ from tidelog_core.errors import InvalidTxnState, OutOfOrderSequence
 from tidelog_core.log.producer_state import ProducerState
 from tidelog_core.records.batch import BatchHeader
 
-VERIFICATIONS_MAX = 10_000  # of one log at a time; the oldest give way
+VERIFICATIONS_MAX = 10_000  # of one log at a time; above it the oldest are dropped
 
 
 class VerificationGuard:

@@ -102,7 +102,7 @@ class ConsumerGroupState:
 
 
 def hash_topics(topics: Mapping[str, SubscribedTopic]) -> str:
-    """Return 32 hex digits, others where a topic's name, id or partition count is another one.
+    """Return a hash of the topics' names, ids and partition counts, 32 hex digits.
 
     Half a SHA-256 over the topics in the order of their names. Source: KIP-1101.
     """

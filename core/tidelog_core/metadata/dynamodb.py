@@ -96,7 +96,7 @@ class DynamoDbMetadataStore:
             connect_timeout=CONNECT_TIMEOUT,
             read_timeout=read_timeout,
             max_pool_connections=CONNECTIONS_MAX,
-            # Every repetition is ours: one behind our back could turn a commit that
+            # All retries are made here: one by botocore could turn a commit that
             # was carried out into a conflict with itself.
             retries={"total_max_attempts": 1},
         )
@@ -120,7 +120,7 @@ class DynamoDbMetadataStore:
         return None if stored is None else stored.item
 
     async def get_many(self, ids: Collection[ItemKey]) -> dict[ItemKey, Item]:
-        """Return those of the items that are there."""
+        """Return the items that exist."""
         found: dict[ItemKey, Item] = {}
         wanted = tuple(ids)
         batches = [wanted[at : at + GET_AT_ONCE] for at in range(0, len(wanted), GET_AT_ONCE)]
@@ -230,7 +230,7 @@ class DynamoDbMetadataStore:
     async def _commit_logged(
         self, writes: Sequence[Write], checks: Sequence[Check], logged: Sequence[ItemKey]
     ) -> None:
-        """Commit on the next cluster version, whichever that turns out to be."""
+        """Commit on the next cluster version, after other processes' commits if they come first."""
         write_id = uuid.uuid4().hex
         actions, ids = items.transaction(self._table, writes, checks, write_id)
         for losses in range(1, ATTEMPTS_MAX + 1):
@@ -327,9 +327,9 @@ class DynamoDbMetadataStore:
                 return
 
     async def _settle_single(self, write: Write, write_id: str) -> bool:
-        """Whether a write that may have been carried out was, now that its condition fails.
+        """Whether a write with an unknown outcome was carried out, now that its condition fails.
 
-        Raises ``OutcomeUnknown`` where others have written over the traces.
+        Raises ``OutcomeUnknown`` if later writes have replaced the evidence.
         """
         stored = await self._get(write.id)
         if stored is not None and stored.write_id == write_id:

@@ -29,7 +29,7 @@ class Outcome(Enum):
     CONDITION_FAILED = auto()  # nothing written: an item was not as expected
     NOT_NOW = auto()  # nothing written: contention or throttling, worth another try
     UNREACHABLE = auto()  # nothing sent, worth another try
-    EXPIRED = auto()  # nothing written, worth another try with other credentials
+    EXPIRED = auto()  # nothing written; a retry with new credentials may succeed
     UNKNOWN = auto()  # it may have been written
     REFUSED = auto()  # nothing written, and trying again will not help
 
@@ -63,7 +63,7 @@ _UNKNOWN = frozenset(
         "InternalServerError",
         "InternalFailure",
         "ServiceUnavailable",
-        # An earlier request with this token is under way: ours, as it seems.
+        # An earlier request with this token is under way; probably our own.
         "TransactionInProgressException",
     }
 )

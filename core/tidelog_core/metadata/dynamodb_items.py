@@ -267,7 +267,7 @@ def _condition(expected_version: int) -> tuple[str | None, dict[str, Any]]:
     if expected_version == ANY_VERSION:
         return None, {}
     if expected_version == ABSENT:
-        # By its key: a damaged item may have lost any other attribute.
+        # By its key: a damaged item may lack any other attribute.
         return "attribute_not_exists(pk)", {}
     return "#v = :expected", {":expected": {"N": str(expected_version)}}
 

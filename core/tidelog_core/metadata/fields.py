@@ -58,7 +58,7 @@ class Stored:
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """More that a value must be than its type says."""
+    """A condition on a value in addition to its type."""
 
     check: Callable[[Any], object]  # raises any of ``_UNREADABLE``
 
@@ -72,7 +72,7 @@ Added = Annotated[T, _Rule.ADDED]  # items of older programs lack it
 
 
 class StoredField(NamedTuple):
-    """A field as its declaration says it is stored."""
+    """A field with its stored form."""
 
     field: dataclasses.Field[Any]
     name: str  # in the body
@@ -81,7 +81,7 @@ class StoredField(NamedTuple):
     is_optional: bool  # may be ``None``
     is_in_key: bool
     is_stored: bool
-    convert: Convert | None  # None: the value as it is, or ``write``
+    convert: Convert | None  # None: the value unchanged, or ``write``
     write: Callable[[Any], JsonValue] | None  # gets the record
     is_omitted: bool  # not stored while it has its default
     read: Read  # raises ``ValueError``, which names the field
@@ -225,7 +225,7 @@ def _plain(name: str, of: type, described: str) -> Read:
     return read
 
 
-@lru_cache(maxsize=16)  # Items are read topic by topic; ids of segments do not come again.
+@lru_cache(maxsize=16)  # Items are read topic by topic; segment ids do not repeat.
 def _uuid_of(text: str) -> UUID | None:
     return UUID(int=int(text.replace("-", ""), 16)) if _UUID.fullmatch(text) else None
 

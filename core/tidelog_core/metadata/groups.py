@@ -94,7 +94,7 @@ def offset_page(partition: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupMember:
-    """A member as it is stored. Awaited answers and deadlines are not."""
+    """A stored member. Awaited answers and deadlines are not stored."""
 
     member_id: str
     group_instance_id: str | None

@@ -76,8 +76,8 @@ LIST_FROM_SHARE = 1 / 4
 # Changed topics, with their partitions, that one image brings: some milliseconds of everyone's
 # work. A topic is never divided.
 CHANGES_PER_IMAGE_MAX = 150
-PARTITIONS_PER_STEP = 50  # read from their items before others may run
-LOST_PARTITIONS_MAX = 1000  # of one topic; where more are missing its count is not believed
+PARTITIONS_PER_STEP = 50  # read from their items before other tasks may run
+LOST_PARTITIONS_MAX = 1000  # of one topic; if more are missing its count is taken for wrong
 
 
 @dataclass(frozen=True, slots=True)
@@ -560,7 +560,7 @@ async def _replace_partitions(
         if number >= len(known):
             continue
         if item is None and not await _is_still(store, image.topic_by_id(topic_id)):
-            continue  # The topic is gone, which the next refresh meets.
+            continue  # The topic is gone; the next refresh removes it.
         known[number] = readings.partition(key, item, topic_id, known[number])
     partitions = {
         topic_id: tuple(known)
@@ -682,7 +682,7 @@ async def _list_partitions(store: MetadataStore, topics: Sequence[Topic]) -> dic
 
 
 async def _is_still(store: MetadataStore, topic: Topic | None) -> bool:
-    """Return whether the topic's item is as it was read."""
+    """Return whether the topic's item has not changed since it was read."""
     if topic is None:
         return False
     item = await store.get(topic.item_id)
@@ -734,7 +734,7 @@ def _number(key: str) -> int | None:
 
 
 def _shared(before: Mapping[K, V], after: Mapping[K, V]) -> Mapping[K, V]:
-    """Return the mapping of before if nothing has changed.
+    """Return ``before`` if nothing has changed.
 
     Users of derived data then see that by identity. Records are compared by identity too,
     because a rewritten record differs only in its version.

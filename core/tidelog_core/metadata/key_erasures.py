@@ -101,7 +101,7 @@ class KeyErasure(Record):
 
     @property
     def is_taken_up(self) -> bool:
-        """Whether the leader has said up to where."""
+        """Whether the leader has set ``up_to``."""
         return self.up_to != NOT_TAKEN_UP
 
     def of(self, broker_id: int) -> ReplicaErasure:

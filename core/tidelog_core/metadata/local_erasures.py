@@ -34,12 +34,12 @@ class LocalErasure(Record):
     partition: Natural
     # Exclusive; the log's end when its leader took the request up.
     up_to: OrMinusOne = NOT_TAKEN_UP
-    # The leader is to roll here or later: a replica has a segment that ends here, and that
+    # The leader must roll at this offset or later: a replica has a segment that ends here, which
     # it may drop only once the tier has all of it.
     roll_to: Natural = 0
     honoured: tuple[int, ...] = ()  # brokers that have nothing local below up_to
 
     @property
     def is_taken_up(self) -> bool:
-        """Whether the leader has said up to where."""
+        """Whether the leader has set ``up_to``."""
         return self.up_to != NOT_TAKEN_UP

@@ -21,7 +21,7 @@ FORMS = "sqlite:///path or dynamodb://table?region=…&endpoint=…"
 
 
 def open_metadata_store(url: str) -> MetadataStore:
-    """Return the store that the URL names, not yet connected. Raises ``InvalidConfig``."""
+    """Return the store of the URL, not yet connected. Raises ``InvalidConfig``."""
     parts = urlsplit(url)
     match parts.scheme:
         case "sqlite":

@@ -135,7 +135,7 @@ class Inconsistent(Exception):
 
 @dataclass(frozen=True, slots=True)
 class StoredGroup:
-    """A group as it was read from its items."""
+    """A group assembled from its items."""
 
     record: GroupRecord  # with the members
     record_body: Body  # of the record's item

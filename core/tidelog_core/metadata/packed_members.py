@@ -51,7 +51,7 @@ def pack_members(
 
 
 def unpack_members(text: str, member_of: Callable[[list[Any], list[UUID]], M]) -> tuple[M, ...]:
-    """Return the members again; ``member_of`` makes one of its row and the table.
+    """Return the packed members; ``member_of`` makes one from its row and the table of ids.
 
     Raises ``ValueError``, ``TypeError``, ``KeyError``, ``zlib.error``.
     """
@@ -74,7 +74,7 @@ def decode_bytes(text: str) -> bytes:
 
 
 def to_runs(partitions: Iterable[tuple[UUID, int]], index: Mapping[UUID, int]) -> list[list[int]]:
-    """Return partitions by topic, where ``index`` says a topic's place in the table."""
+    """Return partitions by topic, where ``index`` has each topic's place in the table."""
     runs: dict[int, list[int]] = {}
     for topic_id, partition in sorted(partitions):
         runs.setdefault(index[topic_id], []).append(partition)

@@ -99,7 +99,7 @@ class _Argument(NamedTuple):
 class Record:
     """The value of one item.
 
-    ``version`` is the version its item was read at, ``ABSENT`` for one that was never stored.
+    ``version`` is the version its item was read at, ``ABSENT`` if it was never stored.
     It takes no part in equality, and ``put`` and ``delete`` expect it.
     """
 
@@ -162,7 +162,7 @@ class _Layout:
         fields = stored_fields(record)
         body = [field for field in fields if not field.is_in_key]
         stored = [field for field in body if field.is_stored]
-        # With the version before them, for a getter of one attribute returns no tuple.
+        # With the version first, because a getter of one attribute returns no tuple.
         self.values = attrgetter("version", *(f.field.name for f in stored))
         self.names = ["version", *(f.name for f in stored)]
         self.omitted = [(f.name, f.field.default) for f in stored if f.is_omitted]

@@ -45,17 +45,17 @@ PRODUCER_ID_COUNTER = ItemKey("producer-id", "next")  # the end of the last bloc
 
 
 def put(record: Record, *, is_logged: bool = True) -> Write:
-    """Return the write that stores the record if its item is still as it was read."""
+    """Return the write that stores the record if its item has not changed since it was read."""
     return Write(record.item_id, record.to_body(), record.version, is_logged)
 
 
 def delete(record: Record, *, is_logged: bool = True) -> Write:
-    """Return the write that removes the record's item if it is still as it was read."""
+    """Return the write that removes the record's item if it has not changed since it was read."""
     return Write(record.item_id, None, record.version, is_logged)
 
 
 def check(record: Record) -> Check:
-    """Return the condition that the record's item is still as it was read."""
+    """Return the condition that the record's item has not changed since it was read."""
     return Check(record.item_id, record.version)
 
 
@@ -145,15 +145,15 @@ def broker_lease_key(broker_id: int) -> ItemKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerLease(Record):
-    """A broker's sign of life: it is alive as long as others see the counter move."""
+    """A broker's lease. The broker counts as alive while the counter grows."""
 
     KEY = broker_lease_key
 
     broker_id: Natural
     incarnation: UUID
     counter: Natural
-    step_down_reason: Omitted[StepDownReason | None] = None  # None: it leads like any other
-    # The broker's wall clock when it wrote this; NO_TIMESTAMP from older nodes. Leases are not
+    step_down_reason: Omitted[StepDownReason | None] = None  # None: it may lead
+    # The broker's wall clock when it wrote this; NO_TIMESTAMP from older nodes. No lease is
     # measured by it: other nodes compare it with their clocks.
     wall_ms: Omitted[Natural] = NO_TIMESTAMP
 
@@ -237,8 +237,8 @@ class Partition(Record):
     log_start_offset: Natural = 0  # local and tiered together; never goes back
     adding: tuple[int, ...] = ()  # replicas that a reassignment brings in
     removing: tuple[int, ...] = ()  # replicas that it takes out
-    # Where a restoration began the log because older records were unreadable. They are not known
-    # to be deleted, so the bucket does not get this log start. 0: nowhere.
+    # The log's start after a restoration from a bucket without readable older records. These are
+    # not known to be deleted, so the bucket does not get this log start. 0: no restoration.
     restored_log_start: Omitted[Natural] = 0
 
 
@@ -320,7 +320,7 @@ def function_progress_key(function: str) -> ItemKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FunctionProgress(Record):
-    """Where a function's next run goes on with the pass that its time limit cut short."""
+    """The position from which a function continues a pass that its time limit ended."""
 
     KEY = function_progress_key
 
@@ -336,7 +336,7 @@ def scrub_orphans_key(prefix: str) -> ItemKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScrubOrphans(Record):
-    """Since when the scrub has seen objects that nothing needs, and that wait to be old."""
+    """The times at which the scrub first saw objects that are no longer needed."""
 
     KEY = scrub_orphans_key
 
@@ -352,7 +352,7 @@ def restoration_key() -> ItemKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestorationMark(Record):
-    """That the store is being filled from a bucket; gone once all of it is there."""
+    """The mark that the store is being filled from a bucket; removed when that is complete."""
 
     KEY = restoration_key
 

@@ -111,9 +111,9 @@ class SqliteMetadataStore:
         return await self._run(_get, id)
 
     async def get_many(self, ids: Collection[ItemKey]) -> dict[ItemKey, Item]:
-        """Return those of the items that are there."""
+        """Return the items that exist."""
         found: dict[ItemKey, Item] = {}
-        # Others have their turn on the thread in between.
+        # In portions, so that other calls get the thread in between.
         wanted = tuple(ids)
         for start in range(0, len(wanted), GET_AT_ONCE):
             found.update(await self._run(_get_many, wanted[start : start + GET_AT_ONCE]))
@@ -267,7 +267,7 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
         connection.execute("COMMIT")
     except sqlite3.Error as error:
         # A failed COMMIT leaves the transaction open if nothing was written.
-        # If it is not open any more, the write may have reached the disk.
+        # If it is no longer open, the write may have reached the disk.
         if not connection.in_transaction:
             raise OutcomeUnknown(f"the metadata store failed in a commit: {error}") from error
         connection.execute("ROLLBACK")

@@ -40,7 +40,7 @@ class ItemKey:
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """An item as it was read. One that is damaged is returned too, and hides no other."""
+    """An item that was read. A damaged one is returned too, so that it hides no other."""
 
     id: ItemKey
     version: int
@@ -66,7 +66,7 @@ class Write:
 class KeyRange:
     """The part of a collection that a listing returns: keys in ``[start, end)``, in order.
 
-    Of those the first ``limit``, or with ``is_descending`` the last ones, the greatest first.
+    Of those the first ``limit``, or with ``is_descending`` the last ``limit`` in descending order.
     """
 
     start: str = ""
@@ -119,7 +119,7 @@ class HeardTime:
 
 @runtime_checkable
 class ClockedStore(Protocol):
-    """A store with a clock of its own, which its answers carry."""
+    """A store with a clock of its own, whose answers have the time."""
 
     @property
     def heard_time(self) -> HeardTime | None:
@@ -138,7 +138,7 @@ class MetadataStore(Protocol):
         """Return the item, or ``None`` if it does not exist."""
 
     async def get_many(self, ids: Collection[ItemKey]) -> dict[ItemKey, Item]:
-        """Return those of the items that are there. Any number; each is read by itself."""
+        """Return the items that exist. Any number of ids; each item is read by itself."""
 
     async def list(
         self, collection: str, *, prefix: str = "", keys: KeyRange = ALL_KEYS

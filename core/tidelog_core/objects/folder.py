@@ -127,7 +127,7 @@ class FolderObjectStore:
             with staged.open("xb") as file:
                 fcntl.flock(file, fcntl.LOCK_EX)
                 if os.fstat(file.fileno()).st_nlink == 0:
-                    continue  # A cleaner came between creating and locking.
+                    continue  # A cleaner removed the file between its creation and locking.
                 try:
                     yield staged, file
                 finally:
@@ -210,7 +210,7 @@ class FolderObjectStore:
     def _walk_folder(self, key_start: str, prefix: str, start_after: str) -> Iterator[ObjectMeta]:
         try:
             with os.scandir(self._folder / key_start) as entries:
-                # A folder sorts by the keys below it, which go on with a slash.
+                # A folder sorts by the keys below it, in which a slash follows its name.
                 found = sorted((e.name + "/" if e.is_dir() else e.name, e) for e in entries)
         except (FileNotFoundError, NotADirectoryError):
             return

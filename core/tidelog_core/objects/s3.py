@@ -80,7 +80,7 @@ BACKOFF_S_MAX = 5.0
 CONNECT_TIMEOUT = timedelta(seconds=5)
 REQUEST_TIMEOUT_S = 300.0
 READ_TIMEOUT_S = 15.0  # without a byte of an answer
-WRITE_TIMEOUT_S = 20.0  # of one PUT, besides the time that its bytes take
+WRITE_TIMEOUT_S = 20.0  # of one PUT, in addition to the time for its bytes
 WRITE_BYTES_PER_SECOND_MIN = 4 << 20  # One connection reaches twenty times that.
 RENEW_INTERVAL_S = 1.0
 DELETE_KEYS_MAX = 1000  # one DeleteObjects call. Source: S3 API reference.
@@ -148,7 +148,7 @@ class S3ObjectStore:
         def connect_all() -> _Clients:
             return _Clients(
                 reading=connect(READ_RETRIES_MAX, read_timeout_s),
-                # An answer comes only after all that was sent, so its time is that of both.
+                # The answer comes only after all bytes are sent, so this time-out covers both.
                 writing=connect(READ_RETRIES_MAX),
                 once=connect(0),
             )
@@ -277,7 +277,7 @@ class S3ObjectStore:
             await self._delete([self._prefix + key for key in keys[at : at + DELETE_KEYS_MAX]])
 
     async def close(self) -> None:
-        """Do nothing: obstore keeps no more than idle connections."""
+        """Do nothing: obstore keeps only idle connections."""
 
     async def _delete(self, paths: Sequence[str]) -> None:
         for is_last in (False, True):
@@ -289,7 +289,7 @@ class S3ObjectStore:
             except BaseError as error:
                 if is_last or not self._renewed(error):
                     self._note(error, "delete")
-                    # Some may be gone: the caller repeats, deleting twice is harmless.
+                    # Some may be deleted already. The caller repeats; deleting twice is harmless.
                     raise StoreUnavailable(f"delete failed: {_summary(error)}") from error
             else:
                 self._refusals.note_success("delete")

@@ -26,7 +26,7 @@ class Refusals:
         self._told_at: dict[str, float] = {}
 
     def note_refusal(self, operation: str, problem: str) -> None:
-        """Log that the operation is refused, unless that was said a moment ago."""
+        """Log that the operation is refused, unless it was logged within ``REMIND_S``."""
         self._refused.add(operation)
         now_s, told_at = self._clock_s(), self._told_at.get(operation)
         if told_at is not None and now_s - told_at < REMIND_S:
@@ -38,7 +38,7 @@ class Refusals:
         )
 
     def note_success(self, operation: str) -> None:
-        """Log that the operation is refused no more, if it was."""
+        """Log that the operation is no longer refused, if it was."""
         if operation not in self._refused:
             return
         self._refused.discard(operation)

@@ -193,8 +193,8 @@ def _decompress_snappy_block(data: bytes | memoryview, left: int, size_bytes_max
 
 
 def _decompress_lz4(data: bytes | memoryview, size_bytes_max: int) -> bytes:
-    # A frame need not say its size. Room for the limit itself would be taken from the
-    # system and given back for each batch, which costs more than to decompress it.
+    # A frame need not state its size. A buffer of the limit's size would be allocated and
+    # freed for each batch, which costs more than the decompression.
     room_bytes = _LZ4_ROOM_BYTES_MIN + _LZ4_ROOM_RATIO * len(data)
     context = lz4.frame.create_decompression_context()
     parts: list[bytes] = []
@@ -230,7 +230,7 @@ def _decompress_zstd(data: bytes | memoryview, size_bytes_max: int) -> bytes:
     except ValueError as error:
         raise _BadData(str(error)) from None
     except cramjam.DecompressionError as error:
-        # A decoder without room says no more than one that meets bad data.
+        # A decoder reports a full buffer like bad data.
         if bound > size_bytes_max:
             raise _TooLarge(f"{error} (limit {size_bytes_max} bytes)") from None
         raise _BadData(str(error)) from None

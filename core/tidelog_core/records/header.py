@@ -148,7 +148,7 @@ class BatchHeader(NamedTuple):
 
 
 def parse_header(buffer: Buffer, position: int = 0) -> BatchHeader:
-    """Return the header of the batch at ``position``; its records need not be there.
+    """Return the header of the batch at ``position``; its records may be missing.
 
     Raises ``CorruptRecordBatch`` if the header is cut or its length is impossible,
     ``UnsupportedMagic`` for a message format other than 2.

@@ -54,8 +54,8 @@ def walk_records(
 ) -> Iterator[tuple[int, int, bool]]:
     """Yield offset, timestamp and «has a key» of each record of the batch at ``position``.
 
-    The CRC is not checked. Raises ``CorruptRecordBatch``, while it goes on, if the batch is
-    cut, does not decompress or is not exactly its records; ``TooMuchToLookAt``.
+    The CRC is not checked. During the iteration raises ``CorruptRecordBatch`` if the batch is
+    cut, does not decompress or has other bytes than its records; ``TooMuchToLookAt``.
     """
     count = header.record_count
     if position + header.size_bytes > len(buffer):

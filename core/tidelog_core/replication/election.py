@@ -54,7 +54,7 @@ PartitionKey = tuple[UUID, int]
 
 
 class LeaderElector:
-    """Decides, for one process of one broker, when it takes a partition over."""
+    """Decides, for one process of one broker, when to take a partition over."""
 
     def __init__(
         self,
@@ -99,10 +99,10 @@ class LeaderElector:
         return changes
 
     def leads(self, partition: Partition) -> bool:
-        """Whether this process leads the partition as the record has it.
+        """Whether this process leads the partition, according to the record.
 
-        Not one that it may lack records of, though others that cannot know name it leader:
-        ``departures`` gives that up.
+        False if it may lack records: other brokers that do not know this may have made it leader,
+        and ``departures`` gives the leadership up.
         """
         return (
             partition.leader == self._broker_id
@@ -122,7 +122,7 @@ class LeaderElector:
         """Return the write by which this broker takes the partition over now, if it should.
 
         The caller's own lease must allow it to act. ``is_coordinated``: other nodes write all
-        takeovers from the dead leader, and are left the time for it as long as they get on.
+        takeovers from the dead leader; this broker waits as long as they make progress.
         """
         key = _key(partition)
         if not self._is_vacant(partition, peers):
@@ -235,7 +235,7 @@ class LeaderElector:
         self._to_leave.discard(_key(partition))
 
     def _lacks(self, partition: Partition) -> bool:
-        """Whether this broker may lack records and has an ISR to leave for that."""
+        """Whether this broker may lack records and must therefore leave the ISR."""
         return (
             _key(partition) in self._to_leave and leave_isr(partition, self._broker_id) is not None
         )

@@ -30,8 +30,9 @@ from tidelog_core.metadata.records import Broker
 from tidelog_core.replication.lease_watch import watchers
 
 STEP_IN_DELAY_MS = 1_000
-# How long a leader leaves it to the coordinators to take a dead follower out of the ISR. One that
-# has left in order is out within one step-in delay: its shutdown has moved what it led.
+# How long a leader waits for the coordinators to remove a dead follower from the ISR. A follower
+# that has released its lease is removed within one step-in delay: its shutdown has moved the
+# leaderships of its partitions.
 ISR_SHRINK_DELAY_MS = 3 * STEP_IN_DELAY_MS
 COORDINATOR_PLACES = 2  # how many step-in delays successors leave to the coordinators
 

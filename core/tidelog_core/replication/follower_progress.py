@@ -84,7 +84,7 @@ class FollowerProgress:
             self.last_caught_up_ms = max(self.last_caught_up_ms, contact.last_fetch_ms)
 
     def end_contact(self, contact: FollowerContact, leader_end_offset: int) -> None:
-        """Note that the session names or means the partition no more."""
+        """Note that the session no longer contains the partition."""
         if self.contact is contact:
             self.note_growth(leader_end_offset)
             self.contact = None

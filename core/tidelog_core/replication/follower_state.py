@@ -104,7 +104,7 @@ class FollowerState:
             self.partition = partition
 
     def stop(self) -> None:
-        """Fetch no more: this broker takes over, drains, or no longer holds a replica."""
+        """Stop fetching: this broker takes over, drains, or no longer holds a replica."""
         if not self._is_stopped:
             self._is_stopped = True
             self.on_stop()

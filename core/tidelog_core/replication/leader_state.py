@@ -131,7 +131,7 @@ class LeaderState(Generic[Token]):
 
     @property
     def maximal_isr(self) -> frozenset[int]:
-        """Every broker that the store may hold to be in sync, this one included."""
+        """Every broker that may be in the stored ISR, this one included."""
         return self._maximal_isr
 
     @property
@@ -236,7 +236,7 @@ class LeaderState(Generic[Token]):
         return self.advance(now_ms)
 
     def end_contact(self, follower_id: int, contact: FollowerContact) -> None:
-        """Note that requests of the session say nothing of this partition any more."""
+        """Note that the session no longer contains this partition."""
         follower = self.followers.get(follower_id)
         if follower is not None:
             follower.end_contact(contact, self.log_end_offset)

@@ -9,5 +9,5 @@ from tidelog_core.clock import steady_clock_ms
 Clock = Callable[[], float]
 """Returns milliseconds from some fixed moment. Never jumps back."""
 
-# A lease must go on while the machine is suspended.
+# A lease must also expire while the machine is suspended.
 lease_clock_ms: Clock = steady_clock_ms

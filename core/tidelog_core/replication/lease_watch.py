@@ -85,7 +85,7 @@ class ReadingPace:
         self._watching_ms = watching_ms
         self._renew_ms = renew_ms
         self._chance = chance
-        self._chosen_ms: float | None = None  # since when readings have shown it to be a watcher
+        self._chosen_ms: float | None = None  # when a reading first showed it to be a watcher
         self._is_confirmed = False
 
     def on_reading(

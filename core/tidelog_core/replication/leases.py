@@ -120,7 +120,7 @@ class LeaseTimes:
         return self.lease_ms * STALL_NUMERATOR // STALL_DENOMINATOR
 
     def can_renew(self, *, turned_ms: float, now_ms: float) -> bool:
-        """Whether the event loop, seen to turn at ``turned_ms``, is well enough to go on."""
+        """Whether the event loop, last seen running at ``turned_ms``, is not blocked too long."""
         return now_ms - turned_ms < self.stall_ms
 
 
@@ -201,7 +201,7 @@ class OwnLease:
         )
 
     def release(self) -> BrokerLease:
-        """Return the record that shows the other brokers that this one leaves."""
+        """Return the record that releases the lease."""
         self._grant = None
         return BrokerLease(
             broker_id=self._record.broker_id,
@@ -228,7 +228,7 @@ class OwnLease:
         return self._fence_count != self._ended_fence
 
     def withdraw(self) -> None:
-        """Act no more until the next renewal is in and the cluster has been read after it."""
+        """Stop acting until after the next renewal and a reading of the cluster after it."""
         self._grant = None
 
     def put_off(self, now_ms: float) -> None:
@@ -245,7 +245,7 @@ class OwnLease:
         self._retry(now_ms)
 
     def on_read(self, found: BrokerLease | None) -> None:
-        """Take the item as it is now."""
+        """Take the current item."""
         self.needs_read = False
         if found is None:
             self._record = _at_version(self._record, ABSENT)
@@ -312,7 +312,7 @@ class _Observation:
     confirmed_ms: float  # when the last reading that showed it was begun
     # When it was found dead, or when a change after its death was last written; None if alive.
     attended_ms: float | None = None
-    has_moved: bool = False  # a commit found it to be another one, and it was not read since
+    has_moved: bool = False  # a commit's check has failed on it, and it was not read since
 
 
 class PeerLeases:
@@ -431,7 +431,7 @@ class PeerLeases:
         return known.record.step_down_reason
 
     def is_stepping_down(self, broker_id: int) -> bool:
-        """Whether the broker has said that others had better lead."""
+        """Whether the broker has published a reason to step down."""
         return self.step_down_reason(broker_id) is not None
 
     def check(self, broker_id: int) -> Check:

@@ -22,8 +22,8 @@ class OwedAcks(Generic[Token]):
     """The pending acks and their offsets; each is taken once, released or failed."""
 
     def __init__(self) -> None:
-        # Required offset, order of owing, token: plain tuples, since every produce request
-        # with acks=all is compared with others here. No two have the same order.
+        # (required offset, number, token): plain tuples, because every produce request with
+        # acks=all is compared with others here. Numbers are unique, so tokens are not compared.
         self._owed: list[tuple[int, int, Token]] = []
         self._order = itertools.count()
         self._released: list[ReleasedAck[Token]] = []

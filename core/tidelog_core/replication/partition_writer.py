@@ -30,7 +30,7 @@ class Outcome:
     lost: list[PartitionChange] = field(default_factory=list)  # another writer was first
     unknown: list[PartitionChange] = field(default_factory=list)  # perhaps written
     refused: list[PartitionChange] = field(default_factory=list)  # the store is away
-    moved: set[Check] = field(default_factory=set)  # checks on items that are others by now
+    moved: set[Check] = field(default_factory=set)  # checks that failed: their items have changed
 
 
 async def write_changes(store: MetadataStore, changes: Sequence[PartitionChange]) -> Outcome:
@@ -69,7 +69,7 @@ async def _write(store: MetadataStore, changes: list[PartitionChange], outcome: 
             outcome.moved.update(
                 check for change in lost for check in change.checks if check.id in in_the_way
             )
-            # A store that names nothing of ours would keep us here for ever.
+            # If the store names none of these items, trying again would never end.
             lost = lost or changes
             outcome.lost += lost
             changes = [change for change in changes if change not in lost]

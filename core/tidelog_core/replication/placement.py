@@ -45,7 +45,7 @@ class ReplicaPlacer:
         self._succeeds = Counter(replicas[1] for replicas in placed if len(replicas) > 1)
         # How often a leader, the first of two, has the second as its first follower.
         self._successions = Counter(replicas[:2] for replicas in placed)
-        # By leader, how often each other broker follows it.
+        # By leader: how many of its partitions each other broker follows.
         self._followers: dict[int, Counter[int]] = defaultdict(Counter)
         for replicas in placed:
             followers = self._followers[replicas[0]]

@@ -50,7 +50,7 @@ def ongoing_reassignment(partition: Partition) -> OngoingReassignment | None:
 
 
 def target_replicas(partition: Partition) -> tuple[int, ...]:
-    """Return the replicas that the partition has once nothing moves any more."""
+    """Return the partition's replicas after the reassignment."""
     return tuple(b for b in partition.replicas if b not in partition.removing)
 
 

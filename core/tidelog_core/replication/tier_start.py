@@ -59,7 +59,7 @@ class TierEnd:
 
 @dataclass(frozen=True, slots=True)
 class TruncateFully:
-    """Drop the local log and go on at ``offset``.
+    """Drop the local log and continue at ``offset``.
 
     Everything in ``[log_start_offset, offset)`` is in the tier; its leader epochs and
     producers come from the last tiered segment.

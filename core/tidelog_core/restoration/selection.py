@@ -47,9 +47,9 @@ class BrokenSegment:
 
     key: str  # of the object that is wrong
     problem: str
-    base_offset: int  # as its key says
-    end_offset: int | None  # None: nothing readable says so
-    leader_epoch: int  # as its key says
+    base_offset: int  # in its key
+    end_offset: int | None  # None: unknown, nothing readable has it
+    leader_epoch: int  # in its key
     is_unfinished: bool = False  # it has no index object, so it was never part of the log
 
 
@@ -105,7 +105,7 @@ def select_segments(
     if run:
         log_start_offset = max(run[0].meta.base_offset, deleted_end)
     else:
-        # Nothing can be read. New records at least do not take the offsets of others.
+        # No segment is readable. At least new records must not get the offsets of lost ones.
         ends = (s.end_offset or s.base_offset for s in broken)
         log_start_offset = max(deleted_end, *ends, 0)
     for segment in broken:

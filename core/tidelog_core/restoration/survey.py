@@ -284,7 +284,7 @@ def _producer_id_max(index: IndexFile) -> int:
             state = decode_snapshot(bytes(index.producer_snapshot), expiration_ms=_NEVER_MS)
             ids += [producer_id for producer_id, _ in state.items()]
     except CorruptSnapshot:
-        pass  # A node that meets it goes on without: producers are then met like new ones.
+        pass  # A node ignores such a snapshot: to it, the producers are new.
     return max(ids, default=-1)
 
 

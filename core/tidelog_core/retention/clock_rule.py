@@ -115,5 +115,5 @@ def judge_clock(
 
 
 def _ahead_ms(now: ClockReading, wall_ms: int, steady_ms: float) -> int:
-    """Return how far our clock is ahead of one that said ``wall_ms`` at ``steady_ms``."""
+    """Return how far our clock is ahead of one that showed ``wall_ms`` at ``steady_ms``."""
     return round(now.wall_ms - wall_ms - (now.steady_ms - steady_ms))

@@ -59,7 +59,7 @@ class AgeLimits:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """An object that nothing needs, and that goes when it is old."""
+    """An object that nothing needs, to be removed at an age limit."""
 
     found: ObjectMeta
     age_limit_ms: int

@@ -61,7 +61,7 @@ class LiveTier:
     """The finished segments of a partition that hold something, by base offset."""
 
     segments: tuple[SegmentMeta, ...]
-    has_leftovers: bool  # something waits to be cleaned up
+    has_leftovers: bool  # there are segments to clean up
     log_start_offset: int
 
 
@@ -88,7 +88,7 @@ class PreparedGroup:
     """A group and the new segment that is to replace it."""
 
     group: SegmentGroup  # the groups that were joined
-    new: SegmentMeta | None  # its objects are there, its item says COPY_STARTED; None: unchanged
+    new: SegmentMeta | None  # its objects exist, its item is COPY_STARTED; None: unchanged
     removed_offsets: int = 0
 
 

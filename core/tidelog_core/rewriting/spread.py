@@ -125,13 +125,13 @@ class BegunSegments:
         return self._claim.rewrite_epoch
 
     async def renew(self) -> None:
-        """Stop where the claim is not the driver's any more. Raises ``PartitionClaimed``."""
+        """Raise ``PartitionClaimed`` if the driver has lost the claim."""
         await self._held()
 
     async def start(self, segment: SegmentMeta) -> SegmentMeta:
-        """Record that the new segment's objects may be there from now on.
+        """Record that the new segment's objects may exist from now on.
 
-        Raises ``PartitionClaimed``, ``UnknownTopicOrPartition`` where the topic is gone.
+        Raises ``PartitionClaimed``, ``UnknownTopicOrPartition`` if the topic is deleted.
         """
         tier = self._tier
 
@@ -143,7 +143,7 @@ class BegunSegments:
             )
             return replace(segment, version=segment.version + 1)
 
-        # The driver has renewed its claim, or it is gone.
+        # The driver has renewed its claim, or has lost it.
         return await retried(attempt, on=(VersionConflict,))
 
     async def put(self, segment: SegmentMeta, log: Path, index: bytes) -> None:

@@ -124,7 +124,7 @@ class SegmentSwaps:
 
     @property
     def claim(self) -> RewriteClaim:
-        """The claim, for others to begin segments under."""
+        """The claim, under which other processes may begin segments."""
         return self._claim
 
     async def abandon_started(self) -> None:
@@ -148,7 +148,7 @@ class SegmentSwaps:
         await self._end_deletions(metas)
 
     async def renew(self) -> None:
-        """Keep the claim, where a third of its time is over. Raises ``PartitionClaimed``."""
+        """Renew the claim once a third of its time is over. Raises ``PartitionClaimed``."""
         if self._claim.expires_ms - self._clock_ms() < CLAIM_MS * 2 // 3:
             await self._commit([])
 
@@ -160,9 +160,9 @@ class SegmentSwaps:
         await self._commit([], rewrite_epoch=self.rewrite_epoch + 1)
 
     async def start(self, segment: SegmentMeta) -> SegmentMeta:
-        """Record that the new segment's objects may be there from now on.
+        """Record that the new segment's objects may exist from now on.
 
-        Raises ``PartitionClaimed``, ``UnknownTopicOrPartition`` where the topic is gone.
+        Raises ``PartitionClaimed``, ``UnknownTopicOrPartition`` if the topic is deleted.
         """
         assert segment.state is SegmentState.COPY_STARTED
         assert segment.rewrite_epoch == self.rewrite_epoch
@@ -215,7 +215,7 @@ class SegmentSwaps:
             return  # Retention has taken it.
 
     async def abandon(self, segment: SegmentMeta) -> None:
-        """Remove a new segment that will not be swapped in, as far as its item is as it was."""
+        """Remove a new segment that will not be swapped in, unless its item has changed."""
         try:
             given_up = await start_deletions(self._store, [segment], deletable_ms=AT_ONCE)
         except VersionConflict:

@@ -62,7 +62,7 @@ def rewrite_targets(
     objects: str,
     partitions: Sequence[int] = (),
 ) -> list[RewriteTarget]:
-    """Return the topic's partitions, or those of them that are named.
+    """Return the topic's partitions, or the named ones.
 
     Raises ``UnknownTopicOrPartition``, ``InvalidConfig``.
     """

@@ -187,12 +187,12 @@ class IndexFile:
 
     @property
     def offset_index(self) -> memoryview:
-        """The segment's ``.index`` file as it was on the node."""
+        """The content of the segment's ``.index`` file on the node."""
         return self._section(SectionKind.OFFSET_INDEX)
 
     @property
     def time_index(self) -> memoryview:
-        """The segment's ``.timeindex`` file as it was on the node."""
+        """The content of the segment's ``.timeindex`` file on the node."""
         return self._section(SectionKind.TIME_INDEX)
 
     @property

@@ -32,7 +32,7 @@ INDEX_SUFFIX = ".index"
 _UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 # A cluster's or topic's name. Any that a store takes: other programs may write to the bucket.
 _NAME = r"(?!\.{1,2}/)[A-Za-z0-9._-]+"
-# No leading zeros, and no more digits than such a number ever has.
+# No leading zeros, and no more digits than such a number can have.
 _PARTITION, _EPOCH = r"0|[1-9][0-9]{0,4}", r"0|[1-9][0-9]{0,9}"
 _SEGMENT_KEY = re.compile(
     rf"(?P<cluster>{_NAME})/(?P<topic>{_NAME})-(?P<topic_id>{_UUID})/(?P<partition>{_PARTITION})/"

@@ -98,12 +98,12 @@ def is_valid_transition(source: SegmentState | None, target: SegmentState | None
 
 
 def finished(segment: SegmentMeta) -> SegmentMeta:
-    """Return the segment as its item says once both objects are whole."""
+    """Return the segment in the state COPY_FINISHED, in which both objects are whole."""
     return _moved(segment, SegmentState.COPY_FINISHED)
 
 
 def marked_for_deletion(segment: SegmentMeta, *, deletable_ms: int) -> SegmentMeta:
-    """Return the segment as its item says once its deletion has begun. Its first time counts."""
+    """Return the segment in the state DELETE_STARTED. If it is already, its time is kept."""
     if segment.state is SegmentState.DELETE_STARTED:
         return segment
     marked = _moved(segment, SegmentState.DELETE_STARTED)
@@ -111,7 +111,7 @@ def marked_for_deletion(segment: SegmentMeta, *, deletable_ms: int) -> SegmentMe
 
 
 def below_log_start(metas: Iterable[SegmentMeta], log_start_offset: int) -> list[SegmentMeta]:
-    """Return the finished segments that hold nothing any more that may be read."""
+    """Return the finished segments wholly below the log start."""
     return [
         meta
         for meta in metas
@@ -148,7 +148,7 @@ async def read_segments(
 async def start_copy(
     store: MetadataStore, leadership: Leadership, segment: SegmentMeta
 ) -> SegmentMeta:
-    """Record that the segment's objects may be there from now on; return it as it is stored.
+    """Record that the segment's objects may exist from now on; return the stored segment.
 
     Can be repeated. Raises ``VersionConflict``, and as ``require_leadership``.
     """
@@ -296,7 +296,7 @@ async def _mark(
 
 
 async def _read_again(store: MetadataStore, segments: Sequence[SegmentMeta]) -> list[SegmentMeta]:
-    """Return those of the segments that are still there."""
+    """Return the segments whose items still exist, as stored now."""
     found = await store.get_many([segment.item_id for segment in segments])
     items = (found.get(segment.item_id) for segment in segments)
     return [SegmentMeta.from_item(item) for item in items if item is not None]

@@ -46,7 +46,7 @@ class TopicManifest:
     topic_id: UUID
     partition_count: int
     created_ms: int  # Unix time
-    replication_factor: int | None  # None: an older program wrote it, which did not say
+    replication_factor: int | None  # None: written by an older program, which did not store it
     configs: Mapping[str, str] = field(default_factory=dict)  # overrides only
 
     def to_bytes(self) -> bytes:

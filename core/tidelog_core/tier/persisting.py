@@ -15,7 +15,7 @@ from tidelog_core.tier.manifest import deletion_object, log_start_object
 
 
 async def persist(objects: ObjectStore, key: str, data: bytes) -> None:
-    """Have the object say ``data``. A GET costs a tenth of a PUT, and most say it already."""
+    """Write the object unless it has this content. A GET costs a tenth of a PUT."""
     try:
         if await objects.get(key) == data:
             return
@@ -41,6 +41,6 @@ async def persist_log_start(
 
 
 async def persist_deletion(objects: ObjectStore, cluster_id: str, topic: DeletedTopic) -> None:
-    """Have the bucket say that the topic was deleted."""
+    """Write the object that says that the topic was deleted."""
     key = deletion_key(cluster_id, topic.name, topic.topic_id)
     await persist(objects, key, deletion_object(topic))

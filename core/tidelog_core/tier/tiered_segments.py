@@ -128,7 +128,7 @@ class TieredSegments:
             self._set((*self._packed[self._first : at], *self._packed[at + 1 :]))
 
     def without(self, others: TieredSegments) -> list[SegmentMeta]:
-        """Return those of the segments that are not among the others."""
+        """Return the segments that are not in ``others``."""
         differing = set(self._packed[self._first :]).difference(others._packed)
         return [segment for segment in map(self._unpack, differing) if segment not in others]
 

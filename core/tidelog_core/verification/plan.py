@@ -100,12 +100,12 @@ class MetadataPlan:
         return problems
 
     async def is_still_there(self, segment: SegmentMeta, keys: SegmentKeys) -> bool:  # noqa: ARG002
-        """Whether the segment's item still says COPY_FINISHED."""
+        """Whether the segment's item is still COPY_FINISHED."""
         item = await self._store.get(segment.item_id)
         return item is not None and SegmentMeta.from_item(item).state is SegmentState.COPY_FINISHED
 
     async def log_start_offset(self, planned: PartitionPlan) -> int:
-        """Where the partition's item says that the log starts."""
+        """The log start offset in the partition's item."""
         topic = self._image.topics[planned.name.topic]
         item = await self._store.get(partition_key(topic.topic_id, planned.name.partition))
         if item is None:

@@ -97,7 +97,7 @@ async def _check_log(
     if index is None:
         on_bytes(segment.size_bytes)
         return
-    # A segment may be larger than memory: it goes through an unnamed file.
+    # A segment may be larger than memory, so it is downloaded to an unnamed file.
     with tempfile.TemporaryFile(prefix="tidelog-verify-") as file:
         await download(objects, key, segment.size_bytes, file, on_bytes=on_bytes)
         await asyncio.to_thread(_verify_file, key, file, segment.size_bytes, index, on_log)
