@@ -133,13 +133,13 @@ class InvalidProducerEpoch(TidelogError):
 
 
 class UnknownProducerId(TidelogError):
-    """The producer id is not known where it must be."""
+    """The request needs a known producer id, and this one is unknown."""
 
     code = ErrorCode.unknown_producer_id
 
 
 class TransactionalIdAuthorizationFailed(TidelogError):
-    """The caller may not use the transactional id, or gave none where one is needed."""
+    """The caller may not use the transactional id, or gave none although one is needed."""
 
     code = ErrorCode.transactional_id_authorization_failed
 
@@ -184,7 +184,7 @@ class LeaderNotAvailable(TidelogError):
 
 
 class OffsetNotAvailable(TidelogError):
-    """A new leader does not know yet up to where the partition is committed."""
+    """A new leader does not know yet up to which offset the partition is committed."""
 
     code = ErrorCode.offset_not_available
 

@@ -43,7 +43,7 @@ SESSION_ERRORS = frozenset(
         ErrorCode.fetch_session_topic_id_error,
     }
 )
-"""Errors of a whole answer after which a full fetch is sent at once."""
+"""Errors of a whole answer after which a full fetch is sent immediately."""
 
 Key = TypeVar("Key", bound=Hashable)
 Wanted = TypeVar("Wanted")
@@ -197,7 +197,7 @@ class FetcherSession(Generic[Key, Wanted]):
         is_ours = self._under_way_count > 0 or all(key in self._told for key in answered)
         if session_id == NO_SESSION and is_ours:
             self._id = NO_SESSION
-            self._epoch = INITIAL_EPOCH  # The node has closed the session; this answer is good.
+            self._epoch = INITIAL_EPOCH  # The node has closed the session; this answer is valid.
             return True
         if session_id != self._id or not is_ours:
             self.restart()

@@ -69,7 +69,7 @@ class ReadableFile:
         self._fd = os.open(path, flags | os.O_CLOEXEC, 0o644)
 
     def fileno(self) -> int:
-        """Return the open descriptor: as good as this object is held, and no longer."""
+        """Return the open descriptor, valid as long as this object is held."""
         return self._fd
 
     def __del__(self) -> None:

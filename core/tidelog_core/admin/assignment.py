@@ -51,7 +51,7 @@ def existing_replicas(image: ClusterImage) -> Iterator[Replicas]:
 def validate_assignment(
     replicas: Sequence[int], *, broker_ids: Set[int], replication_factor: int | None
 ) -> None:
-    """Raise ``InvalidReplicaAssignment`` where the caller's replicas cannot be used."""
+    """Raise ``InvalidReplicaAssignment`` if the caller's replicas cannot be used."""
     require_valid_replicas(replicas, broker_ids)
     if replication_factor is not None and len(replicas) != replication_factor:
         raise InvalidReplicaAssignment(

@@ -55,7 +55,7 @@ class Deletion:
 async def commit_topic(store: MetadataStore, plan: TopicPlan) -> None:
     """Store the topic and its new partitions.
 
-    Raises ``VersionConflict`` where the topic changed since the plan was made.
+    Raises ``VersionConflict`` if the topic has changed since the plan was made.
     """
     last = max(0, len(plan.partitions) - _PARTITIONS_PER_COMMIT)
     try:

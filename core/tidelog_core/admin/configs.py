@@ -56,7 +56,7 @@ class Alteration:
 
 
 def check_names(names: Iterable[str]) -> None:
-    """Raise ``InvalidRequest`` where a request names a setting twice."""
+    """Raise ``InvalidRequest`` if a request names a setting twice."""
     if any(count > 1 for count in Counter(names).values()):
         raise InvalidRequest("Error due to duplicate config keys")
 

@@ -100,7 +100,7 @@ def validate_group_id(group_id: str) -> None:
 
 
 def _require_one_commit(count: int, what: str) -> None:
-    """Raise ``InvalidRequest`` where the offsets are in more items than one commit takes."""
+    """Raise ``InvalidRequest`` if the offsets are in more items than fit into one commit."""
     if count > PAGES_PER_COMMIT:
         raise InvalidRequest(
             f"the offsets lie in {count} {what}; at most {PAGES_PER_COMMIT} can be"
@@ -161,7 +161,7 @@ class GroupAdmin:
         )
 
     async def start_offsets(self, group_id: str) -> dict[TopicPartition, Standing]:
-        """Return where a share group has begun, in topics that are there."""
+        """Return the start offsets of a share group, in existing topics."""
         names = (await self._view.refresh()).topic_names
         return {
             TopicPartition(names[topic_id], partition): standing

@@ -44,7 +44,7 @@ class Collisions:
             self._by_unified.setdefault(_unified(name), name)
 
     def find(self, name: str) -> str | None:
-        """Return a topic that collides with this name, ``None`` where none does."""
+        """Return a topic that collides with this name, ``None`` if none does."""
         return self._by_unified.get(_unified(name))
 
 

@@ -58,7 +58,7 @@ async def drop_pending(
 
 
 def _removal(item: Item, partitions: Mapping[str, Collection[int]] | None) -> list[Write]:
-    """Return the write that takes the partitions out of the item, none where none is in it."""
+    """Return the write that removes the partitions from the item, none if it has none of them."""
     if partitions is None:
         return [Write(item.id, None, item.version, is_logged=False)]  # damaged items too
     pending = PendingOffsets.from_item(item)

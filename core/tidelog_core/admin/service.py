@@ -120,7 +120,7 @@ class ClusterAdmin:
         """
         node = self._node_config()
         for total in accumulate(wanted_partition_count(new, node) for new in wanted):
-            check_new_partition_count(total)  # far before the last, where they are very many
+            check_new_partition_count(total)  # Fails early if there are very many.
         return await self._create(wanted, validate_only=validate_only, seconds_max=seconds_max)
 
     async def ensure_topic(self, name: str) -> Topic:

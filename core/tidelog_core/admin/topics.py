@@ -31,7 +31,7 @@ from tidelog_core.model import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
 from tidelog_core.replication.placement import ReplicaPlacer
 
 USE_DEFAULT = -1
-# A request for more is taken for a mistake: it would be thousands of commits, and a node
+# A larger request is taken for a mistake: it would need thousands of commits, and a node
 # is built for about ten thousand partitions.
 PARTITIONS_MAX = 10_000
 # Of all topics that one request creates. Source: ``MAX_PARTITIONS_PER_BATCH`` of Kafka's
@@ -193,7 +193,7 @@ class TopicPlanner:
 
 
 def wanted_partition_count(new: NewTopic, node: NodeConfig) -> int:
-    """Return how many partitions the topic would have, 0 where the number makes no sense."""
+    """Return how many partitions the topic would have, 0 for an invalid number."""
     if new.assignments:
         return len(new.assignments)
     if new.partition_count == USE_DEFAULT:

@@ -31,7 +31,7 @@ from tidelog_core.records.batch import (
 KeepRecord = Callable[[Record], bool]
 
 WalkedBatch = tuple[Buffer, int, BatchHeader]
-"""A batch as a walk over a segment meets it: a buffer, where in it the batch begins, its header."""
+"""A batch in a walk over a segment: a buffer, the batch's position in it, its header."""
 
 RewriteBatch = Callable[[Buffer, int, BatchHeader], bytes | None]
 """Returns the rewritten batch, ``None`` if it is removed; see ``Rewrite.batch``."""
@@ -73,7 +73,7 @@ class Rewrite:
     ``keep`` is called for every data record below ``end_offset``; all records at or above it stay.
     Without ``transactions``, transactions are ignored: markers stay, and aborted data are treated
     like any. Without ``deletes``, no tombstone or marker is removed for its age and no delete
-    horizon is set, which is right if older records may exist outside of this pass at any offset.
+    horizon is set: for a pass outside of which older records may exist at any offset.
     """
 
     end_offset: int  # exclusive

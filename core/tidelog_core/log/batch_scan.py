@@ -36,7 +36,7 @@ class ScannedBatch(NamedTuple):
 def scan_file(path: Path, size_bytes: int) -> Generator[ScannedBatch, None, None]:
     """Yield every whole batch in the file's first ``size_bytes``.
 
-    Ends without an error where no whole batch follows. CRCs are not checked.
+    Stops without an error at the first bytes that are no whole batch. CRCs are not checked.
     Raises ``OSError``.
     """
     if size_bytes < HEADER_SIZE:

@@ -81,7 +81,7 @@ class CleanedSegment:
 
 
 def cleaned_directory(directory: Path) -> Path:
-    """Return where the compacted segments of a log are written."""
+    """Return the directory in which the compacted segments of a log are written."""
     return directory / CLEANED_DIRECTORY
 
 

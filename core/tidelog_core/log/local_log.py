@@ -169,7 +169,7 @@ class LocalLog:
 
     @property
     def directory(self) -> Path:
-        """Where its files are."""
+        """The directory of its files."""
         return self._segments.directory
 
     @property

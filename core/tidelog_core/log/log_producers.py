@@ -66,7 +66,7 @@ class LogProducers:
         return self._verifications.begin(header, bumps_epoch=bumps_epoch)
 
     def require_verified(self, header: BatchHeader, guard: VerificationGuard | None) -> None:
-        """Raise where a client's transactional batch may not be appended at this moment.
+        """Raise if a client's transactional batch may not be appended now.
 
         Raises ``InvalidTxnState``, ``OutOfOrderSequence``.
         """

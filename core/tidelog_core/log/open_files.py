@@ -87,7 +87,7 @@ class OpenFiles:
         while self._idle and len(self) > self._limit:
             file = next(iter(self._idle))
             if file.was_used:
-                # A second chance: cheaper than to put them in order on every use.
+                # A second chance: cheaper than an exact order, which every use would change.
                 file.was_used = False
                 self._idle.move_to_end(file)
             else:

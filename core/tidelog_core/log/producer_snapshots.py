@@ -45,10 +45,10 @@ def remove_snapshots(directory: Path, *, above: int) -> None:
 
 
 def remove_stray_snapshots(directory: Path, *, keep: Collection[int]) -> None:
-    """Remove all snapshots but those at the offsets to keep.
+    """Remove all snapshots except those at the offsets to keep.
 
-    Every close in order leaves one within the active segment; once that is sealed, those
-    at its two ends serve as well.
+    Every close in order writes one at an offset within the active segment. Once that segment is
+    sealed, the snapshots at its two ends suffice.
     """
     for offset in list(_snapshot_offsets(directory)):
         if offset not in keep:
@@ -88,7 +88,7 @@ def producers_at(
 def note_batch(
     state: ProducerState, buffer: Buffer, position: int, header: BatchHeader, *, now_ms: int
 ) -> list[AbortedTransaction]:
-    """Take over a batch that is in the log. Returns the transactions that it aborts."""
+    """Apply a batch that is in the log. Returns the transactions that it aborts."""
     if not header.has_producer_id:
         state.end_offset = header.next_offset
         return []

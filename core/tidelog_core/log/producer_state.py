@@ -160,7 +160,7 @@ class ProducerState:
         return self._producers.get(producer_id)
 
     def load(self, producer_id: int, entry: ProducerEntry) -> None:
-        """Put in a producer from a snapshot."""
+        """Add a producer from a snapshot."""
         self._producers[producer_id] = entry
         if entry.transaction_first_offset != NO_OFFSET:
             self._begin({entry.transaction_first_offset: producer_id})
@@ -170,7 +170,7 @@ class ProducerState:
         return iter(self._unreplicated.items())
 
     def load_unreplicated(self, first_offset: int, last_offset: int) -> None:
-        """Put in a transaction that has ended above the high watermark."""
+        """Add a transaction that has ended above the high watermark."""
         self._unreplicated[first_offset] = last_offset
         self._first_unreplicated = min(self._first_unreplicated, first_offset)
 
@@ -206,7 +206,7 @@ class ProducerState:
 
     @property
     def first_unstable_offset(self) -> int | None:
-        """Where the oldest transaction begins that is open or above the high watermark."""
+        """The first offset of the oldest transaction that is open or not yet replicated."""
         first = min(self._first_ongoing, self._first_unreplicated)
         return None if first == NONE_BEGUN else first
 

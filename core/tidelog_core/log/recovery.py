@@ -133,9 +133,9 @@ def open_log(
     open_files: OpenFiles | None,
     on_offline: Callable[[], None] | None,
 ) -> OpenedLog:
-    """Open the log in ``directory``, which is made if it is not there.
+    """Open the log in ``directory``, which is created if it does not exist.
 
-    ``is_clean`` is the caller's word that the log was closed in order: CRCs are not
+    With ``is_clean`` the caller guarantees that the log was closed in order: CRCs are not
     checked then. Raises ``CorruptLog``, or ``StorageError`` if the disk fails.
     """
 

@@ -90,7 +90,7 @@ class SealFile:
             self._last_base_offset = seal.base_offset
 
     def require_rewrite(self) -> None:
-        """Note that rows are no longer right: the next write is of the whole file."""
+        """Note that rows are outdated: the next write is of the whole file."""
         self._is_changed, self._is_whole = True, False
 
     def begin_write(self, segment_count: int, seals: Callable[[], list[SealRecord]]) -> SealWrite:

@@ -227,7 +227,7 @@ class LogSegment:
         self.end_offset = end_offset
 
     def note_scanned(self, span: BatchSpan, *, interval_bytes: int) -> None:
-        """Index a batch that is in the file already; recovery meets them in order."""
+        """Index a batch that is in the file already. Recovery calls this in log order."""
         if span.base_offset != self.end_offset:
             self._forget_recent()
         self._note(
@@ -378,7 +378,7 @@ class LogSegment:
         return self.seal
 
     def remove_index_files(self) -> None:
-        """Unlink the index files; they are rebuilt where they are missed. Raises ``OSError``."""
+        """Unlink the index files, which are rebuilt on use. Raises ``OSError``."""
         for suffix in (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX):
             segment_path(self.directory, self.base_offset, suffix).unlink(missing_ok=True)
 

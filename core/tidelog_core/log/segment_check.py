@@ -21,7 +21,7 @@ class SegmentDamage:
     """The damage of a segment's file."""
 
     path: Path
-    position: int  # of the first batch that is not right
+    position: int  # of the first damaged batch
     problem: str
 
     def __str__(self) -> str:
@@ -71,7 +71,7 @@ def check_segment(
 
 
 def require_epoch(header: BatchHeader, leader_epochs: Sequence[EpochEntry]) -> None:
-    """Raise ``CorruptRecordBatch`` where the batch was not written in the epoch that it names."""
+    """Raise ``CorruptRecordBatch`` if the batch was not written in the epoch that it names."""
     epoch = header.partition_leader_epoch
     if not is_epoch_at(leader_epochs, epoch, header.base_offset):
         raise CorruptRecordBatch(

@@ -47,7 +47,7 @@ class Truncation:
         self._cleaning = cleaning
 
     def cut(self, offset: int) -> int:
-        """Remove the batches that reach the offset, which is local; return where the log ends."""
+        """Remove all batches that are not wholly below a local offset; return the new log end."""
         segments = self._segments
         self._cleaning.settle()
         with self._truncating():

@@ -56,7 +56,7 @@ class Verifications:
             if len(self._entries) > VERIFICATIONS_MAX:
                 self._entries.popitem(last=False)
         elif header.producer_epoch < entry.epoch:
-            return VerificationGuard()  # never good: a newer incarnation of the producer is here
+            return VerificationGuard()  # never valid: a newer incarnation of the producer exists
         entry.lowest_sequence = min(entry.lowest_sequence, header.base_sequence)
         return entry.guard
 

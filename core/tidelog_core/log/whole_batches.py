@@ -72,8 +72,8 @@ def read_whole_batches(
 ) -> FileContent:
     """Read every batch of the file that can be found. Raises ``OSError``.
 
-    All offsets are below ``limit``. A batch behind a gap that nothing follows ends at
-    ``last_gap_max`` at most: its base offset is taken for damaged otherwise.
+    All offsets are below ``limit``. A last batch behind a gap must end at ``last_gap_max`` or
+    below, or its base offset is taken for damaged.
     """
     found = FileContent(base_offset, path.stat().st_size, [], [], [])
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -119,7 +119,7 @@ class _BatchReader:
     def whole_batch(self, position: int, next_offset: int) -> BatchHeader | None:
         """Return the header of the batch at the position if its CRC is right.
 
-        Its offsets lie in ``[next_offset, limit)``.
+        Its offsets are in ``[next_offset, limit)``.
         """
         header = self.header_at(position)
         if header is None:
@@ -135,7 +135,7 @@ class _BatchReader:
         return header
 
     def continues(self, header: BatchHeader, position: int, next_offset: int) -> bool:
-        """Return whether a whole batch right behind another fits there, maybe behind a gap."""
+        """Return whether a whole batch fits directly behind another, perhaps after a gap."""
         if header.base_offset == next_offset:
             return True
         following = self.header_at(position + header.size_bytes)
@@ -148,7 +148,7 @@ class _BatchReader:
     def resume(
         self, path: Path, damaged_at: int, next_offset: int
     ) -> tuple[int, BatchHeader] | None:
-        """Return where the next whole batch is behind a damaged one, ``None`` for none."""
+        """Return position and header of the next whole batch behind a damaged one, or ``None``."""
         by_headers = self._by_headers(damaged_at)
         by_index = ((at, None) for at in _index_positions(path) if at > damaged_at)
         for position, claimed_offset in merge(by_headers, by_index, key=itemgetter(0)):
@@ -161,7 +161,7 @@ class _BatchReader:
         return None
 
     def _by_headers(self, position: int) -> Iterator[tuple[int, int | None]]:
-        """Yield where a batch may begin, and the offset, by the headers from a damaged one on."""
+        """Yield the batch positions and offsets that follow from a damaged header."""
         while (header := self.header_at(position)) is not None:
             position += header.size_bytes
             yield position, header.next_offset

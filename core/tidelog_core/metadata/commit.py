@@ -23,9 +23,9 @@ COMMIT_SIZE_BYTES_MAX = 3_500_000
 
 
 def require_valid(writes: Sequence[Write], checks: Sequence[Check]) -> None:
-    """Raise ``ValueError`` where the caller broke the rules of ``MetadataStore.commit``.
+    """Raise ``ValueError`` if the caller broke the rules of ``MetadataStore.commit``.
 
-    Raises ``CommitTooLarge`` or ``ItemTooLarge`` where the data is too much.
+    Raises ``CommitTooLarge`` or ``ItemTooLarge`` if there is too much data.
     """
     ids = [write.id for write in writes] + [check.id for check in checks]
     if len(ids) > COMMIT_WRITES_MAX:

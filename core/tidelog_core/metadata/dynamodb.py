@@ -179,10 +179,10 @@ class DynamoDbMetadataStore:
     async def _changelog(
         self, after: ClusterVersion, newest: ClusterVersion
     ) -> Sequence[items.Attributes]:
-        """Return the entries of the versions in (after, newest], all that are there.
+        """Return the existing entries of the versions in (after, newest].
 
-        An entry never changes, and the newest version is known: so they are read from any copy
-        of the table, at half the price, and from the newest one where that copy lacks some.
+        An entry never changes, and the newest version is known. So an eventually consistent read,
+        at half the price, is enough, unless it lacks entries: then a consistent read follows.
         """
         query = items.changelog_query(after + 1, newest)
         cheap = {**query, "ConsistentRead": False}
@@ -354,7 +354,7 @@ class DynamoDbMetadataStore:
         try:
             version = ClusterVersion(0 if found is None else int(found["n"]["N"]))
         except (KeyError, ValueError) as error:
-            # Every logged commit needs it: without it the store is as good as away.
+            # Every logged commit needs it: without it the store is unavailable.
             raise StoreUnavailable(
                 f"table {self._table}: the cluster version's item is damaged: {error!r}"
             ) from error
@@ -493,10 +493,10 @@ class _Attempts:
     may_be_done: bool = False
 
     async def again(self, failure: Failure, error: Exception) -> None:
-        """Wait before the next try.
+        """Wait before the next attempt.
 
-        Raises ``StoreUnavailable``, or ``OutcomeUnknown`` where a try may have been carried
-        out, when there shall be none.
+        If there is none, raises ``StoreUnavailable``, or ``OutcomeUnknown`` if an attempt may have
+        been carried out.
         """
         self.count += 1
         if failure.outcome is Outcome.UNKNOWN:

@@ -160,7 +160,7 @@ class GroupRecord(Record):
 
     shard: InKey[int]
     group_id: InKey[str]
-    # A classic group has neither. Both have members where the pages have been read, or where an
+    # A classic group has neither. Both have members if the pages were read, or if an
     # older program stored them here.
     consumer: Annotated[
         Omitted[ConsumerGroupState | None], Stored(_read_consumer, _write_consumer)
@@ -209,7 +209,7 @@ class CommittedOffset:
     """A consumer's committed offset in one partition."""
 
     offset: int
-    leader_epoch: int  # -1 where the client does not know it
+    leader_epoch: int  # -1 if the client does not know it
     metadata: str
     committed_ms: int  # wall clock
     expires_ms: int | None = None  # only set by OffsetCommit before version 5

@@ -125,7 +125,7 @@ class MemberPage(Record):
     before: Annotated[MembersByPlace | None, Stored(_read_before, _write_before)] = None
 
     def is_torn(self, record_stamp: int) -> bool:
-        """Return whether the previous members are valid, where the record has this stamp."""
+        """Return whether the previous members are valid, given the record's stamp."""
         return self.stamp > record_stamp
 
 

@@ -36,9 +36,9 @@ def describe_unreadable(image: ClusterImage) -> list[str]:
 
 
 def select_topics(image: ClusterImage, names: Sequence[str]) -> list[str]:
-    """Return the topics named; where none is, all but the cluster's own, which hold no records.
+    """Return the named topics; without names, all but the internal ones, which have no records.
 
-    Raises ``UnknownTopicOrPartition``, also for a topic that cannot be read.
+    Raises ``UnknownTopicOrPartition``, also for an unreadable topic.
     """
     for name in names:
         if image.topic(name) is None and image.is_unreadable(name):

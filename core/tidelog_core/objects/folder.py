@@ -71,7 +71,7 @@ class FolderObjectStore:
         return await self._run(self._read, key, 0, None)
 
     async def get_range(self, key: str, start: int, end: int) -> bytes:
-        """Return bytes ``[start, end)``, fewer only where the object ends."""
+        """Return bytes ``[start, end)``, fewer only at the end of the object."""
         check_key(key)
         check_range(start, end)
         return await self._run(self._read, key, start, end)

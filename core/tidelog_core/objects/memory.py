@@ -39,7 +39,7 @@ class MemoryObjectStore:
         return self._find(key)[0]
 
     async def get_range(self, key: str, start: int, end: int) -> bytes:
-        """Return bytes ``[start, end)``, fewer only where the object ends."""
+        """Return bytes ``[start, end)``, fewer only at the end of the object."""
         check_range(start, end)
         return self._find(key)[0][start:end]
 

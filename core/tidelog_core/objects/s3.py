@@ -212,7 +212,7 @@ class S3ObjectStore:
         return await self._reading(key, read)
 
     async def get_range(self, key: str, start: int, end: int) -> bytes | memoryview:
-        """Return bytes ``[start, end)``, fewer only where the object ends."""
+        """Return bytes ``[start, end)``, fewer only at the end of the object."""
         check_key(key)
         check_range(start, end)
         if start == end:

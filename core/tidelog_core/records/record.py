@@ -25,7 +25,7 @@ class Record(NamedTuple):
 
 
 def record_size_bytes_max(key: bytes | None, value: bytes | None, headers: Headers = ()) -> int:
-    """Return the most bytes that a record of these parts takes in an uncompressed batch."""
+    """Return the largest size of a record of these parts in an uncompressed batch."""
     size = 1 + VARLONG_SIZE_BYTES_MAX + 5 * VARINT_SIZE_BYTES_MAX
     if key is not None:
         size += len(key)

@@ -119,7 +119,7 @@ def body_within(buffer: Buffer, position: int, header: BatchHeader, size_bytes_m
 def _walk(  # noqa: PLR0915, PLR0912 - one loop, unrolled: it runs for every record of a client
     data: bytes, header: BatchHeader, budget: LookBudget | None
 ) -> Generator[tuple[int, int, bool], None, int]:
-    """Yield as ``walk_records``; return where the last record ends."""
+    """Yield as ``walk_records``; return the position where the last record ends."""
     base_offset = header.base_offset
     base_timestamp = header.base_timestamp_ms
     append_time = header.max_timestamp_ms if header.is_log_append_time else None

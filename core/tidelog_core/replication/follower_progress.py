@@ -34,7 +34,7 @@ class FollowerProgress:
     last_fetch_ms: float = float("-inf")
     last_fetch_leader_end: int = 0  # the leader's log end at that fetch
     last_caught_up_ms: float = float("-inf")
-    wants_in: bool = False  # its last fetch was good enough to join the ISR
+    wants_in: bool = False  # its last fetch fulfilled the conditions for joining the ISR
     contact: FollowerContact | None = None  # of the session that may leave the partition unnamed
 
     @property

@@ -58,7 +58,7 @@ class Ignore:
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """Append the answer's records, then take over these, as far as the log reaches."""
+    """Append the answer's records, then apply these values, up to the log's end."""
 
     high_watermark: int
     log_start_offset: int
@@ -175,7 +175,7 @@ class FollowerState:
             if leader_end < log.local_log_start_offset:
                 action = TruncateFully(leader_end, min(leader_start, leader_end))
         elif end_offset < leader_local_start:
-            # Where neither holds, the catalogue is older than the leader's eviction: look again.
+            # If neither holds, the tier's end was read before the leader's eviction: read again.
             if tier_end is not None and tier_end.offset >= leader_local_start:
                 action = TruncateFully(tier_end.offset, tier_end.log_start_offset)
             elif leader_local_start <= leader_start:

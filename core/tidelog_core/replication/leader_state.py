@@ -164,7 +164,7 @@ class LeaderState(Generic[Token]):
     # -- producing --
 
     def require_appendable(self, *, needs_all: bool) -> None:
-        """Raise where a produce request must be refused before anything is written.
+        """Raise if a produce request must be refused before anything is written.
 
         ``needs_all`` is acks=all. Raises ``NotLeaderOrFollower``, ``NotEnoughReplicas``.
         """
@@ -498,7 +498,7 @@ class LeaderState(Generic[Token]):
         self.on_partition(partition, now_ms)
 
     def on_partition(self, partition: Partition, now_ms: float) -> None:
-        """Take the item as read or received; older versions change nothing."""
+        """Take the item as any reading has shown it; older versions change nothing."""
         if partition.version <= self.partition.version or self.is_deposed:
             return
         if partition.leader_epoch != self.leader_epoch:

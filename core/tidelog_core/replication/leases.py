@@ -68,7 +68,7 @@ from tidelog_core.metadata.store import ABSENT, UNREADABLE_VERSION, Check, Item
 from tidelog_core.replication.election_coordinators import ISR_SHRINK_DELAY_MS, STEP_IN_DELAY_MS
 
 NOBODY = UUID(int=0)  # the incarnation in a lease that cannot be read
-RELEASED = 0  # the counter of a broker that has left in order; it starts again at 1
+RELEASED = 0  # the counter of a broker that was shut down in order; it starts again at 1
 LEASE_MS = 9_000
 RENEW_MS = 3_000
 RENEWALS_RETRIED_PER_INTERVAL = 6
@@ -102,9 +102,9 @@ class LeaseTimes:
 
     @property
     def silent_ms_max(self) -> int:
-        """The longest age of the last renewal of a broker that has outlived a dead one.
+        """The longest time since the last renewal of a broker that has outlived a dead one.
 
-        A broker that died at the same time has renewed at most ``renew_ms`` later, and has been
+        A broker that died at the same time renewed at most ``renew_ms`` later, and has been
         silent for the rest of the lease. The margin allows for a late renewal.
         """
         return self.lease_ms - self.renew_ms - self.margin_ms

@@ -12,7 +12,7 @@ Token = TypeVar("Token")
 
 
 class ReleasedAck(NamedTuple, Generic[Token]):
-    """An ack to give now: ``error`` is ``None`` where the records are safe."""
+    """An ack to send now; ``error`` is ``None`` for a success."""
 
     token: Token
     error: TidelogError | None

@@ -28,7 +28,7 @@ class RoleChange(Enum):
     NONE = "none"
     BECAME_LEADER = "became-leader"  # assign the leader epoch in the log, write nothing before
     BECAME_FOLLOWER = "became-follower"  # fetch from the new leader
-    # Named leader in an epoch of an earlier life: take over, see election. Or nothing is known.
+    # Leader in an epoch of an earlier process, so it must take over; or the item is unreadable.
     IDLE = "idle"
     NO_REPLICA = "no-replica"  # the log may be deleted
 

@@ -217,7 +217,7 @@ def _has_offsets_of(one: CompleteSegment, other: CompleteSegment) -> bool:
 def _without_repeated(
     segments: Sequence[CompleteSegment], continued: Set[bytes], left_out: list[Remark]
 ) -> list[CompleteSegment]:
-    """Leave out segments whose offsets another segment has, unless the chain continues them.
+    """Leave out segments that another segment wholly covers, unless the chain continues them.
 
     Such a copy was complete when its leader crashed, and the segment was copied again.
     """

@@ -45,7 +45,7 @@ class RoundScope:
 
     @property
     def base_offset(self) -> int:
-        """Where the walk begins."""
+        """The first offset of the walk."""
         return self.walked[0].base_offset
 
     def groups_below(self, end_offset: int) -> list[SegmentGroup]:
@@ -63,7 +63,7 @@ class RoundScope:
                     yield stretch
 
     def delete_rule(self, tier: PartitionTier) -> DeleteRule | None:
-        """Return when tombstones and markers go: only where every older record is met."""
+        """Return the rule for tombstones and markers, if the walk passes all older records."""
         edges = [group.base_offset for group in self.groups[1:]]
         ends = [group.end_offset for group in self.groups[:-1]]
         if edges != ends or sum(len(g.segments) for g in self.groups) != len(self.walked):

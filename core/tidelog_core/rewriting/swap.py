@@ -186,8 +186,8 @@ class SegmentSwaps:
     ) -> bool:
         """Replace the old segments with the new one; return whether that was done.
 
-        It was not where one of them has changed; nothing is left of the new one then. Raises
-        ``PartitionClaimed`` and, where the outcome is not known, ``OutcomeUnknown``.
+        False if one of them has changed; the new one is removed then. Raises
+        ``PartitionClaimed`` and, if the outcome is not known, ``OutcomeUnknown``.
         """
         assert len(old) <= OLD_SEGMENTS_MAX
         deletable_ms = self._clock_ms() + delete_delay_ms

@@ -214,7 +214,7 @@ class IndexFile:
 
     @cached_property
     def key_filter(self) -> KeyFilter | None:
-        """Which keys are certainly absent; ``None`` where the segment has no filter."""
+        """Which keys are certainly absent; ``None`` if the segment has no filter."""
         section = self.sections.get(SectionKind.KEY_FILTER)
         return None if section is None else KeyFilter.parse(section)
 

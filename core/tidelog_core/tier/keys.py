@@ -128,7 +128,7 @@ def segment_keys(cluster_id: str, topic: str, segment: SegmentMeta) -> SegmentKe
 
 
 def log_start_key(cluster_id: str, topic: str, topic_id: UUID, partition: int, offset: int) -> str:
-    """Return the key that makes ``offset`` the partition's log start, or a lower bound of it."""
+    """Return the key that says that the partition's log starts at ``offset`` or later."""
     return f"{partition_prefix(cluster_id, topic, topic_id, partition)}log-start-{offset:020d}.json"
 
 

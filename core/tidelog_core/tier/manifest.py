@@ -85,12 +85,12 @@ class TopicManifest:
 
 
 def log_start_object(log_start_offset: int) -> bytes:
-    """Return the content of an object whose key carries a log start offset."""
+    """Return the content of a log start object."""
     return _encode({"kind": "log-start", "log_start_offset": log_start_offset})
 
 
 def deletion_object(topic: DeletedTopic) -> bytes:
-    """Return the content of an object whose key carries a topic's deletion."""
+    """Return the content of a topic's deletion object."""
     return _encode(
         {
             "kind": "topic-deletion",

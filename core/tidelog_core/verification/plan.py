@@ -235,7 +235,7 @@ class BucketPlan:
         return await _exists(self._objects, keys.index) or await _exists(self._objects, keys.log)
 
     async def log_start_offset(self, planned: PartitionPlan) -> int:
-        """Where the segments that count begin."""
+        """The first offset of the segments that count."""
         return planned.log_start_offset
 
 

@@ -27,7 +27,7 @@ class Problem:
     """Something that is not as it must be, or that is left over."""
 
     partition: TopicPartition | None  # None: of no one partition
-    object: str  # the object's key, or the metadata item's where that is wrong
+    object: str  # the object's key, or the metadata item's if the item is wrong
     problem: str
     is_leftover: bool = False  # nothing is lost or wrong: the scrub removes it
 

@@ -60,7 +60,7 @@ class Truth(Protocol):
         """Whether the segment still counts: retention may have removed it."""
 
     async def log_start_offset(self, planned: PartitionPlan) -> int:
-        """Where the partition's log starts now."""
+        """The partition's current log start offset."""
 
 
 class Verification:
