@@ -164,6 +164,30 @@ class AuthenticationFailed(TidelogError):
         self.reason = reason
 
 
+class UnsupportedSaslMechanism(TidelogError):
+    """There is no such mechanism, or it may not be used here."""
+
+    code = ErrorCode.unsupported_sasl_mechanism
+
+
+class UnacceptableCredential(TidelogError):
+    """The credential must not be stored: its user or its numbers are not allowed."""
+
+    code = ErrorCode.unacceptable_credential
+
+
+class ResourceNotFound(TidelogError):
+    """There is nothing of this name."""
+
+    code = ErrorCode.resource_not_found
+
+
+class DuplicateResource(TidelogError):
+    """A request names something twice."""
+
+    code = ErrorCode.duplicate_resource
+
+
 class InvalidTxnState(TidelogError):
     """The transaction is not in a state that allows this."""
 

@@ -33,7 +33,7 @@ _NO_CONTROLLERS = "there is no controllers' log, and nobody votes"
 _ONE_LEVEL = "the feature is on for good: Tidelog has no other level to go down to"
 _NOT_SERVED = {
     "users, access control, delegation tokens and quotas": (
-        *(17, 29, 30, 31, 36, 38, 39, 40, 41, 48, 49, 50, 51),
+        *(17, 29, 30, 31, 36, 38, 39, 40, 41, 48, 49),
     ),
     "share coordinators: where share groups stand lies in the metadata store": (
         *(83, 84, 85, 86, 87),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 
+from tests.support.message_bytes import varint
 from tests.support.wire_client import frame
 
 
@@ -60,6 +61,13 @@ def describe_configs(count: int) -> bytes:
     return frame(32, 1, 1, array(resources) + b"\0", tags=b"")
 
 
+def describe_users(count: int) -> bytes:
+    """Name users that are not there."""
+    names = [f"user-{n}".encode() for n in range(count)]
+    users = b"".join(varint(len(name) + 1) + name + b"\0" for name in names)
+    return frame(50, 0, 1, varint(count + 1) + users + b"\0", tags=b"\0")
+
+
 def produce(count: int) -> bytes:
     """Name partitions of one topic without records."""
     partitions = array([struct.pack(">ii", n, -1) for n in range(count)])
@@ -82,4 +90,5 @@ CONTROL_REQUESTS: dict[str, Callable[[int], bytes]] = {
     "DeleteTopics": delete_topics,
     "CreateTopics": create_topics,
     "DescribeConfigs": describe_configs,
+    "DescribeUserScramCredentials": describe_users,
 }

@@ -46,6 +46,8 @@ API_KEYS = {
     "delete_groups": 42,
     "incremental_alter_configs": 44,
     "offset_delete": 47,
+    "describe_user_scram_credentials": 50,
+    "alter_user_scram_credentials": 51,
     "describe_quorum": 55,
     "update_features": 57,
     "describe_cluster": 60,

@@ -35,6 +35,7 @@ from tidelog_node.handlers.produce import ProduceHandler
 from tidelog_node.handlers.producer_ids import ProducerIdHandlers
 from tidelog_node.handlers.producers import ProducersHandler
 from tidelog_node.handlers.reassignments import ReassignmentHandlers
+from tidelog_node.handlers.scram_users import ScramUserHandlers
 from tidelog_node.handlers.share_acknowledge import ShareAcknowledgeHandler
 from tidelog_node.handlers.share_fetch import ShareFetchHandler
 from tidelog_node.handlers.share_offsets import ShareOffsetHandlers
@@ -132,6 +133,7 @@ def _control_routes(
         MetadataHandlers(node),
         TopicHandlers(node),
         ConfigHandlers(node),
+        ScramUserHandlers(node),
         ClusterHandlers(node),
         find_coordinator,
         GroupHandlers(coordinator=groups),

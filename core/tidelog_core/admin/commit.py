@@ -83,7 +83,7 @@ async def commit_topics(
     narrow = {
         key: plan for key, plan in plans.items() if len(plan.partitions) <= _PARTITIONS_PER_COMMIT
     }
-    failed = await _commit_together(
+    failed = await commit_together(
         store,
         narrow,
         lambda plan: _writes(plan.topic, plan.partitions),
@@ -111,7 +111,7 @@ async def commit_deletions(
     is_late: Callable[[], bool] = lambda: False,
 ) -> dict[K, TidelogError]:
     """Replace the topics by their tombstones; return the failed ones, as ``commit_topics``."""
-    return await _commit_together(
+    return await commit_together(
         store,
         deletions,
         lambda deletion: [records.delete(deletion.topic), records.put(deletion.tombstone)],
@@ -120,7 +120,7 @@ async def commit_deletions(
     )
 
 
-async def _commit_together(
+async def commit_together(
     store: MetadataStore,
     decided: Mapping[K, V],
     writes_of: Callable[[V], Sequence[Write]],

@@ -25,6 +25,7 @@ from tidelog_node.handlers.elections import ElectionHandlers
 from tidelog_node.handlers.find_coordinator import FindCoordinatorHandlers
 from tidelog_node.handlers.metadata import MetadataHandlers
 from tidelog_node.handlers.reassignments import ReassignmentHandlers
+from tidelog_node.handlers.scram_users import ScramUserHandlers
 from tidelog_node.handlers.topics import TopicHandlers
 from tidelog_node.routes import Route
 from tidelog_node.wire.messages import build, read_request, write_response
@@ -40,7 +41,8 @@ class Node:
     """One node's handlers over the shared store."""
 
     def __init__(self, store: SqliteMetadataStore, broker_id: int, static: NodeConfig) -> None:
-        self.view = ClusterView(store)
+        self.store = store
+        self.view = ClusterView(store, shows_scram_users=True)
         self.broker_id = broker_id
         self.static = static
         standing = Alone(broker_id)
@@ -58,6 +60,7 @@ class Node:
             *MetadataHandlers(node).routes(),
             *TopicHandlers(node).routes(),
             *ConfigHandlers(node).routes(),
+            *ScramUserHandlers(node).routes(),
             *ClusterHandlers(node).routes(),
             *FindCoordinatorHandlers(node).routes(),
             *ElectionHandlers(node).routes(),
