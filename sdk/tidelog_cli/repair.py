@@ -56,7 +56,7 @@ def repair(
     with _held(directory.parent):
         try:
             plan = plan_repair(directory)
-            _tell(plan, json=json)
+            _print_summary(plan, json=json)
             if plan.steps and not dry_run:
                 carry_out(plan, directory.parent / QUARANTINE_DIRECTORY / directory.name)
         except (StorageError, OSError) as error:
@@ -101,7 +101,7 @@ def _held(node_dir: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
-def _tell(plan: RepairPlan, *, json: bool) -> None:
+def _print_summary(plan: RepairPlan, *, json: bool) -> None:
     if json:
         print_json(
             {

@@ -74,7 +74,7 @@ def restore(
     if json:
         print_json(_document(restoration, is_written=not dry_run))
     else:
-        _tell(restoration, is_written=not dry_run)
+        _print_summary(restoration, is_written=not dry_run)
     if restoration.problems:
         raise typer.Exit(FAILED)
 
@@ -137,7 +137,7 @@ async def _restore(
         return restoration
 
 
-def _tell(restoration: Restoration, *, is_written: bool) -> None:
+def _print_summary(restoration: Restoration, *, is_written: bool) -> None:
     for problem in restoration.problems:
         print(f"{problem.object}: {problem.text}")
     segments = [segment for topic in restoration.topics for segment in topic.segments]

@@ -450,10 +450,10 @@ class LocalLog:
             return False
         self._cleaning.settle()
         self._start.advance(offset)
-        self._tell_moved()
+        self._notify_moved()
         return True
 
-    def _tell_moved(self) -> None:
+    def _notify_moved(self) -> None:
         if self.on_moved is not None:
             self.on_moved()
 
@@ -539,7 +539,7 @@ class LocalLog:
     def _on_cut(self, high_watermark: int) -> None:
         self._high_watermark = high_watermark
         self.producers.state.advance_high_watermark(high_watermark)
-        self._tell_moved()
+        self._notify_moved()
 
     # -- compaction --
 
@@ -709,7 +709,7 @@ class LocalLog:
         self._is_given_up = True
         self._durability.cancel()
         self._segments.go_offline()
-        self._tell_moved()
+        self._notify_moved()
 
     def delete(self) -> None:
         """Remove the log and its files."""

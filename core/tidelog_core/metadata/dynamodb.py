@@ -422,7 +422,7 @@ class DynamoDbMetadataStore:
         begun_ms = steady_clock_ms()
         try:
             answer = await getattr(client, operation)(**request)
-            self._hear(answer, begun_ms)
+            self._note_time(answer, begun_ms)
             return answer
         except (ClientError, BotoCoreError) as error:
             if classify(error).outcome is Outcome.EXPIRED:
@@ -434,7 +434,7 @@ class DynamoDbMetadataStore:
             # botocore raises this if a role's endpoint has no newer credentials yet.
             raise CredentialRetrievalError(provider="refresh", error_msg=str(error)) from error
 
-    def _hear(self, answer: Mapping[str, Any], begun_ms: float) -> None:
+    def _note_time(self, answer: Mapping[str, Any], begun_ms: float) -> None:
         """Take the time from the answer to a request begun at ``begun_ms``."""
         date = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date", "")
         if date == self._heard_date:

@@ -27,7 +27,7 @@ def group_config_key(group_id: str) -> ItemKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupConfigOverrides(Record):
-    """The settings of one group. An item with an unknown or wrong setting is damaged."""
+    """The overrides of one group. An item with an unknown or wrong setting is damaged."""
 
     KEY = group_config_key
 

@@ -178,12 +178,12 @@ class GroupRecord(Record):
 
     @property
     def member_count(self) -> int:
-        """The number of members, of any protocol."""
+        """The number of members, of any kind."""
         return len(self.all_members)
 
     @property
     def all_members(self) -> GroupMembers:
-        """The members, of any protocol, in the order they joined."""
+        """The members, of any kind, in the order they joined."""
         if self.share is not None:
             return self.share.members
         return self.members if self.consumer is None else self.consumer.members

@@ -662,7 +662,7 @@ async def _list_new_partitions(
 
 
 async def _list_partitions(store: MetadataStore, topics: Sequence[Topic]) -> dict[UUID, list[Item]]:
-    """Return the partition items of each topic, at least as many as it counts."""
+    """Return the partition items of each topic, at least those that the topic counts."""
     found: dict[UUID, list[Item]] = {topic.topic_id: [] for topic in topics}
     wide = [topic.topic_id for topic in topics if topic.partition_count >= LIST_FROM_KEYS]
     for start in range(0, len(wide), COLLECTIONS_AT_ONCE_MAX):

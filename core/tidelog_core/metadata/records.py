@@ -133,7 +133,7 @@ class Broker(Record):
 class StepDownReason(StrEnum):
     """Why a broker asks others to lead its partitions."""
 
-    DISK = "disk"  # its disk takes no records: the replicas that follow on it fall behind too
+    DISK = "disk"  # its disk takes no records: its follower replicas fall behind too
     DRAINING = "draining"  # it stops soon, and follows until then
 
 
@@ -238,7 +238,7 @@ class Partition(Record):
     adding: tuple[int, ...] = ()  # replicas that a reassignment brings in
     removing: tuple[int, ...] = ()  # replicas that it takes out
     # The log's start after a restoration from a bucket without readable older records. These are
-    # not known to be deleted, so the bucket does not get this log start. 0: no restoration.
+    # not known to be deleted, so the bucket does not get this log start. 0: none.
     restored_log_start: Omitted[Natural] = 0
 
 

@@ -47,7 +47,7 @@ class ClockReading:
 
 @dataclass(frozen=True, slots=True)
 class Witness:
-    """The time of another clock, and when it was heard by our steady clock."""
+    """The time of another clock, and of our steady clock when it was heard."""
 
     name: str  # as shown to operators
     wall_ms: int

@@ -61,10 +61,10 @@ class ClockWatch:
         witnesses = [witness for source in (*self._sources, *also) for witness in source()]
         before = self._judgement
         self._judgement = judge_clock(self._read(), witnesses, before, bounds)
-        self._tell(before)
+        self._log_change(before)
         return self._judgement.doubt is None and self._has_heard_all()
 
-    def _tell(self, before: Judgement) -> None:
+    def _log_change(self, before: Judgement) -> None:
         doubt, doubt_before = self._judgement.doubt, before.doubt
         if doubt is not None and (doubt_before is None or doubt.ahead_of != doubt_before.ahead_of):
             logger.warning(

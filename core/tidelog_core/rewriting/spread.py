@@ -64,7 +64,7 @@ RENEW_SECONDS = CLAIM_MS / 1000 / 10  # how often to check the claim while worke
 
 @dataclass(frozen=True, slots=True)
 class MapPart:
-    """One worker's part of the map."""
+    """The part of the dirty log that one worker maps."""
 
     stretches: tuple[Stretch, ...]
     start_offset: int
