@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         TopicListing,
         TransactionDescription,
         TransactionListing,
+        UserDescription,
     )
     from tidelog.administering.sync_admin import SyncAdmin
     from tidelog.consumer import Consumer
@@ -97,6 +98,7 @@ __all__ = [
     "Transaction",
     "TransactionDescription",
     "TransactionListing",
+    "UserDescription",
 ]
 
 _NAMES_OF = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from tidelog_cli import group_configs, group_offsets, groups, topics, transactions
+from tidelog_cli import group_configs, group_offsets, groups, topics, transactions, users
 from tidelog_cli.consume import consume
 from tidelog_cli.erase import erase
 from tidelog_cli.failures import EXIT_STATUS, CommandGroup
@@ -48,6 +48,12 @@ transaction.command("describe")(transactions.describe)
 transaction.command("hanging")(transactions.hanging)
 transaction.command("abort")(transactions.abort)
 
+user = typer.Typer(cls=CommandGroup, help="Users: list, add, alter and remove them.")
+user.command("list")(users.list_)
+user.command("add")(users.add)
+user.command("alter")(users.alter)
+user.command("remove")(users.remove)
+
 tier = typer.Typer(cls=CommandGroup, help="Segments in the object store.")
 tier.command("status")(status)
 
@@ -59,6 +65,7 @@ app.command("produce")(produce)
 app.command("consume")(consume)
 app.add_typer(group, name="group")
 app.add_typer(transaction, name="transaction")
+app.add_typer(user, name="user")
 app.add_typer(tier, name="tier")
 app.add_typer(job, name="job")
 app.command("erase")(erase)

@@ -16,7 +16,7 @@ STORES = ("--metadata", "dynamodb://t", "--objects", "s3://b/c")
 
 def test_help_names_every_command() -> None:
     text = tidelog("--help").out.decode()
-    for command in ("up", "topic", "produce", "consume", "group", "tier", "verify"):
+    for command in ("up", "topic", "produce", "consume", "group", "user", "tier", "verify"):
         assert f" {command} " in text
 
 

@@ -30,6 +30,7 @@ __all__ = [
     "PartitionLag",
     "TopicDescription",
     "TopicListing",
+    "UserDescription",
 ]
 
 NamedOffset = Literal["earliest", "latest", "max-timestamp", "earliest-local", "latest-tiered"]
@@ -281,3 +282,15 @@ class HangingTransaction:
 
     partition: TopicPartition
     producer: ProducerDescription
+
+
+@dataclass(frozen=True, slots=True)
+class UserDescription:
+    """A user, and the iterations with which each mechanism's password is salted.
+
+    ``problem`` says why the user's credentials cannot be described.
+    """
+
+    user: str
+    iterations: Mapping[str, int]  # by the mechanism's name, such as SCRAM-SHA-256
+    problem: str | None = None

@@ -38,3 +38,6 @@ class SyncAdmin(SyncClient[EveryCall]):
     describe_producers = Blocking(EveryCall.describe_producers)
     find_hanging_transactions = Blocking(EveryCall.find_hanging_transactions)
     abort_transaction = Blocking(EveryCall.abort_transaction)
+    describe_users = Blocking(EveryCall.describe_users)
+    set_password = Blocking(EveryCall.set_password)
+    delete_credentials = Blocking(EveryCall.delete_credentials)

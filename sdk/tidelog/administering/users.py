@@ -1,0 +1,170 @@
+"""Admin calls for users, who log in by SCRAM or by PLAIN with the same password.
+
+A password is salted here: nodes get and store keys from which it cannot be read. Source: KIP-554.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from kio.schema.alter_user_scram_credentials.v0.request import (
+    AlterUserScramCredentialsRequest,
+    ScramCredentialDeletion,
+    ScramCredentialUpsertion,
+)
+from kio.schema.describe_user_scram_credentials.v0.request import (
+    DescribeUserScramCredentialsRequest,
+    UserName,
+)
+from kio.schema.errors import ErrorCode
+from tidelog_core.security.scram_credentials import (
+    ITERATIONS_MAX,
+    ITERATIONS_MIN,
+    MECHANISMS_BY_NUMBER,
+    SALT_SIZE_BYTES,
+    ScramMechanism,
+    salt_password,
+)
+from tidelog_core.security.scram_messages import escaped_name
+from tidelog_core.wire_messages import build
+
+from tidelog.administering.calls import AdminCalls, raise_failures
+from tidelog.administering.results import UserDescription
+from tidelog.errors import (
+    UnacceptableCredential,
+    UnsupportedSaslMechanism,
+    error_for,
+)
+from tidelog.wire.requests import ALTER_USER_SCRAM_CREDENTIALS, DESCRIBE_USER_SCRAM_CREDENTIALS
+
+EVERY_MECHANISM = tuple(mechanism.value for mechanism in ScramMechanism)
+
+
+class UserCalls(AdminCalls):
+    """Admin calls for users."""
+
+    async def describe_users(
+        self, users: Iterable[str] | None = None
+    ) -> dict[str, UserDescription]:
+        """Return the users by name, all of them by default.
+
+        Raises the errors of users that are named, such as ``ResourceNotFound``. Of all users,
+        those with an error have a ``problem``.
+        """
+        names = None if users is None else tuple(dict.fromkeys(users))
+        if names == ():
+            return {}  # To a node, no names are all users.
+        request = build(
+            DescribeUserScramCredentialsRequest,
+            users=None if names is None else tuple(build(UserName, name=name) for name in names),
+        )
+
+        async def attempt() -> dict[str, UserDescription]:
+            response = await self._cluster.request(DESCRIBE_USER_SCRAM_CREDENTIALS, request)
+            if response.error_code is not ErrorCode.none:
+                raise error_for(response.error_code, response.error_message, about="users")
+            if names is not None:
+                raise_failures(_errors(response.results), what="user")
+            results = sorted(response.results, key=lambda one: str(one.user))
+            return {one.user: _described(one) for one in results}
+
+        return await self._retried(attempt)
+
+    async def set_password(
+        self,
+        user: str,
+        password: str,
+        *,
+        mechanisms: Sequence[str] = EVERY_MECHANISM,
+        iterations: int = ITERATIONS_MIN,
+    ) -> None:
+        """Set the password of a user for each of the mechanisms; creates the user if needed.
+
+        The mechanisms are set one after the other, because Kafka takes one a request. Passwords
+        for other mechanisms stay. Raises ``UnacceptableCredential``,
+        ``UnsupportedSaslMechanism``.
+        """
+        wanted = _mechanisms(mechanisms)
+        try:
+            escaped_name(user)
+        except ValueError as error:
+            raise UnacceptableCredential(f"user {user}: {error}") from None
+        if not password:
+            raise UnacceptableCredential(f"user {user}: the password is empty")
+        if not ITERATIONS_MIN <= iterations <= ITERATIONS_MAX:
+            raise UnacceptableCredential(
+                f"user {user}: the iterations must be between {ITERATIONS_MIN} and"
+                f" {ITERATIONS_MAX}, not {iterations}"
+            )
+        for mechanism in wanted:
+            salt = secrets.token_bytes(SALT_SIZE_BYTES)
+            salted = await asyncio.to_thread(
+                salt_password, mechanism, password, salt=salt, iterations=iterations
+            )
+            upsertion = build(
+                ScramCredentialUpsertion,
+                name=user,
+                mechanism=mechanism.number,
+                iterations=iterations,
+                salt=salt,
+                salted_password=salted,
+            )
+            await self._alter_credentials(upsertions=(upsertion,))
+
+    async def delete_credentials(self, user: str, mechanisms: Sequence[str] | None = None) -> None:
+        """Delete a user's passwords for the mechanisms, by default for all that there are.
+
+        A user without any is gone. Connections that are open stay. Raises ``ResourceNotFound``.
+        """
+        if mechanisms is None:
+            mechanisms = list((await self.describe_users([user]))[user].iterations)
+        for mechanism in _mechanisms(mechanisms):
+            deletion = build(ScramCredentialDeletion, name=user, mechanism=mechanism.number)
+            await self._alter_credentials(deletions=(deletion,))
+
+    async def _alter_credentials(
+        self,
+        *,
+        deletions: tuple[ScramCredentialDeletion, ...] = (),
+        upsertions: tuple[ScramCredentialUpsertion, ...] = (),
+    ) -> None:
+        request = build(
+            AlterUserScramCredentialsRequest, deletions=deletions, upsertions=upsertions
+        )
+
+        async def attempt() -> None:
+            response = await self._cluster.request(ALTER_USER_SCRAM_CREDENTIALS, request)
+            raise_failures(_errors(response.results), what="user")
+
+        await self._retried(attempt)
+
+
+def _mechanisms(names: Sequence[str]) -> list[ScramMechanism]:
+    try:
+        return [ScramMechanism(name) for name in dict.fromkeys(names)]
+    except ValueError:
+        raise UnsupportedSaslMechanism(
+            f"a mechanism is one of {', '.join(EVERY_MECHANISM)}, not one of {', '.join(names)}"
+        ) from None
+
+
+def _errors(results: Iterable[Any]) -> dict[object, tuple[ErrorCode, str | None]]:
+    return {one.user: (one.error_code, one.error_message) for one in results}
+
+
+def _described(result: Any) -> UserDescription:
+    problem = None
+    if result.error_code is not ErrorCode.none:
+        problem = str(error_for(result.error_code, result.error_message))
+    iterations = {
+        _mechanism_name(info.mechanism): int(info.iterations) for info in result.credential_infos
+    }
+    return UserDescription(result.user, iterations, problem)
+
+
+def _mechanism_name(number: int) -> str:
+    mechanism = MECHANISMS_BY_NUMBER.get(number)
+    return f"mechanism {number}" if mechanism is None else mechanism.value
