@@ -47,6 +47,14 @@ _ALTERED = (
 _TRAILING = "Kafka drops what follows the batch without a word; Tidelog loses nothing silently"
 
 ALLOWED: tuple[Allowed, ...] = (
+    # -- users
+    Allowed(
+        "test_alterations_that_are_refused",
+        "/no password/results/*/error_code",
+        _CRASHES,
+        kafka="unknown_server_error",
+        tidelog="unacceptable_credential",
+    ),
     # -- Produce
     Allowed("test_a_batch_with_part_of_another_is_refused", "/trailing*", _TRAILING),
     Allowed("test_no_records_at_all_are_refused", "/null*", _CRASHES, kafka="no answer"),

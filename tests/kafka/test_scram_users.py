@@ -89,7 +89,9 @@ def test_alterations_that_are_refused(peer: Peer) -> Iterator[tuple[str, Any]]:
     numbers = (-1, 0, 4095, 16_385, 2**31 - 1)
     yield "iterations", alter(peer, *(upsertion(f"i{n}", iterations=n) for n in numbers))
     yield "one of them", alter(peer, upsertion("one", iterations=1), upsertion("two"))
+    yield "no password", alter(peer, {**upsertion("two"), "salted_password": b""})
     yield "left", settled(peer, 2)
+    yield "no salt", alter(peer, {**upsertion("one"), "salt": b""})
     alter(peer, delete=(one, two))
     settled(peer, 0)
 
