@@ -5,8 +5,7 @@ collections begin with ``scram-``. A collection is the partition key in DynamoDB
 deny them to a role by ``dynamodb:LeadingKeys``. Only a view that was asked to shows them
 (``ClusterView``): nodes' views are, those of functions and of operators' programs are not.
 
-A credential that cannot be read lets nobody in. Others would let in who has the password of
-before the damage.
+A credential that cannot be read lets nobody in: the unreadable change may be a new password.
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ from tidelog_core.metadata.fields import Stored
 from tidelog_core.metadata.record import Record, key_form
 from tidelog_core.metadata.store import ItemKey, JsonValue
 from tidelog_core.security.scram_credentials import (
+    ITERATIONS_MAX,
     ITERATIONS_MIN,
     SALT_SIZE_BYTES_MAX,
     ScramCredential,
@@ -52,8 +52,8 @@ def _read_credential(value: Any, before: Mapping[str, Any]) -> ScramCredential:
     if not len(keys["stored_key"]) == len(keys["server_key"]) == mechanism.key_size_bytes:
         raise ValueError(f"the keys do not have the size of {mechanism}")
     iterations = value["iterations"]
-    if type(iterations) is not int or iterations < ITERATIONS_MIN:
-        raise ValueError(f"iterations must be at least {ITERATIONS_MIN}")
+    if type(iterations) is not int or not ITERATIONS_MIN <= iterations <= ITERATIONS_MAX:
+        raise ValueError(f"iterations must be between {ITERATIONS_MIN} and {ITERATIONS_MAX}")
     return ScramCredential(iterations=iterations, **keys)
 
 

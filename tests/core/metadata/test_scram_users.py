@@ -152,6 +152,7 @@ CREDENTIAL = dict(ALICE.to_body()["credential"])  # type: ignore[call-overload]
         {**CREDENTIAL, "server_key": CANARY.hex() * 2},
         {**CREDENTIAL, "server_key": ""},
         {**CREDENTIAL, "iterations": 4095},
+        {**CREDENTIAL, "iterations": 16_385},
         {**CREDENTIAL, "iterations": 4096.0},
         {**CREDENTIAL, "iterations": "canary"},
     ],
