@@ -66,7 +66,7 @@ class FetchPartition(NamedTuple):
 
 # One topic of a request: its name (or id) as sent, and its partitions.
 FetchTopic = tuple[bytes, list[FetchPartition]]
-# One topic of which the session lets partitions go: its name (or id) as sent, and which.
+# Partitions of one topic to remove from the session: the topic's name (or id) as sent, indexes.
 ForgottenTopic = tuple[bytes, list[int]]
 
 
@@ -91,12 +91,12 @@ class FetchRequest:
 FetchHead = tuple[int, int, int, int, int, int, int]
 """Replica id, max wait ms, min bytes, max bytes, isolation level, session id, session epoch.
 
-The replica id is -1 from version 15 on. A plain tuple, since every request makes one.
+The replica id is -1 from version 15 on. A plain tuple, because each request creates one.
 """
 
 
 def parse_fetch_head(frame: memoryview, position: int, version: int) -> tuple[FetchHead, int]:
-    """Return what the request whose body starts at ``position`` begins with, and where that ends.
+    """Return the head of the request whose body starts at ``position``, and the head's end.
 
     Raises ``struct.error``.
     """
@@ -119,7 +119,8 @@ def parse_fetch(
 ) -> FetchRequest:
     """Return the request whose body starts at ``position``.
 
-    Raises one of ``PARSE_ERRORS``, and ``TooManyElements`` for more topics and partitions.
+    Raises one of ``PARSE_ERRORS``, and ``TooManyElements`` beyond ``elements_max`` topics and
+    partitions, forgotten ones included.
     """
     head, position = parse_fetch_head(frame, position, version)
     replica_id, max_wait_ms, min_bytes, max_bytes, isolation_level, session_id, epoch = head
@@ -239,7 +240,8 @@ def _parse_flexible_partitions(
 ) -> tuple[list[FetchPartition], int]:
     size_bytes = _UNTAGGED_V12.size
     end = position + size_bytes * count
-    # Where the first has no tagged fields the second is behind it, and so on.
+    # A zero count means that the next entry begins right after it, so zeros at all of these
+    # positions prove that no entry has tagged fields.
     tag_counts = bytes(frame[position + size_bytes - 1 : end : size_bytes])
     if end <= len(frame) and tag_counts.count(0) == count:
         return [*map(FetchPartition._make, _UNTAGGED_V12.iter_unpack(frame[position:end]))], end
@@ -251,7 +253,7 @@ def _parse_flexible_partitions(
 
 
 def _parse_replica_state(frame: memoryview, position: int) -> tuple[int, int]:
-    """Return id and epoch of the replica state, tag 1, or -1 where it is not there."""
+    """Return the id and epoch of the replica state (tag 1), -1 for both if it is absent."""
     field_count, position = read_tag_count(frame, position)
     replica_id = replica_epoch = -1
     for _ in range(field_count):
@@ -266,7 +268,7 @@ def _parse_replica_state(frame: memoryview, position: int) -> tuple[int, int]:
 
 
 def write_topic_head(out: bytearray, version: int, name: bytes, partition_count: int) -> None:
-    """Append what stands before a topic's partitions, in a request and in a response."""
+    """Append the head of a topic, for a request or a response: name or id, partition count."""
     if version >= TOPIC_ID_FROM:
         out += name
     elif version >= FLEXIBLE_FROM:
@@ -277,7 +279,7 @@ def write_topic_head(out: bytearray, version: int, name: bytes, partition_count:
 
 
 def write_count(out: bytearray, version: int, count: int) -> None:
-    """Append how many elements of an array follow."""
+    """Append the element count of an array."""
     if version >= FLEXIBLE_FROM:
         write_uvarint(out, count + 1)
     else:
@@ -285,7 +287,7 @@ def write_count(out: bytearray, version: int, count: int) -> None:
 
 
 def encode_entry(version: int, wanted: FetchPartition) -> bytes:
-    """Return a partition of a request, without tagged fields."""
+    """Return the encoded partition of a request, without tagged fields."""
     index, leader_epoch, offset, last_epoch, start, bytes_max = wanted
     if version >= FLEXIBLE_FROM:
         return _UNTAGGED_V12.pack(index, leader_epoch, offset, last_epoch, start, bytes_max)
@@ -297,7 +299,7 @@ def encode_entry(version: int, wanted: FetchPartition) -> bytes:
 
 
 def parse_entry(version: int, data: bytes) -> FetchPartition:
-    """Return the partition of a request, without tagged fields, that these bytes are."""
+    """Return the partition that ``encode_entry`` encoded as ``data``."""
     if version >= FLEXIBLE_FROM:
         return FetchPartition(*_UNTAGGED_V12.unpack(data))
     if version >= 9:

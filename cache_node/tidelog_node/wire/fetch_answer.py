@@ -1,7 +1,7 @@
-"""Fetch responses, versions 4 to 18; records leave as slices of log files.
+"""Fetch responses, versions 4 to 18; records are sent as slices of log files.
 
-A response is a list of segments in the order they go out: encoded bytes, and file
-slices that the connection sends with ``sendfile`` without reading them.
+A response is a list of segments in sending order: encoded bytes, and file slices that
+the connection sends with ``sendfile`` without reading them.
 
     response  throttle ms:32, 7+ error:16, session id:32,
               [topic, [partition:32, error:16, high watermark:64, last stable offset:64,
@@ -32,7 +32,7 @@ from tidelog_node.wire.fetch import (
 from tidelog_node.wire.primitives import INT32, write_uvarint
 from tidelog_node.wire.produce import Endpoint, write_endpoints_tag
 
-# Below this many bytes one pread and a gathered send beat a sendfile call of their own.
+# Below this many bytes one pread and a gathered send are cheaper than a separate sendfile call.
 SENDFILE_BYTES_MIN = 65_536
 LEADERS_FROM = 16
 
@@ -43,14 +43,15 @@ _EPOCH_OFFSET = struct.Struct(">iq")
 _LEADER = struct.Struct(">ii")
 _SIZE_CORRELATION = struct.Struct(">ii")
 _TOP = struct.Struct(">ihi")  # throttle, error, session id
-# A result with no more than what it begins with, as nearly all are of a request that names many.
+# A result without records and optional fields. If a request names many partitions, nearly all
+# results are like this.
 _EMPTY_V11 = struct.Struct(">ihqqqiii")  # aborted transactions, preferred replica, records
 _EMPTY_V12 = struct.Struct(">ihqqqBiBB")  # and tagged fields
 _NULL_ARRAY = b"\xff\xff\xff\xff"
 
 
 class FetchResult(NamedTuple):
-    """What one partition answers."""
+    """The result for one partition."""
 
     partition: int
     error_code: int = 0
@@ -60,13 +61,13 @@ class FetchResult(NamedTuple):
     records: FileSlice | None = None  # ``None`` is «no records»
     aborted: Sequence[tuple[int, int]] | None = None  # (producer id, first offset)
     diverging: tuple[int, int] | None = None  # (epoch, end offset)
-    leader_id: int = -1  # -1 leaves the current leader out
+    leader_id: int = -1  # -1 omits the current leader
     leader_epoch: int = -1
-    preferred_replica: int = -1  # where the consumer had better read; -1: here
+    preferred_replica: int = -1  # the replica that the consumer should read from; -1: this one
 
 
 def _is_empty(result: FetchResult) -> bool:
-    """Whether a result has no more than what it begins with."""
+    """Return whether a result has no records and no optional fields."""
     return (
         result[5] is None
         and result[6] is None
@@ -77,9 +78,10 @@ def _is_empty(result: FetchResult) -> bool:
 
 
 class FetchAnswer:
-    """A response in the making: its segments, in the order in which they go out.
+    """Builds a response as a list of segments in sending order.
 
-    The caller writes what stands between partitions: counts, topics and their ends.
+    ``write_topic_count`` comes first. A topic is written whole, by ``write_topic``, or in pieces,
+    by ``write`` and ``write_result``: then the caller encodes the topic's head and end.
     """
 
     __slots__ = ("_closed_size_bytes", "_is_flexible", "_out", "_segments", "_version")
@@ -94,29 +96,29 @@ class FetchAnswer:
     ) -> None:
         self._version = version
         self._is_flexible = version >= FLEXIBLE_FROM
-        self._out = bytearray(9 if self._is_flexible else 8)  # size and correlation id are last
+        self._out = bytearray(9 if self._is_flexible else 8)  # ``finish`` sets the first 8
         if version >= SESSIONS_FROM:
             self._out += _TOP.pack(throttle_ms, error_code, session_id)
         else:
             self._out += INT32.pack(throttle_ms)
         self._segments: list[bytes | bytearray | FileSlice] = [self._out]
-        self._closed_size_bytes = 0  # of the segments before the one that grows
+        self._closed_size_bytes = 0  # of all segments but the last, to which bytes are appended
 
     @property
     def size_bytes(self) -> int:
-        """How much has been written, the files' bytes included."""
+        """The size of the response so far, file slices included."""
         return self._closed_size_bytes + len(self._out)
 
     def written_since(self, size_bytes: int) -> bytes:
-        """Return what has been written since it had this size; no records are in it."""
+        """Return the bytes written since the size was ``size_bytes``: no records are among them."""
         return bytes(self._out[size_bytes - self._closed_size_bytes :])
 
     def write(self, data: bytes | bytearray) -> None:
-        """Append bytes as they are."""
+        """Append encoded bytes."""
         self._out += data
 
     def write_topic_count(self, count: int) -> None:
-        """Append how many topics follow."""
+        """Append the number of topics."""
         write_count(self._out, self._version, count)
 
     def write_topic(self, name: bytes, results: Sequence[FetchResult]) -> None:
@@ -188,7 +190,7 @@ class FetchAnswer:
         self._segments.append(self._out)
 
     def finish(self, correlation_id: int, endpoints: Sequence[Endpoint] = ()) -> Reply:
-        """Return the whole response, its size and header included."""
+        """Return the whole response, with its size and header."""
         if self._is_flexible:
             if self._version >= LEADERS_FROM and endpoints:
                 write_endpoints_tag(self._out, endpoints)
@@ -214,9 +216,9 @@ def encode_fetch(
     endpoints: Sequence[Endpoint] = (),
     throttle_ms: int = 0,
 ) -> Reply:
-    """Return the whole response in segments, its size and header included.
+    """Return the whole response in segments, with its size and header.
 
-    Slices below ``SENDFILE_BYTES_MIN`` are read here and now.
+    Reads slices below ``SENDFILE_BYTES_MIN`` from their files. Raises ``OSError``.
     """
     answer = FetchAnswer(
         version, error_code=error_code, session_id=session_id, throttle_ms=throttle_ms
@@ -228,7 +230,7 @@ def encode_fetch(
 
 
 def encode_result(version: int, result: FetchResult) -> bytes:
-    """Return a partition of a response, one without records."""
+    """Return the encoded result of a partition without records."""
     answer = FetchAnswer(version)
     size_bytes = answer.size_bytes
     answer.write_result(result)
@@ -251,7 +253,7 @@ def _write_partition_tags(out: bytearray, result: FetchResult) -> None:
 
 
 def slice_segment(records: FileSlice) -> bytes | FileSlice:
-    """Return what to send for the slice: its bytes if they are few. Raises ``OSError``."""
+    """Return the slice, or its bytes if below ``SENDFILE_BYTES_MIN``. Raises ``OSError``."""
     if records.size_bytes >= SENDFILE_BYTES_MIN:
         return records
     data = os.pread(records.file.fileno(), records.size_bytes, records.position)

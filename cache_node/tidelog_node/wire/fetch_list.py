@@ -1,16 +1,16 @@
-"""A list of partitions as bytes, topic after topic, which may begin with any of its partitions.
+"""An encoded list of partitions, grouped by topic, that may begin with any of its partitions.
 
-A consumer without a fetch session names all of its partitions in every request, and all of them are
-in every answer. Each has a fixed number of bytes in a request, and in an answer as long as there
-are no records for it, so both lists have the same layout:
+A consumer without a fetch session names all of its partitions in every request, and every response
+holds all of them. A partition has a fixed size in a request, and also in a response if it has no
+records, so both lists have the same layout:
 
     [topic name (13+: id), number of partitions, [partition], 12+ tagged fields: 0]
 
-librdkafka keeps its partitions in a ring and begins each request with the next one. Where that
-is in the middle of a topic, the topic comes twice: the rest of its partitions first, those before
-it last. But a ring of a single topic names it once. ``ListLayout.pieces`` says which bytes of the
-list as it is kept make up the one that begins elsewhere, and ``find_changes`` compares such a list
-without reading it: partitions that are as they were cost a comparison of bytes.
+librdkafka keeps its partitions in a ring and begins each request with the next one. If that
+partition is in the middle of a topic, the list names the topic twice: first with the partition and
+those after it, at the end with those before it. A list of a single topic names it once.
+``ListLayout.pieces`` composes such a list from bytes of the kept list. ``find_changes`` compares it
+without parsing it: an unchanged partition costs only a comparison of bytes.
 
 Source: FetchRequest.json and FetchResponse.json; librdkafka's ``rd_kafka_broker_fetch_toppars``.
 """
@@ -38,13 +38,13 @@ from tidelog_node.wire.primitives import (
 )
 
 RACK_FROM = 11
-INDEX_SIZE_BYTES = 4  # of a partition's index, with which its bytes begin
-# To find more takes as long as to read the list, and nobody has made the request wait for its turn.
+INDEX_SIZE_BYTES = 4  # of a partition's index, its first field
+# Finding more takes as long as parsing the list, and the request has not waited for its turn.
 CHANGES_MAX = 500
 
 
 class Piece(NamedTuple):
-    """Some bytes, and behind them those of the kept list in ``[start, end)``."""
+    """The bytes ``before``, then ``[start, end)`` of the kept list."""
 
     before: bytes
     start: int
@@ -52,7 +52,7 @@ class Piece(NamedTuple):
 
 
 class ListLayout:
-    """Where in a list each partition is. Its *place* is its number in the kept list."""
+    """The position of each partition in a list. A *place* is a 0-based index in the kept list."""
 
     __slots__ = (
         "_counts",
@@ -69,7 +69,7 @@ class ListLayout:
     def __init__(
         self, version: int, topics: Sequence[tuple[bytes, int]], entry_size_bytes: int
     ) -> None:
-        """``topics``: name or id, and how many partitions. At least one, none without any."""
+        """``topics``: name or id, and partition count. At least one topic; no count is 0."""
         self._version = version
         self._names = [name for name, _ in topics]
         self._counts = [count for _, count in topics]
@@ -89,7 +89,7 @@ class ListLayout:
         self.size_bytes = position
 
     def empty_list(self) -> bytearray:
-        """Return the list with zeros for its partitions."""
+        """Return the list with every partition's bytes set to zero."""
         out = bytearray()
         for name, count in zip(self._names, self._counts, strict=True):
             out += self._head(name, count)
@@ -98,12 +98,12 @@ class ListLayout:
         return out
 
     def position(self, place: int) -> int:
-        """Return where the partition's bytes begin."""
+        """Return the position in the kept list at which the partition's bytes begin."""
         topic = bisect_right(self._firsts, place) - 1
         return self._entry_starts[topic] + (place - self._firsts[topic]) * self.entry_size_bytes
 
     def place_at(self, position: int) -> int:
-        """Return the place of the partition that has this byte, -1 where it is between topics."""
+        """Return the place of the partition that holds this byte, -1 if it is between topics."""
         topic = bisect_right(self._starts, position) - 1
         place = (position - self._entry_starts[topic]) // self.entry_size_bytes
         if not 0 <= place < self._counts[topic]:
@@ -111,13 +111,13 @@ class ListLayout:
         return self._firsts[topic] + place
 
     def topic_count(self, first: int) -> int:
-        """Return how many topics the list has that begins with the partition at this place."""
+        """Return the topic count of the list that begins with the partition at place ``first``."""
         topics = len(self._names)
         is_split = topics > 1 and self._firsts[bisect_right(self._firsts, first) - 1] != first
         return topics + is_split
 
     def pieces(self, first: int) -> list[Piece]:
-        """Return what makes up the list that begins with the partition at this place."""
+        """Return the pieces of the list that begins with the partition at place ``first``."""
         topic = bisect_right(self._firsts, first) - 1
         start, entry_start = self._starts[topic], self._entry_starts[topic]
         before = first - self._firsts[topic]  # partitions of the same topic
@@ -148,7 +148,7 @@ class ListLayout:
 
 
 def end_of_request(version: int) -> bytes:
-    """Return what follows the topics: nothing is forgotten, no rack, no tagged fields."""
+    """Return the end of a request that forgets nothing and has no rack and no tagged fields."""
     if version >= FLEXIBLE_FROM:
         return b"\x01\x01\x00"
     if version >= RACK_FROM:
@@ -157,9 +157,9 @@ def end_of_request(version: int) -> bytes:
 
 
 def first_named(version: int, sent: bytes) -> tuple[bytes, int]:
-    """Return topic and index of the first partition of a request, from its topics on.
+    """Return the topic and index of a request's first partition.
 
-    Raises one of ``PARSE_ERRORS``.
+    ``sent`` is the request from its topics on. Raises one of ``PARSE_ERRORS``.
     """
     data = memoryview(sent)
     if version >= FLEXIBLE_FROM:
@@ -180,11 +180,11 @@ def first_named(version: int, sent: bytes) -> tuple[bytes, int]:
 def find_changes(
     version: int, layout: ListLayout, kept: bytearray, sent: bytes, first: int
 ) -> list[tuple[int, bytes]] | None:
-    """Return the partitions whose bytes differ from the kept list's: place, and the new bytes.
+    """Return the partitions whose bytes differ from the kept list: places and new bytes.
 
-    ``sent`` is a request from its topics on; it begins with the partition at ``first``. ``None``:
-    it has other partitions, or in another order, or something behind them; or more than
-    ``CHANGES_MAX`` differ.
+    ``sent`` is a request from its topics on; it begins with the partition at place ``first``.
+    ``None``: the partitions or their order differ, there are tagged fields, the rest of the
+    request is not ``end_of_request``, or more than ``CHANGES_MAX`` partitions have changed.
     """
     found: list[tuple[int, bytes]] = []
     count = bytearray()
@@ -214,9 +214,10 @@ def find_changes(
 def _changed_entry(
     version: int, layout: ListLayout, sent: bytes, position: int, shift: int
 ) -> tuple[int, bytes] | None:
-    """Return the partition that differs at this position: place, and the new bytes.
+    """Return the place and new bytes of the partition that differs at this position.
 
-    ``None``: another partition is there, or something else.
+    ``None``: the difference is outside a partition or in its index, its bytes are cut off, or
+    it has tagged fields.
     """
     place = layout.place_at(position)
     if place < 0:
@@ -232,8 +233,8 @@ def _changed_entry(
 def _difference(kept: bytearray, sent: bytes, start: int, end: int, shift: int) -> int:
     """Return the first position in ``[start, end)`` at which the bytes differ, or the end.
 
-    Looks at twice as much each time, and then at halves: what lies between two differences is
-    looked at a few times, and nothing behind the second.
+    Compares runs that double in size until one differs, then halves of that run. So the cost
+    grows with the distance to the difference, not with the length of the list.
     """
     size = 64
     while start < end:
@@ -260,10 +261,10 @@ def write_list(
     first: int,
     found: Sequence[tuple[int, FetchResult]],
 ) -> None:
-    """Append the kept list, with other results for the partitions at some places.
+    """Append the kept list with the results of ``found`` in place of the kept ones.
 
-    It begins with the partition at ``first``, and ``found`` has its places in this order. Raises
-    ``OSError``.
+    It begins with the partition at place ``first``; ``found`` is in the order of that list.
+    Raises ``OSError``.
     """
     answer.write_topic_count(layout.topic_count(first))
     positions = [layout.position(place) for place, _ in found]

@@ -1,7 +1,7 @@
 """Decodes and encodes control messages of any version as the newest version's classes.
 
 A handler takes the newest request class of its route and returns the newest response
-class. Where a newer version dropped or reshaped fields, the API has several routes.
+class. If a newer version dropped or reshaped fields, the API has several routes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 
 def build(cls: type[T], /, **fields: Any) -> T:
-    """Return a kio entity as core's ``build`` does, with an error's text cut where it is long."""
+    """Return a kio entity as core's ``build`` does; a long ``error_message`` is shortened."""
     text = fields.get("error_message")
     if text is not None:
         fields["error_message"] = cut_error_text(text)
@@ -36,14 +36,14 @@ def read_request(
 ) -> Any:
     """Return the request body in ``data`` as the API's class ``newest``.
 
-    Raises ``MalformedMessage``, and ``TooManyElements`` where it has more than ``budget``.
+    Raises ``MalformedMessage``, and ``TooManyElements`` if it has more elements than ``budget``.
     """
     schema = load_request_schema(api_key, version)
     return read_message(schema, data, newest=newest, budget=budget)
 
 
 def has_more_elements(message: Any, elements_max: int) -> bool:
-    """Return whether the arrays of a kio entity have more elements, nested ones included."""
+    """Return whether a kio entity's arrays, nested ones included, exceed ``elements_max``."""
     left = elements_max
     unseen = [message]
     while unseen:

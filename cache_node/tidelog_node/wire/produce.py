@@ -1,7 +1,7 @@
 """Produce, versions 3 to 13, without touching record bytes.
 
-The request is read where it lies: the records of each partition are a memoryview of
-the receive buffer, ready to be patched in place and written to the log.
+The records of each partition are a memoryview of the receive buffer, so that they can
+be patched in place and written to the log.
 
     request   transactional id, acks:16, timeout ms:32,
               [topic name (13+: id), [partition:32, records]]
@@ -53,15 +53,15 @@ _PARTITION_V3 = struct.Struct(">ihqq")
 _PARTITION_V5 = struct.Struct(">ihqqq")
 _SIZE_CORRELATION = struct.Struct(">ii")
 _LEADER = struct.Struct(">ii")
-# What most flexible requests hold, from the transactional id to the records' length: counts
-# and lengths are one more than they say, the topic is named or has an id.
+# Most flexible requests, from the transactional id to the records' length. Encoded counts and
+# lengths are one more than the value. The topic is given by name or by id.
 _USUAL_NAME = struct.Struct(">xhiBB")
 _USUAL_ID = struct.Struct(">xhiB16s")
 _USUAL_PARTITION = struct.Struct(">Bi")
 _USUAL_SIZE_BYTES_MIN = _USUAL_ID.size + _USUAL_PARTITION.size + 1
-_USUAL_TAGS_SIZE_BYTES = 3  # none for the partition, the topic, the request
+_USUAL_TAGS_SIZE_BYTES = 3  # zero counts of partition, topic and request
 
-# Where a request names one topic: its name (or id) as sent, and its partitions.
+# One topic of a request: its name (or id) as sent, and its partitions' indexes and records.
 ProduceTopic = tuple[bytes, list[tuple[int, "memoryview | None"]]]
 
 
@@ -77,7 +77,7 @@ class ProduceRequest:
 
 
 class ProduceResult(NamedTuple):
-    """What became of one partition's records."""
+    """The result for one partition's records."""
 
     partition: int
     error_code: int = 0
@@ -85,13 +85,13 @@ class ProduceResult(NamedTuple):
     log_append_time_ms: int = -1
     log_start_offset: int = -1
     error_message: bytes | None = None
-    leader_id: int = -1  # -1 leaves the current leader out
+    leader_id: int = -1  # -1 omits the current leader
     leader_epoch: int = -1
     record_errors: Sequence[tuple[int, bytes | None]] = ()
 
 
 class Endpoint(NamedTuple):
-    """Where a broker listens."""
+    """A broker's address and rack."""
 
     broker_id: int
     host: str
@@ -104,13 +104,14 @@ def parse_produce(
 ) -> ProduceRequest:
     """Return the request whose body starts at ``position``.
 
-    Raises one of ``PARSE_ERRORS``, and ``TooManyElements`` for more topics and partitions.
+    Raises one of ``PARSE_ERRORS``, and ``TooManyElements`` beyond ``elements_max`` topics and
+    partitions.
     """
     if version >= FLEXIBLE_FROM:
         has_topic_ids = version >= TOPIC_ID_FROM
         return _parse_flexible(frame, position, elements_max, has_topic_ids=has_topic_ids)
     transactional_id, position = read_nullable_string(frame, position)
-    # One unpack takes all that lies between two strings of unknown length.
+    # One unpack reads all fields between two strings of unknown length.
     acks, timeout_ms, topic_count = _ACKS_TIMEOUT_COUNT.unpack_from(frame, position)
     position += 10
     frame_size_bytes = len(frame)
@@ -178,13 +179,14 @@ def _parse_flexible(
 
 
 def _parse_usual(frame: memoryview, position: int, *, has_topic_ids: bool) -> ProduceRequest | None:
-    """Return the request of one batch for one partition, ``None`` for any other.
+    """Return the request if it has one topic and one partition with records, else ``None``.
 
-    What small requests cost is the number of steps that they take, and this takes few.
+    Also ``None`` for a transactional id, a long topic name or tagged fields. The cost of a small
+    request is the number of steps to parse it; this takes few.
     """
     records_end = len(frame) - _USUAL_TAGS_SIZE_BYTES
     if records_end - position < _USUAL_SIZE_BYTES_MIN or frame[position] != 0:
-        return None  # too little, or a transactional id
+        return None  # too short, or a transactional id
     if has_topic_ids:
         acks, timeout_ms, topic_count, name = _USUAL_ID.unpack_from(frame, position)
         position += _USUAL_ID.size
@@ -202,7 +204,7 @@ def _parse_usual(frame: memoryview, position: int, *, has_topic_ids: bool) -> Pr
         return None
     length, position = read_uvarint(frame, position + _USUAL_PARTITION.size)
     if length == 0 or position + length - 1 != records_end or any(frame[records_end:]):
-        return None  # no records, or tagged fields behind them
+        return None  # no records, or tagged fields after them
     partitions: list[tuple[int, memoryview | None]] = [(index, frame[position:records_end])]
     return ProduceRequest(None, acks, timeout_ms, [(name, partitions)])
 
@@ -215,7 +217,7 @@ def encode_produce(
     *,
     throttle_ms: int = 0,
 ) -> bytes | bytearray:
-    """Return the whole response, its size and header included."""
+    """Return the whole response, with its size and header."""
     if len(topics) == 1 and not endpoints:
         name, results = topics[0]
         is_usual = len(results) == 1 and results[0].error_code == 0
@@ -234,13 +236,14 @@ def encode_produce(
 def _encode_single(
     version: int, correlation_id: int, name: bytes, result: ProduceResult, throttle_ms: int
 ) -> bytes:
-    """Return the response of the usual request: one partition, and it went well."""
+    """Return the response for one partition without an error."""
     name_size_bytes = len(name)
     layout = _single_layout(version, name_size_bytes)
     prefix = (layout.size - 4, correlation_id)
     index, code, base_offset, append_time_ms, log_start_offset = result[:5]
     if version >= TOPIC_ID_FROM:
-        # Counts and lengths are one more than they say; zeros are absent tags and errors.
+        # Encoded counts and lengths are one more than the value; zeros are empty tagged fields and
+        # the null error message.
         body: tuple[object, ...] = (0, 2, name, 2, index, code, base_offset, append_time_ms)
         return layout.pack(*prefix, *body, log_start_offset, 1, throttle_ms)
     if version >= FLEXIBLE_FROM:
@@ -332,7 +335,7 @@ def _encode_flexible_errors(out: bytearray, result: ProduceResult) -> None:
 
 
 def write_endpoints_tag(out: bytearray, endpoints: Sequence[Endpoint]) -> None:
-    """Append tagged fields that hold only tag 0, the endpoints. Source: KIP-951."""
+    """Append tagged fields with only tag 0, the leaders' endpoints. Source: KIP-951."""
     field = bytearray()
     write_uvarint(field, len(endpoints) + 1)
     for endpoint in endpoints:

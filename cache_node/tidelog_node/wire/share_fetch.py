@@ -1,4 +1,4 @@
-"""ShareFetch, versions 1 and 2; records leave as slices of log files, as those of Fetch do.
+"""ShareFetch, versions 1 and 2; records are sent as slices of log files, as in Fetch.
 
     request   group, member, session epoch:32, max wait ms:32, min bytes:32, max bytes:32,
               max records:32, batch size:32, 2+ acquire mode:8, 2+ renews:8,
@@ -9,8 +9,8 @@
               leader id:32, leader epoch:32, records, [first offset:64, last offset:64,
               deliveries:16]]], [endpoint id:32, host, port:32, rack]
 
-All is flexible. Source: ShareFetchRequest.json and ShareFetchResponse.json; KIP-932, KIP-1206
-(acquire mode), KIP-1222 (renewal).
+All versions are flexible. Source: ShareFetchRequest.json and ShareFetchResponse.json; KIP-932,
+KIP-1206 (acquire mode), KIP-1222 (renewal).
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ VERSION_MAX = 2
 FLEXIBLE_FROM = 0
 ACQUIRE_MODE_FROM = 2
 
-RECORD_LIMIT = 1  # the acquire mode that cuts batches; 0 does not
+RECORD_LIMIT = 1  # the acquire mode in which the record limit cuts batches; in 0 it does not
 _TOPIC_ID_BYTES = 16
 
 _LIMITS = struct.Struct(">iiiiii")
@@ -57,7 +57,7 @@ _LEADER = struct.Struct(">iib")  # with no tagged fields
 _TOP = struct.Struct(">ih")
 _SIZE_CORRELATION = struct.Struct(">ii")
 
-# A topic's id as on the wire, and one of its partitions.
+# A topic's id as encoded, and a partition index.
 PartitionKey = tuple[bytes, int]
 
 
@@ -75,25 +75,25 @@ class ShareFetchRequest:
     batch_size: int
     acquire_mode: int
     renews: bool
-    partitions: dict[PartitionKey, list[Acknowledgement]]  # to fetch from, and what to say first
+    partitions: dict[PartitionKey, list[Acknowledgement]]  # to fetch from; acknowledged before
     forgotten: list[PartitionKey]
     # Topics, partitions and acknowledged batches, forgotten ones included.
     element_count: int = field(default=1, compare=False)
 
     @property
     def fetches_nothing(self) -> bool:
-        """Whether it leaves no room for a record: then not even one batch is given."""
+        """Whether a limit is 0 or less: then not even one batch is returned."""
         return self.max_bytes <= 0 or self.records_max <= 0
 
 
 class ShareFetchResult(NamedTuple):
-    """What one partition answers."""
+    """The result for one partition."""
 
     error_code: int = 0
     error_message: str | None = None
     acknowledge_error_code: int = 0
     acknowledge_error_message: str | None = None
-    leader_id: int = -1  # -1: nothing is said of the leader
+    leader_id: int = -1  # -1: the leader is not named
     leader_epoch: int = -1
     records: FileSlice | None = None
     acquired: Sequence[Acquired] = ()
@@ -104,8 +104,8 @@ def parse_share_fetch(
 ) -> ShareFetchRequest:
     """Return the request whose body starts at ``position``.
 
-    Raises one of ``PARSE_ERRORS``, and ``TooManyElements`` for more topics, partitions and
-    acknowledged batches.
+    Raises one of ``PARSE_ERRORS``, and ``TooManyElements`` beyond ``elements_max`` topics,
+    partitions and acknowledged batches, forgotten ones included.
     """
     group_id, position = read_compact_nullable_string(frame, position)
     member_id, position = read_compact_nullable_string(frame, position)
@@ -190,9 +190,9 @@ def encode_share_fetch(
     endpoints: Sequence[Endpoint] = (),
     throttle_ms: int = 0,
 ) -> Reply:
-    """Return the whole response in segments, its size and header included.
+    """Return the whole response in segments, with its size and header.
 
-    Small slices are read here and now. Raises ``OSError``.
+    Reads slices below ``SENDFILE_BYTES_MIN`` from their files. Raises ``OSError``.
     """
     out = head = bytearray(9)
     head += _TOP.pack(throttle_ms, error_code)
