@@ -1,19 +1,19 @@
 """The node's data directory: one process at a time, one directory a partition.
 
-    <data dir>/lock                            held while a node runs
-    <data dir>/node                            whose directory it is: cluster id, broker id
-    <data dir>/clean-shutdown                  there while every log was closed cleanly
+    <data dir>/lock                            locked while a node runs
+    <data dir>/node                            the owner: cluster id, broker id
+    <data dir>/clean-shutdown                  exists after every log was closed cleanly
     <data dir>/<topic>-<partition>/            a log
-    <data dir>/<topic>-<partition>/topic-<id>  empty; says which topic the log belongs to
+    <data dir>/<topic>-<partition>/topic-<id>  empty; its name is the id of the log's topic
     <data dir>/<topic>-<partition>.<id>-stray  a log that was damaged, or of a topic that the
                                                cluster does not know
     <data dir>/quarantine/<topic>-<partition>/ damaged segment files that were replaced
 
-A log whose topic id is not the one expected is moved aside, never removed: it may be
-the only copy of something, so a person decides. Only where the cluster remembers that
-the topic was deleted it goes. The file that names the topic is made
-before the log's first file, so a directory without one holds nothing yet; being a name
-alone it becomes durable with the first fsync of the directory, as the log's files do.
+A log with an unexpected topic id is moved aside and not removed: it may be the only copy of
+its records, so a person decides. It is removed only if the cluster has recorded that the
+topic was deleted. The file with the topic's id is created before the log's first file, so a
+directory without it holds no log. The file is empty, so it becomes durable with the first
+fsync of the directory, as do the names of the log's files.
 """
 
 from __future__ import annotations
@@ -45,11 +45,11 @@ STRAY_TOPIC_LENGTH_MAX = 190  # of the topic's name; file systems take 255 with 
 
 
 class HeldPartition(Protocol):
-    """What names a partition for good."""
+    """The identity of a partition, also after a topic of the same name has replaced its own."""
 
     @property
     def partition(self) -> TopicPartition:
-        """Its name and number."""
+        """The topic's name and the partition's index."""
 
     @property
     def topic_id(self) -> UUID:
@@ -60,9 +60,9 @@ class LogDirectories:
     """The data directory of one running node."""
 
     def __init__(self, path: Path) -> None:
-        """Take the directory, making it where it is not there.
+        """Lock the directory; create it if there is none.
 
-        Raises ``StorageError`` where another process has it.
+        Raises ``StorageError`` if another process has locked it.
         """
         path.mkdir(parents=True, exist_ok=True)
         self.path = path
@@ -76,18 +76,18 @@ class LogDirectories:
         mark = path / CLEAN_SHUTDOWN_FILE
         self.was_clean = mark.exists() or not any(path.glob(f"*/{TOPIC_ID_PREFIX}*"))
         mark.unlink(missing_ok=True)
-        # Durable: a mark that comes back after a power cut would vouch for the wrong logs.
+        # Durable: if a power cut restored the mark, the next start would trust unclean logs.
         sync_directory(path)
 
     @property
     def is_new(self) -> bool:
-        """Whether no node has used the directory yet."""
+        """Whether the directory has no owner yet."""
         return not (self.path / NODE_FILE).exists()
 
     def take_possession(self, cluster_id: str, broker_id: int) -> None:
-        """Note whose directory this is, unless it is noted. Durable on return.
+        """Record the owner if none is recorded. Durable on return.
 
-        Raises ``StorageError`` where it is another node's or another cluster's.
+        Raises ``StorageError`` if the directory is another node's or another cluster's.
         """
         path, line = self.path / NODE_FILE, _node_line(cluster_id, broker_id)
         try:
@@ -102,7 +102,10 @@ class LogDirectories:
             )
 
     def claim(self, partition: TopicPartition, topic_id: UUID) -> Path:
-        """Return the partition's directory, made and labelled if it was not there."""
+        """Return the partition's directory; create and label it if needed.
+
+        A directory of another topic id with the same name is moved aside first.
+        """
         directory = self.path / str(partition)
         label = _label(directory, topic_id)
         if label.exists():
@@ -114,21 +117,21 @@ class LogDirectories:
         return directory
 
     def holds(self, held: HeldPartition) -> bool:
-        """Return whether there is a directory of this partition of this very topic."""
+        """Return whether the partition has a directory, labelled with its topic id."""
         return _label(self.path / str(held.partition), held.topic_id).exists()
 
     def has_log(self, held: HeldPartition) -> bool:
-        """Return whether there is such a directory, and a log was ever opened in it."""
+        """Return whether the partition has such a directory, and a log was ever opened in it."""
         names = _names(self.path / str(held.partition))
         is_its = f"{TOPIC_ID_PREFIX}{held.topic_id}" in names
         return is_its and any(name.endswith(LOG_SUFFIX) for name in names)
 
     def quarantine(self, held: HeldPartition) -> Path:
-        """Return where damaged files of the partition's log are kept. It may not be there yet."""
+        """Return the directory for the log's damaged segment files. It may not exist yet."""
         return self.path / QUARANTINE_DIRECTORY / str(held.partition)
 
     def set_aside(self, held: HeldPartition) -> Path:
-        """Take a damaged log out of the way, for a person to look at; return where it is now."""
+        """Rename a damaged log's directory, for a person to examine; return the new path."""
         directory = self.path / str(held.partition)
         topic, _, partition = directory.name.rpartition("-")
         name = f"{topic[:STRAY_TOPIC_LENGTH_MAX]}-{partition}.{uuid4().hex}{STRAY_SUFFIX}"
@@ -138,7 +141,7 @@ class LogDirectories:
         return stray
 
     def rename_deleted(self, held: HeldPartition) -> Path:
-        """Take the partition's directory away; return it for ``remove_directories``."""
+        """Rename the partition's directory; return the new path, for ``remove_directories``."""
         return rename_deleted(self.path / str(held.partition))
 
     def clear_out(
@@ -148,11 +151,11 @@ class LogDirectories:
         *,
         is_unreadable: Callable[[str], bool],
     ) -> list[Path]:
-        """Take away the logs of topics that went while the node was away.
+        """Rename the logs of topics that are not ``known``.
 
-        Those of ``deleted`` topics are returned for ``remove_directories``; those of
-        topics that are not ``known`` either are moved aside, unless ``is_unreadable`` says
-        that there is a topic of this name: once it can be read, it may be its.
+        Returns those of ``deleted`` topics, for ``remove_directories``. Other logs are moved
+        aside. A log stays if ``is_unreadable`` says that the topic of its name exists but cannot
+        be read: the log may belong to it.
         """
         renamed = []
         for directory, topic_id in self._labelled():
@@ -167,7 +170,7 @@ class LogDirectories:
         return renamed
 
     def _labelled(self) -> list[tuple[str, UUID]]:
-        """Return the names of the directories that hold a log, with the topics' ids."""
+        """Return the names of the labelled directories, with the topics' ids."""
         return [
             (directory, topic_id)
             for directory in _names(self.path)
@@ -176,7 +179,7 @@ class LogDirectories:
         ]
 
     def mark_clean(self) -> None:
-        """Note that every log was closed cleanly. Nothing is appended after."""
+        """Record that every log was closed cleanly. Nothing may be appended afterwards."""
         (self.path / CLEAN_SHUTDOWN_FILE).touch()
 
     def _move_aside(self, directory: Path) -> None:
@@ -192,14 +195,14 @@ class LogDirectories:
         logger.warning("log of another topic moved aside", extra={"to": str(stray)})
 
     def close(self) -> None:
-        """Give the directory up."""
+        """Unlock the directory."""
         os.close(self._lock)
 
 
 def _names(directory: Path | str) -> list[str]:
-    """Return the names in a directory, none where there is no such directory."""
+    """Return the names in a directory; none if the directory does not exist."""
     try:
-        # Many times faster than ``Path.glob``, and every partition is asked at the start.
+        # Many times faster than ``Path.glob``, and a start lists every partition's directory.
         return os.listdir(directory)  # noqa: PTH208
     except (FileNotFoundError, NotADirectoryError):
         return []
@@ -210,7 +213,7 @@ def _label(directory: Path, topic_id: UUID) -> Path:
 
 
 def _topic_id(name: str) -> UUID | None:
-    """Return the topic's id where the name is that of a label."""
+    """Return the topic's id if ``name`` is a label's, else ``None``."""
     if not name.startswith(TOPIC_ID_PREFIX):
         return None
     try:

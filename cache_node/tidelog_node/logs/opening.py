@@ -1,9 +1,9 @@
-"""Opens the logs of new partitions, a few at a time, on other threads than the loop's.
+"""Opens the logs of new partitions, a few at a time, on the executor's threads.
 
 A replicated partition needs its log before it can be led or followed, and creating the files
-of a log takes up to several milliseconds. The loop opens the first few logs itself: a topic of
-few partitions is there when its creation is answered. The remaining logs are queued. Their
-partitions have no role on this node until the log is open.
+of a log takes up to several milliseconds. The loop opens the first few logs itself, so the logs
+of a topic with few partitions are open when its creation is answered. Other logs are queued.
+Their partitions have no role on this node until the log is open.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ from itertools import islice
 from typing import Generic, Protocol, TypeVar
 
 OPEN_HERE_MAX = 4  # logs that the loop may open by itself for one image
-ROUND_LOGS_MAX = 256  # opened before their partitions are looked at again
-JOB_LOGS_MAX = 8  # that one thread opens before others' work has its turn
+ROUND_LOGS_MAX = 256  # opened before ``on_round`` is called
+JOB_LOGS_MAX = 8  # that one thread opens before other work of the executor may run
 JOBS_AT_ONCE = 2
 
 
 class Openable(Protocol):
-    """A partition's log, yet to be opened."""
+    """A partition's log that is not open yet."""
 
     def open(self) -> None:
-        """Open it, in whatever thread this is. Raises whatever keeps it from being opened."""
+        """Open it, in any thread. Raises any error that prevents it."""
 
 
 L = TypeVar("L", bound=Openable)
 
 
 class LogOpening(Generic[L]):
-    """The logs to be opened. For the node's event loop."""
+    """The queue of logs to open. For the node's event loop."""
 
     def __init__(
         self, executor: Executor, on_round: Callable[[Collection[L], Mapping[L, Exception]], None]
     ) -> None:
-        """``on_round`` is called with the logs that were opened, and with those that failed."""
+        """``on_round`` is called with the opened logs, and with the failed ones' errors."""
         self._executor = executor
         self._on_round = on_round
         self._here_left = 0
@@ -45,11 +45,11 @@ class LogOpening(Generic[L]):
         self._task: asyncio.Task[None] | None = None
 
     def allow_here(self, count: int = OPEN_HERE_MAX) -> None:
-        """Let the loop open so many logs by itself from now on."""
+        """Allow the loop to open ``count`` logs itself from now on."""
         self._here_left = count
 
     def takes(self, log: L) -> bool:
-        """Return whether the caller must wait for the log's round; it is in one, or soon will."""
+        """Return whether the log is in a round, or queued for one; if not, the caller opens it."""
         if log in self._waiting or log in self._round:
             return True
         if self._here_left > 0 and self._task is None:
@@ -87,7 +87,7 @@ class LogOpening(Generic[L]):
             self._task = None
 
     async def _open(self, logs: Sequence[L]) -> list[tuple[L, Exception]]:
-        """Open the logs; return those that could not be opened, and why."""
+        """Open the logs on the executor; return those that could not be opened, with the errors."""
         loop = asyncio.get_running_loop()
         jobs = [logs[at : at + JOB_LOGS_MAX] for at in range(0, len(logs), JOB_LOGS_MAX)]
         problems: list[tuple[L, Exception]] = []
@@ -102,7 +102,7 @@ class LogOpening(Generic[L]):
 
 
 def open_each(logs: Sequence[L]) -> list[tuple[L, Exception]]:
-    """Open the logs; return those that could not be opened, and why."""
+    """Open the logs; return those that could not be opened, with the errors."""
     problems: list[tuple[L, Exception]] = []
     for log in logs:
         try:

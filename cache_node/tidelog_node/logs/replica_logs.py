@@ -1,7 +1,7 @@
 """Opens, recovers, closes and removes the logs of a node's replicas.
 
-Opening and closing wait for the disk, so many logs at once are handed to threads, several at a
-time: to hand each over by itself costs as much as to recover it.
+Opening and closing wait for the disk, so threads do it when there are many logs. A thread gets
+several logs to open at a time: handing over each one alone costs as much as recovering it.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from tidelog_node.replica import Replica
 
 logger = logging.getLogger(__name__)
 
-CLOSE_THREADS = 16  # an fsync waits for the disk, and the disk takes several at once
+CLOSE_THREADS = 16  # an fsync waits for the disk, which handles several at once
 CLOSE_SECONDS_MAX = 25.0  # 10,000 logs take 10 to 13
-OPEN_AT_ONCE = 32  # logs that one thread opens before it is given others
+OPEN_AT_ONCE = 32  # logs of one job of a thread
 
 
 class ReplicaLogs:
@@ -45,7 +45,7 @@ class ReplicaLogs:
         self._open_files = open_files
 
     def open(self, replica: Replica) -> LocalLog:
-        """Return the replica's log, made if there is none. Raises as ``LocalLog.open``."""
+        """Return the replica's log; create it if there is none. Raises as ``LocalLog.open``."""
         directory = self._directories.claim(replica.partition, replica.topic_id)
         log = LocalLog.open(
             directory,
@@ -76,9 +76,10 @@ class ReplicaLogs:
                 )
 
     async def close(self, replicas: Collection[Replica]) -> None:
-        """Close every log cleanly and leave the mark that says so. Nobody uses them any more.
+        """Close every log; mark the shutdown as clean if all were closed and none is in trouble.
 
-        Many at once; what is not closed in time is recovered by the next start.
+        The logs must be unused. ``CLOSE_THREADS`` are closed at a time, those that have not begun
+        after ``CLOSE_SECONDS_MAX`` are not. Without the mark the next start recovers all logs.
         """
         is_clean = not any(replica.is_in_trouble for replica in replicas)
         opened = []
@@ -87,7 +88,7 @@ class ReplicaLogs:
                 if replica.opened_log is not None:
                     opened.append(replica)
                 else:
-                    # An executor's thread may be about to.
+                    # A thread of the executor may be about to open it.
                     replica.refuse(StorageError("the node is stopping"))
         loop = asyncio.get_running_loop()
         pool = ThreadPoolExecutor(CLOSE_THREADS, "tidelog-close")
@@ -111,7 +112,7 @@ class ReplicaLogs:
             self._directories.mark_clean()
 
     def take_away(self, replica: Replica) -> Path | None:
-        """Close the log of a dropped replica; return its directory, renamed to be removed."""
+        """Close the log of a dropped replica; return its renamed directory, ``None`` if none."""
         log = replica.opened_log
         replica.let_go()
         try:

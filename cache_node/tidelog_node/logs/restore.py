@@ -1,17 +1,17 @@
 """Restarts a log that has lost its files, at the offset where its tier ends.
 
-Everything before is still there; what was appended after the last tiered segment was on
-the lost disk alone. Offsets that consumers have seen may come to stand for other records:
-they learn of it by the leader epoch that every start of a node begins (KIP-320).
+The tier still has all earlier records. Records after the last tiered segment were only on the
+lost disk. Their offsets may be given to other records, also if consumers have seen them;
+consumers detect that by the leader epoch, which each start of the node raises (KIP-320).
 
-Runs before the node serves, and only where this node alone is in sync: otherwise another
-one leads. What producers had written is taken from the last segment's index object, so that
-a batch sent again is still known; where it cannot be read, producers are met like new ones.
-The tier worker does not run yet, so the object store is asked from here.
+Runs before the node serves, and only for partitions whose ISR is this node alone: otherwise
+another node leads. The producers' state comes from the last segment's index object, so that a
+batch sent again is recognized; if the object cannot be read, producers are treated as new.
+The tier worker does not run yet, so this reads from the object store itself.
 
-A lost log of which nobody can read where its tier ends must not begin at all: it would give
-offsets of the tier to other records. Its partition stays offline until the node is started
-again, and the others are served.
+If the end of a lost log's tier cannot be read, the log must not begin: it would assign offsets of
+the tier to other records. Its partition stays offline until the node is restarted; other
+partitions are served.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from tidelog_node.logs.directories import LogDirectories
 logger = logging.getLogger(__name__)
 
 PARTITIONS_AT_ONCE_MAX = 16
-REWRITTEN_RETRY_S = 0.5  # between readings of a tier that is rewritten at that time
+REWRITTEN_RETRY_S = 0.5  # before a tier that was rewritten during the reading is read again
 
 
 class _Held(NamedTuple):
@@ -52,15 +52,15 @@ class _Held(NamedTuple):
 
 
 class Unrestored:
-    """Logs that may be lost, and that must not be begun anew without what the tier says."""
+    """Logs that may be lost and must not be created, because their tier is not known."""
 
     def __init__(self, failed: Mapping[ItemKey, TidelogError], unread: Collection[ItemKey]) -> None:
-        """``failed`` is by the partition's key; ``unread`` are items that could not be read."""
+        """``failed`` is by the partition's key; ``unread`` are keys of unreadable items."""
         self._failed = failed
         self._unread = unread
 
     def refusal(self, topic: Topic, partition: Partition) -> TidelogError | None:
-        """Return why the partition's log may not begin where there is none, if so."""
+        """Return the reason not to create the partition's log, ``None`` if it may be created."""
         key = partition.item_id
         if key in self._failed:
             return StorageError(f"its log is lost, and of its tier: {self._failed[key]}")
@@ -80,7 +80,7 @@ async def restore_logs(
     broker_id: int,
     objects_url: str,
 ) -> Unrestored:
-    """Lay the start of every log that this node leads and has lost; return what could not be.
+    """Restart every lost log that this node leads; return those that it could not restart.
 
     Raises ``StoreUnavailable``.
     """
@@ -111,7 +111,7 @@ async def restore_logs(
             if partition.leader == broker_id and partition.isr == (broker_id,):
                 held = _Held(TopicPartition(name, partition.partition), partition.topic_id)
                 tasks.append(restore(held, partition))
-    # Of several failures of the store one tells enough.
+    # If the store fails for several logs, the first failure is raised; the rest would add nothing.
     await asyncio.gather(*tasks)
     if laid:
         await _lay_all_producers(laid, view.image.cluster_id, objects_url)
@@ -140,9 +140,9 @@ async def _lay_all_producers(
 async def _lay_start(
     store: MetadataStore, directories: LogDirectories, held: _Held, partition: Partition
 ) -> tuple[Path, SegmentMeta] | None:
-    """Make the empty log at the tier's end; return its directory and the last segment.
+    """Create the empty log at the tier's end; return its directory and the last segment.
 
-    ``None`` where nothing is tiered. Raises ``CorruptItem`` and what the store raises.
+    ``None`` if nothing is tiered. Raises ``CorruptItem`` and the store's errors.
     """
     segments = await _read_segments(store, held, partition)
     end_offset = segments.tiered_end(partition.log_start_offset)
@@ -159,7 +159,7 @@ async def _lay_start(
 
 
 async def _read_segments(store: MetadataStore, held: _Held, partition: Partition) -> TieredSegments:
-    """Return the tier's segments, read until no swap meets the reading."""
+    """Return the tier's segments; reads again if a swap of segments met the reading."""
     while True:
         try:
             return (await read_tier(store, partition.topic_id, partition.partition)).finished
@@ -174,20 +174,23 @@ async def _read_segments(store: MetadataStore, held: _Held, partition: Partition
 async def _lay_producers(
     objects: ObjectStore, index_key: str, directory: Path, end_offset: int
 ) -> None:
-    """Write the producers' snapshot that the log at the tier's end opens with."""
+    """Write the producers' snapshot for the log that begins at the tier's end.
+
+    Without one the log opens with no producers. Failures to read it are logged.
+    """
     try:
         index = IndexFile.parse(await objects.get(index_key), key=index_key)
     except TidelogError as error:
         logger.error("producers' state of the tier cannot be read", extra={"reason": str(error)})
         return
-    # The log checks it when it opens, and passes over one that is damaged.
+    # The log checks the snapshot when it opens, and ignores a damaged one.
     snapshot_path(directory, end_offset).write_bytes(index.producer_snapshot)
 
 
 def _write_checkpoints(
     directory: Path, log_start_offset: int, end_offset: int, segments: TieredSegments
 ) -> None:
-    """Write the checkpoints that an empty log at ``end_offset`` opens with."""
+    """Write the checkpoints of an empty log that begins at ``end_offset``."""
     starts: dict[int, int] = {}
     for segment in segments:
         for epoch, start_offset in segment.leader_epochs:
