@@ -1,8 +1,8 @@
 """Restarts a replica at the end of the tier if the leader's local log lacks its offset.
 
-Asked are the leader, for where its log starts and ends, and the metadata store, for what
-is tiered; ``FollowerState`` decides on both. The leader epochs and the producers' state at
-the new start come from the tier's segments. Rare, so each time has its own connection.
+The leader returns the start and end of its log, the metadata store the tiered segments;
+``FollowerState`` decides on both. The leader epochs and the producers' state at the new start
+come from the tier's segments. Rare, so each search at the leader has its own connection.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _RESPONSE_HEADER_SIZE_BYTES = 5  # correlation id, no tags
 
 
 class CatchUp:
-    """Finds new starts for replicas. For the tasks of one event loop."""
+    """Finds new start offsets for replicas. For the tasks of one event loop."""
 
     def __init__(self, node: NodeContext, *, history: TierHistory, timeout_s: float) -> None:
         self._node = node
@@ -59,9 +59,9 @@ class CatchUp:
         self._slots = asyncio.Semaphore(AT_ONCE_MAX)
 
     async def begin(self, replica: Replica, follower: FollowerState) -> None:
-        """See before the first fetch whether an empty log had better begin at the tier's end.
+        """Before the first fetch, restart the log at the tier's end if that is a better start.
 
-        Raises what the stores raise, and ``StorageError``.
+        Raises the stores' errors, and ``StorageError``.
         """
         async with self._slots:
             partition = follower.partition
@@ -78,9 +78,9 @@ class CatchUp:
             await self._carry_out(replica, segments, decide)
 
     async def before_leading(self, replica: Replica) -> None:
-        """Reach what the tier has and what is kept. The replica plays no part meanwhile.
+        """Before the replica leads, restart its log if ``start_before_leading`` says so.
 
-        Raises what the stores raise, and ``StorageError``.
+        The replica has no role during the call. Raises the stores' errors, and ``StorageError``.
         """
         async with self._slots:
             segments = await self._segments(replica)
@@ -97,10 +97,10 @@ class CatchUp:
     async def find_start(
         self, replica: Replica, follower: FollowerState, fetch: ReplicaFetch
     ) -> None:
-        """Go on where the leader no longer has the offset of ``fetch`` locally.
+        """Find a new start if the leader's local log no longer has the offset of ``fetch``.
 
-        Raises ``OSError``, ``TimeoutError``, ``NotLeaderOrFollower`` where the leader does
-        not answer, and what the stores raise.
+        Raises ``OSError``, ``TimeoutError`` or ``NotLeaderOrFollower`` if the leader does not
+        answer, and the stores' errors.
         """
         async with self._slots:
             start, local_start, end = await self._ask_leader(replica, fetch)
@@ -128,9 +128,9 @@ class CatchUp:
         segments: TieredSegments,
         decide: Callable[[LocalLog], Action | None],
     ) -> None:
-        """Do what is decided, if it still is once all that it needs has been read.
+        """Apply the decision, if it is still the same after the tier has been read for it.
 
-        Raises ``NotLeaderOrFollower`` where nothing can be decided yet.
+        Raises ``NotLeaderOrFollower`` if no decision is possible yet.
         """
         action = decide(replica.log)
         if isinstance(action, Truncate):
@@ -147,7 +147,7 @@ class CatchUp:
             raise NotLeaderOrFollower("leader and tier offer no offset to go on from yet")
 
     async def _ask_leader(self, replica: Replica, fetch: ReplicaFetch) -> tuple[int, int, int]:
-        """Return the leader's log start, local log start and log end, of the fetch's epoch."""
+        """Return the leader's log start, local log start and log end, in the fetch's epoch."""
         broker = self._node.view.image.brokers.get(fetch.leader_id)
         if broker is None:
             raise NotLeaderOrFollower(f"broker {fetch.leader_id} is not registered")
@@ -205,7 +205,7 @@ def _truncate_fully(log: LocalLog, action: TruncateFully, past: LogPast) -> None
     try:
         _restart(log, action, past, past.producer_snapshot)
     except CorruptSnapshot as error:
-        # Producers are then met like new ones: none is lost, a repeated batch may be.
+        # Producers are then treated as new: no batch is lost, but a duplicate is not recognized.
         logger.error(
             "producers' state of the tier is damaged",
             extra={"partition": str(log.partition), "reason": str(error)},

@@ -1,17 +1,17 @@
-"""Fetches from one leader: one task, one connection and one session.
+"""Fetches from one leader: one task, one connection and one fetch session.
 
-The leader keeps in its fetch session (``fetch_session``) what is wanted of it, and holds each
-fetch until there is something new. A fetch names only the partitions that have changed, and its
-answer only those with news: both cost what has changed, however many partitions are followed.
-What is asked for, and what an answer does, is ``FollowedPartitions``' part; this asks.
+The leader's fetch session (``fetch_session``) keeps the partitions to fetch, and the leader holds
+each fetch until one of them has news. A fetch names only the partitions that have changed, and its
+answer only those with news: the cost grows with the changes, not with the number of partitions.
+``FollowedPartitions`` decides what to fetch and applies the answers; this sends the fetches.
 
-A leader may count on all that it hears under a registration of this node (KIP-903). So with a
-new one everything is looked at again, and a new session begins: nothing that the leader was told
-before it stands for it.
+The leader may rely on everything that this node sent under its current registration (KIP-903). So
+after a new registration every partition is checked again and a new session begins: no position
+sent before counts any longer.
 
-What is added while a fetch is held would wait with it. It goes out at once in a second fetch, on
-which the leader answers the held one. A leader without sessions does not do that: its fetch is
-given up with the connection and sent again.
+A partition added during a held fetch does not wait for its answer. It is sent immediately in a
+second fetch, and the leader then answers the held one. A leader without sessions would not: the
+connection is closed and the fetch sent again.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ from tidelog_node.wire.primitives import PARSE_ERRORS
 logger = logging.getLogger(__name__)
 
 CONNECT_SECONDS_MAX = 5.0
-# Partitions that one fetch brings into the session: with their topics no more than the leader
-# handles without a rest, see ``partition_pace``.
+# Partitions that one fetch adds to the session: with their topics no more than the leader handles
+# without a pause, see ``partition_pace``.
 NEW_MAX = 250
 
 
 class FetcherOwner(Protocol):
-    """Who has a fetcher for each leader."""
+    """The owner of the fetchers, one for each leader."""
 
     catch_up: CatchUp
     dialer: Dialer
@@ -61,11 +61,11 @@ class FetcherOwner(Protocol):
         """Return the leader's registration, ``None`` if there is none."""
 
     def limits(self) -> FollowerLimits | None:
-        """Return who fetches how much; ``None`` while this process is not the registered one."""
+        """Return the fetch limits; ``None`` while this process is not the registered one."""
 
 
 class LeaderFetcher:
-    """Fetches from one leader what is in ``followed``."""
+    """Fetches the partitions in ``followed`` from one leader."""
 
     def __init__(self, leader_id: int, owner: FetcherOwner, broker_id: int) -> None:
         self._leader_id = leader_id
@@ -83,18 +83,18 @@ class LeaderFetcher:
             on_possible=self._send_now,
         )
         self._session_lost_at = float("-inf")  # the loop's time
-        self._partition_max_bytes = -1  # as the leader was told
-        self._replica_epoch = -1  # as the leader was told
+        self._partition_max_bytes = -1  # as last sent to the leader
+        self._replica_epoch = -1  # as last sent to the leader
         self._changed = asyncio.Event()
         self._connection: LeaderConnection | None = None
         self._is_interrupted = False
-        self._is_urgent = False  # what has become possible is about to be sent
+        self._is_urgent = False  # ``_send_another`` is scheduled
         self._correlation_id = 0
         self._is_in_trouble = False
         self._task = self._loop.create_task(self._run(), name=f"follow broker {leader_id}")
 
     async def close(self) -> None:
-        """Stop."""
+        """Stop fetching; cancels its tasks and waits for them."""
         tasks = [self._task, *self.followed.tasks()]
         for task in tasks:
             task.cancel()
@@ -103,10 +103,10 @@ class LeaderFetcher:
                 await task
 
     def _send_now(self) -> None:
-        """Ask soon for what has just become possible, also while a fetch is held."""
+        """Send a fetch for new partitions soon, also while another is held."""
         self._changed.set()
         if not self._is_urgent:
-            # Later in this turn of the loop: many partitions change hands at once.
+            # Deferred: many partitions may change leaders in one step of the loop.
             self._is_urgent = True
             self._loop.call_soon(self._send_another)
 
@@ -146,7 +146,7 @@ class LeaderFetcher:
             self._is_in_trouble = True
             await self._pause(self._backoff_s())
         except Exception:
-            # Whatever it was: while nobody follows, records are on one node fewer.
+            # Any failure is retried: while the fetcher is stopped, records have one replica fewer.
             logger.exception("following broke, will retry", extra={"leader": self._leader_id})
             await self._pause(TROUBLE_SECONDS)
         finally:
@@ -157,7 +157,7 @@ class LeaderFetcher:
             self._session.restart()
 
     async def _fetch_on_one_connection(self) -> None:
-        """Connect and fetch until something goes wrong."""
+        """Connect and fetch until an error."""
         await self._wait_for_work()
         broker = self._owner.broker(self._leader_id)
         if broker is None:
@@ -173,9 +173,9 @@ class LeaderFetcher:
             await connection.converse(request, self._on_answer, timeout_s=self._timeout_s)
 
     def _next_request(self, *, may_wait: bool = True) -> bytearray | None:
-        """Return the next fetch, ``None`` where nothing can be asked for now.
+        """Return the next fetch, ``None`` if none can be sent now.
 
-        One that must not wait comes while another is under way.
+        With ``may_wait=False`` it is sent while another fetch is held.
         """
         self._changed.clear()
         limits = self._owner.limits()
@@ -201,7 +201,7 @@ class LeaderFetcher:
         )
 
     def _take_limits(self, limits: FollowerLimits) -> None:
-        """Begin another session where something is to be said of every partition."""
+        """Begin another session if the replica epoch or the limit of a partition has changed."""
         if limits.replica_epoch != self._replica_epoch:
             self._replica_epoch = limits.replica_epoch
             self.followed.look_at_all()
@@ -211,10 +211,10 @@ class LeaderFetcher:
             self._session.restart()
 
     def _on_answer(self, frame: memoryview) -> bytearray | None:
-        """Do what the answer asks for and return the next fetch.
+        """Apply the answer and return the next fetch.
 
-        Called between other events of the loop, so everything that this node does with
-        these partitions happens before or after it, never meanwhile.
+        Runs without an ``await``, so nothing else on the loop changes these partitions during the
+        call.
         """
         try:
             error_code, session_id, fetched = parse_follower_fetch(frame)
@@ -238,7 +238,10 @@ class LeaderFetcher:
         return self._next_request()
 
     def _begin_session_again(self, error: ErrorCode) -> None:
-        """Raise unless the next fetch may go out on this connection at once."""
+        """Return if a fetch may begin a new session on this connection immediately, else raise.
+
+        Raises ``NotLeaderOrFollower``.
+        """
         if error is ErrorCode.none:
             reason = "an answer does not fit the fetch session"
         else:
@@ -267,8 +270,8 @@ class LeaderFetcher:
             await self._changed.wait()
 
     async def _pause(self, seconds: float) -> None:
-        """Wait, but not when there is something new to follow."""
-        # It is new once: left set, it would never let the event loop do anything else.
+        """Wait until there is something new to follow, at most this long."""
+        # The event is cleared: if it stayed set, this task would never wait and starve the loop.
         await wait_and_clear(self._changed, seconds)
 
 

@@ -27,10 +27,10 @@ class FollowerFetchers:
         self.catch_up = catch_up
         self._fetchers: dict[int, LeaderFetcher] = {}
         self._unsubscribe: tuple[Callable[[], None], ...] = ()
-        self._limits: tuple[Broker, NodeConfig, FollowerLimits] | None = None  # made of the two
+        self._limits: tuple[Broker, NodeConfig, FollowerLimits] | None = None  # made of both
 
     def start(self) -> None:
-        """Begin to follow what the image says. This node is registered."""
+        """Follow the partitions of the image. This node must be registered."""
         self._unsubscribe = (
             self._replicas.roles.following.subscribe(self._assign),
             self._replicas.trouble.subscribe(self._on_trouble),
@@ -40,7 +40,7 @@ class FollowerFetchers:
             self._assign(replica)
 
     async def close(self) -> None:
-        """Follow nobody any more."""
+        """Stop following."""
         for unsubscribe in self._unsubscribe:
             unsubscribe()
         await asyncio.gather(*(fetcher.close() for fetcher in self._fetchers.values()))
@@ -50,7 +50,7 @@ class FollowerFetchers:
         return self._node.view.image.brokers.get(leader_id)
 
     def limits(self) -> FollowerLimits | None:
-        """Return who fetches how much; ``None`` while this process is not the registered one."""
+        """Return the fetch limits; ``None`` while this process is not the registered one."""
         own = self._node.view.image.brokers.get(self._node.broker_id)
         if own is None or own.incarnation != self._node.incarnation:
             return None

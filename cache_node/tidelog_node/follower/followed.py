@@ -1,12 +1,12 @@
 """The partitions followed at one leader: builds fetches and applies answers.
 
-Nothing here may go through all of them. Whatever changes how a partition is to be asked for has it
-looked at before the next fetch (``_to_look_at``): its answer, the end of a wait, a new start,
-trouble with its log, another log in its place, another leader. A log that failed, or that another
-one has replaced, is forgotten at once, and the leader is told of it as of a new one.
+A fetch must not iterate over all of them. A partition is checked before the next fetch
+(``_to_look_at``) if an event may have changed its fetch: an answer, the end of a wait, a new start,
+a failure or replacement of its log, another leader. A partition whose log has failed or was
+replaced is removed from the session immediately, and later added as a new one.
 
-``FollowerState`` says what to ask for and what an answer means; this appends and waits. A
-partition in trouble waits by itself, out of the session, and keeps nobody else from going on.
+``FollowerState`` decides what to fetch and what an answer means; this appends and waits. A
+partition in trouble waits outside the session, and delays no other.
 """
 
 from __future__ import annotations
@@ -42,23 +42,23 @@ logger = logging.getLogger(__name__)
 TROUBLE_SECONDS = 5.0  # before a partition with a broken log or answer is tried again
 
 PartitionKey = tuple[bytes, int]
-"""Topic id as the wire has it, which hashes faster than a ``UUID``, and partition."""
+"""Topic id as encoded bytes, which hash faster than a ``UUID``, and partition index."""
 
 
 @dataclass(slots=True, eq=False)
 class Followed:
-    """A partition of one fetcher, for as long as its leader epoch lasts."""
+    """A partition of one fetcher, in one leader epoch."""
 
     replica: Replica
     follower: FollowerState
     key: PartitionKey
     not_before: float = 0.0  # the loop's time
     is_begun: bool = False  # the first fetch may go out
-    task: asyncio.Task[None] | None = None  # looks for a new start
+    task: asyncio.Task[None] | None = None  # finds a new start
 
 
 class FollowedPartitions:
-    """What one fetcher follows. It says in the fetcher's session what is wanted."""
+    """The partitions of one fetcher. Keeps their next fetches in the fetcher's session."""
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class FollowedPartitions:
         backoff_s: Callable[[], float],
         on_possible: Callable[[], None],
     ) -> None:
-        """``on_possible`` is called when there is something new to ask for at once."""
+        """``on_possible`` is called when there may be something new to fetch."""
         self._session = session
         self._broker_id = broker_id
         self._catch_up = catch_up
@@ -78,15 +78,15 @@ class FollowedPartitions:
         self._loop = asyncio.get_running_loop()
         self._partitions: dict[PartitionKey, Followed] = {}
         self._to_look_at: dict[Followed, None] = {}  # before the next fetch
-        self._waits: list[tuple[float, int, Followed]] = []  # a heap: until when, a number
+        self._waits: list[tuple[float, int, Followed]] = []  # a heap, by end of the wait
         self._wait_count = 0
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of partitions."""
         return len(self._partitions)
 
     def tasks(self) -> list[asyncio.Task[None]]:
-        """Return what looks for new starts."""
+        """Return the running tasks that find new starts."""
         return [followed.task for followed in self._partitions.values() if followed.task]
 
     def add(self, replica: Replica, follower: FollowerState) -> None:
@@ -99,14 +99,14 @@ class FollowedPartitions:
         self._on_possible()
 
     def on_trouble(self, replica: Replica) -> None:
-        """Ask for a partition whose log is in trouble only after a while."""
+        """Fetch a partition whose log is in trouble again after ``TROUBLE_SECONDS``."""
         followed = self._forget(replica)
         if followed is not None:
             self._put_off(followed, TROUBLE_SECONDS)
             self._on_possible()
 
     def on_exchanged(self, replica: Replica) -> None:
-        """Begin again with a partition whose log is another one."""
+        """Fetch a partition whose log was replaced as a new one."""
         followed = self._forget(replica)
         if followed is not None:
             followed.not_before = 0.0
@@ -114,33 +114,33 @@ class FollowedPartitions:
             self._on_possible()
 
     def _forget(self, replica: Replica) -> Followed | None:
-        """Let the leader begin with the partition as with a new one, if it is followed."""
+        """Remove the partition from the session, if it is followed; return it."""
         followed = self._partitions.get((replica.topic_id.bytes, replica.partition.partition))
         if followed is not None:
             self._session.forget(followed.key)
         return followed
 
     def _drop(self, followed: Followed) -> None:
-        """Follow the partition no more, or not in this leader epoch."""
+        """Stop following the partition in this leader epoch."""
         if self._partitions.get(followed.key) is followed:
             del self._partitions[followed.key]
             self._session.forget(followed.key)
 
     def _put_off(self, followed: Followed, seconds: float) -> None:
-        """Leave the partition out until then."""
+        """Leave the partition out of the session for this long."""
         followed.not_before = self._loop.time() + seconds
         self._wait_count += 1
         heappush(self._waits, (followed.not_before, self._wait_count, followed))
         self._to_look_at[followed] = None
 
-    # -- what to ask for
+    # -- the next fetch
 
     def look_at_all(self) -> None:
-        """Have all of them looked at before the next fetch."""
+        """Have all partitions checked before the next fetch."""
         self._to_look_at.update(dict.fromkeys(self._partitions.values()))
 
     def look(self) -> None:
-        """Bring the session to what can be asked for now, where that may have changed."""
+        """Update the session's fetches of the partitions that may have changed."""
         now = self._loop.time()
         waits = self._waits
         while waits and waits[0][0] <= now:
@@ -165,7 +165,10 @@ class FollowedPartitions:
             self._session.want(followed.key, fetch)
 
     def _begins_elsewhere(self, followed: Followed) -> bool:
-        """Start to look for a better beginning where the log is empty and not in sync."""
+        """Start a task that finds a better start if the log is empty and not in the ISR.
+
+        Returns whether it did.
+        """
         followed.is_begun = True
         log = followed.replica.log
         is_empty = log.log_end_offset == log.local_log_start_offset
@@ -177,7 +180,7 @@ class FollowedPartitions:
     # -- answers
 
     def take(self, key: PartitionKey, answer: FetchedPartition) -> None:
-        """Do what the leader's answer for one partition asks for."""
+        """Apply the leader's answer for one partition; failures are logged and retried later."""
         followed, fetch = self._partitions.get(key), self._session.last_asked(key)
         if followed is None or fetch is None:
             return
@@ -231,7 +234,7 @@ class FollowedPartitions:
                 pass
 
     def _start(self, followed: Followed, work: Coroutine[Any, Any, None]) -> None:
-        """Look for a new start; the partition is not fetched meanwhile."""
+        """Run ``work``, which finds a new start; the partition is not fetched until it ends."""
         task = self._loop.create_task(work)
         followed.task = task
 
@@ -255,12 +258,12 @@ class FollowedPartitions:
 
 
 def _append(replica: Replica, records: memoryview) -> None:
-    """Append what the leader has sent. Raises ``CorruptRecordBatch``, ``StorageError``."""
+    """Append the leader's records. Raises ``CorruptRecordBatch``, ``StorageError``."""
     log = replica.log
     try:
         replica.append_as_follower(records)
     except UnexpectedAppendOffset:
-        # The leader's log may start in the middle of a batch; an empty log takes all of it.
+        # The leader's log may start in the middle of a batch. An empty log takes the whole batch.
         first = parse_header(records)
         end_offset = log.log_end_offset
         is_empty = end_offset == log.local_log_start_offset

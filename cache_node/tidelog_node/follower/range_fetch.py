@@ -1,8 +1,8 @@
 """Fetches a range of offsets from a partition's leader, as a consumer would.
 
-For what a replica has lost from the middle of its log. The leader takes no note of it: what it
-knows of this broker as a follower stays right. What the leader has only in the tier it reads
-there.
+For records that a replica has lost from the middle of its log. The leader treats the fetch as a
+consumer's, so this broker's progress as a follower does not change. The leader reads records that
+it has only in the tier from there.
 """
 
 from __future__ import annotations
@@ -46,10 +46,11 @@ async def fetch_range(
 ) -> AsyncGenerator[tuple[bytearray, list[PositionedHeader]], None]:
     """Yield the batches in ``[start, end)``, whole and checked, with their headers.
 
-    The connection is closed at the end. To be closed by ``contextlib.aclosing``. Raises
-    ``OSError``, ``TimeoutError``, ``NotLeaderOrFollower`` where the leader does not answer with
-    records, ``OffsetOutOfRange`` where it does not hold them, ``CorruptRecordBatch`` and
-    ``UnsupportedMagic`` where its own are damaged.
+    Ends early if the leader sends only other records, or more than ``EMPTY_ANSWERS_MAX`` empty
+    answers. Closes the connection at the end. The caller must close the generator
+    (``contextlib.aclosing``). Raises ``OSError``, ``TimeoutError`` or
+    ``NotLeaderOrFollower`` if the leader does not answer with records, ``OffsetOutOfRange`` if it
+    does not have them, ``CorruptRecordBatch`` and ``UnsupportedMagic`` if its own are damaged.
     """
     try:
         empty_count = 0
@@ -61,7 +62,7 @@ async def fetch_range(
             if not headers:
                 empty_count += 1
                 if fetched.records is not None or empty_count > EMPTY_ANSWERS_MAX:
-                    return  # The caller sees how far it came.
+                    return  # The caller sees how far the batches reach.
                 continue
             yield records, headers
             start = headers[-1][1].next_offset

@@ -1,4 +1,4 @@
-"""Fetch as a follower sends it: version 15, the first that names the replica's epoch.
+"""A follower's Fetch: version 15, the first with the replica's epoch.
 
     request   max wait ms:32, min bytes:32, max bytes:32, isolation:8, session id:32,
               session epoch:32, [topic id, [partition:32, leader epoch:32, fetch offset:64,
@@ -49,7 +49,7 @@ _NO_TOPICS: Mapping[bytes, Sequence[int]] = {}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FollowerLimits:
-    """Who fetches, and how much at once."""
+    """The fetching replica, and the limits of one fetch."""
 
     replica_id: int
     replica_epoch: int
@@ -69,15 +69,15 @@ class WantedPartition(NamedTuple):
 
 
 class FetchedPartition(NamedTuple):
-    """What the leader answers for one partition."""
+    """The leader's result for one partition."""
 
     topic_id: bytes
     partition: int
     error_code: int
     high_watermark: int
     log_start_offset: int
-    diverging: tuple[int, int] | None  # an epoch and its end at the leader
-    records: memoryview | None  # in the buffer that the answer came in
+    diverging: tuple[int, int] | None  # an epoch and its end offset at the leader
+    records: memoryview | None  # a view of the answer's buffer
 
 
 def encode_follower_fetch(
@@ -90,9 +90,9 @@ def encode_follower_fetch(
     forgotten: Mapping[bytes, Sequence[int]] = _NO_TOPICS,
     may_wait: bool = True,
 ) -> bytearray:
-    """Return the request, its size included. Topics by id, partitions by number.
+    """Return the request with its size. Topics are keyed by id; ``forgotten`` has indexes.
 
-    The leader answers at once unless it ``may_wait`` for news.
+    Without ``may_wait`` the leader answers immediately, also if there is nothing new.
     """
     out = bytearray(_SIZE_HEADER.size)
     max_wait_ms = limits.max_wait_ms if may_wait else 0
@@ -122,9 +122,9 @@ def encode_follower_fetch(
 
 
 def parse_follower_fetch(frame: memoryview) -> tuple[int, int, list[FetchedPartition]]:
-    """Return the error of the whole answer, the session id and what is said of partitions.
+    """Return the error code of the whole answer, the session id and the partitions' results.
 
-    Raises ``PARSE_ERRORS``.
+    Raises one of ``PARSE_ERRORS``.
     """
     _, tag_count, _, error_code, session_id = _RESPONSE_HEAD.unpack_from(frame)
     if tag_count:
@@ -143,7 +143,7 @@ def parse_follower_fetch(frame: memoryview) -> tuple[int, int, list[FetchedParti
 
 
 def known_error(code: int) -> ErrorCode:
-    """Return the error. Raises ``NotLeaderOrFollower`` for one that a later version has added."""
+    """Return the error. Raises ``NotLeaderOrFollower`` for a code that is not known here."""
     try:
         return ErrorCode(code)
     except ValueError:
@@ -151,7 +151,7 @@ def known_error(code: int) -> ErrorCode:
 
 
 def error_name(code: int) -> str:
-    """Return Kafka's name of an error; its number if a later version has added it."""
+    """Return Kafka's name of an error, or its number if the code is not known here."""
     try:
         return ErrorCode(code).name
     except ValueError:
