@@ -54,25 +54,25 @@ from tidelog_node.replica import Replica
 
 logger = logging.getLogger(__name__)
 
-FAILURE_BACKOFF_MS = 60_000  # before a log whose compaction has failed is tried again
-DAMAGE_BACKOFF_MS = 600_000  # before one is that was damaged: all of it is checked each time
+FAILURE_BACKOFF_MS = 60_000  # before a failed compaction is retried
+DAMAGE_BACKOFF_MS = 600_000  # the same for a damaged log: each try checks all of it
 
 
 class ReplicaSource(Protocol):
-    """Where the node's replicas are."""
+    """The node's replicas; ``ReplicaManager``."""
 
     def get(self, partition: TopicPartition) -> Replica | None:
-        """Return this node's replica, whoever leads."""
+        """Return this node's replica, as leader or follower."""
 
 
 class Tier(Protocol):
-    """What compaction has to know of the tier."""
+    """The tier as compaction uses it."""
 
     async def compacted_up_to(self, replica: Replica) -> int | None:
-        """Return below which offset no key has two records in the tier; ``None``: no tier."""
+        """Return the offset below which no key has two records in the tier; ``None``: no tier."""
 
     def holding_copies(self, replica: Replica) -> AbstractAsyncContextManager[None]:
-        """Keep segments of the partition from being copied meanwhile."""
+        """Prevent copies of the partition's segments to the tier while held."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +99,10 @@ class LogCleaner:
         suspect: Callable[[TopicPartition, int], None],
         busy: set[Replica],
     ) -> None:
-        """``holds_files`` says of a replica whose log is not open whether it is worth opening.
+        """``holds_files`` says whether a replica's log, not open, is worth opening.
 
-        ``busy`` holds those whose segments are being replaced, also by others than this.
-        ``suspect`` has a sealed segment, named by its base offset, looked at for damage.
+        ``busy`` are the replicas whose segments are being replaced, by this or other services.
+        ``suspect`` has a sealed segment checked for damage; the int is its base offset.
         """
         self._node = node
         self._replicas = replicas
@@ -110,13 +110,13 @@ class LogCleaner:
         self._holds_files = holds_files
         self._suspect = suspect
         self._busy = busy
-        self._changed: set[Replica] = set()  # since they were last found not to be due
+        self._changed: set[Replica] = set()  # to check: changed, or due by the clock
         self._later: DueQueue[Replica] = DueQueue()  # by the wall clock
         self._not_before_ms: dict[Replica, int] = {}
         self.run_count = 0
 
     def on_changed(self, replicas: Collection[Replica]) -> None:
-        """Note which logs to look at."""
+        """Note which logs to check."""
         for replica in replicas:
             if replica.is_dropped or not _is_compacted(replica):
                 self._forget(replica)
@@ -125,7 +125,7 @@ class LogCleaner:
                 self._changed.add(replica)
 
     async def run(self) -> None:
-        """Compact what is due, until cancelled."""
+        """Compact the logs that are due, until cancelled."""
         async with asyncio.TaskGroup() as group:
             for _ in range(self._node.config().log_cleaner_threads):
                 group.create_task(self._work())
@@ -144,7 +144,7 @@ class LogCleaner:
                 self._busy.discard(replica)
 
     def _dirtiest(self) -> tuple[Replica, Cleanable] | None:
-        """Return the log with the greatest part to compact, of those that are due."""
+        """Return the due log with the greatest dirty ratio, ``None`` if no log is due."""
         now_ms = self._node.clock_ms()
         self._changed.update(self._later.take(now_ms))
         found: tuple[Replica, Cleanable] | None = None
@@ -169,7 +169,7 @@ class LogCleaner:
         return found
 
     def _look_at(self, replica: Replica, now_ms: int) -> Cleanable | None:
-        """Return what there is to compact if that is due; note when to look again if not."""
+        """Return the log's segments to compact if they are due; else note the next check."""
         is_open = replica.opened_log is not None
         has_log = is_open or (not replica.is_in_trouble and self._holds_files(replica))
         if not has_log or replica.log.is_offline:
@@ -189,7 +189,7 @@ class LogCleaner:
         return None
 
     def _forget(self, replica: Replica) -> None:
-        """Do not look at the log again before it changes."""
+        """Do not check the log again before it changes."""
         self._changed.discard(replica)
         self._later.discard(replica)
 
@@ -215,24 +215,24 @@ class LogCleaner:
 
     def _note_failure(self, replica: Replica, error: Exception) -> None:
         if self._replicas.get(replica.partition) is not replica:
-            return  # It was deleted under our hands.
+            return  # It was deleted during the compaction.
         self._put_off(replica, FAILURE_BACKOFF_MS)
         if isinstance(error, OSError | StorageError) and replica.note_failure(error):
-            return  # The disk is full, which is said of the node.
+            return  # The disk is full, which the node reports.
         logger.warning(
             "compaction failed, will retry",
             extra={"partition": str(replica.partition), "reason": str(error)},
         )
 
     def _put_off(self, replica: Replica, delay_ms: int) -> None:
-        if not replica.is_dropped:  # Nobody would have it forgotten again.
+        if not replica.is_dropped:  # No event would remove the entry.
             self._not_before_ms[replica] = self._node.clock_ms() + delay_ms
 
     async def _compact(self, replica: Replica, cleanable: Cleanable) -> None:
         leader_epoch = replica.leader_epoch
         tombstones_below = await self._tier.compacted_up_to(replica)
         if not self._node.may_expire():
-            tombstones_below = 0  # They go by the clock, which is in doubt: all of them stay.
+            tombstones_below = 0  # They expire by the clock, which is in doubt: keep all.
         log, config = replica.log, self._node.config()
         source = log.begin_cleaning(cleanable.segments)
         task = plan_cleaning(
@@ -264,7 +264,7 @@ class LogCleaner:
         )
 
     async def _rewrite(self, run: _Run, job: RewriterJob) -> tuple[int, int]:
-        """Take over what the process makes of the log; return the bytes read and written."""
+        """Run the process and swap in its results; return the bytes read and written."""
         bytes_read = bytes_written = 0
         async with contextlib.aclosing(rewrite(job)) as results:
             async for result in results:
@@ -285,7 +285,7 @@ class LogCleaner:
                 run.replica.note_changed()
 
     def _require_current(self, run: _Run) -> None:
-        """Raise ``SegmentsChanged`` where the run has lost its reason."""
+        """Raise ``SegmentsChanged`` if the replica has changed so that the run must stop."""
         replica = run.replica
         is_same = (
             self._replicas.get(replica.partition) is replica
@@ -293,7 +293,7 @@ class LogCleaner:
             and not run.log.is_offline
             and replica.leader_epoch == run.leader_epoch
         )
-        # What is copied from now on may hold what a tombstone that goes here deletes.
+        # The tier may get records from now on that a tombstone removed by this run deletes.
         deletes = run.task.deletes
         walks_over_all = deletes is not None and deletes.tombstones_below is None
         has_begun_tier = walks_over_all and replica.config.remote_storage_enable

@@ -10,7 +10,7 @@ from tidelog_core.erasure.log_files import ErasingTask
 
 @dataclass(frozen=True, slots=True)
 class RewriterJob:
-    """What one process is to do."""
+    """The work of one process."""
 
     task: CleaningTask | ErasingTask
     bytes_per_second: int  # read and written together
@@ -18,6 +18,6 @@ class RewriterJob:
 
 @dataclass(frozen=True, slots=True)
 class RewriteEnd:
-    """All groups are through."""
+    """The last message: all groups are finished."""
 
-    end_offset: int  # exclusive: where the compacted part, or the erasure, ends
+    end_offset: int  # exclusive end of the compacted or erased part

@@ -3,12 +3,12 @@
     python -m tidelog_node.compaction.rewriter
 
 Reads a ``RewriterJob`` from standard input; writes a ``CleanedGroup`` to standard output
-for every group of segments that is through, then a ``RewriteEnd``, or what went wrong. A
-process of its own, because the node's event loop must not wait for the interpreter while
-records are decoded; a new one for every log, because then its memory is given back.
+for every finished group of segments, then a ``RewriteEnd``, or the error. A separate
+process, because the node's event loop must not wait for the interpreter while records are
+decoded; a new one for every log, so that its memory is released.
 
-It ends with the node that started it, wherever it is: another node process may be about to
-write the same files.
+It ends when the node that started it ends, at any point of its work: the next process of the
+node may write the same files.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from tidelog_node.piped_messages import read_message, write_message
 from tidelog_node.tier.bandwidth import Bandwidth
 
 NICENESS = 10  # behind the node and its tier worker; see nice(2)
-THROTTLE_BYTES = 256 * 1024  # how much is read or written between two looks at the clock
+THROTTLE_BYTES = 256 * 1024  # read or written between two checks of the clock
 
 
 class Throttle:
-    """Sleeps so that no more bytes than allowed pass in a second, on average."""
+    """Limits the average rate of bytes read and written, by sleeping."""
 
     def __init__(self, bytes_per_second: int) -> None:
         self._bandwidth = Bandwidth(bytes_per_second)
         self._gathered = 0
 
     def __call__(self, size_bytes: int) -> None:
-        """Note bytes about to be read or written; blocks until they may be."""
+        """Count bytes before they are read or written; blocks until the rate allows them."""
         self._gathered += size_bytes
         if self._gathered >= THROTTLE_BYTES:
             wait_s = self._bandwidth.take(self._gathered, now=time.monotonic())
@@ -49,7 +49,7 @@ class Throttle:
 
 
 def run_job(job: RewriterJob, output: BinaryIO) -> None:
-    """Do the task, and tell of each group as soon as it can be put in place."""
+    """Do the task; write each group to ``output`` as soon as it can be swapped in."""
     throttle, task = Throttle(job.bytes_per_second), job.task
     try:
         if isinstance(task, ErasingTask):
@@ -70,14 +70,14 @@ def _end_with_standard_input(source: BinaryIO) -> None:
 
 
 def main() -> None:
-    """Do the job of standard input."""
+    """Read a job from standard input and run it."""
     os.nice(NICENESS)
     job = read_message(sys.stdin.buffer)
     assert isinstance(job, RewriterJob)
     watch = threading.Thread(target=_end_with_standard_input, args=(sys.stdin.buffer,), daemon=True)
     watch.start()
     run_job(job, sys.stdout.buffer)
-    os._exit(0)  # The thread holds standard input, which an orderly exit would wait for.
+    os._exit(0)  # An orderly exit would wait for standard input, which the thread reads.
 
 
 if __name__ == "__main__":

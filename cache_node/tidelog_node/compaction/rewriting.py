@@ -1,7 +1,4 @@
-"""Starts the process that rewrites segments, reads its results and ends it.
-
-And puts what it has written in place.
-"""
+"""Runs the process that rewrites segments, and swaps in the segments that it wrote."""
 
 from __future__ import annotations
 
@@ -20,14 +17,14 @@ from tidelog_core.log.local_log import LocalLog
 from tidelog_node.compaction.messages import RewriteEnd, RewriterJob
 from tidelog_node.piped_messages import encode_message, receive_message
 
-LINGER_SECONDS_MAX = 10.0  # after its last word
+LINGER_SECONDS_MAX = 10.0  # after its last message
 
 
 async def rewrite(job: RewriterJob) -> AsyncGenerator[CleanedGroup | RewriteEnd, None]:
-    """Yield what the process says; it is gone when the iterator is closed or ends.
+    """Yield the messages of the process, which has ended when the generator is closed or ends.
 
-    To be closed by ``contextlib.aclosing``. Raises what the process met with
-    (``CorruptRecordBatch``, ``OSError``), ``StorageError`` if it ended without a word.
+    The caller must close the generator (``contextlib.aclosing``). Raises the process's errors
+    (``CorruptRecordBatch``, ``OSError``), and ``StorageError`` if it ends without a last message.
     """
     process = await asyncio.create_subprocess_exec(
         sys.executable,
@@ -40,7 +37,7 @@ async def rewrite(job: RewriterJob) -> AsyncGenerator[CleanedGroup | RewriteEnd,
     try:
         assert process.stdin is not None
         assert process.stdout is not None
-        with contextlib.suppress(ConnectionError):  # What it wrote before tells more.
+        with contextlib.suppress(ConnectionError):  # Its last message has the cause.
             process.stdin.write(encode_message(job))
             await process.stdin.drain()
         while True:
@@ -57,9 +54,9 @@ async def rewrite(job: RewriterJob) -> AsyncGenerator[CleanedGroup | RewriteEnd,
 
 
 async def _end(process: asyncio.subprocess.Process, *, may_linger: bool) -> None:
-    """Wait until the process is gone; kill it unless it is about to end by itself."""
+    """Wait until the process has ended; kill it unless it is about to end by itself."""
     if may_linger:
-        # A signal to a process that ends just then makes asyncio lose its status, and say so.
+        # If it ends just before a signal, asyncio loses its exit status and logs a warning.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LINGER_SECONDS_MAX):
                 await process.wait()
@@ -74,8 +71,8 @@ async def put_in_place(
 ) -> None:
     """Replace segments as ``LocalLog.replace_segments`` does; the executor waits for the disk.
 
-    The loop goes on meanwhile. Whatever has to have the swap behind it waits for it and does the
-    rest of it: ``tidelog_core.log.cleaned`` says what that is. Raises as it does.
+    The loop is not blocked. An operation that needs the swap to be complete completes it first:
+    ``tidelog_core.log.cleaned`` names those operations. Raises as ``replace_segments``.
     """
     loop = asyncio.get_running_loop()
     swap = log.begin_replacing(source, cleaned)
