@@ -1,14 +1,14 @@
-"""What a handler returns: the answer itself, or an object that will have it.
+"""The results of handlers: an answer, or an object that will have it.
 
-    Reply         the answer, whole; empty (``NO_ANSWER``) if the client wants none
-    OwedReply     an answer that somebody settles later, once
-    TaskReply     an answer that a task works out
-    HeldReply     such an answer; until it is released its connection handles nothing further
-    ControlReply  an answer that a call works out when it is the request's turn
+    Reply         the whole answer; empty (``NO_ANSWER``) if the client wants none
+    OwedReply     an answer that is settled later, once
+    TaskReply     an owed reply that a task settles
+    HeldReply     a task's reply; until it is released its connection handles no further request
+    ControlReply  an owed reply that a call settles when it is the request's turn
 
-The last three are kinds of ``OwedReply``, so whoever has an ``Answer`` sends it or awaits it. An
-owed reply is cheaper than a future: completing it does not schedule a callback. However many of
-one connection's are settled in a turn of the loop, one call sends them all.
+The last three are kinds of ``OwedReply``, so an ``Answer`` is either sent or awaited. An owed reply
+is cheaper than a future: completing it does not schedule a callback. One call sends all replies of
+a connection that are settled in one turn of the loop.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ NO_ANSWER: Reply = ()
 
 
 class CloseConnection(Exception):
-    """The connection cannot go on; ``reason`` says why, for the log."""
+    """The connection must be closed; ``reason`` is for the log."""
 
     def __init__(self, reason: str, *, is_expected: bool = False) -> None:
         super().__init__(reason)
@@ -38,7 +38,7 @@ class CloseConnection(Exception):
 
 
 class OwedReply:
-    """Made by a handler, which returns it; the connection sets ``on_settled``."""
+    """An answer that is settled later. The connection sets ``on_settled``."""
 
     __slots__ = ("on_settled", "problem", "reply")
 
@@ -49,11 +49,11 @@ class OwedReply:
 
     @property
     def is_settled(self) -> bool:
-        """Whether there is an answer, or never will be."""
+        """Whether it has an answer, or has failed."""
         return self.reply is not None or self.problem is not None
 
     def settle(self, reply: Reply) -> None:
-        """Hand the answer over; nothing is sent before this returns."""
+        """Set the answer; nothing is sent before this returns."""
         assert not self.is_settled
         self.reply = reply
         if self.on_settled is not None:
@@ -67,10 +67,10 @@ class OwedReply:
             self.on_settled()
 
     def give_up(self) -> None:
-        """Take it that nobody waits any more: the connection is closed."""
+        """Note that the connection is closed and the answer is not needed."""
 
     def __await__(self) -> Generator[Any, None, Reply]:
-        """Wait for the answer where it is not a connection that does. Raises the problem."""
+        """Wait for the answer; for callers other than a connection. Raises ``problem``."""
         return self._settled().__await__()
 
     async def _settled(self) -> Reply:
@@ -89,9 +89,9 @@ class OwedReply:
 
 
 class TaskReply(OwedReply):
-    """Settled as the task ends, which is cancelled if the client leaves before.
+    """Settled when its task ends. The task is cancelled if the client disconnects before.
 
-    A task may hold a copy of its request: the connection has ``on_done`` called when it ends.
+    A task may hold a copy of its request: ``on_done``, set by the connection, is called at its end.
     """
 
     __slots__ = ("_is_given_up", "_outlives_client", "_task", "on_done")
@@ -106,7 +106,7 @@ class TaskReply(OwedReply):
             self.come_from(task)
 
     def come_from(self, task: asyncio.Task[Reply], *, outlives_client: bool = False) -> None:
-        """Take the answer from this task, which goes on without its client if it is to."""
+        """Take the answer from this task, which is not cancelled if it ``outlives_client``."""
         self._task = task
         self._outlives_client = outlives_client
         task.add_done_callback(self._on_task_done)
@@ -134,10 +134,10 @@ class TaskReply(OwedReply):
 
 
 class HeldReply(TaskReply):
-    """Made by a handler that has to see to a request before it sees the next of its client.
+    """Holds back the client's next requests until the handler releases it.
 
-    The connection sets ``on_released``, and is closed where this fails: a handler that fails does
-    not release it before, so that nothing further is handled.
+    The connection sets ``on_released``, and is closed if this fails: a handler fails without a
+    release, so that no further request is handled.
     """
 
     __slots__ = ("on_released",)
@@ -147,14 +147,14 @@ class HeldReply(TaskReply):
         self.on_released: Callable[[], None] | None = None
 
     def release(self) -> None:
-        """Let the connection go on: what comes next may be handled before this is answered."""
+        """Let the connection handle the next requests, also before this is answered."""
         if self.on_released is not None:
             self.on_released()
             self.on_released = None
 
 
 class ControlReply(OwedReply):
-    """Settled by the connection, which makes the call once the requests before are answered."""
+    """Settled by the connection, which runs the call once all earlier requests are answered."""
 
     __slots__ = ("call", "request_bytes")
 

@@ -20,13 +20,13 @@ class Background:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def add(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run it; should it end, the node is stopped."""
+        """Run the work; if it ends, the node is stopped."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._on_done)
 
     async def close(self) -> None:
-        """Cancel the tasks. Raises what broke one of them."""
+        """Cancel the tasks. Raises the error of one that has failed."""
         for task in self._tasks:
             task.cancel()
         for task in self._tasks:

@@ -1,8 +1,8 @@
 """A queue by deadline: a task over thousands of logs or groups visits only those that are due.
 
-A heap with stale entries: a key that is put again, or discarded, leaves its old entry in place.
-A stale entry is dropped when it reaches the top, or all of them once they are more than half of the
-heap. So every call takes O(log n), and asking costs nothing while nothing is due.
+A heap with stale entries: a key that is put again or discarded leaves its old entry in the heap.
+A stale entry is dropped when it reaches the top, or with all others when they are more than half of
+the heap. So every call takes amortized O(log n), and a call that finds nothing due takes O(1).
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from typing import Generic, TypeVar
 
 K = TypeVar("K")
 
-STALE_ENTRIES_MIN = 64  # fewer stay where they are
+STALE_ENTRIES_MIN = 64  # fewer are not dropped together
 
 
 class DueQueue(Generic[K]):
     """Keys by the time at which each is due, on the caller's clock."""
 
     def __init__(self) -> None:
-        # When, how often anything had been put by then, and the key. The second keeps keys of one
-        # time in order.
+        # Due time, a serial number and the key. The serial number keeps keys of one time in the
+        # order of their calls.
         self._heap: list[tuple[float, int, K]] = []
-        self._entries: dict[K, tuple[float, int, K]] = {}  # those that are up to date
+        self._entries: dict[K, tuple[float, int, K]] = {}  # the current entries
         self._count = 0
 
     def __len__(self) -> int:
@@ -32,7 +32,7 @@ class DueQueue(Generic[K]):
         return key in self._entries
 
     def put(self, key: K, due: float) -> None:
-        """Make the key due at that time, and no other."""
+        """Set the key's due time."""
         known = self._entries.get(key)
         if known is not None and known[0] == due:
             return
@@ -42,18 +42,18 @@ class DueQueue(Generic[K]):
         self._drop_stale()
 
     def put_earlier(self, key: K, due: float) -> None:
-        """Make the key due at that time, unless it is due earlier."""
+        """Set the key's due time, unless it is due earlier."""
         known = self._entries.get(key)
         if known is None or due < known[0]:
             self.put(key, due)
 
     def discard(self, key: K) -> None:
-        """Forget the key."""
+        """Remove the key if it is queued."""
         self._entries.pop(key, None)
         self._drop_stale()
 
     def take(self, now: float) -> list[K]:
-        """Return the keys that are due at ``now`` and forget them, the earliest first."""
+        """Remove and return the keys that are due at ``now``, the earliest first."""
         taken = []
         while (first := self.first_due) is not None and first <= now:
             key = heapq.heappop(self._heap)[2]
@@ -63,7 +63,7 @@ class DueQueue(Generic[K]):
 
     @property
     def first_due(self) -> float | None:
-        """When the first key is due, ``None`` where there is no key."""
+        """The earliest due time, ``None`` if the queue is empty."""
         heap = self._heap
         while heap:
             entry = heap[0]

@@ -1,32 +1,33 @@
 """Keeps the partition lists that consumers without sessions repeat on a connection.
 
-librdkafka has no fetch sessions. It names all of its partitions in every fetch, and wants an answer
-that has all of them. Between two fetches hardly anything of the list changes: the partition that it
-begins with, and the offsets of those that had records. So the last list of a connection is kept
-like a fetch session, which its client knows nothing of: the partitions with what they want, which
-of them may have news (``fetch_sessions`` says what makes *dirty* and what settles), and in bytes
-both the request and what each settled partition answers. A request is compared with the kept one;
-the partitions that it changes are dirty. Only dirty ones are looked at, and the answer is put
-together from the bytes of all others (``wire.fetch_list``).
+librdkafka has no fetch sessions. It names all of its partitions in every fetch and expects all of
+them in the answer. Little of the list changes between two fetches: the partition that it begins
+with, and the offsets of partitions that had records. So the last list of a connection is kept like
+a fetch session that the client does not know of: the partitions and their fetch parameters, those
+that may have news (``fetch_sessions`` defines *dirty* and *settled*), and the encoded bytes of the
+request and of each settled partition's result. A request is compared with the kept one; the
+partitions that it changes become dirty. Only dirty partitions are checked; the rest of the answer
+is composed of the kept bytes (``wire.fetch_list``).
 
-The client sees no difference: **the answer is that of a request that is read in full**. A session's
-partition is settled once the client has been told everything; here its bytes tell everything again
-each time. They are written by the look that settles it: it has no records, up to the very end that
-this client may see, and no error. Whatever could make them wrong is told to it as to any
-``ReplicaWaiter``: the watch is the session's, with the same reasons. While this node may not
-serve, and for other terms (isolation level), every partition is looked at.
+The client sees no difference: **the answer is that of a request that is parsed in full**. A session
+omits a settled partition from its answers; a list repeats its bytes in each answer. The check that
+settles a partition writes its bytes: no records up to the end that this client may read, and no
+error. The partition is notified of every change that could make them wrong, like any
+``ReplicaWaiter``: it watches its replica as a session's partition does. While this node may not
+serve, and after a change of the terms (isolation level), every partition is checked.
 
-A list is kept of a consumer's request without session that names ``KEPT_PARTITIONS_MIN`` or
-more, each once, without rack (another replica may become the closest one at any time), and with
-nothing else that a full list need not have. A request that is not the kept list, begun anywhere and
-with few changes, is read in full, and its list is kept instead. A client whose lists differ every
-time pays for that less and less often (``_Kept.misses``). While a request that was served from a
-list is not answered, the next one of the same connection is read in full and leaves the list alone.
+A list is kept of a consumer's request without a session that names at least
+``KEPT_PARTITIONS_MIN`` partitions, each once, without a rack (another replica may become the
+closest one at any time), forgotten partitions, empty topics and names too long for any topic. A
+request that is not the kept list, with any beginning and few changes, is parsed in full, and its
+list is kept instead. If a client's lists differ every time, they are kept less and less often
+(``_Kept.misses``). While a request served from a list is not answered, the next one of the
+connection is parsed in full and does not use the list.
 
-Lists are bounded as sessions are, and together with them: each takes one of the slots and counts
-its partitions: some 500 bytes each where topics have many, and up to 1,700 where each is of
-another topic with a name of 249 characters. They are evicted as clients' sessions are. A list ends
-with its connection.
+Lists share the bounds of sessions: each takes one of the slots and counts its partitions. A
+partition takes some 500 bytes if topics have many partitions, and up to 1,700 if each is of another
+topic with a name of 249 characters. Lists are evicted like clients' sessions, and end with their
+connection.
 """
 
 from __future__ import annotations
@@ -50,9 +51,9 @@ from tidelog_node.wire.fetch_answer import FetchResult, encode_result
 from tidelog_node.wire.fetch_list import ListLayout, find_changes, first_named
 from tidelog_node.wire.primitives import PARSE_ERRORS
 
-KEPT_PARTITIONS_MIN = 32  # fewer are read as quickly as they are compared
-COMPARED_BYTES_MIN = 512  # of a frame: a shorter one cannot name so many
-MISSES_MAX = 8  # after so many in a row, one list of 256 is kept
+KEPT_PARTITIONS_MIN = 32  # fewer are parsed as quickly as compared
+COMPARED_BYTES_MIN = 512  # of a frame: a shorter one cannot name ``KEPT_PARTITIONS_MIN``
+MISSES_MAX = 8  # after this many in a row, one list of 256 is kept
 _CONSUMER = -1
 
 
@@ -65,11 +66,11 @@ class ListedPartition(SessionPartition):
         self, session: FetchSession, topic: bytes, wanted: FetchPartition, place: int
     ) -> None:
         super().__init__(session, topic, wanted)
-        self.place = place  # its number in the kept list
+        self.place = place  # its index in the kept list
 
 
 class FullList(FetchSession):
-    """The full list that one connection has sent last. For the node's event loop only."""
+    """The last full list of one connection. For the node's event loop only."""
 
     __slots__ = (
         "_entries",
@@ -94,14 +95,14 @@ class FullList(FetchSession):
         )
         self.version = version
         self.listed: list[ListedPartition] = []  # by place
-        self.first = 0  # the place of the partition with which the last request began
-        self.is_busy = False  # a request that is served from it is not answered yet
+        self.first = 0  # the place of the last request's first partition
+        self.is_busy = False  # a request served from it is not answered yet
 
     def fill(self, request: FetchRequest) -> bool:
         """Keep the request's list; return whether it names each partition once."""
         version, topics = self.version, request.topics
         if len(topics) > 1 and topics[0][0] == topics[-1][0]:
-            # It began in the middle of a topic, whose beginning came last.
+            # The request began in the middle of a topic, and ended with its first partitions.
             self.first = len(topics[-1][1])
             topics = [(topics[0][0], topics[-1][1] + topics[0][1]), *topics[1:-1]]
         self._add(topics)
@@ -111,12 +112,12 @@ class FullList(FetchSession):
         counts = [(name, len(partitions)) for name, partitions in topics]
         entry_size_bytes = len(encode_entry(version, self.listed[0].wanted))
         self._entries = ListLayout(version, counts, entry_size_bytes)
-        self._sent = self._entries.empty_list()  # as the client has sent it
+        self._sent = self._entries.empty_list()  # the request's bytes
         for partition in self.listed:
             at = self._entries.position(partition.place)
             self._sent[at : at + entry_size_bytes] = encode_entry(version, partition.wanted)
         self.layout = ListLayout(version, counts, len(encode_result(version, FetchResult(0))))
-        self.answers = self.layout.empty_list()  # right for what is settled, and for nothing else
+        self.answers = self.layout.empty_list()  # valid for settled partitions only
         return True
 
     def _add(self, topics: list[FetchTopic]) -> None:
@@ -128,9 +129,9 @@ class FullList(FetchSession):
                 self.mark(partition)
 
     def take(self, sent: bytes, isolation_level: int) -> bool:
-        """Take another request, from its topics on; return whether it has this list.
+        """Return whether the request has this list; apply its changes, and mark those partitions.
 
-        What has changed of it is marked.
+        ``sent`` is the request from its topics on.
         """
         try:
             partition = self.partitions.get(first_named(self.version, sent))
@@ -156,17 +157,17 @@ class FullList(FetchSession):
         return True
 
     def clear(self) -> None:
-        """Let go of the partitions, so that they are not left to a collection of garbage."""
+        """Remove the partitions, so that no reference cycle is left to the garbage collector."""
         self.dirty.clear()
         self.partitions.clear()
         self.listed.clear()
 
     def dirty_in_order(self) -> list[ListedPartition]:
-        """Return what is to be looked at, in the order of the last request."""
+        """Return the dirty partitions in the order of the last request."""
         listed, first, count = self.listed, self.first, len(self.listed)
         if len(self.dirty) == count:
             return listed[first:] + listed[:first]
-        found: list[int] = []  # how far behind the first
+        found: list[int] = []  # distances from the first
         for partition in self.dirty:
             assert isinstance(partition, ListedPartition)
             found.append((partition.place - first) % count)
@@ -174,7 +175,7 @@ class FullList(FetchSession):
         return [listed[(first + distance) % count] for distance in found]
 
     def settle_as(self, partition: ListedPartition, result: FetchResult) -> None:
-        """Look at the partition no more until it is marked, and answer this meanwhile."""
+        """Do not check the partition until it is marked, and answer ``result`` until then."""
         at = self.layout.position(partition.place)
         self.answers[at : at + self.layout.entry_size_bytes] = encode_result(self.version, result)
         self.settle(partition)
@@ -182,35 +183,35 @@ class FullList(FetchSession):
 
 @dataclass(slots=True)
 class RecalledFetch(FetchRequest):
-    """A request that was not read: it names the partitions of a kept list."""
+    """A request that was not parsed: it names the partitions of a kept list."""
 
     listed: FullList | None = None
 
 
 class _Kept:
-    """What is kept for one connection."""
+    """The kept list of one connection, and its statistics."""
 
     __slots__ = ("hits", "listed", "misses", "skips")
 
     def __init__(self) -> None:
         self.listed: FullList | None = None
-        self.hits = 0  # requests that had the list
-        self.misses = 0  # lists in a row that came only once
-        self.skips = 0  # lists that will not be kept, before the next one
+        self.hits = 0  # requests that repeated the list
+        self.misses = 0  # lists in a row that were not repeated
+        self.skips = 0  # lists still to skip before the next one is kept
 
 
 class FetchLists:
     """The kept lists of one node, by connection."""
 
     def __init__(self, sessions: FetchSessions) -> None:
-        """They have their places among ``sessions``."""
+        """Lists take slots of ``sessions``."""
         self._sessions = sessions
         self._kept: dict[Session, _Kept] = {}
 
     def recall(
         self, frame: memoryview, position: int, version: int, session: Session
     ) -> RecalledFetch | None:
-        """Return the request whose body starts at ``position``, if it has the kept list."""
+        """Return the request whose body starts at ``position`` if it repeats the kept list."""
         kept = self._kept.get(session) if len(frame) >= COMPARED_BYTES_MIN else None
         if kept is None or kept.listed is None:
             return None
@@ -231,10 +232,7 @@ class FetchLists:
     def keep(
         self, request: FetchRequest, version: int, session: Session, now_ms: float
     ) -> FullList | None:
-        """Keep the list of a request that is none of a session, and return it.
-
-        ``None`` where it is not kept.
-        """
+        """Keep the list of a request without a session; return it, ``None`` if it is not kept."""
         if not _may_keep(request):
             return None
         kept = self._kept.get(session)
@@ -260,7 +258,7 @@ class FetchLists:
         return listed
 
     def _let_go(self, kept: _Kept, listed: FullList) -> None:
-        """End the list, and say how many are not kept now if it has served nobody."""
+        """End the list. If it served no request, skip more lists than the last time."""
         self._sessions.close(listed)
         listed.clear()
         kept.listed = None

@@ -1,68 +1,70 @@
 """Incremental fetch sessions: requests name changed partitions, answers those with news.
 
-A session keeps the partitions that its client fetches, each with what the client asked for last
-and what it was told last. A request of the session names the partitions whose position or limits
-have changed, and an answer has those with news: records, another high watermark or log start
+A session keeps the partitions that its client fetches, each with the last fetch parameters and the
+last values sent to the client. A request of the session names the partitions whose position or
+limits have changed, and an answer has those with news: records, another high watermark or log start
 offset, an error, a divergence, a better replica. The fields and the order of an answer's
-partitions are Kafka's: those that had records go behind all others.
+partitions are Kafka's: partitions that had records go behind all others.
 
-**Only partitions with news are visited.** Each is either *dirty*, and is looked at by the next
-request and by every look of a request that waits; or *settled*: it was looked at, had nothing for
-the client, and nothing of its replica has changed since. A request that names nothing, in a
-session without dirty partitions, visits nothing. The rules:
+**Only partitions with news are visited.** Each is either *dirty*, and is checked by the next
+request and by every check of a waiting request; or *settled*: it was checked, had no news for the
+client, and its replica has not changed since. A request that names no partition, in a session
+without dirty partitions, visits none. The rules:
 
-- *Dirty* is a partition that was just opened or added, that the request names, that its replica
-  reports (as to any ``ReplicaWaiter``), or whose last look found anything at all: records, also
-  those that an answer has had no room for, that are read from the tier, that wait for
-  ``min_bytes``, or that the client has been sent, for it may not have taken them; an error, a
-  divergence, a better replica; a high watermark or log start that the client has not been told.
-- It is *settled* by a look alone, at the moment of the look: no error, no records although it was
-  read up to the very end that this client may see, and nothing that the client does not know.
-  An answer never settles anything. So nothing that comes between a look and its answer is lost,
-  and an answer that is never sent leaves everything as dirty as it was.
-- A settled partition *watches* the replica that it was looked at in: it is one of the
-  ``waiters`` there (of the ``follower_waiters``, if a follower asks). It begins to watch in the
-  same step of the event loop in which it is looked at, so no change falls between. Everything
-  that can make news goes through its ``Replica``: appends (for followers), the high watermark, with
-  which alone the last stable offset moves, and the log start offset, cuts of the log, a log that
-  goes offline or is exchanged, another leader, leader epoch or ISR, the end of the replica. What no
-  replica reports is whether this node may serve at all: without that every partition is visited.
-- Of more dirty partitions than one request may name, so many are looked at in one turn of the
-  loop. If they have news the request is answered with it, else the next ones are looked at. Those
+- A partition is *dirty* if it was just opened or added, if the request names it, if its replica
+  reports a change (as to any ``ReplicaWaiter``), or if its last check found anything: records, also
+  those that did not fit into an answer, are read from the tier, wait for ``min_bytes``, or were
+  sent, because the client may not have received them; an error, a divergence, a better replica; a
+  high watermark or log start offset that the client does not have.
+- Only a check *settles* a partition: it has no error, no records although it was read up to the
+  end that this client may read, and no value that the client does not have. An answer settles
+  nothing. So a change between a check and its answer is not lost, and if an answer is never sent,
+  all of its partitions are as dirty as before.
+- A settled partition *watches* the replica that it was checked in: it is one of the ``waiters``
+  there (of the ``follower_waiters``, for a follower). It begins to watch in the same step of the
+  event loop as the check, so no change is missed between them. Every change that can be news goes
+  through its ``Replica``: appends (for followers); the high watermark, and the last stable offset,
+  which moves only with it; the log start offset; a truncation; a log that goes offline or is
+  replaced; another leader, leader epoch or ISR; the end of the replica. Only one condition is not
+  reported by replicas: whether this node may serve. While it may not, every partition is visited.
+- If more partitions are dirty than one request may name, that many are checked in one turn of the
+  loop. If they have news the request is answered with it, else the next ones are checked. Those
   that stay dirty go behind the others.
 - An answer has records of no more partitions than the client can name in its next request
-  (``records_max``): one whose next offset is not named is sent the same records again.
-- A follower's partition is not settled before it is in the ISR: each request says again that it
-  wants in.
-- A better replica for a consumer (KIP-392) is looked for when a partition is looked at. Where
-  nothing is written the consumer stays; Kafka sends it away at the next request.
+  (``records_max``): if the client does not name a partition's next offset, it gets the same records
+  again.
+- A follower's partition is not settled before the follower is in the ISR: each of its requests
+  asks again to join it.
+- A better replica for a consumer (KIP-392) is looked for when a partition is checked. If nothing is
+  written, the consumer stays; Kafka redirects it at the next request.
 
-A dirty partition of a session for which nobody waits lets go of its replica, so that sessions
-whose clients are gone cost each partition one call.
+A partition that becomes dirty while no request of the session waits stops watching its replica, so
+each partition of a session without a client costs one call.
 
-**Who has a session.** As in Kafka it belongs to who knows its id, a random one of 2**31, and its
-next epoch; it outlives connections. There are ``max.incremental.fetch.session.cache.slots``. A new
-one takes the place of one unused for two minutes, else of the smallest that is as old and has fewer
-partitions; a follower's takes any client's, and the place of the same follower's last one. All
-together have ``max.incremental.fetch.session.cache.partitions``; where these are used up a session
-of a client as old as that and with more partitions than the new one makes room, for a follower any
-client's, the largest first. Without room the client gets session id 0 and names everything. So
-does a client whose rack has more than ``RACK_SIZE_BYTES_MAX`` bytes, or that sends a topic name
-that is too long for any topic: the memory of a partition is bounded.
+**Ownership and bounds.** As in Kafka, a session belongs to any client that knows its id, a random
+one of 2**31, and its next epoch; it outlives connections. There are
+``max.incremental.fetch.session.cache.slots``. A new session evicts one that was unused for two
+minutes, else the smallest that is older than two minutes and has fewer partitions; a follower's
+evicts any client's, and replaces the same follower's last one. All sessions together have at most
+``max.incremental.fetch.session.cache.partitions``. If a new or growing session exceeds that, it
+evicts unused ones, then clients' that are older than two minutes and have more partitions (a
+follower's evicts any client's), the largest first. Without room the client gets session id 0 and
+names all partitions
+in every request. So does a client whose rack has more than ``RACK_SIZE_BYTES_MAX`` bytes, or that
+sends a topic name too long for any topic: this bounds the memory of a partition.
 
 A follower has these rights if its broker is registered and its replica epoch is not older than
-that registration. All others are clients, whichever broker id they send.
+that registration. All others have a client's.
 
-A follower's session is of one registration: a request with another replica epoch ends it
-(FETCH_SESSION_ID_NOT_FOUND). A broker registers again where a log may have lost records, so that
-nothing it told before counts any more (KIP-903); and what a request does not name is what the
-follower told before. It opens another session and says where each log ends.
+A follower's session belongs to one registration: a request with another replica epoch ends it
+(FETCH_SESSION_ID_NOT_FOUND). A broker registers again if a log may have lost records, and then no
+position that it sent before may be used (KIP-903); but a session keeps such positions for
+partitions that a request does not name. The follower opens another session and sends all of them.
 
-Nobody is authenticated yet. A client that guesses id and epoch of a session can move it on: its
-owner is told INVALID_FETCH_SESSION_EPOCH and opens another. The client reads only what it could
-read without the session. To move a follower's session on takes its broker id and replica epoch as
-well; with these two alone a client can end the session by opening another for the same broker.
-Once there are principals, a session will belong to one.
+A session is not bound to a principal. A client that guesses the id and epoch of another client's
+session can advance it: the owner then gets INVALID_FETCH_SESSION_EPOCH and opens another. The
+guesser reads only what it could read without the session. A follower's session is safe from that:
+Fetch refuses the broker id of a replica unless the connection has proved it (``Session.node_id``).
 
 Source: KIP-227; Kafka's ``FetchSession``.
 """
@@ -83,16 +85,16 @@ from tidelog_node.wire.fetch import FetchPartition, FetchTopic, ForgottenTopic
 from tidelog_node.wire.fetch_answer import FetchResult
 
 EVICTABLE_AFTER_MS = 120_000.0  # Kafka's min.incremental.fetch.session.eviction.ms
-RACK_SIZE_BYTES_MAX = 256  # of a consumer that has a session; that of an AWS zone has 8
+RACK_SIZE_BYTES_MAX = 256  # of a consumer's rack; the id of an AWS zone has 8
 SESSION_ID_MAX = 2**31 - 1
-_UNKNOWN = -1  # an offset that the client has not been told
+_UNKNOWN = -1  # an offset that was not sent to the client
 
 _Worth = tuple[bool, int, int]
-"""What a session is worth: a follower's more than a client's, then by size; and its id."""
+"""The rank of a session for eviction, lowest first: is a follower's, size; then its id."""
 
 
 class SessionPartition:
-    """One partition of a session; a ``ReplicaWaiter`` of its replica while it watches that."""
+    """One partition of a session; a ``ReplicaWaiter`` of its replica while it watches it."""
 
     __slots__ = (
         "_replica",
@@ -106,31 +108,31 @@ class SessionPartition:
 
     def __init__(self, session: FetchSession, topic: bytes, wanted: FetchPartition) -> None:
         self.session = session
-        self.topic = topic  # its name or id, as the session's requests have it
-        self.wanted = wanted  # as the client has said last
+        self.topic = topic  # its name or id, as in the session's requests
+        self.wanted = wanted  # the last fetch parameters
         self.sent_high_watermark = _UNKNOWN
         self.sent_log_start = _UNKNOWN
         self.is_dirty = False
-        self._replica: Replica | None = None  # that it watches
+        self._replica: Replica | None = None  # the watched one
 
     def on_append(self, size_bytes: int) -> None:
-        """Have it looked at, and let the request that waits count the bytes."""
+        """Mark it, and let the waiting request count the bytes."""
         poll = self._mark()
         if poll is not None:
             poll.on_append(size_bytes)
 
     def on_change(self) -> None:
-        """Have it looked at by the next look, whenever that is."""
+        """Mark it for the next check."""
         self._mark()
 
     def look_again(self) -> None:
-        """Have it looked at now, if a request waits."""
+        """Mark it, and have it checked now if a request waits."""
         poll = self._mark()
         if poll is not None:
             poll.look_again()
 
     def _mark(self) -> ReplicaWaiter | None:
-        """Have it looked at; return the request that waits."""
+        """Mark it; return the waiting request. Without one it stops watching."""
         session = self.session
         session.mark(self)
         if session.poll is None:
@@ -138,7 +140,7 @@ class SessionPartition:
         return session.poll
 
     def watch(self, replica: Replica) -> None:
-        """Hear of what happens to the replica, and to no other."""
+        """Watch this replica and no other."""
         if self._replica is replica or self.session.is_ended:
             return
         self.unwatch()
@@ -149,14 +151,14 @@ class SessionPartition:
             replica.waiters.add(self)
 
     def unwatch(self) -> None:
-        """Hear of nothing."""
+        """Stop watching."""
         replica, self._replica = self._replica, None
         if replica is not None:
             replica.waiters.discard(self)
             replica.follower_waiters.discard(self)
 
     def has_news(self, result: FetchResult) -> bool:
-        """Whether the client must be sent this result."""
+        """Return whether the result must be sent to the client."""
         return (
             result.records is not None
             or result.high_watermark != self.sent_high_watermark
@@ -167,8 +169,8 @@ class SessionPartition:
         )
 
     def note_sent(self, result: FetchResult) -> None:
-        """Note that the client is sent this result."""
-        # After an error nothing counts as told, so that it hears once the error is over.
+        """Record the values of a result that is sent to the client."""
+        # After an error the high watermark counts as unsent: the client must learn when it ends.
         self.sent_high_watermark = _UNKNOWN if result.error_code else result.high_watermark
         self.sent_log_start = result.log_start_offset
 
@@ -207,50 +209,50 @@ class FetchSession:
         now_ms: float,
     ) -> None:
         self.session_id = session_id
-        self.replica_id = replica_id  # as its requests say; negative: a consumer's
-        # The version of the follower's registration. Its positions hold under this one alone.
+        self.replica_id = replica_id  # of its requests; negative: a consumer's
+        # The version of the follower's registration. Its positions are valid only under this one.
         self.replica_epoch = replica_epoch
-        self.is_follower = is_follower  # has a follower's rights to a place
+        self.is_follower = is_follower  # has a follower's rights to a slot
         self.uses_ids = uses_ids  # topics are named by their ids
         self.contact = contact  # of the follower
         self.created_ms = self.last_used_ms = now_ms
-        self.next_epoch = INITIAL_EPOCH + 1  # that the next request must have
+        self.next_epoch = INITIAL_EPOCH + 1  # required of the next request
         self.partitions: dict[tuple[bytes, int], SessionPartition] = {}
-        # To be looked at, in this order. A dict, for it keeps the order and has no doubles.
+        # To be checked, in this order. A dict, because it keeps the order and has no duplicates.
         self.dirty: dict[SessionPartition, None] = {}
-        self.poll: ReplicaWaiter | None = None  # the request that waits
-        # What every partition is read by. Who changes it has everything looked at again.
+        self.poll: ReplicaWaiter | None = None  # the waiting request
+        # Isolation level and rack of all reads. A change requires ``mark_all``.
         self.terms: tuple[int, bytes] | None = None
         self.is_ended = False
-        # Of ``FetchSessions``: how many partitions it has counted, and where it has filed them.
+        # For ``FetchSessions``: the counted partitions, and whether it is filed in ``_by_all``.
         self.size = 0
         self.is_filed_by_all = False
 
     def mark(self, partition: SessionPartition) -> None:
-        """Have the partition looked at."""
+        """Make the partition dirty."""
         if not partition.is_dirty:
             partition.is_dirty = True
             self.dirty[partition] = None
 
     def settle(self, partition: SessionPartition) -> None:
-        """Look at the partition no more until it is marked."""
+        """Do not check the partition until it is marked."""
         if partition.is_dirty:
             partition.is_dirty = False
             del self.dirty[partition]
 
     def move_back(self, partition: SessionPartition) -> None:
-        """Let all others come first."""
+        """Move the partition behind all other dirty ones."""
         if partition.is_dirty:
             del self.dirty[partition]
             self.dirty[partition] = None
 
     def mark_all(self) -> None:
-        """Have everything looked at."""
+        """Make every partition dirty."""
         for partition in self.partitions.values():
             self.mark(partition)
 
     def add(self, topics: Sequence[FetchTopic]) -> None:
-        """Take what a request names: new partitions, and other wishes for those that it has."""
+        """Add the new partitions of a request, and update the others' fetch parameters."""
         for name, wanted_partitions in topics:
             for wanted in wanted_partitions:
                 key = (name, wanted.partition)
@@ -263,7 +265,7 @@ class FetchSession:
                 self.mark(partition)
 
     def forget(self, topics: Sequence[ForgottenTopic]) -> None:
-        """Let partitions go."""
+        """Remove partitions."""
         for name, indexes in topics:
             for index in indexes:
                 partition = self.partitions.pop((name, index), None)
@@ -272,11 +274,11 @@ class FetchSession:
                     self.settle(partition)
 
     def advance(self) -> None:
-        """Expect the next request."""
+        """Advance to the next request's epoch."""
         self.next_epoch = epoch_after(self.next_epoch)
 
     def end(self) -> None:
-        """Watch nothing any more, and let the request that waits be answered."""
+        """Stop watching, and have the waiting request answered."""
         self.is_ended = True
         for partition in self.partitions.values():
             partition.unwatch()
@@ -297,25 +299,25 @@ class FetchSessions:
     ) -> None:
         """``session_partitions_max`` bounds the partitions of one client's session.
 
-        A follower's has all that it follows: it could not name so many in a fetch instead.
-        ``draw`` returns a number below the given one, for ids.
+        A follower's session has all partitions that it follows, because one fetch could not name
+        them all instead. ``draw`` returns a random number below its argument, for ids.
         """
         self._draw = draw
         self._slots_max = slots_max
         self._partitions_max = partitions_max
         self._session_partitions_max = session_partitions_max
-        # As many partitions as a request may name are looked at at once, and then the others.
+        # Dirty partitions are checked in portions of the number that a request may name.
         self.looks_max = session_partitions_max
-        # Of an answer, with records: the client has to name each of them in its next request,
-        # among others and with its topic. Those of one that it could not name would come again.
+        # Partitions with records in one answer. The client must name each of them in its next
+        # request, among others and with its topic: one that it did not name would be sent again.
         self.records_max = max(1, session_partitions_max * 2 // 5)
-        self._sessions: OrderedDict[int, FetchSession] = OrderedDict()  # the last used last
+        self._sessions: OrderedDict[int, FetchSession] = OrderedDict()  # least recently used first
         self._of_followers: dict[int, FetchSession] = {}  # by broker id
-        # What another client's new session may replace, and what a follower's may.
+        # Sessions that a client's new session may evict, and those that a follower's may.
         self._by_all: list[_Worth] = []
         self._by_followers: list[_Worth] = []
         self.partition_count = 0
-        self._last_unnamed_id = SESSION_ID_MAX  # of a session that no request can name
+        self._last_unnamed_id = SESSION_ID_MAX  # of ``enter``: beyond any id of a request
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -335,7 +337,7 @@ class FetchSessions:
         contact: FollowerContact | None,
         now_ms: float,
     ) -> FetchSession | None:
-        """Return a new session for so many partitions, ``None`` where there is no room.
+        """Return a new session for ``size`` partitions, ``None`` if there is no room.
 
         ``is_follower`` gives it a follower's rights. ``touch`` counts the partitions once they
         are added.
@@ -363,7 +365,7 @@ class FetchSessions:
         return session
 
     def enter(self, session: FetchSession, size: int, now_ms: float) -> bool:
-        """Take in a client's session that no request can name; return whether there is room.
+        """Add a client's session that no request can name; return whether there was room.
 
         ``touch`` counts its partitions once they are added.
         """
@@ -376,7 +378,7 @@ class FetchSessions:
         return True
 
     def may_grow(self, session: FetchSession, topics: Sequence[FetchTopic], now_ms: float) -> bool:
-        """Return whether the session may take what a request names; may evict others."""
+        """Return whether the session may add a request's partitions; may evict others."""
         is_follower = session.is_follower
         size_max = self._partitions_max if is_follower else self._session_partitions_max
         named = sum(len(partitions) for _, partitions in topics)
@@ -393,7 +395,7 @@ class FetchSessions:
         )
 
     def touch(self, session: FetchSession, now_ms: float) -> None:
-        """Note that the session is used now, and how many partitions it has."""
+        """Update the time of the session's last use, and its count of partitions."""
         self._sessions.move_to_end(session.session_id)
         session.last_used_ms = now_ms
         is_old = now_ms - session.created_ms > EVICTABLE_AFTER_MS
@@ -403,7 +405,7 @@ class FetchSessions:
             self._file(session)
 
     def close(self, session: FetchSession) -> None:
-        """End the session, if that has not been done."""
+        """End the session, if it has not ended."""
         if session.is_ended:
             return
         del self._sessions[session.session_id]
@@ -423,7 +425,7 @@ class FetchSessions:
         return self._make_room(size, is_follower, size, now_ms)
 
     def _evict(self, is_follower: bool, size: int, now_ms: float) -> bool:
-        """End a session that is worth less than a new one. Source: Kafka's ``tryEvict``."""
+        """End a session that ranks below the new one. Source: Kafka's ``tryEvict``."""
         if self._evict_stale(now_ms):
             return True
         filed = self._by_followers if is_follower else self._by_all
@@ -440,7 +442,7 @@ class FetchSessions:
         return True
 
     def _make_room(self, count: int, is_follower: bool, size: int, now_ms: float) -> bool:
-        """Return whether a session of this size may have so many partitions more."""
+        """Return whether a session of this size may add ``count`` partitions; may evict others."""
         while self.partition_count + count > self._partitions_max:
             if not self._evict_stale(now_ms) and not self._evict_largest(is_follower, size):
                 return False
@@ -448,7 +450,7 @@ class FetchSessions:
 
     def _evict_largest(self, is_follower: bool, size: int) -> bool:
         filed = self._by_followers if is_follower else self._by_all
-        at = bisect_left(filed, (True, 0, 0)) - 1  # the last one that is a client's
+        at = bisect_left(filed, (True, 0, 0)) - 1  # the largest of clients'
         if at < 0 or (not is_follower and filed[at][1] <= size):
             return False
         self.close(self._sessions[filed[at][2]])

@@ -9,26 +9,26 @@ T = TypeVar("T")
 
 
 class HostLine(Generic[T]):
-    """What waits, by host: the oldest of a host is its first.
+    """The waiting items, by host; within a host the oldest is first.
 
-    A host keeps its turn until ``end_turn``. So what has been given up while it waited can be
-    taken out and dropped, and a host that leaves and comes back does not make the line longer
-    and longer.
+    A host keeps its turn until ``end_turn``, so the caller can take out and drop items that were
+    cancelled while they waited. A host without items has no entry, so a host that leaves and
+    returns does not lengthen the line.
     """
 
     def __init__(self) -> None:
         self._of_host: dict[str, deque[T]] = {}  # none of them empty; the first has the turn
 
     def __bool__(self) -> bool:
-        """Whether anything waits."""
+        """Return whether any item waits."""
         return bool(self._of_host)
 
     def add(self, host: str, item: T) -> None:
-        """Put the item behind those of its host; a new host goes behind the other hosts."""
+        """Queue the item after those of its host; a new host goes after the other hosts."""
         self._of_host.setdefault(host, deque()).append(item)
 
     def take(self) -> tuple[str, T]:
-        """Take out the first item of the host whose turn it is; return the host and the item."""
+        """Remove the first item of the host whose turn it is; return the host and the item."""
         host, items = next(iter(self._of_host.items()))
         item = items.popleft()
         if not items:
@@ -36,7 +36,7 @@ class HostLine(Generic[T]):
         return host, item
 
     def end_turn(self, host: str) -> None:
-        """Put the host behind the other hosts."""
+        """Move the host after the other hosts."""
         items = self._of_host.pop(host, None)
         if items is not None:
             self._of_host[host] = items

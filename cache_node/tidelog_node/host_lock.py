@@ -18,7 +18,7 @@ class HostLock:
 
     @asynccontextmanager
     async def turn(self, host: str) -> AsyncIterator[None]:
-        """Hold the lock, as soon as it is the host's turn and the task the host's oldest."""
+        """Hold the lock once it is the host's turn and the task is the host's oldest."""
         await self.acquire(host)
         try:
             yield
@@ -26,7 +26,7 @@ class HostLock:
             self.release()
 
     async def acquire(self, host: str) -> None:
-        """Return once the lock is held; the caller must have ``release`` called."""
+        """Return once the lock is held; ``release`` must be called afterwards."""
         if not self._is_held:
             self._is_held = True
             return
@@ -35,12 +35,12 @@ class HostLock:
         try:
             await turn
         except asyncio.CancelledError:
-            if not turn.cancelled():  # It was this one's turn, which others wait for.
+            if not turn.cancelled():  # The lock was handed to this task, and others wait for it.
                 self.release()
             raise
 
     def release(self) -> None:
-        """Hand the lock to the oldest of the host whose turn it is."""
+        """Hand the lock to the oldest task of the host whose turn it is, if any task waits."""
         while self._line:
             host, turn = self._line.take()
             if not turn.done():

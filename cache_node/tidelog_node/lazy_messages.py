@@ -1,9 +1,9 @@
 """Creates the classes of protocol messages on first use.
 
 kio has a module for every message and version, with dataclasses that take milliseconds to
-make; importing those of all APIs is half of a node's start and a fifth of its memory, and most
-nodes meet few of them. Once ``install`` has been called, ``from kio.schema.metadata.v13 import
-request`` gives a module that is executed when something is first taken from it.
+create. Importing those of all APIs takes half of a node's start and a fifth of its memory, and most
+nodes use few of them. After ``install``, ``from kio.schema.metadata.v13 import request`` returns a
+module that is executed when an attribute is first read.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import LazyLoader
 from types import ModuleType
 
-_VERSION = re.compile(r"kio\.schema\.(?!\w+_header\.)\w+\.v\d+")  # headers are everyone's
+_VERSION = re.compile(r"kio\.schema\.(?!\w+_header\.)\w+\.v\d+")  # every API uses the headers
 _MESSAGE = re.compile(_VERSION.pattern + r"\.(request|response|data)")
 
 
@@ -27,7 +27,7 @@ def install() -> None:
 
 
 class _Finder(MetaPathFinder):
-    """Finds what the ordinary path has, and puts another loader before the ordinary one."""
+    """Finds modules on the ordinary path, and replaces or wraps the loader of messages."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -42,10 +42,10 @@ class _Finder(MetaPathFinder):
 
 
 class _Nothing(Loader):
-    """Leaves a version's package empty: its own code imports all of its messages."""
+    """Leaves a version's package empty, because its own code imports all of its messages."""
 
     def create_module(self, spec: ModuleSpec) -> None:
-        """Take the ordinary kind of module."""
+        """Return ``None`` for the default module type."""
 
     def exec_module(self, module: ModuleType) -> None:
         """Execute nothing."""

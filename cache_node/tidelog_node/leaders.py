@@ -21,20 +21,20 @@ from tidelog_node.wire.produce import Endpoint
 
 @dataclass(frozen=True, slots=True)
 class CurrentLeader:
-    """A partition's leader as the image has it."""
+    """A partition's leader in the image."""
 
     leader_id: int
     leader_epoch: int
 
 
 class Leaders:
-    """Looks partitions up in the newest image, by the bytes that name their topic."""
+    """Finds partitions in the newest image, by their topic's name or id in bytes."""
 
     def __init__(self, view: ClusterView) -> None:
         self._view = view
 
     def find(self, topic: bytes, partition: int, *, is_id: bool) -> CurrentLeader | None:
-        """Return the partition's leader, or ``None`` where nobody leads."""
+        """Return the partition's leader, ``None`` if it has none."""
         image = self._view.image
         found = _partition(image, topic, partition, is_id=is_id)
         if found is None or found.leader < 0:
@@ -42,7 +42,7 @@ class Leaders:
         return CurrentLeader(found.leader, found.leader_epoch)
 
     def endpoint(self, broker_id: int, listener: str) -> Endpoint | None:
-        """Return where clients of a listener reach a broker, ``None`` if they cannot."""
+        """Return a broker's endpoint for clients of a listener, ``None`` if it has none."""
         broker = self._view.image.brokers.get(broker_id)
         endpoint = None if broker is None else broker.endpoint_of(listener)
         if broker is None or endpoint is None:
@@ -50,12 +50,12 @@ class Leaders:
         return Endpoint(broker_id, endpoint.host, endpoint.port, broker.rack)
 
     def endpoints(self, broker_ids: Iterable[int], listener: str) -> list[Endpoint]:
-        """Return where clients of a listener reach these brokers, as far as they can."""
+        """Return the endpoints of those brokers that have one for clients of the listener."""
         found = [self.endpoint(broker_id, listener) for broker_id in sorted(broker_ids)]
         return [endpoint for endpoint in found if endpoint is not None]
 
     def replica_epoch(self, broker_id: int) -> int | None:
-        """Return the version of a broker's registration, ``None`` where it is not registered."""
+        """Return the version of a broker's registration, ``None`` if it is not registered."""
         broker = self._view.image.brokers.get(broker_id)
         return None if broker is None else broker.version
 
@@ -64,7 +64,7 @@ class Leaders:
         image = self._view.image
         if _partition(image, topic, partition, is_id=is_id) is not None:
             return NotLeaderOrFollower("another node leads the partition")
-        self._view.nudge()  # It may be so new that this node has not heard of it.
+        self._view.nudge()  # It may be too new for this node's image.
         if is_id and image.topic_by_id(UUID(bytes=topic)) is None:
             return UnknownTopicId("no topic has this id")
         return UnknownTopicOrPartition("no such topic or partition")

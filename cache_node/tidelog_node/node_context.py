@@ -1,7 +1,7 @@
 """The values that the services of one node share.
 
-What every service may need, such as an authorizer, is added here once. Pure state machines get
-values, not this.
+A value that every service may need, such as an authorizer, is added here once. Pure state machines
+get single values instead of this.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tidelog_node.node_health import NodeHealth
 
 
 class Standing(Protocol):
-    """What is known of this node and its peers; ``Membership``."""
+    """The state of this node and its peers; ``Membership``."""
 
     @property
     def peers(self) -> PeerLeases:
@@ -34,19 +34,22 @@ class Standing(Protocol):
         """The clock of the leases, which the leader states use too. For any thread."""
 
     def can_serve(self) -> bool:
-        """Whether this node may answer and decide at this moment. For any thread."""
+        """Return whether this node may answer and decide now. For any thread."""
 
     def leads(self, partition: Partition) -> bool:
-        """Whether this process leads the partition as the record has it."""
+        """Return whether this process leads the partition according to the record."""
 
     def is_live(self, broker_id: int) -> bool:
-        """Whether the broker can serve as far as this node knows."""
+        """Return whether the broker can serve, as far as this node knows."""
 
     def live_brokers(self, image: ClusterImage) -> Mapping[int, Broker]:
-        """Return the brokers that can serve: the same object until that changes."""
+        """Return the brokers that can serve; the same object until they change."""
 
     def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call back when a peer has died or come back, or this node may serve again."""
+        """Have ``callback`` called when a peer has died or returned, or this node may serve again.
+
+        Returns the function that ends the subscription.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +58,13 @@ class NodeContext:
 
     broker_id: int
     incarnation: UUID  # of this process
-    static_config: NodeConfig  # what this process was started with
-    config: Callable[[], NodeConfig]  # the settings in force, with what was changed since
+    static_config: NodeConfig  # the settings that this process was started with
+    config: Callable[[], NodeConfig]  # the current settings, with later changes
     store: MetadataStore
     view: ClusterView
     standing: Standing
     dialer: Dialer
-    executor: Executor  # for what waits for the disk
+    executor: Executor  # for work that waits for the disk
     health: NodeHealth
     clock_ms: Callable[[], int]  # wall clock, epoch milliseconds
-    may_expire: Callable[[], bool]  # whether ``clock_ms`` can be trusted to tell what is too old
+    may_expire: Callable[[], bool]  # whether ``clock_ms`` can be trusted for expiry

@@ -1,7 +1,7 @@
 """Collects the current faults of this node.
 
-Parts of the node tell it what they have found and when it is over; whoever wants to know
-whether the node is well asks here. Nothing is decided by it.
+Parts of the node report faults and clear them when they are over; status answers read them.
+The node does not act on them.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from tidelog_core.clock import wall_clock_ms
 
 @dataclass(frozen=True, slots=True)
 class HealthReason:
-    """One thing that is wrong."""
+    """One current fault."""
 
-    name: str  # of the kind of trouble, as in ``disk-full``
+    name: str  # the kind of fault, such as ``disk-full``
     detail: str
     since_ms: int  # epoch milliseconds
 
 
 class NodeHealth:
-    """The reasons why the node is not well. For the node's event loop only."""
+    """The current faults of the node. For the node's event loop only."""
 
     def __init__(self, clock_ms: Callable[[], int] = wall_clock_ms) -> None:
         self._clock_ms = clock_ms
@@ -30,18 +30,18 @@ class NodeHealth:
 
     @property
     def is_well(self) -> bool:
-        """Whether nothing is known to be wrong."""
+        """Whether there is no known fault."""
         return not self._reasons
 
     @property
     def reasons(self) -> tuple[HealthReason, ...]:
-        """What is wrong, the oldest first."""
+        """The current faults, the oldest first."""
         return tuple(self._reasons.values())
 
     def report(self, name: str, detail: str, *, subject: str = "") -> bool:
-        """Note that something is wrong, of a subject where there may be several.
+        """Record a fault; ``subject`` distinguishes several of one name.
 
-        Returns whether it is news. The newest detail is kept.
+        Returns whether it is new. A repeated report only replaces the detail.
         """
         known = self._reasons.get((name, subject))
         since_ms = self._clock_ms() if known is None else known.since_ms
@@ -49,5 +49,5 @@ class NodeHealth:
         return known is None
 
     def clear(self, name: str, *, subject: str = "") -> bool:
-        """Note that it is over. Returns whether it was reported."""
+        """Remove the fault. Returns whether it had been reported."""
         return self._reasons.pop((name, subject), None) is not None

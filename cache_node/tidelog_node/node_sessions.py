@@ -1,4 +1,4 @@
-"""The sessions of other nodes: each acts as the broker that it has proved to be."""
+"""The sessions of other nodes: each acts as the broker whose identity it has proved."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ NODE_KIND = "Node"  # of a principal
 
 
 class NodeSessions:
-    """Admits nodes for as long as the image has their certificates. For the node's event loop."""
+    """Admits nodes while the image has their certificates. For the node's event loop."""
 
     def __init__(self, trust: NodeTrust) -> None:
         self._trust = trust
         self._certificates: dict[Session, bytes] = {}
 
     def start(self, view: ClusterView) -> Callable[[], None]:
-        """Follow the image. Returns what ends that."""
+        """Follow the image. Returns the function that ends the subscription."""
         return view.subscribe(self._on_image)
 
     def admit(self, session: Session, certificate: bytes) -> None:
         """Let the session act as the broker that the certificate (DER) belongs to.
 
-        Raises ``PermissionError`` if it belongs to none any more.
+        Raises ``PermissionError`` if it belongs to no broker of the image.
         """
         broker_id = self._trust.broker_of(certificate)
         if broker_id is None:

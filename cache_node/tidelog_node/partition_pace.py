@@ -2,13 +2,13 @@
 
 Produce, Fetch and ShareFetch are handled in one piece, in about 4 microseconds for each partition
 that they name. So after one that names many, the next such request waits for twice the time it
-took: together they have a third of the node. Waiting requests are queued, one per connection, and
-their clients are not read.
+took: together they use at most a third of the loop's time. Waiting requests are queued, one per
+connection, and the node does not read from their clients.
 
 The queue serves hosts in rotation, so more connections do not give a client more turns. Fetches of
 followers come before clients' requests, because acknowledgements wait for them and a late follower
-leaves the ISR. They go first only until they have used half of the time that is shared while both
-wait: the other half stays with the clients.
+leaves the ISR. While both wait, followers come first only until they have used half of the shared
+time; the other half is for clients.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from collections.abc import Callable
 
 from tidelog_node.host_line import HostLine
 
-MANY_ELEMENTS = 500  # as quick as many small requests
+MANY_ELEMENTS = 500  # a request with more needs a turn
 RESTS_PER_WORK = 2.0
 
 _Line = HostLine[Callable[[], None]]
 
 
 class NotYet(Exception):
-    """The request has to wait for its turn; call ``wait`` with what tries it again."""
+    """The request must wait for its turn; call ``wait`` with the function that repeats it."""
 
     def __init__(self, wait: Callable[[Callable[[], None]], None]) -> None:
         super().__init__("it is not this request's turn yet")
@@ -41,7 +41,7 @@ class PartitionPace:
         self._clients: _Line = HostLine()
         self._is_resting = False
         self._worked_seconds = 0.0  # by the last request
-        # How much more followers have worked than clients since both wait.
+        # Time used by followers minus that used by clients, since both have been waiting.
         self._ahead_seconds = 0.0
 
     def begin(self, host: str, *, is_follower: bool) -> float:
@@ -52,7 +52,7 @@ class PartitionPace:
         return time.perf_counter()
 
     def end(self, began: float) -> None:
-        """Let the next one begin, after a rest."""
+        """End the request that began at ``began``; the next one begins after a pause."""
         self._worked_seconds = time.perf_counter() - began
         self._is_resting = True
         loop = asyncio.get_running_loop()

@@ -1,8 +1,8 @@
 """Encodes messages between the node and its child processes, over standard streams.
 
-Each message is a pickled object behind its length in four bytes, big-endian: both ends are
-of the same installation, and nobody else writes into these pipes. Bytes may follow a message
-that says how many, as they are: what is large is not copied into a pickle.
+Each message is a 32-bit big-endian length and that many bytes of a pickled object. Pickle is safe
+here: both ends are of the same installation, and no other process writes into these pipes. A
+message may announce raw bytes that follow it, so that large data is not copied into a pickle.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import pickle
 from struct import Struct
 from typing import BinaryIO
 
-PIECE_BYTES = 65_536  # as much as a pipe takes
+PIECE_BYTES = 65_536  # the capacity of a pipe
 
 _LENGTH = Struct(">I")
 
@@ -24,9 +24,9 @@ def encode_message(message: object) -> bytes:
 
 
 async def send_bytes(output: asyncio.StreamWriter, data: memoryview) -> None:
-    """Write bytes behind a message that says how many, a piece at a time.
+    """Write raw bytes after the message that announces them, a piece at a time.
 
-    So the writer never holds a copy of more than a piece. ``data`` must stay as it is.
+    So the writer never holds a copy of more than a piece. ``data`` must not change until the end.
     """
     for start in range(0, len(data), PIECE_BYTES):
         output.write(data[start : start + PIECE_BYTES])
@@ -48,7 +48,7 @@ def read_message(source: BinaryIO) -> object:
 
 
 def read_bytes(source: BinaryIO, size_bytes: int) -> bytearray:
-    """Return the bytes that follow a message. Raises ``EOFError``."""
+    """Return the raw bytes that follow a message. Raises ``EOFError``."""
     data = source.read(size_bytes)
     if len(data) < size_bytes:
         raise EOFError("the bytes end early")
