@@ -1,15 +1,15 @@
 """From frames to handlers: request headers, the table of APIs, errors that close.
 
-Produce and Fetch are hot routes: their handler gets the frame itself and usually
-answers on the spot. Every other API is a control route: reading the request, as the newest
-class that its handler knows, handling and answering it is a call that the connection makes in
-turn. Large requests are read, and large answers written, by a thread, and requests about many
-things are carried out one after the other (``request_turns``).
+Hot routes (Produce, Fetch) parse the frame itself, and their handlers usually answer
+immediately. Every other API is a control route: one call, made by the connection in the order
+of its requests, decodes the request as its route's newest class, handles and answers it. A
+thread decodes large requests and encodes large answers, and requests with many elements run
+one after the other (``request_turns``).
 
 A request that cannot be parsed, an unknown API or an unsupported version closes the
-connection, as Kafka does; only ApiVersions answers an unsupported version, with those
-that it has and in version 0 (KIP-511). An exception that a handler did not mean to raise is
-logged with its traceback and closes the connection: there is no answer that fits every API.
+connection, as in Kafka. Only ApiVersions answers an unsupported version, in version 0 with its
+supported versions (KIP-511). An unexpected exception of a handler is logged with its traceback
+and closes the connection, because no answer fits every API.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ API_VERSIONS_KEY = 18
 ELEMENTS_SETTING = "socket.request.max.elements"
 PARTITIONS_SETTING = "socket.request.max.partitions"
 MANY_BYTES_MIN = 2_048  # a smaller request cannot name many partitions
-LARGE_REQUEST_BYTES_MIN = 32_768  # a larger control request is read by a thread
+LARGE_REQUEST_BYTES_MIN = 32_768  # a thread decodes a larger control request
 FEW_ELEMENTS = 1_000  # one with more is handled, and answered, in the lane of large requests
 _SIZE_CORRELATION = struct.Struct(">ii")
 _SHORTEST_HEADER = request_header(0)
@@ -55,12 +55,12 @@ HEADER_SIZE = _SHORTEST_HEADER.size  # without the client id
 
 @dataclass(frozen=True, slots=True)
 class _ControlCall:
-    """What is known of one API and version."""
+    """The route and classes of one API version."""
 
     route: Route
     request_class: type[Any]  # the newest of the route
     is_flexible: bool
-    has_throttle_time: bool  # the answer
+    has_throttle_time: bool  # of the answer
 
 
 class Dispatch:
@@ -74,9 +74,9 @@ class Dispatch:
         elements_max: int,
         partitions_max: int,
     ) -> None:
-        """``elements_max`` bounds the elements of a control request's arrays together.
+        """``elements_max`` bounds the elements of all arrays of a control request.
 
-        ``partitions_max`` does it for the hot routes.
+        ``partitions_max`` bounds those of a hot route's request.
         """
         self._hot = {route.api_key: route for route in hot}
         self._control: dict[tuple[int, int], Route] = {}
@@ -93,7 +93,7 @@ class Dispatch:
         self._large = LargeRequests()
 
     def close(self) -> None:
-        """Let go of what reads large requests."""
+        """Stop the thread of large requests."""
         self._large.close()
 
     def __call__(self, frame: memoryview, session: Session) -> Answer:
@@ -111,7 +111,7 @@ class Dispatch:
             if not hot.min_version <= version <= hot.max_version:
                 raise CloseConnection(f"version {version} of API {api_key} is not supported")
             if version >= hot.flexible_from:
-                # Nearly always there are none.
+                # Nearly all requests have none.
                 position = skip_tagged_fields(frame, position) if frame[position] else position + 1
             request = None
             if hot.recall is not None:
@@ -157,7 +157,7 @@ class Dispatch:
             return self._unsupported_api_versions(context)
         if call.is_flexible:
             position = skip_tagged_fields(frame, position)
-        # It is read when it is its turn: read, it takes many times the memory.
+        # Decoded only in its turn, because a decoded request takes many times the memory.
         body = bytes(frame[position:])
         return ControlReply(lambda: self._answer(call, body, context))
 
@@ -173,8 +173,8 @@ class Dispatch:
                 if element_count > FEW_ELEMENTS:
                     async with self._large.turn(context.session.client_host) as turn:
                         return await self._answer_in(turn, call, request, context)
-            # Long or not, it is about few things. It may wait for others of its kind, as a
-            # JoinGroup with a large subscription does, so it must not be in their way.
+            # It has few elements, even if it is long. It may wait for other such requests, like a
+            # JoinGroup with a large subscription, so it must not hold the lane.
             response = await call.route.handle(request, context)
             if not isinstance(response, bytes) and has_more_elements(response, FEW_ELEMENTS):
                 return await self._large.work(self._encode, call, context, response)
@@ -185,12 +185,12 @@ class Dispatch:
     async def _answer_in(
         self, turn: LargeRequest, call: _ControlCall, request: object, context: RequestContext
     ) -> Reply:
-        """Answer a request about many things, in the lane of such."""
+        """Answer a request with many elements, while it holds the lane."""
         response = await call.route.handle(request, context)
         return await turn.work(self._encode, call, context, response)
 
     def _read(self, call: _ControlCall, body: bytes, context: RequestContext) -> tuple[object, int]:
-        """Return the request and how many elements its arrays have.
+        """Return the request and the number of elements of its arrays.
 
         Raises ``MalformedMessage`` and ``TooManyElements``.
         """
@@ -204,7 +204,7 @@ class Dispatch:
     def _answer_failed(
         self, call: _ControlCall, context: RequestContext, problem: Exception
     ) -> Reply:
-        """Return what answers a request that failed. Raises ``CloseConnection`` if nothing does."""
+        """Return the answer to a failed request. Raises ``CloseConnection`` if there is none."""
         if isinstance(problem, CloseConnection):
             raise problem
         if isinstance(problem, MalformedMessage):
@@ -218,7 +218,7 @@ class Dispatch:
     def _refuse(
         self, call: _ControlCall, context: RequestContext, problem: TooManyElements
     ) -> Reply:
-        """Return the answer that the request is too large, where it has a place for that."""
+        """Return an answer with the error. Raises ``CloseConnection`` if it has no field for it."""
         reason = f"a request of API {context.api_key}: {problem}, see {ELEMENTS_SETTING}"
         schema: type[Any] = load_response_schema(context.api_key, context.api_version)
         places = {field.name for field in fields(schema)}
@@ -228,8 +228,8 @@ class Dispatch:
         answer: dict[str, object] = {"error_code": problem.code}
         if "error_message" in places:
             answer["error_message"] = reason
-        # Of its own version: what is empty in the newest one may be null, which older ones do
-        # not know.
+        # In the request's version: empty fields of the newest one may be null, which older
+        # versions do not allow.
         return self._encode(call, context, build(schema, **answer))
 
     def _encode(self, call: _ControlCall, context: RequestContext, response: object) -> Reply:
@@ -255,7 +255,7 @@ class Dispatch:
             return None
         schema = load_request_schema(api_key, version)
         assert schema.__type__ is EntityType.request
-        # Here on the loop: a lazy module that two threads load at once may be seen half made.
+        # On the loop: a lazy module that two threads load at the same time may be seen incomplete.
         response_schema: type[Any] = load_response_schema(api_key, version)
         call = _ControlCall(
             route,
@@ -273,7 +273,7 @@ class Dispatch:
         table = replace(oldest.route, handle=_answer_unsupported(oldest.route.handle))
         call = replace(oldest, route=table)
         known = RequestContext(API_VERSIONS_KEY, 0, context.correlation_id, context.session)
-        # Of a version that is not known the body is not either: version 0 has none.
+        # The body of an unknown version cannot be decoded; version 0 has none.
         return ControlReply(lambda: self._answer(call, b"", known))
 
 
@@ -287,8 +287,8 @@ def _note_client_id(frame: memoryview, id_length: int, session: Session) -> None
 
 
 def _throttled(response: Any, throttle_ms: int) -> object:
-    """Return the response with the time that its client is to wait."""
-    if isinstance(response, bytes):  # What handlers encode themselves begins with that time.
+    """Return the response with the throttle time."""
+    if isinstance(response, bytes):  # A response encoded by its handler begins with it.
         return INT32.pack(throttle_ms) + response[INT32.size :]
     return replace(response, throttle_time=timedelta(milliseconds=throttle_ms))
 

@@ -1,13 +1,13 @@
 """Registers a node: writes the cluster's item and the broker's own.
 
-Both are conditional writes that any node may make: the first node writes the cluster, and a node
-that starts again replaces its registration under a new incarnation.
+Both are conditional writes that any node may make: the first node writes the cluster, and a
+restarted node replaces its registration under a new incarnation.
 
 Two processes of one broker id never serve at the same time: each serves and decides only while it
-holds the id's lease (``membership.joining``), and registers after it has taken that. The handshake
-at the registered address only refuses a second process early. A process whose registration is
-replaced stops. If it has lost the lease, it answers until then only requests that need none, such
-as Metadata.
+holds the id's lease (``membership.joining``), and registers after it has acquired the lease. The
+handshake at the registered address only rejects a second process earlier. A process whose
+registration is replaced stops. If it loses the lease before that, it answers only requests that
+need none, such as Metadata.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ class BrokerIdTaken(TidelogError):
 
 
 async def ensure_cluster(store: MetadataStore, *, may_create: bool = True) -> Cluster:
-    """Return the cluster, written now if this is its first node.
+    """Return the cluster; the first node writes it.
 
-    Raises ``StorageError`` where there is none and none may be made.
+    Raises ``StorageError`` if there is none and ``may_create`` is false.
     """
 
     def create(item: Item | None) -> tuple[Cluster, Write | None]:
@@ -73,7 +73,7 @@ async def register_broker(
     rack: str | None,
     certificate: bytes = b"",
 ) -> None:
-    """Write where clients and nodes reach this node, and how it proves who it is.
+    """Write this node's registration: its endpoints, rack and certificate.
 
     ``certificate`` is DER. Durable on return.
     """
@@ -88,7 +88,7 @@ async def register_broker(
     def register(item: Item | None) -> tuple[None, Write]:
         version = ABSENT if item is None else item.version
         if version == UNREADABLE_VERSION:
-            # Nobody else writes it but a process of this id, which the lease keeps away.
+            # Only processes of this id write it, and the lease excludes others.
             version = ANY_VERSION
         return None, Write(broker.item_id, broker.to_body(), version)
 
@@ -98,7 +98,7 @@ async def register_broker(
 async def require_gone(image: ClusterImage, dialer: Dialer) -> None:
     """Return unless another process answers for the dialer's id. Raises ``BrokerIdTaken``.
 
-    A process that does not prove in time that it is there counts as gone here; its lease decides.
+    A process that does not prove its identity in time counts as gone here; its lease decides.
     """
     broker_id = dialer.broker_id
     registered = image.brokers.get(broker_id)

@@ -34,27 +34,27 @@ from tidelog_core.model import RESERVED_TOPICS, TopicPartition
 from tidelog_node.disk.data_disk import DataDisk
 from tidelog_node.replication.role import Leader, ReplicaRole
 
-UNCOUNTED_BYTES = 2**31  # more than any fetch can wait for
+UNCOUNTED_BYTES = 2**31  # at least the bytes that any fetch waits for
 
 
 class ReplicaWaiter(Protocol):
     """Waits for records of a replica, or watches its other changes.
 
-    Must not append or read in any of these calls.
+    The methods must not append or read.
     """
 
     def on_append(self, size_bytes: int) -> None:
-        """Note that so many more bytes can be read."""
+        """Note that ``size_bytes`` more bytes can be read."""
 
     def on_change(self) -> None:
-        """Note that something is not as it was, for which nobody stops waiting for records."""
+        """Note a change that does not end the wait for records."""
 
     def look_again(self) -> None:
-        """Wait no more and look again: what was waited for may never come."""
+        """Check the replica again now: the records waited for may never arrive."""
 
 
 class Replica:
-    """This node's copy of one partition. For the node's event loop only, but for ``open``."""
+    """This node's copy of one partition. For the node's event loop, except where noted."""
 
     __slots__ = (
         "_changed",
@@ -110,34 +110,34 @@ class Replica:
         self.looks_at_records = looks_at_records(config)
         self.leader_epoch = 0
         self.held_since = time.monotonic()
-        self.followed: Partition | None = None  # the record that all this is from
-        self.log_start_offset = log_start_offset  # as the metadata store has it
+        self.followed: Partition | None = None  # the record last applied
+        self.log_start_offset = log_start_offset  # in the metadata store
         self.is_leader = False
-        self.is_dropped = False  # deleted, or moved elsewhere: nobody needs to look after it
+        self.is_dropped = False  # deleted, or moved to other nodes
         self.is_internal = partition.topic in RESERVED_TOPICS
-        self.role: ReplicaRole | None = None  # None: there is no other replica
-        self.settled_epoch = -1  # the last in which the log could be led from
-        # For committed records, and for any; both hear of all other changes as well.
+        self.role: ReplicaRole | None = None  # None: the partition has no other replica
+        self.settled_epoch = -1  # the last leader epoch in which this log was fit to lead
+        # For committed records, and for all records; both are notified of all other changes.
         self.waiters: set[ReplicaWaiter] = set()
         self.follower_waiters: set[ReplicaWaiter] = set()
-        # Held while the log is being opened, on whatever thread, and while that changes from
-        # which it is opened. Others see a log that is not open, or one that is up to date.
+        # Held while the log is being opened, on any thread, and while the fields change that it is
+        # opened with. So an open log is never out of date.
         self.opening = RLock()
         self._log: LocalLog | None = None
-        self._unified: UnifiedLog | None = None  # over ``_log`` or the one before, once asked for
+        self._unified: UnifiedLog | None = None  # over ``_log`` or the one before; made on demand
         self._open_log = open_log
-        self._remote_of = remote_of  # returns what has the records that this node has evicted
-        self._changed = changed  # gets this one whenever something about its log changes
-        self._troubled = troubled  # gets this one whenever ``is_in_trouble`` becomes true
+        self._remote_of = remote_of  # returns the source of the records that this node has evicted
+        self._changed = changed  # gets this replica at every change of its log
+        self._troubled = troubled  # gets this replica when ``is_in_trouble`` becomes true
         self._disk = disk
-        self._on_trouble = on_trouble  # called with this one, once ``is_in_trouble``
-        self._on_offline = on_offline  # called with this one, on whatever thread that is
-        self._on_exchanged = on_exchanged  # called with this one, once another log is in place
-        self._refusal: TidelogError | None = None  # why the log will not be opened any more
+        self._on_trouble = on_trouble  # called with this replica if ``is_in_trouble``
+        self._on_offline = on_offline  # called with this replica, on any thread
+        self._on_exchanged = on_exchanged  # called with this replica after its log was replaced
+        self._refusal: TidelogError | None = None  # why the log must not be opened
 
     @property
     def log(self) -> LocalLog:
-        """The log, opened if it was not.
+        """The log; opened if needed.
 
         Raises ``StorageError``, ``OSError``, ``UnknownTopicOrPartition`` once dropped.
         """
@@ -154,7 +154,7 @@ class Replica:
     def unified_log(self) -> UnifiedLog:
         """All records of the partition, also those that this node has evicted. Raises as ``log``.
 
-        For readers who may wait.
+        For readers that may wait for the tier.
         """
         log, unified = self._log, self._unified
         if log is None:
@@ -170,38 +170,38 @@ class Replica:
         try:
             log = self._open_log(self)
         except CorruptLog as error:
-            # To find it out takes a look at every batch, and nobody mends it meanwhile.
+            # Another try would check every batch again, with the same result.
             self._set_refusal(error)
             raise
         if self.role is None:
-            # The ISR is this node alone: whatever the log holds is replicated.
+            # The ISR is this node alone, so every record of the log is committed.
             log.advance_high_watermark(log.log_end_offset)
         self._changed.add(self)
         log.on_moved = self.notify_waiters
         return log
 
     def open(self) -> None:
-        """Open the log if it is not, in whatever thread this is. Raises as ``log``."""
+        """Open the log if it is not open. For any thread. Raises as ``log``."""
         _ = self.log
 
     @property
     def opened_log(self) -> LocalLog | None:
-        """The log if something has opened it already."""
+        """The log, ``None`` if it is not open."""
         return self._log
 
     def note_offline(self) -> None:
-        """Note that a log of this replica went offline, on whatever thread this is.
+        """Note that a log of this replica went offline. For any thread.
 
-        The event loop tells everyone concerned soon, see ``publish_trouble``.
+        The event loop calls ``publish_trouble`` soon.
         """
         self._troubled.add(self)
         self._on_offline(self)
 
     def publish_trouble(self) -> None:
-        """Tell everyone concerned that the log is in trouble, if it is."""
+        """If the log is in trouble, notify its subscribers and the waiters."""
         if self.is_in_trouble:
             self._on_trouble(self)
-            self.wake()  # Who waits for records will get none.
+            self.wake()  # Those that wait for records will get none.
 
     def _set_log(self, log: LocalLog) -> None:
         self._log = log
@@ -220,19 +220,19 @@ class Replica:
 
     @property
     def damage(self) -> CorruptLog | None:
-        """What is damaged so that the log cannot be opened, if that is why."""
+        """The damage, if it is the reason that the log cannot be opened."""
         return self._refusal if isinstance(self._refusal, CorruptLog) else None
 
     def note_failure(self, error: OSError | StorageError) -> bool:
-        """Take an error that a file of the log has met; return whether the disk is only full."""
+        """Handle an error of the log's files; return whether the disk is only full."""
         is_disk_full = self._disk.note(error)
         self.publish_trouble()
         return is_disk_full
 
     def reopen(self, quarantine: Path | None) -> LocalLog:
-        """Return a log over the files of the one that is offline, whatever thread this is.
+        """Return a new log over the files of the offline one; ``take`` puts it to use.
 
-        It is nobody's yet. ``rewrite_unflushed`` comes first, with the quarantine. Raises
+        Runs ``rewrite_unflushed`` first, with the quarantine. For any thread. Raises
         ``OSError``, ``StorageError``.
         """
         log = self._log
@@ -241,7 +241,7 @@ class Replica:
         return self._open_log(self)
 
     def take(self, log: LocalLog) -> None:
-        """Go on with the log that ``reopen`` has returned."""
+        """Continue with the log that ``reopen`` has returned."""
         with self.opening:
             self._set_log(log)
         if self.role is None:
@@ -252,19 +252,19 @@ class Replica:
         self.wake()
 
     def give_up(self, damage: CorruptLog) -> None:
-        """Never open the log again: it cannot be, whoever tries."""
+        """Never open the log again, because it is damaged."""
         with self.opening:
             self._log = self._unified = None
             self._set_refusal(damage)
         self.publish_trouble()
 
     def allow_reopening(self) -> None:
-        """Let a log be opened where the damaged one was; its files are set aside."""
+        """Allow a log in place of the damaged one, whose files were set aside."""
         with self.opening:
             self._log = self._unified = self._refusal = None
 
     def note_changed(self) -> None:
-        """Have everyone look at the log again who works on logs, see ``LogChanges``.
+        """Have the services that work on logs check this one again, see ``LogChanges``.
 
         For any thread.
         """
@@ -276,9 +276,9 @@ class Replica:
         origin: AppendOrigin = AppendOrigin.CLIENT,
         checked: CheckedBatches | None = None,
     ) -> AppendInfo:
-        """Append as the leader and let those who wait know.
+        """Append as the leader and notify the waiters.
 
-        ``checked``: what the batches were found to be with ``config`` as it is. Raises as
+        ``checked`` is the result of checking the batches against the current ``config``. Raises as
         ``log`` and ``LocalLog.append_as_leader``.
         """
         disk = self._disk
@@ -312,7 +312,7 @@ class Replica:
                 waiter.on_append(info.size_bytes)
 
     def append_as_follower(self, batches: memoryview) -> AppendInfo:
-        """Append what the leader has sent. Raises as ``LocalLog.append_as_follower``."""
+        """Append the leader's records. Raises as ``LocalLog.append_as_follower``."""
         disk = self._disk
         if disk.is_full:
             raise disk.refusal()
@@ -328,20 +328,20 @@ class Replica:
         return info
 
     def follow_leader(self, *, high_watermark: int, log_start_offset: int) -> None:
-        """Take over what the leader says is committed, and where its log starts."""
+        """Take over the leader's high watermark and log start offset."""
         log = self.log
         if log.advance_high_watermark(high_watermark):
-            self.wake_readers(UNCOUNTED_BYTES)  # How much it is would have to be looked up.
+            self.wake_readers(UNCOUNTED_BYTES)  # Counting them would take a lookup.
         log_start_offset = min(log_start_offset, log.high_watermark)
         if log_start_offset > log.log_start_offset:
             log.advance_log_start_offset(log_start_offset)
             self._changed.add(self)
 
     def keep_back_deleted(self) -> None:
-        """Begin where the metadata store says that the partition begins, to lead from there.
+        """Before it leads, raise the log start offset to the one in the metadata store.
 
-        The last leader may have told of a deletion that this replica has not heard of. What
-        was deleted was committed, so the high watermark is at least there.
+        The last leader may have persisted a deletion that this replica has not received. Deleted
+        records were committed, so the high watermark is at least that offset.
         """
         log = self.log
         if self.log_start_offset > log.log_start_offset:
@@ -350,24 +350,24 @@ class Replica:
 
     @property
     def leader(self) -> Leader | None:
-        """What is known of followers and ISR where this node leads and there are others."""
+        """The leader's state of followers and ISR; ``None`` without other replicas or the lead."""
         return None if self.role is None else self.role.leader
 
     @property
     def is_follower(self) -> bool:
-        """Whether another node leads and this one follows it."""
+        """Whether this node follows another one, which leads."""
         return self.role is not None and self.role.follower is not None
 
     def require_readable(self) -> None:
-        """Raise ``NotLeaderOrFollower`` while the leadership may be on its way elsewhere."""
+        """Raise ``NotLeaderOrFollower`` while another node may be taking over the leadership."""
         role = self.role
         if role is not None and self.is_leader:
             role.require_leader()
 
     def wake_readers(self, size_bytes: int) -> None:
-        """Tell those who wait for committed records that there may be so many bytes more.
+        """Notify readers that up to ``size_bytes`` more committed bytes can be read.
 
-        Followers hear of the high watermark.
+        Waiting followers are notified of the new high watermark.
         """
         self._changed.add(self)
         for waiter in tuple(self.waiters):
@@ -377,13 +377,13 @@ class Replica:
                 waiter.on_change()
 
     def notify_waiters(self) -> None:
-        """Tell everyone that something is not as it was when they looked."""
+        """Notify all waiters of a change that does not end a wait for records."""
         self._changed.add(self)
         for waiter in (*self.waiters, *self.follower_waiters):
             waiter.on_change()
 
     def wake(self) -> None:
-        """Make everyone who waits look again: the partition has changed hands or is gone."""
+        """Have all waiters check again now: the role has changed or the partition is gone."""
         for waiter in (*self.waiters, *self.follower_waiters):
             waiter.look_again()
 
@@ -393,15 +393,14 @@ class Replica:
         self.refuse(UnknownTopicOrPartition(f"{self.partition} was deleted"))
 
     def refuse(self, error: TidelogError) -> None:
-        """Never open the log (again); whoever wants it gets the error."""
-        with self.opening:  # What is being opened just now is open then.
+        """Never open the log (again); callers that need it get the error."""
+        with self.opening:  # If a thread is opening the log, wait until it is open.
             self._set_refusal(error)
 
     def let_go(self) -> None:
-        """Let go of what refers back to this replica, which was dropped.
+        """Remove the references that refer back to this replica, which was dropped.
 
-        Nothing is left then that only a collection of garbage would find: those that look at
-        what has been here for long come seldom.
+        So no reference cycle is left: the garbage collector visits old objects seldom.
         """
         with self.opening:
             self._log = self._unified = self.role = None
@@ -414,7 +413,7 @@ class Replica:
 
 
 def require_epoch(replica: Replica, current_leader_epoch: int) -> None:
-    """Raise where the caller believes in another leader epoch; -1 believes nothing.
+    """Raise if the caller's leader epoch is another one; -1 is not checked.
 
     Raises ``FencedLeaderEpoch``, ``UnknownLeaderEpoch``. Source: KIP-320.
     """
@@ -429,5 +428,5 @@ def require_epoch(replica: Replica, current_leader_epoch: int) -> None:
 
 
 def has_flush_policy(config: TopicConfig) -> bool:
-    """Return whether a topic asks for flushes by count or time."""
+    """Return whether a topic is configured to flush by count or time."""
     return config.flush_messages < INT64_MAX or config.flush_ms < INT64_MAX

@@ -1,15 +1,15 @@
 """The replicas of this node, and the role of each.
 
-``ReplicaManager`` follows the cluster image. A partition that the image gives to this
-node has a ``Replica``; its log is opened when it is first needed, unless the last
-shutdown was not clean: then every log is recovered before the node serves anyone.
+``ReplicaManager`` follows the cluster image. A partition that the image assigns to this
+node has a ``Replica``. Its log is opened on first use. If the last shutdown was not clean,
+every log is recovered before the node serves clients.
 
-A partition with several replicas has a ``ReplicaRole`` too, and its log is opened at once:
-leader and followers need its end. The partitions of the reserved topics carry leadership
-only and have neither.
+A partition with several replicas has a ``ReplicaRole`` too, and its log is opened soon:
+leader and followers need its end. The partitions of the reserved topics only have a leader:
+no role and no log.
 
-The log of a partition whose topic is deleted goes at once, its bytes a little later in
-the executor; one that was deleted while the node was away goes at the next start.
+The log of a deleted topic's partition is renamed soon after the deletion, and its files are
+removed by the executor. If the node was down at the deletion, its next start removes the log.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ from tidelog_node.replication.role_changes import RoleChanges
 
 logger = logging.getLogger(__name__)
 
-OPEN_RETRY_SECONDS = 2.0  # before a log that could not be opened is tried again
-NEW_AT_ONCE = 500  # partitions of one topic that are taken up before others have their turn
+OPEN_RETRY_SECONDS = 2.0  # before a log that could not be opened is opened again
+NEW_AT_ONCE = 500  # new partitions of one topic in one turn of the loop
 
 RemoteOf = Callable[[Replica], RecordSource]
 
 
 class ReplicaManager:
-    """Keeps one ``Replica`` for every partition that the image gives to this node."""
+    """Keeps one ``Replica`` for every partition that the image assigns to this node."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class ReplicaManager:
         open_files: OpenFiles | None = None,
         disk: DataDisk | None = None,
     ) -> None:
-        """``refusal`` says why a partition without a log here must not get an empty one, if so.
+        """``refusal`` returns the reason not to create a missing log, ``None`` to create it.
 
         ``open_files`` limits the files that the logs keep open.
         """
@@ -73,11 +73,11 @@ class ReplicaManager:
         self._remote_of: RemoteOf | None = None
         self.disk = disk or DataDisk()
         self.leaders = Leaders(node.view)
-        self.clock_ms = node.standing.now_ms  # by which followers are late
+        self.clock_ms = node.standing.now_ms  # decides whether followers are late
         self.roles = RoleChanges(node, was_clean=directories.was_clean)
         # Each is notified with the replica.
         self.trouble = Subscribers[Replica]()
-        self.exchanged = Subscribers[Replica]()  # it goes on with another log, maybe a shorter one
+        self.exchanged = Subscribers[Replica]()  # its log was replaced, maybe by a shorter one
         self._loop: asyncio.AbstractEventLoop | None = None  # once started
         self._directories = directories
         self._logs = ReplicaLogs(
@@ -89,26 +89,26 @@ class ReplicaManager:
         self._opening = LogOpening(node.executor, self._on_opened)
         self._removal = LogRemoval(node.executor, self._logs.take_away)
         self._by_topic: dict[str, dict[int, Replica]] = {}
-        self._changed: set[Replica] = set()  # since they were last taken
-        self._troubled: set[Replica] = set()  # at least those in trouble
-        # What this node leads, as the wire names it: by topic name and by topic id.
+        self._changed: set[Replica] = set()  # since the last ``take_changed``
+        self._troubled: set[Replica] = set()  # includes all that are in trouble
+        # The partitions that this node leads, by their topic's encoded name and id.
         self.led_by_name: dict[bytes, dict[int, Replica]] = {}
         self.led_by_id: dict[bytes, dict[int, Replica]] = {}
-        # What it follows and may let consumers read.
+        # Those that it follows, which consumers may read.
         self.followed_by_name: dict[bytes, dict[int, Replica]] = {}
         self.followed_by_id: dict[bytes, dict[int, Replica]] = {}
-        self._configs: dict[str, TopicConfig] = {}  # by topic, as last followed
-        self._topic_ids: dict[str, bytes] = {}  # by name, of what is in the maps by id
+        self._configs: dict[str, TopicConfig] = {}  # by topic, as last applied
+        self._topic_ids: dict[str, bytes] = {}  # by name, of the topics in the maps by id
         self._node_configs: Mapping[int | None, object] = {}
         self._unsubscribe: Callable[[], None] | None = None
-        self._is_recovered = False  # roles need logs
-        self._to_look_at: dict[str, asyncio.TimerHandle] = {}  # topics, again
+        self._is_recovered = False  # roles need recovered logs
+        self._to_look_at: dict[str, asyncio.TimerHandle] = {}  # topics to follow again
 
     async def start(self, *, remote_of: RemoteOf | None = None) -> None:
-        """Take over what the image gives to this node; recover logs where needed.
+        """Take over the partitions of this node in the image; recover logs if needed.
 
-        ``remote_of`` returns what has the records that a replica has evicted. On return every
-        log that was not closed cleanly is recovered and open.
+        ``remote_of`` returns the source of the records that a replica has evicted. If the last
+        shutdown was not clean, every log is recovered and open on return.
         """
         self._loop = asyncio.get_running_loop()
         self._remote_of = remote_of
@@ -130,7 +130,7 @@ class ReplicaManager:
         self._unsubscribe = self._node.view.subscribe(self._on_image)
 
     async def close(self) -> None:
-        """Follow the image no more, and close every log."""
+        """Stop following the image, and close every log."""
         if self._unsubscribe is not None:
             self._unsubscribe()
         for timer in self._to_look_at.values():
@@ -144,20 +144,20 @@ class ReplicaManager:
         return (replica for replica in self._all() if not replica.is_internal)
 
     def take_changed(self) -> set[Replica]:
-        """Return the replicas about whose logs something has changed since the last call.
+        """Return the replicas whose logs have changed since the last call.
 
-        See ``LogChanges``. Those that were dropped are among them.
+        Includes dropped ones. See ``LogChanges``.
         """
         changed = self._changed
-        # One by one: a log that is being opened on another thread may be added meanwhile.
+        # One by one: another thread that opens a log may add its replica during the loop.
         taken = {changed.pop() for _ in range(len(changed))}
         return {replica for replica in taken if not replica.is_internal}
 
     def in_trouble(self) -> list[Replica]:
-        """Return those of ``replicas`` that are in trouble. Costs nothing where there are none."""
+        """Return those of ``replicas`` that are in trouble. Free if there are none."""
         found = []
         for replica in tuple(self._troubled):
-            # Out first: another thread may bring it in again once this has looked at it.
+            # Discarded first: another thread may add it again after the check.
             self._troubled.discard(replica)
             if replica.is_in_trouble and self.get(replica.partition) is replica:
                 self._troubled.add(replica)
@@ -169,13 +169,13 @@ class ReplicaManager:
         return [replica for held in self._by_topic.values() for replica in held.values()]
 
     def get(self, partition: TopicPartition) -> Replica | None:
-        """Return this node's replica, whoever leads, or ``None`` where it has none."""
+        """Return this node's replica, as leader or follower; ``None`` if it has none."""
         return self._by_topic.get(partition.topic, {}).get(partition.partition)
 
     def leader(self, partition: TopicPartition, current_leader_epoch: int = -1) -> Replica:
         """Return the replica that this node leads.
 
-        ``current_leader_epoch`` is what the caller believes, -1 for nothing. Raises
+        ``current_leader_epoch`` is the caller's, -1 if it has none. Raises
         ``UnknownTopicOrPartition``, ``NotLeaderOrFollower``, ``FencedLeaderEpoch``,
         ``UnknownLeaderEpoch``.
         """
@@ -190,9 +190,9 @@ class ReplicaManager:
     def begin_hand_over(
         self, topic_id: UUID, partition: int, successor: int, *, is_leaving: bool
     ) -> bool:
-        """Hand the partition over as soon as the successor has everything.
+        """Hand the partition over as soon as the successor has all records.
 
-        Returns False where no leader state looks after it.
+        Returns false if this node does not lead it or has no leader state for it.
         """
         replica = self.led_by_id.get(topic_id.bytes, {}).get(partition)
         leader = None if replica is None else replica.leader
@@ -203,9 +203,9 @@ class ReplicaManager:
         return True
 
     async def open_logs(self, replicas: Sequence[Replica]) -> None:
-        """Open the logs in the executor, so that nobody waits for the disk meanwhile.
+        """Open the logs in the executor, so that the loop does not wait for the disk.
 
-        Whoever asks for one that cannot be opened is told why.
+        If one cannot be opened, its later users get the error.
         """
         await asyncio.get_running_loop().run_in_executor(self._node.executor, open_each, replicas)
 
@@ -217,16 +217,16 @@ class ReplicaManager:
         for name in changed_topics:
             self._follow_topic(image, name, only_news=True)
         if image.node_configs != self._node_configs:
-            # Topics that leave a setting to the node's default have another value now.
+            # The defaults of settings that topics leave to the node have changed.
             self._node_configs = image.node_configs
             for name in image.topics:
                 self._follow_topic(image, name)
 
     def _follow_topic(self, image: ClusterImage, name: str, *, only_news: bool = False) -> None:
-        """Bring the topic's replicas to what the image says.
+        """Update the topic's replicas to the image.
 
-        With ``only_news`` those whose records are the very ones that they have followed are
-        left alone: a takeover of a thousand partitions comes in a dozen images.
+        With ``only_news``, replicas whose record has not changed are skipped: a takeover of a
+        thousand partitions arrives in a dozen images.
         """
         topic, held = image.topic(name), self._by_topic.get(name, {})
         known_id = self._topic_ids.pop(name, b"")
@@ -320,7 +320,7 @@ class ReplicaManager:
             self.roles.follow_alone(replica, partition)
             return
         if replica.role is None:
-            # What a log that was alone holds is committed, and its high watermark says so.
+            # It was the only replica: its records are committed, as its high watermark says.
             replica.role = self.roles.make(replica)
         if not self._is_recovered:
             return
@@ -337,7 +337,7 @@ class ReplicaManager:
     def _on_opened(
         self, opened: Collection[Replica], problems: Mapping[Replica, Exception]
     ) -> None:
-        """Lead or follow what could not be led or followed without its log."""
+        """Lead or follow the partitions that waited for their logs."""
         for replica, error in problems.items():
             self._go_offline(replica, error)
         image = self._node.view.image
@@ -347,7 +347,7 @@ class ReplicaManager:
             with replica.opening:
                 self._update(replica, partition, self._configs[name])
             if replica.is_leader:
-                self.led_by_name[name.encode()][index] = replica  # and by id, which is the same
+                self.led_by_name[name.encode()][index] = replica  # and by id: the same dict
             elif replica.is_follower:
                 followed = self.followed_by_name.setdefault(name.encode(), {})
                 followed[index] = replica
@@ -365,11 +365,11 @@ class ReplicaManager:
                 extra={"partition": str(replica.partition), "reason": str(error)},
             )
         if not replica.is_in_trouble:
-            # A disk that is full now need not stay so.
+            # The disk may not stay full.
             self._look_later(replica.partition.topic, OPEN_RETRY_SECONDS)
 
     def _look_later(self, topic: str, seconds: float) -> None:
-        """Bring the topic's replicas to what the image says once more."""
+        """Update the topic's replicas to the image after this time."""
         if topic not in self._to_look_at:
             loop = asyncio.get_running_loop()
             self._to_look_at[topic] = loop.call_later(seconds, self._look, topic)
@@ -379,22 +379,22 @@ class ReplicaManager:
         self._follow_topic(self._node.view.image, topic, only_news=True)
 
     def confirm_lead(self, replica: Replica, leader_epoch: int) -> None:
-        """Let the replica lead in this epoch: its log has what the tier has."""
+        """Let the replica lead in this epoch: its log was compared with the tier."""
         replica.settled_epoch = leader_epoch
         self._follow_topic(self._node.view.image, replica.partition.topic)
 
     def look_again(self, topic: str) -> None:
-        """Follow what the image says of a topic once more: a log has come or gone."""
+        """Update the topic's replicas to the image again: a log was added or removed."""
         self._follow_topic(self._node.view.image, topic)
 
     def _publish_trouble_soon(self, replica: Replica) -> None:
-        """Tell of a log that went offline, in a turn of the loop. For any thread."""
+        """Have the loop publish that a log went offline. For any thread."""
         if self._loop is not None:
-            with suppress(RuntimeError):  # The loop is closed: nobody is left to be told.
+            with suppress(RuntimeError):  # The loop is closed, and there is no subscriber.
                 self._loop.call_soon_threadsafe(replica.publish_trouble)
 
     def _drop(self, replicas: Sequence[Replica]) -> None:
-        """Remove the logs of partitions that the cluster has deleted, or moved elsewhere."""
+        """Remove the logs of partitions that were deleted, or moved to other nodes."""
         for replica in replicas:
             if replica.role is not None:
                 replica.role.end()

@@ -4,7 +4,7 @@
 another: unfinished small requests, unfinished Produce requests of usual size, unfinished large
 ones, control requests until they are answered, and answers until the client has received them.
 An unfinished frame counts, and so does a buffer that a connection keeps for its next frame. Bytes
-of paused connections count in no share, only in the whole.
+of paused connections count only in the whole budget, in no share.
 
 A connection claims a whole frame as soon as the frame's size is known, and receives no more of it
 before the claim is granted. So every granted frame can finish, and half-received frames never wait
@@ -32,42 +32,42 @@ from typing import Protocol
 
 SMALL_FRAME_BYTES_MAX = 131_072
 USUAL_FRAME_BYTES_MAX = 4_194_304
-SHORT_FRAME_BYTES_MAX = 4_096  # of a control request that is small while memory is short
+SHORT_FRAME_BYTES_MAX = 4_096  # of a small control request while memory is short
 RECORDS_API_KEY = 0  # Produce: the only API whose requests carry records
 FETCH_API_KEY = 1
-READ_ON_THE_SPOT = frozenset({RECORDS_API_KEY, FETCH_API_KEY})  # never wait for their turn
+READ_ON_THE_SPOT = frozenset({RECORDS_API_KEY, FETCH_API_KEY})  # handled when received
 # In eighths of the budget.
 SMALL_SHARE, USUAL_SHARE, LARGE_SHARE, CONTROL_SHARE = 1, 2, 4, 1
-# How often a frame is looked at in the time that it has: with few who wait, with many.
+# Progress checks of a frame in its time: while few claims wait, and while many do.
 LOOKS_PER_FRAME_MIN, LOOKS_PER_FRAME_MAX = 6, 30
 FEW_WAITING = 8
-LATE_LOOKS = 2.0  # A look is late after so many times the time that it was to come in.
+LATE_LOOKS = 2.0  # A check is late after this multiple of its interval.
 
 
 class Claimant(Protocol):
-    """A connection, as the memory of requests knows it."""
+    """A connection, as ``RequestMemory`` uses it."""
 
     @property
     def client_host(self) -> str:
-        """Where the client is."""
+        """The client's address."""
 
     @property
     def arrived_bytes(self) -> int:
-        """How much of the unfinished frame has come."""
+        """The received bytes of the unfinished frame."""
 
     @property
     def unsent_bytes(self) -> int:
-        """How much of its answers the client has not taken."""
+        """The bytes of answers that the client has not received."""
 
     @property
     def is_held_up(self) -> bool:
-        """Whether the node does not read from the client for reasons of its own."""
+        """Whether the node itself has stopped reading from the client."""
 
     def on_memory(self) -> None:
-        """Make the same claim again: it is granted now."""
+        """Repeat the last claim: it is granted now."""
 
     def release_idle_buffer(self) -> None:
-        """Let go of a buffer that holds nothing."""
+        """Release an empty buffer."""
 
     def close(self, reason: str = "", *, is_expected: bool = True) -> None:
         """Close the connection."""
@@ -81,16 +81,16 @@ class _Line:
         self.count = 0
 
     def add(self, claimant: Claimant, size_bytes: int) -> None:
-        """Have it wait behind those of its host; a host that is new waits behind the others."""
+        """Queue the claim after those of its host; a new host goes after the other hosts."""
         self._of_host.setdefault(claimant.client_host, {})[claimant] = size_bytes
         self.count += 1
 
     def first(self) -> tuple[Claimant, int]:
-        """Return whose turn it is, and the bytes that it wants."""
+        """Return the claimant whose turn it is, and the bytes that it claims."""
         return next(iter(next(iter(self._of_host.values())).items()))
 
     def remove(self, claimant: Claimant) -> None:
-        """Take it out if it is in; its host's next turn comes after the other hosts'."""
+        """Remove the claim if it is queued; its host's next turn comes after the other hosts'."""
         host = claimant.client_host
         of_host = self._of_host.get(host, {})
         if of_host.pop(claimant, None) is None:
@@ -103,32 +103,32 @@ class _Line:
 
 @dataclass(slots=True, eq=False)
 class _Share:
-    """A part of the budget and the frames that it is for."""
+    """A part of the budget, and its claimants."""
 
     bytes_max: int
     held_bytes: int = 0
-    under_way: dict[Claimant, None] = field(default_factory=dict)  # granted, not whole yet
+    under_way: dict[Claimant, None] = field(default_factory=dict)  # granted, not complete
     waiting: _Line = field(default_factory=_Line)
     held: dict[Claimant, None] = field(default_factory=dict)  # bytes of paused connections
-    idle: dict[Claimant, None] = field(default_factory=dict)  # keep a buffer for the next frame
+    idle: dict[Claimant, None] = field(default_factory=dict)  # with a buffer for the next frame
 
 
 @dataclass(slots=True)
 class _Claim:
     share: _Share
     held_bytes: int
-    is_promised: bool = False  # granted, and the claimant does not know yet
-    seen_bytes: int = -1  # had come when progress was last looked at; -1: not looked at yet
+    is_promised: bool = False  # granted, and not claimed again yet
+    seen_bytes: int = -1  # received at the last progress check; -1: not checked yet
 
 
 @dataclass(slots=True)
 class _Answer:
     held_bytes: int
-    seen_bytes: int = -1  # were unsent when that was last looked at; -1: not looked at yet
+    seen_bytes: int = -1  # unsent at the last progress check; -1: not checked yet
 
 
 class RequestMemory:
-    """Who holds how much, and who waits. All of it belongs to one loop."""
+    """The memory that connections hold, and the queues of their claims. For one event loop."""
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class RequestMemory:
         loop: asyncio.AbstractEventLoop,
         on_short: Callable[[bool], None],
     ) -> None:
-        """``on_short`` is told when the whole budget is taken, and when no longer."""
+        """``on_short`` is called with true when the budget is exceeded, with false afterwards."""
         self.bytes_max = bytes_max
         self.held_bytes = 0
         self.is_short = False
@@ -150,8 +150,8 @@ class RequestMemory:
         self._usual = _Share(USUAL_SHARE * eighth)
         self._large = _Share(LARGE_SHARE * eighth)
         self._control = _Share(CONTROL_SHARE * eighth)
-        self._paused = _Share(0)  # No claim is made of it, so nobody waits for it.
-        self._unanswered_bytes = 0  # of control requests, and of answers that are not taken
+        self._paused = _Share(0)  # No claim uses it, so none waits for it.
+        self._unanswered_bytes = 0  # of control requests and unsent answers
         self._claims: dict[Claimant, _Claim] = {}
         self._answers: dict[Claimant, _Answer] = {}
         self._looking: asyncio.TimerHandle | None = None
@@ -159,7 +159,7 @@ class RequestMemory:
 
     @property
     def waiting_count(self) -> int:
-        """How many connections wait for memory."""
+        """The number of connections that wait for memory."""
         return sum(share.waiting.count for share in self._shares())
 
     def claim(
@@ -167,7 +167,7 @@ class RequestMemory:
     ) -> bool:
         """Return whether the claimant may receive a frame of this size; replaces its last claim.
 
-        Otherwise ``on_memory`` will be called, once, and until then ``arrived_bytes`` count.
+        Otherwise ``on_memory`` is called later, once, and until then ``arrived_bytes`` count.
         """
         promised = self._claims.get(claimant)
         if promised is not None and promised.is_promised and promised.held_bytes == size_bytes:
@@ -188,7 +188,7 @@ class RequestMemory:
         return False
 
     def hold(self, claimant: Claimant, size_bytes: int) -> None:
-        """Count bytes of a paused connection, which has them already; replaces its last claim."""
+        """Count bytes that a paused connection has received; replaces its last claim."""
         self._drop(claimant)
         self._add(claimant, self._paused, size_bytes)
         self._paused.held[claimant] = None
@@ -204,7 +204,7 @@ class RequestMemory:
         return True
 
     def release(self, claimant: Claimant) -> None:
-        """Give back what the claimant holds and take it out of the line."""
+        """Release the claimant's memory and remove its waiting claim."""
         self._drop(claimant)
 
     def add_control(self, size_bytes: int) -> None:
@@ -212,24 +212,24 @@ class RequestMemory:
         self._count_unanswered(size_bytes)
 
     def give_back_control(self, size_bytes: int) -> None:
-        """Give back what ``add_control`` counted."""
+        """Release what ``add_control`` counted."""
         self._count_unanswered(-size_bytes)
 
     def hold_answer(self, claimant: Claimant, size_bytes: int) -> None:
-        """Count answers that the claimant's client has yet to take; replaces the last count."""
+        """Count the answers that the client has not received; replaces the last count."""
         answer = self._answers.get(claimant)
         if answer is None:
             answer = self._answers[claimant] = _Answer(0)
         added_bytes = size_bytes - answer.held_bytes
         answer.held_bytes = size_bytes
         if answer.seen_bytes >= 0:
-            answer.seen_bytes += max(added_bytes, 0)  # which were not there to be taken
+            answer.seen_bytes += max(added_bytes, 0)  # which could not be received before
         self._count_unanswered(added_bytes)
         if self._is_wanted() and self._looking is None:
             self._look_later()
 
     def release_answer(self, claimant: Claimant) -> None:
-        """Give back what ``hold_answer`` counted."""
+        """Release what ``hold_answer`` counted."""
         answer = self._answers.pop(claimant, None)
         if answer is not None:
             self._count_unanswered(-answer.held_bytes)
@@ -237,7 +237,7 @@ class RequestMemory:
     # -- inside
 
     def _is_wanted(self) -> bool:
-        """Return whether there is too little memory for those who are here."""
+        """Return whether memory is short or claims wait."""
         return self.is_short or self.waiting_count > 0
 
     def _shares(self) -> tuple[_Share, ...]:
@@ -246,8 +246,8 @@ class RequestMemory:
     def _share_for(self, size_bytes: int, api_key: int) -> _Share:
         """Return the share for a frame.
 
-        While memory is short a control request is small only if it is received at once:
-        what is larger must not gather, request after request, until each has its turn.
+        While memory is short, only a control request up to ``SHORT_FRAME_BYTES_MAX`` is small:
+        larger ones must not accumulate while each waits for its turn.
         """
         is_waiting_kind = self.is_short and api_key not in READ_ON_THE_SPOT
         small_bytes_max = SHORT_FRAME_BYTES_MAX if is_waiting_kind else SMALL_FRAME_BYTES_MAX
@@ -260,8 +260,8 @@ class RequestMemory:
     def _has_room(self, share: _Share, size_bytes: int) -> bool:
         """Return whether a claim can be granted now.
 
-        A control request still counts when its frame is whole. So what does not fit its share
-        needs room in the whole budget, unless there is nothing to wait for.
+        A control request counts until it is answered. So a claim that exceeds its share needs room
+        in the whole budget, unless there is nothing to wait for.
         """
         if share.held_bytes + size_bytes <= share.bytes_max:
             return True
@@ -313,7 +313,7 @@ class RequestMemory:
             claimant.release_idle_buffer()
 
     def _grant_soon(self) -> None:
-        # Not at once: the claimant that gives back is in the middle of something.
+        # Deferred: the claimant that releases memory is in the middle of an operation.
         if not self._is_grant_due:
             self._is_grant_due = True
             self._loop.call_soon(self._grant_waiting)
@@ -338,7 +338,7 @@ class RequestMemory:
         self._looking = self._loop.call_later(seconds, self._look, self._loop.time(), seconds)
 
     def _look(self, began: float, due_seconds: float) -> None:
-        """Close those that hold memory for which others wait, and do not bring their frame."""
+        """Close connections without progress that hold memory which others wait for."""
         self._looking = None
         seconds = self._loop.time() - began
         if seconds > LATE_LOOKS * due_seconds:
@@ -353,7 +353,7 @@ class RequestMemory:
         if self._is_wanted():
             for claimant in tuple(self._paused.held):
                 claim = self._claims.get(claimant)
-                # Where more is unsent than before, it took enough for its requests to go on.
+                # If more is unsent than before, it received enough for its requests to continue.
                 if claim is not None and not claimant.is_held_up:
                     if 0 <= claim.seen_bytes < claimant.unsent_bytes:
                         claim.seen_bytes = -1
@@ -363,7 +363,7 @@ class RequestMemory:
             self._look_later()
 
     def _forget_looks(self) -> None:
-        """Have everybody looked at as if for the first time."""
+        """Restart the progress checks of all connections."""
         for claim in self._claims.values():
             claim.seen_bytes = -1
         for answer in self._answers.values():

@@ -1,13 +1,13 @@
 """Runs large requests in short turns, so that they use at most half of the loop's time.
 
-A request about thousands of elements is handled in short turns. Requests whose turn is over wait
+A request with thousands of elements is handled in short turns. Requests whose turn is over wait
 in one queue, and after each turn the loop serves others for as long as the turn took. So large
-requests have half of the node's time at most, however many there are, and others wait for one
+requests use at most half of the node's time, however many there are, and others wait for one
 turn.
 
 Decoding a large request and encoding its answer cannot be cut into turns. A thread does it, for one
-request after the other (``LargeRequests``), and rests in the same way. It serves hosts in rotation:
-more connections do not give a client more of it.
+request after the other (``LargeRequests``), and pauses in the same way. It serves hosts in
+rotation, so more connections do not give a client more of its time.
 """
 
 from __future__ import annotations
@@ -29,34 +29,34 @@ P = ParamSpec("P")
 
 TURN_SECONDS = 0.005
 REST_SECONDS = 0.005  # between two turns
-ITEMS_PER_LOOK = 8  # handled before the next look at whether the turn is over
-# A request that waits for something else than the processor lets the next one begin after this.
+ITEMS_PER_LOOK = 8  # handled between two checks of the turn's end
+# After this time the next request may begin, also if this one still waits (for the store, say).
 HOLD_SECONDS_MAX = 2.0
-# For a second's work of the thread the lane rests so many.
+# Seconds that the lane pauses for a second's work of the thread.
 RESTS_PER_WORK = 2.0
 REST_SECONDS_MAX = 2.0
-# How long the loop waits for the interpreter while the thread works: at each of its system calls.
+# The loop's wait for the interpreter lock while the thread works, after each system call.
 SWITCH_SECONDS = 0.000_2
 
 
 class RequestTurn:
-    """One request's turns."""
+    """The turns of one request."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._ends_at = self._loop.time() + TURN_SECONDS
 
     async def step(self) -> None:
-        """Go on at once, or when it is this request's turn again."""
+        """Return immediately during a turn, else when it is this request's turn again."""
         if self._loop.time() >= self._ends_at:
             await _line_of(self._loop).next_turn()
             self._ends_at = self._loop.time() + TURN_SECONDS
 
     async def each(self, items: Iterable[T]) -> AsyncIterator[T]:
-        """Yield the items, with a step now and then.
+        """Yield the items, with a ``step`` after every ``ITEMS_PER_LOOK`` of them.
 
-        A request about few elements never waits for a turn, however long it has waited for
-        the store: otherwise a thousand clients that want a topic each would wait for one another.
+        A request with fewer elements never waits for a turn, however long it has waited for the
+        store: otherwise a thousand clients that name one topic each would wait for one another.
         """
         for index, item in enumerate(items, 1):
             if index % ITEMS_PER_LOOK == 0 and self._loop.time() >= self._ends_at:
@@ -65,14 +65,14 @@ class RequestTurn:
 
 
 class _Line:
-    """Who waits for another turn, on one loop, which it does not hold: see ``_LINES``."""
+    """The queue for turns on one loop. It has no reference to the loop: see ``_LINES``."""
 
     def __init__(self) -> None:
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._is_due = False
 
     async def next_turn(self) -> None:
-        """Return when everyone before has had a turn, and the loop its rest."""
+        """Return when all earlier requests have had a turn, and the loop its pause."""
         loop = asyncio.get_running_loop()
         turn: asyncio.Future[None] = loop.create_future()
         self._waiting.append(turn)
@@ -94,7 +94,7 @@ class _Line:
             loop.call_later(TURN_SECONDS + REST_SECONDS, self._begin)
 
 
-# A line goes with its loop: a value that held its key would keep both for ever.
+# A queue is released with its loop: a value with a reference to its key would keep both forever.
 _LINES: WeakKeyDictionary[asyncio.AbstractEventLoop, _Line] = WeakKeyDictionary()
 
 
@@ -106,9 +106,9 @@ def _line_of(loop: asyncio.AbstractEventLoop) -> _Line:
 
 
 class LargeRequests:
-    """The lane of large requests: one after the other, in turns of their hosts.
+    """The lane of large requests: one after the other, with their hosts in rotation.
 
-    A connection has one control request under way at a time, so none gets ahead of others of
+    A connection has one control request under way at a time, so it cannot overtake others of
     its host by sending more.
     """
 
@@ -119,12 +119,12 @@ class LargeRequests:
         self._usual_switch_seconds = sys.getswitchinterval()
 
     def close(self) -> None:
-        """End the thread once it has done its work."""
+        """End the thread after its current work."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     @asynccontextmanager
     async def turn(self, host: str) -> AsyncIterator[LargeRequest]:
-        """Wait for the lane, and leave it after; it rests before the next one enters."""
+        """Hold the lane for one request; the lane pauses before the next one enters."""
         await self._lane.acquire(host)
         request = LargeRequest(self, asyncio.get_running_loop(), self._lane.release)
         try:
@@ -133,7 +133,7 @@ class LargeRequests:
             request.leave()
 
     async def work(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Return what the function returns, called on the thread."""
+        """Return the result of the function, called on the thread."""
         loop = asyncio.get_running_loop()
         self._working_count += 1
         sys.setswitchinterval(SWITCH_SECONDS)
@@ -159,11 +159,11 @@ class LargeRequest:
         self._leaving = loop.call_later(HOLD_SECONDS_MAX, self.leave)
 
     async def work(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Return what the function returns, called on the lane's thread."""
+        """Return the result of the function, called on the lane's thread."""
         return await self._lane.work(self._timed(function), *args, **kwargs)
 
     def leave(self) -> None:
-        """Let the next one in, after a rest. A second call does nothing."""
+        """Let the next request in, after a pause. A second call does nothing."""
         self._leaving.cancel()
         if not self._has_left:
             self._has_left = True

@@ -1,4 +1,4 @@
-"""What the server can be asked: one route per API and range of versions."""
+"""The APIs of the server: one route for an API and a range of its versions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tidelog_node.session import Session
 
 
 class RequestContext:
-    """Who asks, in which version, and what names the answer."""
+    """The client, API version and correlation id of one request."""
 
     __slots__ = ("api_key", "api_version", "client_id", "correlation_id", "session")
 
@@ -26,31 +26,31 @@ class RequestContext:
         self.api_version = api_version
         self.correlation_id = correlation_id
         self.session = session
-        self.client_id = session.client_id  # of this request: the next one may name another
+        self.client_id = session.client_id  # of this request: the next one may have another
 
 
 HotParser = Callable[[memoryview, int, int, int], Any]
-"""Takes the frame, where its body starts, the API version and the most elements of its arrays.
+"""Parses a request: frame, start of its body, API version, limit of its arrays' elements.
 
-Raises ``PARSE_ERRORS`` and ``TooManyElements``. What it returns has an ``element_count``.
+Raises one of ``PARSE_ERRORS``, and ``TooManyElements``. The result has an ``element_count``.
 """
 HotRecall = Callable[[memoryview, int, int, Session], Any]
-"""Takes the frame, where its body starts, the API version and the session.
+"""Recalls a request: frame, start of its body, API version, session.
 
-Returns what the parser would, or ``None`` where the frame has to be parsed.
+Returns the parser's result, or ``None`` if the frame must be parsed.
 """
 HotCall = Callable[[Any, RequestContext], Answer]
-"""Takes what the parser made. Raises ``CloseConnection``."""
+"""Handles a parsed request. Raises ``CloseConnection``."""
 
 
 @dataclass(frozen=True, slots=True)
 class HotRoute:
     """One API with a codec of its own, over ``[min_version, max_version]``.
 
-    ``advertised_min_version`` may be lower: what clients want to see before they use
-    features that newer versions have. ``weigh`` tells the elements that a parsed
-    request makes its handler go through, where they may be more than it has. ``recall`` spares
-    the parser a request that is much like the last one of its connection.
+    ``advertised_min_version`` may be lower: some clients use features of newer versions only
+    if they see it. ``weigh`` returns the number of elements that the handler visits for a
+    parsed request, if it may visit more than the request has. ``recall`` avoids parsing a
+    request that is similar to the last one of its connection.
     """
 
     api_key: int
@@ -69,8 +69,8 @@ class Route:
     """One API over versions ``[min_version, max_version]``, both included.
 
     The handler gets the request as the class of ``max_version`` and returns a response
-    that has every field of the response classes in the range. A ``TidelogError`` that
-    escapes a handler is a bug: handlers put error codes where the API wants them.
+    with every field of the response classes in the range. A ``TidelogError`` that escapes a
+    handler is a bug: handlers set the API's error codes.
     """
 
     api_key: int

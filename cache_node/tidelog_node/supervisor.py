@@ -1,23 +1,23 @@
 """``tidelog up``: several nodes of one cluster on one machine, under one parent.
 
-Each node is a process of its own with its own id, port and data directory; all share
-one metadata store and one object store:
+Each node is a separate process with its own id, port and data directory; all share one
+metadata store and one object store:
 
     <data dir>/metadata.db     the metadata store
     <data dir>/objects/        the object store
     <data dir>/node-<id>/      the logs of one node
 
-Beside the nodes runs one process of functions (``tidelog_functions.local``): retention and
-scrub, called as Lambda calls them when the cluster is deployed.
+One more process runs the functions (``tidelog_functions.local``): retention and scrub, called as
+Lambda calls them when the cluster is deployed.
 
-A process that ends by itself, or is killed, is started again, a little later each time it
-happens; that is said on stderr, and the others go on meanwhile. A node that ends before
-the cluster has been ready ends it: starting it again would not help.
+A process that ends by itself or is killed is restarted, with a growing delay; this is logged
+on stderr, and the other processes continue. A node that ends before it was ready for the
+first time ends the cluster: a restart would not help.
 
-Each process watches its end of a pipe. The parent closes the pipes on SIGTERM and SIGINT and
-leaves when every process has; a parent that is killed takes them with it in the same
-way. A node that is stopped like this does not hand its partitions over first: there will
-be nobody to serve them. One that gets SIGTERM itself does.
+Each process watches its end of a pipe. The parent closes the pipes on SIGTERM and SIGINT, and
+exits when every process has ended; if the parent is killed, the pipes are closed too. A node
+that is stopped like this does not hand its partitions over first, because no node remains to
+serve them. A node that gets SIGTERM itself does.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from tidelog_core.metadata.endpoints import PORT_MAX
 logger = logging.getLogger(__name__)
 
 NODES_MAX = 64
-STOP_SECONDS_MAX = 45.0  # its logs alone may take 25 to close
+STOP_SECONDS_MAX = 45.0  # closing its logs may take 25
 RESTART_SECONDS_FIRST, RESTART_SECONDS_MAX = 1.0, 30.0
-STABLE_SECONDS = 60.0  # a node that ran this long is started again as if for the first time
+STABLE_SECONDS = 60.0  # after this run time the delay starts at the first value again
 LINE_BYTES_MAX = 65_536
 
 
@@ -77,7 +77,7 @@ class ClusterSettings:
         return command + self._overrides()
 
     def functions_command(self) -> list[str]:
-        """Return the command line of the functions' process, by name: nodes do not import it."""
+        """Return the command line of the functions' process. Nodes do not import its module."""
         metadata, objects = self._stores()
         command = [sys.executable, "-m", "tidelog_functions.local"]
         command += ["--metadata", metadata, "--objects", objects]
@@ -86,7 +86,7 @@ class ClusterSettings:
 
     @property
     def has_objects_of_one_process(self) -> bool:
-        """Whether nobody but a node's own worker sees its objects, so functions would miss all."""
+        """Whether only a node's own tier worker sees its objects, and functions would see none."""
         return self._stores()[1].startswith("memory:")
 
     def _stores(self) -> tuple[str, str]:
@@ -106,8 +106,8 @@ class ClusterSettings:
 def run_cluster(settings: ClusterSettings, *, announce: Callable[[str], None] = print) -> int:
     """Run the cluster until a signal; return the exit status.
 
-    ``announce`` gets one line once every node serves clients. 0: stopped by a signal, 1: a
-    node could not start.
+    ``announce`` gets one line when every node serves clients. 0: stopped by a signal, 1: a node
+    ended before it was ready.
     """
     return asyncio.run(_run(settings, announce))
 
@@ -154,10 +154,10 @@ async def _wait_all(nodes: Sequence[_Child]) -> None:
 
 
 class _Child:
-    """One process after the other of a node, or of the functions."""
+    """The successive processes of one node, or of the functions."""
 
     def __init__(self, name: str, command: Sequence[str], *, ends_cluster: bool) -> None:
-        """``ends_cluster`` says whether it ends for good if it was never ready."""
+        """``ends_cluster``: if a process ends before the first was ready, do not restart it."""
         self.has_been_ready = asyncio.Event()
         self._name = name
         self._command = command
@@ -166,7 +166,7 @@ class _Child:
         self._stopping = asyncio.Event()
 
     async def run(self) -> None:
-        """Return when it was stopped, or has ended the cluster."""
+        """Restart the process until it is stopped or ends the cluster."""
         delay_seconds = RESTART_SECONDS_FIRST
         loop = asyncio.get_running_loop()
         while not self._stopping.is_set():
@@ -192,17 +192,17 @@ class _Child:
             delay_seconds = min(delay_seconds * 2, RESTART_SECONDS_MAX)
 
     def stop(self) -> None:
-        """Have the process end in order; ``run`` returns when it has."""
+        """Have the process shut down; ``run`` returns when it has ended."""
         self._stopping.set()
         if self._process is not None and self._process.stdin is not None:
             self._process.stdin.close()
 
     async def _run_once(self) -> int:
         """Run one process to its end and return its exit status."""
-        # In a session of its own: Ctrl-C reaches the parent alone, which passes it on.
+        # In its own session, so that Ctrl-C reaches only the parent, which stops the nodes.
         self._process = process = await asyncio.create_subprocess_exec(
             *self._command,
-            stdin=asyncio.subprocess.PIPE,  # its end tells it to stop
+            stdin=asyncio.subprocess.PIPE,  # its end is the signal to stop
             stdout=asyncio.subprocess.PIPE,
             limit=LINE_BYTES_MAX,
             start_new_session=True,
@@ -226,7 +226,7 @@ class _Child:
         return ending.result()
 
     async def _watch(self, stdout: asyncio.StreamReader) -> None:
-        """Note that it is ready, and throw away whatever else it prints."""
+        """Set ``has_been_ready`` at the first line, and discard all further output."""
         if await stdout.readline():
             self.has_been_ready.set()
         while await stdout.read(LINE_BYTES_MAX):
