@@ -282,9 +282,12 @@ def test_clients_are_told_of_the_brokers_that_live(cluster: ReplicatedCluster) -
     cluster.nodes[3].kill()
     eventually(lambda: sorted(metadata(survivor).brokers) == [1, 2], "3 is gone", 5)
 
+    def alone() -> Any:
+        return metadata(survivor, "alone").topics["alone"].partitions[0]
+
     # The client asks any node: each answer may be of one that has not noticed yet.
     def has_no_leader() -> bool:
-        partition = metadata(survivor, "alone").topics["alone"].partitions[0]
+        partition = alone()
         return partition.leader == -1 and "LEADER_NOT_AVAILABLE" in str(partition.error)
 
     eventually(has_no_leader, "nobody leads its partition", 5)
