@@ -66,7 +66,11 @@ def test_nobody_leads_what_nobody_can_read_and_nothing_of_it_is_lost(tmp_path: P
             lambda: {seen_by(node, "spoiled") for node in cluster.running} == {-1},
             "every node has heard that nobody leads it",
         )
-        assert produced(leader, "spoiled") is ErrorCode.not_leader_or_follower
+        # Metadata is answered from the image, which the replica follows a moment later.
+        eventually(
+            lambda: produced(leader, "spoiled") is ErrorCode.not_leader_or_follower,
+            "the leader has stepped down",
+        )
         # Neither a death nor an unclean election makes anybody lead it. The rest fails over.
         leader.kill()
         eventually(
