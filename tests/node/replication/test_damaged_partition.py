@@ -55,6 +55,12 @@ def produced(node: NodeProcess, topic: str) -> ErrorCode:
         return code
 
 
+def fetched(node: NodeProcess, topic: str) -> ErrorCode:
+    with WireClient(node.port) as client:
+        code: ErrorCode = client.fetch(topic, 0).error_code
+        return code
+
+
 def test_nobody_leads_what_nobody_can_read_and_nothing_of_it_is_lost(tmp_path: Path) -> None:
     with replicated_cluster(tmp_path) as cluster:
         cluster.create("spoiled", min_insync_replicas="2", unclean_leader_election_enable="true")
@@ -68,9 +74,10 @@ def test_nobody_leads_what_nobody_can_read_and_nothing_of_it_is_lost(tmp_path: P
         )
         # Metadata is answered from the image, which the replica follows a moment later.
         eventually(
-            lambda: produced(leader, "spoiled") is ErrorCode.not_leader_or_follower,
+            lambda: fetched(leader, "spoiled") is ErrorCode.not_leader_or_follower,
             "the leader has stepped down",
         )
+        assert produced(leader, "spoiled") is ErrorCode.not_leader_or_follower
         # Neither a death nor an unclean election makes anybody lead it. The rest fails over.
         leader.kill()
         eventually(
