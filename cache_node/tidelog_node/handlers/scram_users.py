@@ -50,7 +50,7 @@ class ScramUserHandlers:
         except StoreUnavailable:
             image = self._view.image
         turn = RequestTurn()
-        described = describe_users(image, [user.name for user in request.users or ()])
+        described = await describe_users(image, [user.name for user in request.users or ()])
         return build(
             describe_response.DescribeUserScramCredentialsResponse,
             error_code=ErrorCode.none,

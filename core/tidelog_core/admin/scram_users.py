@@ -70,13 +70,14 @@ class ScramUpsertion:
 Alteration = ScramDeletion | ScramUpsertion
 
 
-def describe_users(
+async def describe_users(
     image: ClusterImage, users: Sequence[str]
 ) -> dict[str, Sequence[UserScramCredential] | TidelogError]:
     """Return the credentials of each user; of all users if none is named.
 
-    Errors are ``ResourceNotFound``, ``DuplicateResource``, and ``CorruptItem`` for a user with a
-    credential that cannot be read. Source: Kafka's ``ScramImage``.
+    Other tasks run in between. Errors are ``ResourceNotFound``, ``DuplicateResource``, and
+    ``CorruptItem`` for a user with a credential that cannot be read. Source: Kafka's
+    ``ScramImage``.
     """
     by_user = image.scram_users.by_user
     damaged = {
@@ -85,7 +86,9 @@ def describe_users(
         if key.collection == SCRAM_CREDENTIAL_COLLECTION
     }
     described: dict[str, Sequence[UserScramCredential] | TidelogError] = {}
+    turn = Turn()
     for user, count in Counter(users or sorted({*by_user, *damaged})).items():
+        await turn.step()
         if count > 1:
             described[user] = DuplicateResource(
                 "Cannot describe SCRAM credentials for the same user twice in a single request:"

@@ -22,6 +22,9 @@ LISTS = [  # API, version, list
     (19, 7, "topics"),
     (37, 3, "topics"),
     (45, 1, "topics.partitions"),
+    (50, 0, "users"),
+    (51, 0, "deletions"),
+    (51, 0, "upsertions"),
     (75, 0, "topics"),
 ]
 
