@@ -508,7 +508,7 @@ async def _merge(
                 secret = before.scram_users.decoy_secret
                 changed_scram[key] = readings.record(key, item, ScramDecoySecret.from_item, secret)
             case collection if collection == SCRAM_CREDENTIAL_COLLECTION:
-                # One that cannot be read lets nobody in: the password may have been changed.
+                # Not the last readable one: the password may have been changed since.
                 changed_scram[key] = readings.record(key, item, UserScramCredential.from_item, None)
             case records.DELETED_TOPIC_COLLECTION if (topic_id := _id(key.key)) is not None:
                 buried = before.deleted_topics.get(topic_id)

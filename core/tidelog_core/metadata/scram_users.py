@@ -5,7 +5,7 @@ collections begin with ``scram-``. A collection is the partition key in DynamoDB
 deny them to a role by ``dynamodb:LeadingKeys``. Only a view that was asked to shows them
 (``ClusterView``): nodes' views are, those of functions and of operators' programs are not.
 
-A credential that cannot be read lets nobody in: the unreadable change may be a new password.
+Nobody can log in with an unreadable credential: its last readable value may be of an old password.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def _write_secret(record: ScramDecoySecret) -> JsonValue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScramDecoySecret(Record):
-    """From which nodes make the credentials of users that do not exist. Written once."""
+    """The secret from which nodes derive the decoys of users that do not exist. Written once."""
 
     KEY = decoy_secret_key
 

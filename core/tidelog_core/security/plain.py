@@ -100,7 +100,7 @@ class KnownPasswords:
         self._expiries: OrderedDict[bytes, float] = OrderedDict()
 
     def has(self, login: PlainLogin, credentials: ScramCredentials) -> bool:
-        """Whether the password was added less than ``KNOWN_SECONDS`` ago and is right still."""
+        """Return whether the password was added within ``KNOWN_SECONDS`` and has not changed."""
         expires_at = self._expiries.get(self._digest(login, credentials))
         return expires_at is not None and self._clock() < expires_at
 

@@ -5,8 +5,8 @@
     StoredKey      = H(ClientKey)                         stored
     ServerKey      = HMAC(SaltedPassword, "Server Key")   stored
 
-The password cannot be read from the stored keys, but it can be guessed offline, and who has both
-keys can pose as the server. So they are secrets: their ``repr`` hides them.
+The password cannot be read from the stored keys, but it can be guessed offline, and both keys
+together are enough to pose as the server. So they are secrets: the ``repr`` hides them.
 
 Source: RFC 5802, RFC 7677; Kafka's ``ScramFormatter``, which does not normalise passwords.
 """
