@@ -10,6 +10,7 @@ from tidelog_core.config import (
     INT64_MAX,
     TOPIC_DEFAULT_FROM_NODE,
     GroupConfig,
+    ListenerConfig,
     NodeConfig,
     TopicConfig,
     settings_of,
@@ -27,9 +28,10 @@ NODE_SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Membership and leaders": (
         *("auto.leader.", "broker.", "controlled.", "leader.", "metadata."),
     ),
-    "Replication": ("inter.broker.", "replica."),
+    "Replication": ("inter.broker.encryption.", "replica."),
     "Groups and offsets": ("group.", "offset"),
     "Transactions and idempotent producers": ("producer.", "transaction"),
+    "Listeners": ("advertised.", "inter.broker.listener.", "listener", "ssl.reload."),
     "Connections and requests": (
         *("connections.", "fetch.", "max.incremental.", "queued.", "socket."),
     ),
@@ -40,9 +42,9 @@ NODE_SECTIONS: Mapping[str, tuple[str, ...]] = {
 _BEGIN = """\
 # Configuration
 
-Every setting of topics, groups and nodes. Names, defaults and bounds are Kafka's where Kafka has
-the setting. `make docs` generates this page from [`config.py`](../core/tidelog_core/config.py);
-DescribeConfigs returns the same descriptions.
+Every setting of topics, groups, listeners and nodes. Names, defaults and bounds are Kafka's where
+Kafka has the setting. `make docs` generates this page from
+[`config.py`](../core/tidelog_core/config.py); DescribeConfigs returns the same descriptions.
 
 | setting of | how to set it |
 |---|---|
@@ -50,6 +52,8 @@ DescribeConfigs returns the same descriptions.
 `kafka-configs.sh --entity-type topics`, [`PATCH /topics/{topic}/configs`](admin.md) |
 | a group's | `tidelog group alter GROUP --config NAME=VALUE`, \
 `kafka-configs.sh --entity-type groups`, [`PATCH /group/configs`](admin.md) |
+| a listener's, at start | as a node's: `ssl.client.auth` is the default of all listeners, \
+`listener.name.outside.ssl.client.auth` is that of `OUTSIDE` alone |
 | a node's, at start | `--set NAME=VALUE`, or the environment: `TIDELOG_CONFIG_NUM_PARTITIONS=3` \
 is `num.partitions`. The argument overrides the environment |
 | a node's, while it runs | `kafka-configs.sh --entity-type brokers`, with `--entity-name ID` for \
@@ -70,12 +74,15 @@ default shown.
 def configuration_page() -> str:
     """Return the page."""
     topics, groups, nodes = (settings_of(cls) for cls in (TopicConfig, GroupConfig, NodeConfig))
+    listeners = settings_of(ListenerConfig)
     parts = [
         _BEGIN,
         "\n## Topics\n\n",
         *_table(topics.values(), TOPIC_DEFAULT_FROM_NODE),
         "\n## Groups\n\n",
         *_table(groups.values(), GROUP_DEFAULT_FROM_NODE),
+        "\n## Listeners\n\n",
+        *_table(listeners.values(), {}),
         "\n## Nodes\n",
     ]
     for title, beginnings in NODE_SECTIONS.items():

@@ -18,6 +18,7 @@ import sys
 from tidelog_core.errors import InvalidConfig, TidelogError
 from tidelog_core.log.checkpoint import DISK_FULL
 from tidelog_core.log_format import configure_logging
+from tidelog_core.metadata.endpoints import BrokerEndpoint
 
 from tidelog_node import lazy_messages
 from tidelog_node.settings import NodeSettings, parse_settings
@@ -82,11 +83,9 @@ async def _serve(settings: NodeSettings) -> None:
         # Nobody writes to it, so it becomes readable only when the parent is gone or stops.
         loop.add_reader(sys.stdin.fileno(), stop_with_parent)
 
-    def announce(port: int) -> None:
+    def announce(endpoint: BrokerEndpoint) -> None:
         collect_seldom()
-        host = settings.client_host
-        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        line = f"tidelog node {settings.broker_id} ready on {address}"
+        line = f"tidelog node {settings.broker_id} ready on {endpoint}"
         print(line, flush=True)  # noqa: T201
 
     try:

@@ -9,11 +9,12 @@ import socket
 from collections.abc import Coroutine
 from typing import Any
 
-from tidelog_core.metadata.endpoints import PLAINTEXT
+from tidelog_core.metadata.endpoints import BrokerEndpoint
 
 from tidelog_node.connections.connection import Connection, FrameHandler
 from tidelog_node.connections.loop_buffers import LoopBuffers
 from tidelog_node.connections.transport import TransportFactory, plain_transport
+from tidelog_node.security.listeners import Listener
 from tidelog_node.session import Session
 
 logger = logging.getLogger(__name__)
@@ -54,7 +55,7 @@ class Server:
         self._idle_seconds_max = idle_seconds_max
         self._send_buffer_bytes = send_buffer_bytes
         self._make_transport = make_transport
-        self._listeners: dict[socket.socket, str] = {}  # with their names
+        self._listeners: dict[socket.socket, str] = {}  # the listeners' names
         self._connections: set[Connection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._sweep_timer: asyncio.TimerHandle | None = None
@@ -64,20 +65,21 @@ class Server:
         """How many connections are open."""
         return len(self._connections)
 
-    def bind(self, host: str, port: int, *, name: str = PLAINTEXT) -> int:
-        """Take the address for a listener; return the port (the system's choice for 0).
+    def bind(self, listener: Listener) -> BrokerEndpoint:
+        """Take the listener's address; return the endpoint that clients connect to.
 
-        Clients that connect wait until ``start_accepting``. Raises ``OSError`` where the
-        address cannot be had.
+        Clients that connect wait until ``start_accepting``. Raises ``OSError`` if the address
+        is not available.
         """
+        host, port = listener.host, listener.port
         try:
-            listener = _listen(host, port)
+            sock = _listen(host, port)
         except OSError as error:
             problem = f"cannot listen on {host!r} port {port}: {error.strerror}"
             raise OSError(error.errno, problem) from error
-        self._listeners[listener] = name
-        bound: int = listener.getsockname()[1]
-        return bound
+        self._listeners[sock] = listener.name
+        advertised_port = listener.advertised_port or sock.getsockname()[1]
+        return BrokerEndpoint(listener.name, listener.advertised_host, advertised_port)
 
     def start_accepting(self) -> None:
         """Let clients in at every address taken."""
@@ -181,7 +183,7 @@ class Server:
 
 def _listen(host: str, port: int) -> socket.socket:
     family, _, _, _, address = socket.getaddrinfo(
-        host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:

@@ -8,17 +8,19 @@ too (``--set num.partitions=3`` or ``TIDELOG_CONFIG_NUM_PARTITIONS=3``).
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
-import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from tidelog_core.config import NodeConfig, parse_config
 from tidelog_core.config_environment import overrides_from_environment
 from tidelog_core.errors import InvalidConfig
+from tidelog_core.listener_settings import split_listener_overrides
 from tidelog_core.metadata.endpoints import PORT_MAX
+
+from tidelog_node.security.listeners import AddressArguments, Listeners, parse_listeners
 
 ENVIRONMENT_PREFIX = "TIDELOG_"
 BROKER_ID_MAX = 2**31 - 1
@@ -30,23 +32,15 @@ class NodeSettings:
     """One node process. ``parse_settings`` is the only maker outside of tests."""
 
     broker_id: int = 1  # unique in the cluster, the same after a restart
-    host: str = "127.0.0.1"  # listen address; a laptop's node is not for the network
-    port: int = 9092  # 0: one that is free
-    advertised_host: str | None = None  # what clients connect to; None: the host
-    advertised_port: int | None = None  # None: the port
-    inter_broker_port: int = 0  # where other nodes connect, at the same hosts; 0: one that is free
+    listeners: Listeners = field(default_factory=Listeners)
     data_dir: Path = Path(DEFAULT_DATA_DIR)  # logs; one node's own
     metadata_store_url: str = ""  # default: SQLite in the data directory
     object_store_url: str = ""  # default: a folder in the data directory
     rack: str | None = None  # availability zone, for clients that care
-    config_overrides: Mapping[str, str] = field(default_factory=dict)  # of NodeConfig
+    # Of NodeConfig. Without the settings of single listeners, which are parsed already.
+    config_overrides: Mapping[str, str] = field(default_factory=dict, repr=False)
     log_level: str = "INFO"  # of the process's own log on stderr
     stops_with_parent: bool = False  # the end of stdin stops the node, as SIGTERM does
-
-    @property
-    def client_host(self) -> str:
-        """The host that clients are told."""
-        return self.advertised_host if self.advertised_host is not None else self.host
 
 
 def parse_settings(
@@ -55,7 +49,7 @@ def parse_settings(
     """Return the settings. Raises ``InvalidConfig`` with every problem at once."""
     given = vars(_parser().parse_args(arguments))
     problems: list[str] = []
-    values: dict[str, object] = {}
+    values: dict[str, Any] = {}
 
     def take(name: str) -> str | None:
         value = given[name]
@@ -63,21 +57,21 @@ def parse_settings(
             value = environment.get(ENVIRONMENT_PREFIX + name.upper())
         return value if value != "" else None
 
-    for name, low, high in (
-        ("broker_id", 0, BROKER_ID_MAX),
-        ("port", 0, PORT_MAX),
-        ("advertised_port", 1, PORT_MAX),
-        ("inter_broker_port", 0, PORT_MAX),
-    ):
+    def take_number(name: str, low: int, high: int) -> int | None:
         text = take(name)
-        if text is not None:
-            number = _parse_number(name, text, low, high, problems)
-            if number is not None:
-                values[name] = number
-    for name in ("host", "advertised_host", "rack"):
-        text = take(name)
-        if text is not None:
-            values[name] = text
+        return None if text is None else _parse_number(name, text, low, high, problems)
+
+    broker_id = take_number("broker_id", 0, BROKER_ID_MAX)
+    if broker_id is not None:
+        values["broker_id"] = broker_id
+    addresses = AddressArguments(
+        host=take("host"),
+        port=take_number("port", 0, PORT_MAX),
+        advertised_host=take("advertised_host"),
+        advertised_port=take_number("advertised_port", 1, PORT_MAX),
+        inter_broker_port=take_number("inter_broker_port", 0, PORT_MAX),
+    )
+    values["rack"] = take("rack")
     level = take("log_level")
     if level is not None:
         if level.upper() not in LOG_LEVELS:
@@ -87,25 +81,17 @@ def parse_settings(
     values["data_dir"] = data_dir
     values["metadata_store_url"] = take("metadata_store") or f"sqlite://{data_dir}/metadata.db"
     values["object_store_url"] = take("object_store") or f"file://{data_dir}/objects"
-    values["config_overrides"] = _parse_overrides(given["set"] or [], environment, problems)
+    overrides = _parse_overrides(given["set"] or [], environment, problems)
+    values["config_overrides"], of_listeners = split_listener_overrides(overrides)
     values["stops_with_parent"] = given["stop_with_parent"]
-    if "advertised_host" not in values and _is_wildcard(str(values.get("host", ""))):
-        problems.append(
-            f"advertised_host is required with host {values['host']!r}, which no client can reach"
-        )
+    try:
+        config = parse_config(NodeConfig, values["config_overrides"])
+        values["listeners"] = parse_listeners(config, of_listeners, addresses)
+    except InvalidConfig as error:
+        problems.extend(error.problems)
     if problems:
         raise InvalidConfig(problems)
-    return NodeSettings(**values)  # type: ignore[arg-type]
-
-
-def _is_wildcard(host: str) -> bool:
-    """Return whether the address means all of the machine's addresses, however written."""
-    for family in (socket.AF_INET6, socket.AF_INET):
-        with contextlib.suppress(OSError):
-            return not any(socket.inet_pton(family, host))
-    with contextlib.suppress(OSError):
-        return not any(socket.inet_aton(host))  # «0» is one too
-    return False
+    return NodeSettings(**values)
 
 
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
@@ -153,7 +139,7 @@ def _parse_number(name: str, text: str, low: int, high: int, problems: list[str]
 def _parse_overrides(
     given: Sequence[str], environment: Mapping[str, str], problems: list[str]
 ) -> dict[str, str]:
-    """Return the overrides by Kafka name, with every wrong one reported."""
+    """Return the overrides by Kafka's name; their values are not parsed."""
     overrides: dict[str, str] = {}
     try:
         overrides = overrides_from_environment(environment)
@@ -165,8 +151,4 @@ def _parse_overrides(
             problems.append(f"--set {pair!r} must be NAME=VALUE")
         else:
             overrides[name.strip()] = value.strip()
-    try:
-        parse_config(NodeConfig, overrides)
-    except InvalidConfig as error:
-        problems.extend(error.problems)
     return overrides

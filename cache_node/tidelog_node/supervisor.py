@@ -32,6 +32,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tidelog_core.errors import InvalidConfig
+from tidelog_core.listener_settings import LISTENER_PREFIX
 from tidelog_core.metadata.endpoints import PORT_MAX
 
 logger = logging.getLogger(__name__)
@@ -39,6 +40,9 @@ logger = logging.getLogger(__name__)
 NODES_MAX = 64
 STOP_SECONDS_MAX = 45.0  # closing its logs may take 25
 RESTART_SECONDS_FIRST, RESTART_SECONDS_MAX = 1.0, 30.0
+# Each node has another address, and this command makes them.
+ADDRESS_SETTINGS = frozenset({"advertised.listeners", "listeners"})
+ALTERNATIVE = "start each node by itself (python -m tidelog_node)"
 STABLE_SECONDS = 60.0  # after this run time the delay starts at the first value again
 LINE_BYTES_MAX = 65_536
 
@@ -62,6 +66,11 @@ class ClusterSettings:
             problems.append(f"{self.node_count} nodes: from 1 to {NODES_MAX} are allowed")
         if not 1 <= self.port <= PORT_MAX - self.node_count + 1:
             problems.append(f"port {self.port} must be from 1 to {PORT_MAX}, as every node's")
+        problems += [
+            f"{name} cannot be given for all nodes of a machine: {ALTERNATIVE}"
+            for name in self.config_overrides
+            if name in ADDRESS_SETTINGS or name.startswith(LISTENER_PREFIX)
+        ]
         if problems:
             raise InvalidConfig(problems)
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 from functools import partial
 
-from tidelog_core.metadata.endpoints import NODE
+from tidelog_core.metadata.endpoints import BrokerEndpoint
 
 from tidelog_node.assembly.cluster import open_cluster
 from tidelog_node.assembly.logs import open_logs, start_replication, start_rewriting, start_upkeep
@@ -33,18 +33,17 @@ async def run_node(
     settings: NodeSettings,
     *,
     stop: asyncio.Event,
-    on_ready: Callable[[int], None],
+    on_ready: Callable[[BrokerEndpoint], None],
     drains: Callable[[], bool] = lambda: True,
 ) -> None:
     """Serve until ``stop`` is set, then leave in order.
 
-    ``on_ready`` gets the port once clients are served. ``drains`` is asked at the end
-    whether to hand over first what other nodes can lead. Raises what kept the node from
-    starting, and what broke it while it ran.
+    ``on_ready`` gets the first endpoint for clients once they are served. ``drains`` says at
+    the end whether the node hands its leaderships over first. Raises the error that kept the
+    node from starting or ended it.
     """
     async with AsyncExitStack() as stack:
-        port = await _start(settings, stack, stop, drains)
-        on_ready(port)
+        on_ready(await _start(settings, stack, stop, drains))
         await stop.wait()
         logger.info("node stops")
     logger.info("node stopped")
@@ -55,14 +54,14 @@ async def _start(
     stack: AsyncExitStack,
     stop: asyncio.Event,
     drains: Callable[[], bool],
-) -> int:
-    """Start every part; the stack takes them apart. Return the port."""
+) -> BrokerEndpoint:
+    """Start every part; the stack takes them apart. Return the first endpoint for clients."""
     cluster = await open_cluster(settings, stack)
     node, member = cluster.node, cluster.member
     logs = await open_logs(settings, stack, cluster)
     groups = GroupCoordinator(node, HostedGroups(node))
     transactions = build_transactions(stack, node, logs, groups)
-    serving = build_serving(stack, cluster, logs, groups, transactions, data_dir=settings.data_dir)
+    serving = build_serving(stack, cluster, logs, groups, transactions, settings=settings)
     server = serving.server
     # The lease goes when nobody is answered any more, and before logs take time to close.
     stack.push_async_callback(member.leave)
@@ -83,10 +82,10 @@ async def _start(
     tasks.add(node.view.run(node.static_config.metadata_poll_interval_ms / 1000))
     start_upkeep(logs, tasks)
     await start_rewriting(cluster, logs, tasks)
-    port = server.bind(settings.host, settings.port)
-    inter_broker_port = server.bind(settings.host, settings.inter_broker_port, name=NODE)
+    listeners = settings.listeners
+    endpoints = tuple(server.bind(one) for one in (*listeners.clients, listeners.nodes))
     await member.take_lease(lease_tasks.add)
-    register = partial(cluster.register, settings, port=port, inter_broker_port=inter_broker_port)
+    register = partial(cluster.register, endpoints, rack=settings.rack)
     await register()
     start_replication(stack, cluster, logs, tasks, register=register)
     lease_tasks.add(wait_until_replaced(node.view, node.broker_id, node.incarnation))
@@ -98,5 +97,6 @@ async def _start(
     member.begin_leading(leading.add)
     # Not before: a client that is told of a cluster without nodes waits long to ask again.
     server.start_accepting()
-    logger.info("node serves", extra={"broker_id": node.broker_id, "port": port})
-    return port
+    first = endpoints[0]
+    logger.info("node serves", extra={"broker_id": node.broker_id, "port": first.port})
+    return first

@@ -1,4 +1,4 @@
-"""Every setting of topics, groups and nodes: name, type, unit, default, bounds, what it does.
+"""Every setting of topics, groups, listeners and nodes: name, type, unit, default, bounds, what it does.
 
 The dataclasses below are the only place where a setting is declared; parsing,
 validation, ``DescribeConfigs`` and ``docs/configuration.md`` are all made from their
@@ -53,7 +53,7 @@ def _setting(
         "is_read_only": is_read_only,
         "default_of": "",
     }
-    return dataclasses.field(default=default, metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata, repr=type != "password")
 
 
 _UNITS = {
@@ -70,18 +70,21 @@ def _unit_of(name: str) -> str:
 
 
 def _default_for(config_class: type[Any], name: str, default_of: str) -> Any:
-    """Return the node's setting that holds the default of a setting of topics or groups."""
+    """Return the node's setting with the default of a setting of topics, groups or listeners."""
     fields = dataclasses.fields(config_class)
     field = next(field for field in fields if field.metadata["name"] == default_of)
     doc = field.metadata["doc"]
-    whose = "topics" if config_class is TopicConfig else "groups"
+    whose = _OWNERS[config_class.__name__]
     metadata = {
         **field.metadata,
         "name": name,
         "doc": f"The default of {default_of}, for {whose} that do not set it: {doc[0].lower()}{doc[1:]}",
         "default_of": default_of,
     }
-    return dataclasses.field(default=field.default, metadata=metadata)
+    return dataclasses.field(default=field.default, metadata=metadata, repr=field.repr)
+
+
+_OWNERS = {"TopicConfig": "topics", "GroupConfig": "groups", "ListenerConfig": "listeners"}
 
 
 def _topic_default(name: str, default_of: str) -> Any:
@@ -90,6 +93,10 @@ def _topic_default(name: str, default_of: str) -> Any:
 
 def _group_default(name: str, default_of: str) -> Any:
     return _default_for(GroupConfig, name, default_of)
+
+
+def _listener_default(name: str) -> Any:
+    return _default_for(ListenerConfig, name, name)
 
 
 # fmt: off
@@ -142,9 +149,28 @@ class GroupConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ListenerConfig:
+    """The settings of one listener, after the node's defaults are applied."""
+
+    ssl_cipher_suites: tuple[str, ...] = _setting("ssl.cipher.suites", "list", (), "The cipher suites that are allowed for TLS 1.2, by their IANA names such as `TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256`. Empty: those of OpenSSL's own list that have forward secrecy and authenticated encryption. TLS 1.3 has five suites, all of them good, and they cannot be chosen.", is_read_only=True)
+    ssl_client_auth: str = _setting("ssl.client.auth", "string", "none", "Whether clients of a TLS listener must identify themselves by a certificate: `required`, `requested` (those that send none are anonymous) or `none`.", one_of=("none", "requested", "required"), is_read_only=True)
+    ssl_enabled_protocols: tuple[str, ...] = _setting("ssl.enabled.protocols", "list", ("TLSv1.2", "TLSv1.3"), "The versions of TLS that are allowed.", one_of=("TLSv1.2", "TLSv1.3"), is_read_only=True)
+    ssl_key_password: str = _setting("ssl.key.password", "password", "", "The password of the private key, if the key is encrypted.", is_read_only=True)
+    ssl_keystore_certificate_chain: str = _setting("ssl.keystore.certificate.chain", "password", "", "The certificate of a TLS listener and those that signed it, as PEM text, instead of a file.", is_read_only=True)
+    ssl_keystore_key: str = _setting("ssl.keystore.key", "password", "", "The private key of a TLS listener, as PEM text, instead of a file.", is_read_only=True)
+    ssl_keystore_location: str = _setting("ssl.keystore.location", "string", "", "Where the private key and the certificate chain of a TLS listener are: a PEM file with both, or the ARN of a secret in AWS Secrets Manager with the same text. It is read again while the node runs (ssl.reload.interval.ms).", is_read_only=True)
+    ssl_keystore_type: str = _setting("ssl.keystore.type", "string", "PEM", "The format of the key and its certificates.", one_of=("PEM",), is_read_only=True)
+    ssl_principal_mapping_rules: str = _setting("ssl.principal.mapping.rules", "string", "DEFAULT", "How a client's certificate becomes the name of its user: rules `RULE:pattern/replacement/[LU]`, of which the first that matches the whole distinguished name counts, and `DEFAULT`, the distinguished name itself (KIP-371).", is_read_only=True)
+    ssl_truststore_certificates: str = _setting("ssl.truststore.certificates", "password", "", "The certificates of the authorities that clients' certificates may come from, as PEM text, instead of a file.", is_read_only=True)
+    ssl_truststore_location: str = _setting("ssl.truststore.location", "string", "", "Where the certificates of the authorities are that clients' certificates may come from: a PEM file or the ARN of a secret, as for ssl.keystore.location.", is_read_only=True)
+    ssl_truststore_type: str = _setting("ssl.truststore.type", "string", "PEM", "The format of the certificates of authorities.", one_of=("PEM",), is_read_only=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeConfig:
     """The settings of one node that clients can see and that shape the cluster's defaults."""
 
+    advertised_listeners: str = _setting("advertised.listeners", "string", "", "The addresses that clients are told to connect to, each as `NAME://host:port` of a listener in `listeners`. A listener without one is advertised at its own address.", is_read_only=True)
     auto_create_topics_enable: bool = _setting("auto.create.topics.enable", "boolean", True, "Whether a client that asks for the metadata of an unknown topic creates it, with the defaults of topics.")
     auto_leader_rebalance_enable: bool = _setting("auto.leader.rebalance.enable", "boolean", True, "Whether a partition goes back to its preferred leader, the first of its replicas, once that has been able to lead for leader.imbalance.check.interval.seconds.")
     background_threads: int = _setting("background.threads", "int", 4, "Threads for fsync and other work on files that would hold up the event loop.", unit="threads", at_least=1, at_most=64, is_read_only=True)
@@ -187,7 +213,10 @@ class NodeConfig:
     group_share_record_lock_duration_ms: int = _group_default("group.share.record.lock.duration.ms", "share.record.lock.duration.ms")
     group_share_session_timeout_ms: int = _group_default("group.share.session.timeout.ms", "share.session.timeout.ms")
     inter_broker_encryption_enable: bool = _setting("inter.broker.encryption.enable", "boolean", False, "Whether what nodes send to each other is encrypted. They prove to each other who they are in any case; encryption adds up to 70 % to the CPU time of replication. One node that has it on is enough for its connections.", is_read_only=True)
+    inter_broker_listener_name: str = _setting("inter.broker.listener.name", "string", "NODE", "The listener that other nodes connect to; its address may be given in `listeners`. Nodes identify themselves there by key pairs that they publish in the metadata store, so it has no security protocol, and no client can use it. Give every node the same value.", is_read_only=True)
     leader_imbalance_check_interval_seconds: int = _setting("leader.imbalance.check.interval.seconds", "long", 300, "How long a preferred leader must have been alive and in sync before it gets its partition back.", at_least=1, is_read_only=True)
+    listener_security_protocol_map: str = _setting("listener.security.protocol.map", "string", "PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL", "The security protocol of each listener, as `NAME:PROTOCOL` with PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL.", is_read_only=True)
+    listeners: str = _setting("listeners", "string", "", "The addresses that the node listens on, each as `NAME://host:port` with a name of listener.security.protocol.map; port 0 is one that is free. It replaces the arguments for host and port.", is_read_only=True)
     log_cleaner_backoff_ms: int = _setting("log.cleaner.backoff.ms", "long", 15_000, "How long compaction waits before it looks again when no log had to be compacted.", at_least=0)
     log_cleaner_dedupe_buffer_size: int = _setting("log.cleaner.dedupe.buffer.size", "long", 134_217_728, "Bytes of memory for the keys of the logs that are being compacted, divided among log.cleaner.threads: about 160 bytes and its own length for a key. A log with more keys is compacted in several rounds.", unit="bytes", at_least=1, is_read_only=True)
     log_cleaner_delete_retention_ms: int = _topic_default("log.cleaner.delete.retention.ms", "delete.retention.ms")
@@ -241,6 +270,19 @@ class NodeConfig:
     socket_request_max_elements: int = _setting("socket.request.max.elements", "int", 150_000, "The most topics, partitions, groups and other elements of lists in one request, nested ones included; a request with more is refused, or its connection closed where the answer has no place for that.", unit="elements", at_least=1000, is_read_only=True)
     socket_request_max_partitions: int = _setting("socket.request.max.partitions", "int", 20_000, "The most topics and partitions in one Produce, Fetch or ShareFetch request; one with more closes its connection. Each takes about 4 microseconds during which the node does nothing else. Followers keep within their own node's.", unit="partitions", at_least=1000, is_read_only=True)
     socket_send_buffer_bytes: int = _setting("socket.send.buffer.bytes", "int", 102_400, "SO_SNDBUF of client connections; -1 leaves it to the system. Small buffers keep what is sent in the processor's cache; connections that are fast and far need more.", at_least=-1, is_read_only=True)
+    ssl_cipher_suites: tuple[str, ...] = _listener_default("ssl.cipher.suites")
+    ssl_client_auth: str = _listener_default("ssl.client.auth")
+    ssl_enabled_protocols: tuple[str, ...] = _listener_default("ssl.enabled.protocols")
+    ssl_key_password: str = _listener_default("ssl.key.password")
+    ssl_keystore_certificate_chain: str = _listener_default("ssl.keystore.certificate.chain")
+    ssl_keystore_key: str = _listener_default("ssl.keystore.key")
+    ssl_keystore_location: str = _listener_default("ssl.keystore.location")
+    ssl_keystore_type: str = _listener_default("ssl.keystore.type")
+    ssl_principal_mapping_rules: str = _listener_default("ssl.principal.mapping.rules")
+    ssl_reload_interval_ms: int = _setting("ssl.reload.interval.ms", "long", 10_000, "How often the files of keys and certificates are checked for changes; connections that are open go on, new ones get the new certificate. Secrets of AWS are read every 5 minutes at most.", at_least=100, is_read_only=True)
+    ssl_truststore_certificates: str = _listener_default("ssl.truststore.certificates")
+    ssl_truststore_location: str = _listener_default("ssl.truststore.location")
+    ssl_truststore_type: str = _listener_default("ssl.truststore.type")
     tier_key_filter_records_max: int = _setting("tier.key.filter.records.max", "int", 250_000, "Tiered segments of at most this many records get a filter of their keys, by which erasure and key look-ups skip segments; it costs about 3 microseconds a record. 0 writes none.", unit="records", at_least=0)
     tier_multipart_threshold: int = _setting("tier.multipart.threshold", "long", 1_073_741_824, "Objects up to this many bytes are uploaded with one PUT, larger ones in parts.", unit="bytes", at_least=5_242_880, is_read_only=True)
     transaction_abort_timed_out_transaction_cleanup_interval_ms: int = _setting("transaction.abort.timed.out.transaction.cleanup.interval.ms", "int", 10_000, "How often a coordinator looks for transactions that have been open for longer than their producer asked for, and aborts them.", at_least=1, is_read_only=True)
@@ -251,11 +293,12 @@ class NodeConfig:
     unclean_leader_election_enable: bool = _topic_default("unclean.leader.election.enable", "unclean.leader.election.enable")
 # fmt: on
 
-ConfigT = TypeVar("ConfigT", TopicConfig, GroupConfig, NodeConfig)
+ConfigT = TypeVar("ConfigT", TopicConfig, GroupConfig, ListenerConfig, NodeConfig)
+AnyConfig = TopicConfig | GroupConfig | ListenerConfig | NodeConfig
 
 
 def settings_of(
-    config_class: type[TopicConfig] | type[GroupConfig] | type[NodeConfig],
+    config_class: type[AnyConfig],
 ) -> Mapping[str, Setting]:
     """Return every setting of the class by its Kafka name, in declared order."""
     return _DECLARED[config_class]
@@ -303,8 +346,19 @@ def group_config(overrides: Mapping[str, str], node: NodeConfig) -> GroupConfig:
     return parse_config(GroupConfig, overrides, base=GroupConfig(**defaults))
 
 
+def listener_config(overrides: Mapping[str, str], node: NodeConfig) -> ListenerConfig:
+    """Return a listener's settings: its own, else the node's for all listeners.
+
+    ``overrides`` have names without ``listener.name.<name>.``. Raises ``InvalidConfig``, as
+    ``parse_config`` does.
+    """
+    names = {name: name for name in settings_of(ListenerConfig)}
+    defaults = _from_node(ListenerConfig, names, node)
+    return parse_config(ListenerConfig, overrides, base=ListenerConfig(**defaults))
+
+
 def _from_node(
-    config_class: type[TopicConfig] | type[GroupConfig],
+    config_class: type[TopicConfig] | type[GroupConfig] | type[ListenerConfig],
     names: Mapping[str, str],
     node: NodeConfig,
 ) -> dict[str, Any]:
@@ -323,7 +377,7 @@ def _declared(config_class: type[Any]) -> Iterator[Setting]:
 
 _DECLARED: Mapping[type, Mapping[str, Setting]] = {
     config_class: {setting.name: setting for setting in _declared(config_class)}
-    for config_class in (TopicConfig, GroupConfig, NodeConfig)
+    for config_class in (TopicConfig, GroupConfig, ListenerConfig, NodeConfig)
 }
 
 

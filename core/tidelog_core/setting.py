@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-SettingType = Literal["boolean", "int", "long", "double", "string", "list"]
+SettingType = Literal["boolean", "int", "long", "double", "string", "list", "password"]
 Value = bool | int | float | str | tuple[str, ...]
 
 
@@ -26,7 +26,13 @@ class Setting:
     one_of: tuple[Value, ...]
     check: Callable[[str], object] | None  # strings: raises ``ValueError`` for a wrong one
     is_read_only: bool  # nodes: fixed at start
-    default_of: str  # nodes: the setting of topics or groups that has its default here, if any
+    # Nodes: the setting of topics, groups or listeners that has its default here, if any.
+    default_of: str
+
+    @property
+    def is_sensitive(self) -> bool:
+        """Whether the value is a secret that no client and no log may see."""
+        return self.type == "password"
 
     def parse(self, text: str) -> Value:
         """Return the value of ``text``. Raises ``ValueError`` with the allowed values."""
@@ -66,7 +72,7 @@ def _parse_as(type: SettingType, text: str) -> Value:
             return float(text)
         case "list":
             return tuple(part.strip() for part in text.split(",") if part.strip())
-        case "string":
+        case "string" | "password":
             return text
 
 

@@ -16,6 +16,7 @@ from typing import Protocol
 from tidelog_core.config import NodeConfig, parse_config
 from tidelog_core.config_environment import overrides_from_environment
 from tidelog_core.errors import ErrorCode, InvalidConfig, TidelogError
+from tidelog_core.listener_settings import split_listener_overrides
 from tidelog_core.metadata.location import opened_metadata_store
 from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.objects.location import opened_object_store
@@ -80,7 +81,8 @@ def parse_function_settings(environment: Mapping[str, str]) -> FunctionSettings:
     ]
     node_config = NodeConfig()
     try:
-        node_config = parse_config(NodeConfig, overrides_from_environment(environment))
+        of_nodes, _ = split_listener_overrides(overrides_from_environment(environment))
+        node_config = parse_config(NodeConfig, of_nodes)
     except InvalidConfig as error:
         problems += error.problems
     if problems:

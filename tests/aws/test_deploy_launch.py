@@ -182,8 +182,8 @@ def test_the_machines_units_say_only_what_launcher_and_node_understand(
     )
     settings = parse_settings(command[3:], environment)
     assert settings.broker_id == 101
-    assert settings.port == launch.port_first + 1
-    assert settings.inter_broker_port == launch.inter_broker_port_first + 1
+    assert settings.listeners.clients[0].port == launch.port_first + 1
+    assert settings.listeners.nodes.port == launch.inter_broker_port_first + 1
     assert settings.metadata_store_url == "dynamodb://t?region=us-east-1"
     assert settings.config_overrides["min.insync.replicas"] == "2"
 

@@ -121,7 +121,7 @@ async def test_another_process_at_the_brokers_address_is_not_taken_for_it(dialer
 
 async def test_a_broker_without_an_identity_is_not_dialed(dialer: Dialer) -> None:
     plain = Broker(broker_id=2, incarnation=uuid4(), endpoints=plaintext_endpoints("127.0.0.1", 1))
-    with pytest.raises(BrokerNotAvailable, match="broker 2 has no listener for nodes"):
+    with pytest.raises(BrokerNotAvailable, match="broker 2 has no listener NODE for nodes"):
         await dialer.dial(plain, timeout_s=5)
     assert not await dialer.is_there(plain, timeout_s=5)
 

@@ -15,6 +15,7 @@ from tidelog_node.answers import Answer, CloseConnection, ControlReply
 from tidelog_node.dispatch import Dispatch
 from tidelog_node.handlers.api_versions import ApiVersionsHandler
 from tidelog_node.routes import HotRoute, RequestContext
+from tidelog_node.security.listeners import Listener
 from tidelog_node.server import Server
 from tidelog_node.session import Session
 from tidelog_node.wire.primitives import request_header
@@ -119,7 +120,7 @@ async def test_connections_know_the_listener_that_accepted_them() -> None:
         idle_seconds_max=30,
         send_buffer_bytes=0,
     )
-    ports = {name: server.bind("127.0.0.1", 0, name=name) for name in ("CLIENTS", "NODE")}
+    ports = {name: server.bind(Listener(name=name, port=0)).port for name in ("CLIENTS", "NODE")}
     server.start_accepting()
     loop = asyncio.get_running_loop()
     for port in ports.values():

@@ -11,7 +11,10 @@ from tidelog_node.settings import parse_settings
 
 def test_defaults_make_a_node_for_one_machine() -> None:
     settings = parse_settings([], {})
-    assert (settings.broker_id, settings.host, settings.port) == (1, "127.0.0.1", 9092)
+    (listener,) = settings.listeners.clients
+    assert settings.broker_id == 1
+    assert (listener.name, listener.host, listener.port) == ("PLAINTEXT", "127.0.0.1", 9092)
+    assert (settings.listeners.nodes.name, settings.listeners.nodes.port) == ("NODE", 0)
     assert settings.data_dir == Path("tidelog-data").absolute()
     assert settings.metadata_store_url == f"sqlite://{settings.data_dir}/metadata.db"
     assert settings.object_store_url == f"file://{settings.data_dir}/objects"
@@ -25,8 +28,9 @@ def test_an_argument_beats_the_environment_which_beats_the_default() -> None:
         "TIDELOG_ADVERTISED_HOST": "node.example",
     }
     settings = parse_settings(["--port", "29092", "--set", "message.max.bytes=1000"], environment)
-    assert (settings.port, settings.broker_id) == (29_092, 4)
-    assert settings.client_host == "node.example"
+    (listener,) = settings.listeners.clients
+    assert (listener.port, settings.broker_id) == (29_092, 4)
+    assert listener.advertised_host == settings.listeners.nodes.advertised_host == "node.example"
     assert settings.config_overrides == {"num.partitions": "3", "message.max.bytes": "1000"}
 
 
@@ -45,4 +49,5 @@ def test_a_node_on_every_address_must_say_where_it_is_reached() -> None:
     with pytest.raises(InvalidConfig, match="advertised_host is required"):
         parse_settings(["--host", "0.0.0.0"], {})
     arguments = ["--host", "0.0.0.0", "--advertised-host", "node.example"]
-    assert parse_settings(arguments, {}).client_host == "node.example"
+    (listener,) = parse_settings(arguments, {}).listeners.clients
+    assert listener.advertised_host == "node.example"

@@ -137,9 +137,10 @@ def test_a_wildcard_however_written_needs_an_advertised_host(host: str) -> None:
     with pytest.raises(InvalidConfig, match="advertised_host is required"):
         parse_settings(["--host", host], {})
     settings = parse_settings(["--host", host, "--advertised-host", "node.example"], {})
-    assert settings.client_host == "node.example"
+    assert settings.listeners.clients[0].advertised_host == "node.example"
 
 
 def test_a_host_is_not_taken_for_a_wildcard() -> None:
     for host in ("127.0.0.1", "::1", "node.example", "fd00::", "10.0.0.0"):
-        assert parse_settings(["--host", host], {}).client_host == host
+        (listener,) = parse_settings(["--host", host], {}).listeners.clients
+        assert listener.advertised_host == host

@@ -114,3 +114,11 @@ def test_wrong_settings_are_all_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidConfig) as raised:
         ClusterSettings(data_dir=tmp_path, node_count=0, port=70_000)
     assert len(raised.value.problems) == 2
+
+
+@pytest.mark.parametrize(
+    "name", ["listeners", "advertised.listeners", "listener.name.a.ssl.client.auth"]
+)
+def test_nodes_of_one_machine_do_not_share_an_address(tmp_path: Path, name: str) -> None:
+    with pytest.raises(InvalidConfig, match=f"{name} cannot be given for all nodes"):
+        ClusterSettings(data_dir=tmp_path, config_overrides={name: "PLAINTEXT://127.0.0.1:1"})

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 from tidelog_core.clock import steady_clock_ms, wall_clock_ms
 from tidelog_core.config import NodeConfig, parse_config
-from tidelog_core.metadata.endpoints import NODE, BrokerEndpoint, plaintext_endpoints
+from tidelog_core.metadata.endpoints import BrokerEndpoint
 from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.location import open_metadata_store
 from tidelog_core.metadata.node_config import LiveNodeConfig
@@ -40,18 +40,14 @@ class Cluster:
     unrestored: Unrestored
     clock_watch: ClockWatch
 
-    async def register(self, settings: NodeSettings, *, port: int, inter_broker_port: int) -> None:
+    async def register(self, endpoints: tuple[BrokerEndpoint, ...], *, rack: str | None) -> None:
         """Register this process in the cluster, and wait until the view shows it."""
-        host = settings.client_host
         await register_broker(
             self.node.store,
             broker_id=self.node.broker_id,
             incarnation=self.node.incarnation,
-            endpoints=(
-                *plaintext_endpoints(host, settings.advertised_port or port),
-                BrokerEndpoint(NODE, host, inter_broker_port),
-            ),
-            rack=settings.rack,
+            endpoints=endpoints,
+            rack=rack,
             certificate=self.trust.identity.certificate,
         )
         await self.node.view.refresh()
@@ -103,7 +99,7 @@ async def open_cluster(settings: NodeSettings, stack: AsyncExitStack) -> Cluster
         store=store,
         view=view,
         standing=membership,
-        dialer=Dialer(trust),
+        dialer=Dialer(trust, listener=settings.listeners.nodes.name),
         executor=executor,
         health=NodeHealth(),
         clock_ms=wall_clock_ms,

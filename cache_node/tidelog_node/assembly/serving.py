@@ -46,6 +46,7 @@ from tidelog_node.node_sessions import NodeSessions
 from tidelog_node.replication.closest import RackAwareness
 from tidelog_node.routes import Route
 from tidelog_node.server import Server
+from tidelog_node.settings import NodeSettings
 from tidelog_node.transactions.produce_gate import ProduceGate
 
 
@@ -66,7 +67,7 @@ def build_serving(
     groups: GroupCoordinator,
     transactions: Transactions,
     *,
-    data_dir: Path,
+    settings: NodeSettings,
 ) -> Serving:
     """Return the server and its handlers; the stack closes the dispatch table's resources."""
     node = cluster.node
@@ -82,7 +83,7 @@ def build_serving(
     share_fetch = ShareFetchHandler(node, service=share_service)
     hot = [produce.hot_route(), fetch.hot_route(), share_fetch.hot_route()]
     control = [
-        *_control_routes(node, logs, groups, transactions, data_dir=data_dir),
+        *_control_routes(node, logs, groups, transactions, data_dir=settings.data_dir),
         *ShareAcknowledgeHandler(service=share_service).routes(),
     ]
     config = node.static_config
@@ -103,7 +104,7 @@ def build_serving(
         frame_seconds_max=config.queued_request_receive_timeout_ms / 1000,
         idle_seconds_max=config.connections_max_idle_ms / 1000,
         send_buffer_bytes=config.socket_send_buffer_bytes,
-        make_transport=listener_transports(cluster.trust, nodes),
+        make_transport=listener_transports(settings.listeners, cluster.trust, nodes),
     )
     return Serving(server, produce, fetch, share_fetch)
 

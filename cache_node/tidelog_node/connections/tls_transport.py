@@ -163,8 +163,9 @@ class TlsTransport:
             # Also of one that has failed: the client is told why.
             with suppress(BlockingIOError):
                 self._send_held()
-        self.is_established = True
+        # A client that it refuses gets no goodbye: between nodes that would mean acceptance.
         self._on_established(self._tls)
+        self.is_established = True
 
     @property
     def application_protocol(self) -> str | None:

@@ -1,6 +1,7 @@
 """Opens all connections from this node to other brokers.
 
-They go to the brokers' node listeners, and each end proves which broker it is (``NodeIdentity``).
+They go to the brokers' listeners for nodes, and each end proves which broker it is
+(``NodeIdentity``).
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ class Dialer:
     """Opens connections on behalf of this node's broker."""
 
     trust: NodeTrust
+    listener: str = NODE  # the name of the listener for nodes
 
     @property
     def broker_id(self) -> int:
@@ -40,7 +42,7 @@ class Dialer:
 
         Raises ``BrokerNotAvailable``, ``ConnectionFailed`` and ``RequestTimedOut``.
         """
-        endpoint = _node_endpoint(broker)
+        endpoint = self._endpoint(broker)
         return await open_connection(
             Address(endpoint.host, endpoint.port),
             client_id=f"tidelog-node-{self.broker_id}",
@@ -62,7 +64,7 @@ class Dialer:
         It need not know this node: it proves who it is before it asks.
         """
         try:
-            endpoint, context = _node_endpoint(broker), self._context(broker, encrypts=True)
+            endpoint, context = self._endpoint(broker), self._context(broker, encrypts=True)
             async with asyncio.timeout(timeout_s):
                 transport, _ = await asyncio.get_running_loop().create_connection(
                     asyncio.Protocol, endpoint.host, endpoint.port, ssl=context
@@ -74,7 +76,7 @@ class Dialer:
 
     async def _connect(self, broker: Broker, make: Callable[[], P]) -> P:
         """Connect the protocol to the broker. Raises ``BrokerNotAvailable`` and ``OSError``."""
-        loop, endpoint = asyncio.get_running_loop(), _node_endpoint(broker)
+        loop, endpoint = asyncio.get_running_loop(), self._endpoint(broker)
         if not self.trust.encrypts:
             context = self._context(broker, encrypts=False)
             transport, proof = await loop.create_connection(
@@ -103,9 +105,11 @@ class Dialer:
             raise BrokerNotAvailable(f"broker {broker.broker_id} has no certificate for nodes")
         return context
 
-
-def _node_endpoint(broker: Broker) -> BrokerEndpoint:
-    endpoint = broker.endpoint_of(NODE)
-    if endpoint is None:
-        raise BrokerNotAvailable(f"broker {broker.broker_id} has no listener for nodes")
-    return endpoint
+    def _endpoint(self, broker: Broker) -> BrokerEndpoint:
+        endpoint = broker.endpoint_of(self.listener)
+        if endpoint is None:
+            raise BrokerNotAvailable(
+                f"broker {broker.broker_id} has no listener {self.listener} for nodes:"
+                " give every node the same inter.broker.listener.name"
+            )
+        return endpoint

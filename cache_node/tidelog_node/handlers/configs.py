@@ -319,6 +319,7 @@ def _shown(
         value=entry.value,
         read_only=entry.is_read_only,
         config_source=int(entry.source),
+        is_sensitive=entry.setting.is_sensitive,
         config_type=CONFIG_TYPE_NUMBERS[entry.setting.type],
         documentation=entry.setting.doc if request.include_documentation else None,
         synonyms=tuple(

@@ -7,7 +7,7 @@ effective. Source: KIP-226, and ``ConfigHelper`` of Kafka.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from tidelog_core.config import (
@@ -34,7 +34,7 @@ class ConfigSource(IntEnum):
     GROUP = 8
 
 
-# The protocol's numbers of the types. Short, class and password are not used here.
+# The protocol's numbers of the types. Short and class are not used here.
 CONFIG_TYPE_NUMBERS: Mapping[SettingType, int] = {
     "boolean": 1,
     "string": 2,
@@ -42,24 +42,8 @@ CONFIG_TYPE_NUMBERS: Mapping[SettingType, int] = {
     "long": 5,
     "double": 6,
     "list": 7,
+    "password": 9,
 }
-
-
-# Not set but registered by the broker. Clients and tools look for it among the settings.
-ADVERTISED_LISTENERS = Setting(
-    name="advertised.listeners",
-    field="",
-    type="string",
-    unit="",
-    default="",
-    doc="Where clients are told to find the broker.",
-    at_least=None,
-    at_most=None,
-    one_of=(),
-    check=None,
-    is_read_only=True,
-    default_of="",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +51,7 @@ class ConfigSynonym:
     """One place that sets a value."""
 
     name: str
-    value: str
+    value: str | None  # None: a secret
     source: ConfigSource
 
 
@@ -76,7 +60,7 @@ class ConfigEntry:
     """One setting with its effective value."""
 
     setting: Setting
-    value: str
+    value: str | None  # None: a secret
     source: ConfigSource
     is_read_only: bool
     synonyms: tuple[ConfigSynonym, ...]
@@ -135,16 +119,14 @@ def describe_group(configs: Mapping[str, str], node: NodeConfig) -> list[ConfigE
 
 def describe_node(layers: NodeLayers, broker: Broker | None) -> list[ConfigEntry]:
     """Return every setting of a node, by name; for a registered node also its listeners."""
-    entries = [
-        _entry(setting, _node_synonyms(setting, layers), is_read_only=setting.is_read_only)
-        for setting in settings_of(NodeConfig).values()
-    ]
-    if broker is not None:
-        listeners = ",".join(f"{e.listener}://{e}" for e in broker.endpoints)
-        name = ADVERTISED_LISTENERS.name
-        synonyms = [ConfigSynonym(name, listeners, ConfigSource.STATIC_BROKER)]
-        entries.append(_entry(ADVERTISED_LISTENERS, synonyms, is_read_only=True))
-    return sorted(entries, key=lambda entry: entry.setting.name)
+    entries = []
+    for name, setting in sorted(settings_of(NodeConfig).items()):
+        synonyms = _node_synonyms(setting, layers)
+        if name == "advertised.listeners" and broker is not None:
+            listeners = ",".join(f"{e.listener}://{e}" for e in broker.endpoints)
+            synonyms = [ConfigSynonym(name, listeners, ConfigSource.STATIC_BROKER)]
+        entries.append(_entry(setting, synonyms, is_read_only=setting.is_read_only))
+    return entries
 
 
 def describe_every_node(layers: NodeLayers) -> list[ConfigEntry]:
@@ -180,5 +162,7 @@ def _node_synonyms(setting: Setting, layers: NodeLayers) -> list[ConfigSynonym]:
 
 
 def _entry(setting: Setting, synonyms: list[ConfigSynonym], *, is_read_only: bool) -> ConfigEntry:
+    if setting.is_sensitive:
+        synonyms = [replace(synonym, value=None) for synonym in synonyms]
     first = synonyms[0]
     return ConfigEntry(setting, first.value, first.source, is_read_only, tuple(synonyms))
