@@ -325,8 +325,8 @@ class _Simulation:
         self._expiring -= expired * SEGMENT_GB
         self._expired += expired.astype(np.int64)
         leader = np.maximum(self._leader, 0)
-        looks = (self._round_of[leader] == number % self._steps_per_round) & (self._leader >= 0)
-        due = looks & (self._expired > 0)
+        checks = (self._round_of[leader] == number % self._steps_per_round) & (self._leader >= 0)
+        due = checks & (self._expired > 0)
         moves, deleted = int(due.sum()), int(self._expired[due].sum())
         self._expired[due] = 0
         self._stored_gb -= deleted * SEGMENT_GB

@@ -125,11 +125,11 @@ class SessionPartition:
         """Mark it for the next check."""
         self._mark()
 
-    def look_again(self) -> None:
+    def wake(self) -> None:
         """Mark it, and have it checked now if a request waits."""
         poll = self._mark()
         if poll is not None:
-            poll.look_again()
+            poll.wake()
 
     def _mark(self) -> ReplicaWaiter | None:
         """Mark it; return the waiting request. Without one it stops watching."""
@@ -283,7 +283,7 @@ class FetchSession:
         for partition in self.partitions.values():
             partition.unwatch()
         if self.poll is not None:
-            self.poll.look_again()
+            self.poll.wake()
 
 
 class FetchSessions:
@@ -307,7 +307,7 @@ class FetchSessions:
         self._partitions_max = partitions_max
         self._session_partitions_max = session_partitions_max
         # Dirty partitions are checked in portions of the number that a request may name.
-        self.looks_max = session_partitions_max
+        self.checks_max = session_partitions_max
         # Partitions with records in one answer. The client must name each of them in its next
         # request, among others and with its topic: one that it did not name would be sent again.
         self.records_max = max(1, session_partitions_max * 2 // 5)

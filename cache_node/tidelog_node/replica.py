@@ -22,7 +22,7 @@ from tidelog_core.errors import (
     UnknownLeaderEpoch,
     UnknownTopicOrPartition,
 )
-from tidelog_core.log.append_checks import CheckedBatches, looks_at_records
+from tidelog_core.log.append_checks import CheckedBatches, inspects_records
 from tidelog_core.log.local_log import LocalLog
 from tidelog_core.log.record_source import RecordSource
 from tidelog_core.log.rewriting import rewrite_unflushed
@@ -49,7 +49,7 @@ class ReplicaWaiter(Protocol):
     def on_change(self) -> None:
         """Note a change that does not end the wait for records."""
 
-    def look_again(self) -> None:
+    def wake(self) -> None:
         """Check the replica again now: the records waited for may never arrive."""
 
 
@@ -73,12 +73,12 @@ class Replica:
         "follower_waiters",
         "has_flush_policy",
         "held_since",
+        "inspects_records",
         "is_dropped",
         "is_internal",
         "is_leader",
         "leader_epoch",
         "log_start_offset",
-        "looks_at_records",
         "opening",
         "partition",
         "role",
@@ -107,7 +107,7 @@ class Replica:
         self.topic_id = topic_id
         self.config = config
         self.has_flush_policy = has_flush_policy(config)
-        self.looks_at_records = looks_at_records(config)
+        self.inspects_records = inspects_records(config)
         self.leader_epoch = 0
         self.held_since = time.monotonic()
         self.followed: Partition | None = None  # the record last applied
@@ -385,7 +385,7 @@ class Replica:
     def wake(self) -> None:
         """Have all waiters check again now: the role has changed or the partition is gone."""
         for waiter in (*self.waiters, *self.follower_waiters):
-            waiter.look_again()
+            waiter.wake()
 
     def drop(self) -> None:
         """Never open the log again: its directory may soon be another topic's."""

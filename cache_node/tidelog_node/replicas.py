@@ -25,7 +25,7 @@ from tidelog_core.errors import (
     StorageError,
     TidelogError,
 )
-from tidelog_core.log.append_checks import looks_at_records
+from tidelog_core.log.append_checks import inspects_records
 from tidelog_core.log.open_files import OpenFiles
 from tidelog_core.log.record_source import RecordSource
 from tidelog_core.metadata.image import ClusterImage
@@ -102,7 +102,7 @@ class ReplicaManager:
         self._node_configs: Mapping[int | None, object] = {}
         self._unsubscribe: Callable[[], None] | None = None
         self._is_recovered = False  # roles need recovered logs
-        self._to_look_at: dict[str, asyncio.TimerHandle] = {}  # topics to follow again
+        self._follow_timers: dict[str, asyncio.TimerHandle] = {}  # topics to follow again
 
     async def start(self, *, remote_of: RemoteOf | None = None) -> None:
         """Take over the partitions of this node in the image; recover logs if needed.
@@ -133,7 +133,7 @@ class ReplicaManager:
         """Stop following the image, and close every log."""
         if self._unsubscribe is not None:
             self._unsubscribe()
-        for timer in self._to_look_at.values():
+        for timer in self._follow_timers.values():
             timer.cancel()
         await self._opening.close()
         self._removal.finish()
@@ -261,7 +261,7 @@ class ReplicaManager:
                 continue
             known = held.get(index)
             if known is None and len(held) == held_count_max and self._is_recovered:
-                self._look_later(name, 0.0)
+                self._follow_later(name, 0.0)
                 continue
             replica = self._make(topic, partition, config) if known is None else known
             held[index] = replica
@@ -309,7 +309,7 @@ class ReplicaManager:
         if replica.config is not config and replica.config != config:
             replica.config = config
             replica.has_flush_policy = has_flush_policy(config)
-            replica.looks_at_records = looks_at_records(config)
+            replica.inspects_records = inspects_records(config)
             if replica.opened_log is not None:
                 replica.opened_log.update_config(config)
         replica.log_start_offset = partition.log_start_offset
@@ -366,16 +366,16 @@ class ReplicaManager:
             )
         if not replica.is_in_trouble:
             # The disk may not stay full.
-            self._look_later(replica.partition.topic, OPEN_RETRY_SECONDS)
+            self._follow_later(replica.partition.topic, OPEN_RETRY_SECONDS)
 
-    def _look_later(self, topic: str, seconds: float) -> None:
+    def _follow_later(self, topic: str, seconds: float) -> None:
         """Update the topic's replicas to the image after this time."""
-        if topic not in self._to_look_at:
+        if topic not in self._follow_timers:
             loop = asyncio.get_running_loop()
-            self._to_look_at[topic] = loop.call_later(seconds, self._look, topic)
+            self._follow_timers[topic] = loop.call_later(seconds, self._follow_now, topic)
 
-    def _look(self, topic: str) -> None:
-        del self._to_look_at[topic]
+    def _follow_now(self, topic: str) -> None:
+        del self._follow_timers[topic]
         self._follow_topic(self._node.view.image, topic, only_news=True)
 
     def confirm_lead(self, replica: Replica, leader_epoch: int) -> None:
@@ -383,7 +383,7 @@ class ReplicaManager:
         replica.settled_epoch = leader_epoch
         self._follow_topic(self._node.view.image, replica.partition.topic)
 
-    def look_again(self, topic: str) -> None:
+    def follow_again(self, topic: str) -> None:
         """Update the topic's replicas to the image again: a log was added or removed."""
         self._follow_topic(self._node.view.image, topic)
 

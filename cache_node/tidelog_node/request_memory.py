@@ -39,9 +39,9 @@ READ_ON_THE_SPOT = frozenset({RECORDS_API_KEY, FETCH_API_KEY})  # handled when r
 # In eighths of the budget.
 SMALL_SHARE, USUAL_SHARE, LARGE_SHARE, CONTROL_SHARE = 1, 2, 4, 1
 # Progress checks of a frame in its time: while few claims wait, and while many do.
-LOOKS_PER_FRAME_MIN, LOOKS_PER_FRAME_MAX = 6, 30
+CHECKS_PER_FRAME_MIN, CHECKS_PER_FRAME_MAX = 6, 30
 FEW_WAITING = 8
-LATE_LOOKS = 2.0  # A check is late after this multiple of its interval.
+LATE_INTERVALS = 2.0  # A check is late after this multiple of its interval.
 
 
 class Claimant(Protocol):
@@ -154,7 +154,7 @@ class RequestMemory:
         self._unanswered_bytes = 0  # of control requests and unsent answers
         self._claims: dict[Claimant, _Claim] = {}
         self._answers: dict[Claimant, _Answer] = {}
-        self._looking: asyncio.TimerHandle | None = None
+        self._check_timer: asyncio.TimerHandle | None = None
         self._is_grant_due = False
 
     @property
@@ -183,8 +183,8 @@ class RequestMemory:
                 return True
         self._add(claimant, share, arrived_bytes)
         share.waiting.add(claimant, size_bytes)
-        if self._looking is None:
-            self._look_later()
+        if self._check_timer is None:
+            self._check_later()
         return False
 
     def hold(self, claimant: Claimant, size_bytes: int) -> None:
@@ -225,8 +225,8 @@ class RequestMemory:
         if answer.seen_bytes >= 0:
             answer.seen_bytes += max(added_bytes, 0)  # which could not be received before
         self._count_unanswered(added_bytes)
-        if self._is_wanted() and self._looking is None:
-            self._look_later()
+        if self._is_wanted() and self._check_timer is None:
+            self._check_later()
 
     def release_answer(self, claimant: Claimant) -> None:
         """Release what ``hold_answer`` counted."""
@@ -331,25 +331,27 @@ class RequestMemory:
                 self._claims[claimant].is_promised = True
                 claimant.on_memory()
 
-    def _look_later(self) -> None:
-        looks_per_frame = LOOKS_PER_FRAME_MIN * self.waiting_count / FEW_WAITING
-        looks_per_frame = max(looks_per_frame, LOOKS_PER_FRAME_MIN)
-        seconds = self._frame_seconds_max / min(looks_per_frame, LOOKS_PER_FRAME_MAX)
-        self._looking = self._loop.call_later(seconds, self._look, self._loop.time(), seconds)
+    def _check_later(self) -> None:
+        checks_per_frame = CHECKS_PER_FRAME_MIN * self.waiting_count / FEW_WAITING
+        checks_per_frame = max(checks_per_frame, CHECKS_PER_FRAME_MIN)
+        seconds = self._frame_seconds_max / min(checks_per_frame, CHECKS_PER_FRAME_MAX)
+        self._check_timer = self._loop.call_later(
+            seconds, self._check_progress, self._loop.time(), seconds
+        )
 
-    def _look(self, began: float, due_seconds: float) -> None:
+    def _check_progress(self, began: float, due_seconds: float) -> None:
         """Close connections without progress that hold memory which others wait for."""
-        self._looking = None
+        self._check_timer = None
         seconds = self._loop.time() - began
-        if seconds > LATE_LOOKS * due_seconds:
-            self._forget_looks()
+        if seconds > LATE_INTERVALS * due_seconds:
+            self._restart_checks()
         for share in self._shares():
             if not share.waiting.count:
                 continue
             for claimant in tuple(share.under_way):
                 claim = self._claims.get(claimant)
                 if claim is not None:
-                    self._look_at(claimant, claim, seconds)
+                    self._check_claim(claimant, claim, seconds)
         if self._is_wanted():
             for claimant in tuple(self._paused.held):
                 claim = self._claims.get(claimant)
@@ -357,24 +359,24 @@ class RequestMemory:
                 if claim is not None and not claimant.is_held_up:
                     if 0 <= claim.seen_bytes < claimant.unsent_bytes:
                         claim.seen_bytes = -1
-                    self._look_at_answer(claimant, claim, seconds)
+                    self._check_answer(claimant, claim, seconds)
             for claimant, answer in tuple(self._answers.items()):
-                self._look_at_answer(claimant, answer, seconds)
-            self._look_later()
+                self._check_answer(claimant, answer, seconds)
+            self._check_later()
 
-    def _forget_looks(self) -> None:
+    def _restart_checks(self) -> None:
         """Restart the progress checks of all connections."""
         for claim in self._claims.values():
             claim.seen_bytes = -1
         for answer in self._answers.values():
             answer.seen_bytes = -1
 
-    def _look_at_answer(self, claimant: Claimant, answer: _Answer | _Claim, seconds: float) -> None:
+    def _check_answer(self, claimant: Claimant, answer: _Answer | _Claim, seconds: float) -> None:
         unsent_bytes = claimant.unsent_bytes
         taken_bytes = answer.seen_bytes - unsent_bytes
-        is_first_look = answer.seen_bytes < 0
+        is_first_check = answer.seen_bytes < 0
         answer.seen_bytes = unsent_bytes
-        if is_first_look or not unsent_bytes:
+        if is_first_check or not unsent_bytes:
             return
         if taken_bytes * self._frame_seconds_max < answer.held_bytes * seconds:
             claimant.close(
@@ -384,12 +386,12 @@ class RequestMemory:
                 is_expected=False,
             )
 
-    def _look_at(self, claimant: Claimant, claim: _Claim, seconds: float) -> None:
+    def _check_claim(self, claimant: Claimant, claim: _Claim, seconds: float) -> None:
         arrived_bytes = claimant.arrived_bytes
         came_bytes = arrived_bytes - claim.seen_bytes
-        is_first_look = claim.seen_bytes < 0
+        is_first_check = claim.seen_bytes < 0
         claim.seen_bytes = arrived_bytes
-        if is_first_look or claimant.is_held_up:
+        if is_first_check or claimant.is_held_up:
             return
         if came_bytes * self._frame_seconds_max < claim.held_bytes * seconds:
             claimant.close(

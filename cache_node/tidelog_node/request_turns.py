@@ -29,7 +29,7 @@ P = ParamSpec("P")
 
 TURN_SECONDS = 0.005
 REST_SECONDS = 0.005  # between two turns
-ITEMS_PER_LOOK = 8  # handled between two checks of the turn's end
+ITEMS_PER_CHECK = 8  # handled between two checks of the turn's end
 # After this time the next request may begin, also if this one still waits (for the store, say).
 HOLD_SECONDS_MAX = 2.0
 # Seconds that the lane pauses for a second's work of the thread.
@@ -53,13 +53,13 @@ class RequestTurn:
             self._ends_at = self._loop.time() + TURN_SECONDS
 
     async def each(self, items: Iterable[T]) -> AsyncIterator[T]:
-        """Yield the items, with a ``step`` after every ``ITEMS_PER_LOOK`` of them.
+        """Yield the items, with a ``step`` after every ``ITEMS_PER_CHECK`` of them.
 
         A request with fewer elements never waits for a turn, however long it has waited for the
         store: otherwise a thousand clients that name one topic each would wait for one another.
         """
         for index, item in enumerate(items, 1):
-            if index % ITEMS_PER_LOOK == 0 and self._loop.time() >= self._ends_at:
+            if index % ITEMS_PER_CHECK == 0 and self._loop.time() >= self._ends_at:
                 await self.step()
             yield item
 

@@ -27,7 +27,7 @@ class TidelogError(Exception):
         return self.code.retriable
 
 
-_LOOK_FIRST = "try again; if it was a change, look first whether it was made"
+_CHECK_FIRST = "try again; if it was a change, check first whether it was made"
 _START_REPLICAS = (
     "`tidelog topic describe` shows who is in sync: start the other nodes, or lower"
     " min.insync.replicas"
@@ -424,7 +424,7 @@ class OutcomeUnknown(TidelogError):
     """A write to a store may or may not have happened; read before trying again."""
 
     code = ErrorCode.request_timed_out
-    hint = _LOOK_FIRST
+    hint = _CHECK_FIRST
 
 
 class RequestTimedOut(TidelogError):
@@ -435,7 +435,7 @@ class RequestTimedOut(TidelogError):
     """
 
     code = ErrorCode.request_timed_out
-    hint = _LOOK_FIRST
+    hint = _CHECK_FIRST
 
 
 class VersionConflict(TidelogError):

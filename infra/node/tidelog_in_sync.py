@@ -44,7 +44,7 @@ from tidelog_launch import METADATA_URL, InstanceMetadata
 
 logger = logging.getLogger("tidelog_in_sync")
 
-LOOK_SECONDS = 1.0
+CHECK_SECONDS = 1.0
 HOLD_SECONDS = LEASE_MS / 1000
 SECONDS_MAX = 3300.0  # of CloudFormation's longest wait, an hour
 PARTITIONS_NAMED_MAX = 10
@@ -89,7 +89,7 @@ async def wait_in_sync(
         while True:
             now = time.monotonic()
             try:
-                lacking = await nodes.look()
+                lacking = await nodes.check()
             except TidelogError as error:
                 lacking = f"the metadata store is away: {error}"
             if lacking != said:
@@ -103,13 +103,13 @@ async def wait_in_sync(
                 return ""
             if now >= deadline:
                 return lacking or "nothing, but not for long enough"
-            await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(CHECK_SECONDS)
     finally:
         await store.close()
 
 
 class MachinesNodes:
-    """The nodes of one machine in the metadata, over several looks."""
+    """The nodes of one machine in the metadata, over several checks."""
 
     def __init__(self, store: MetadataStore, *, host: str, node_count: int) -> None:
         self._store = store
@@ -118,7 +118,7 @@ class MachinesNodes:
         self._node_count = node_count
         self._first_counters: dict[UUID, int] = {}  # of leases, by the node's incarnation
 
-    async def look(self) -> str:
+    async def check(self) -> str:
         """Return the missing conditions now. Raises the store's errors."""
         image = await self._view.refresh()
         # The address may have been another machine's, whose brokers are still registered.

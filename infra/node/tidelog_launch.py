@@ -51,7 +51,7 @@ INSTANCE_COUNT = "tags/instance/tidelog-instances-per-zone"
 CLAIM_SECONDS = 120
 RENEWALS_PER_CLAIM = 4
 RETRY_SECONDS = 5.0
-LOOK_SECONDS = 2.0  # between two checks of the node and of the instance's state
+CHECK_SECONDS = 2.0  # between two checks of the node and of the instance's state
 STOP_SECONDS_MAX = 75.0  # of the 90 that systemd and the lifecycle hook allow
 METADATA_URL = "http://169.254.169.254"
 METADATA_SECONDS_MAX = 2.0
@@ -271,7 +271,7 @@ def _run(
     is_terminating = False
     while node.poll() is None and not wants_stop:
         with contextlib.suppress(subprocess.TimeoutExpired):
-            node.wait(min(LOOK_SECONDS, renewal_seconds))
+            node.wait(min(CHECK_SECONDS, renewal_seconds))
         is_terminating = metadata.is_terminating()
         if is_terminating:
             logger.info("the instance is being terminated, stopping the node")

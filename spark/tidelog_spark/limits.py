@@ -127,7 +127,7 @@ async def _search(
     )
     planned = await run_plan(search, catalog, catalog.logs, objects)
 
-    async def look(one: tuple[Split, Slice]) -> tuple[TopicPartition, int]:
+    async def read_offset(one: tuple[Split, Slice]) -> tuple[TopicPartition, int]:
         split, part = one
         end = part.position + part.size_bytes
         data = await objects.get_range(part.object_key, part.position, end)
@@ -142,7 +142,7 @@ async def _search(
         for part in split.slices
         if part.from_timestamp_ms is not None
     ]
-    return {**dict.fromkeys(times), **dict(await gather(look, timed))}
+    return {**dict.fromkeys(times), **dict(await gather(read_offset, timed))}
 
 
 def _misfits(side: str, limit: Limit, partitions: set[TopicPartition]) -> Sequence[str]:

@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 CHUNK_SIZE_BYTES = 8 * 1024 * 1024
 CHUNKS_AHEAD = 4
-LOOKS_MAX = 100  # per task, each for a different object
+REPLANS_MAX = 100  # per task, each for a different object
 
 StoreOpener = Callable[[], ObjectStore]
 
@@ -41,14 +41,14 @@ def read_split(
     is_kept: bool = False,
     include_headers: bool,
     fail_on_data_loss: bool,
-    look_again: Callable[[Split], Split],
+    replan: Callable[[Split], Split],
 ) -> Iterator[pa.RecordBatch]:
     """Yield the split's rows in offset order.
 
     The store is closed at the end unless it ``is_kept`` for other splits. If an object is
-    gone, ``look_again`` gets the remaining split and returns its current location. Raises
+    gone, ``replan`` gets the remaining split and returns its current location. Raises
     ``CorruptObject`` for bytes that do not match the metadata, ``DataLost`` for an object
-    without a replacement, unless data loss is tolerated, and the errors of ``look_again``.
+    without a replacement, unless data loss is tolerated, and the errors of ``replan``.
     """
     left = deque(split.slices)
     gone: set[str] = set()
@@ -63,12 +63,12 @@ def read_split(
                     left[0] = replace(part, start_offset=next_offset)
                 left.popleft()
             except ObjectNotFound as error:
-                if part.object_key in gone or len(gone) == LOOKS_MAX:
+                if part.object_key in gone or len(gone) == REPLANS_MAX:
                     _lose(split, left.popleft(), error, is_error=fail_on_data_loss)
                     split = replace(split, slices=tuple(left))
                 else:
                     gone.add(part.object_key)
-                    split = look_again(replace(split, slices=tuple(left)))
+                    split = replan(replace(split, slices=tuple(left)))
                 left = deque(split.slices)
                 pieces = fetcher.pieces(split.slices)
 

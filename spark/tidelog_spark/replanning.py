@@ -25,7 +25,7 @@ from tidelog_spark.planning import DataLost, Plan, Slice, Split
 logger = logging.getLogger(__name__)
 
 
-def look_again(
+def replan(
     split: Split, *, options: ReadOptions, plan_read: Callable[[ReadOptions], Plan]
 ) -> Split:
     """Return the split with the slices that contain its offsets now.

@@ -28,7 +28,7 @@ from tidelog_spark.plan_run import run_plan
 from tidelog_spark.planning import Plan, Split
 from tidelog_spark.positions import Positions
 from tidelog_spark.reader_process import kept_store, settled
-from tidelog_spark.replanning import look_again
+from tidelog_spark.replanning import replan
 
 if TYPE_CHECKING:
     from tidelog_spark.nodes import Nodes
@@ -117,7 +117,7 @@ async def _attempts(
     async with open_sources(options) as sources:
         for attempts_left in reversed(range(ATTEMPTS_MAX)):
             try:
-                return await attempt(options, await _look(options, sources), sources)
+                return await attempt(options, await _read_catalog(options, sources), sources)
             except ObjectNotFound:
                 # Retention may have deleted the segment since: then the metadata lacks it.
                 if not attempts_left:
@@ -125,7 +125,7 @@ async def _attempts(
     raise AssertionError("the last attempt returns or raises")
 
 
-async def _look(options: ReadOptions, sources: Sources) -> Catalog:
+async def _read_catalog(options: ReadOptions, sources: Sources) -> Catalog:
     catalog = await load_catalog(sources.metadata, options.selection)
     for name, problem in catalog.warnings.items():
         logger.warning("cannot be read, left out", extra={"item": name, "reason": problem})
@@ -178,7 +178,7 @@ def _all_rows(
             is_kept=is_kept,
             include_headers=options.include_headers,
             fail_on_data_loss=options.fail_on_data_loss,
-            look_again=partial(look_again, options=options, plan_read=plan_read),
+            replan=partial(replan, options=options, plan_read=plan_read),
         )
     from tidelog_spark.tail import read_tail
 

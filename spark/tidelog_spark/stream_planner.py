@@ -1,7 +1,7 @@
 """Plans a stream's micro-batches on the driver, with stores and connections kept open.
 
 Spark asks for the newest offsets a hundred times a second while it is idle, so the answer
-is cached for a while: a tier grows only when a segment is sealed, and each look lists the
+is cached for a while: a tier grows only when a segment is sealed, and each reading lists the
 segments' metadata, from the segment being read on. All segments are listed if those leave
 a gap, and from time to time: a segment copied by another leader may start far below the
 end of the one before, and be the only new one.
@@ -39,26 +39,26 @@ T = TypeVar("T")
 
 NOWHERE = Positions({})
 
-TIER_LOOK_INTERVAL_S = 1.0
-NODE_LOOK_INTERVAL_S = 0.1
+TIER_READ_INTERVAL_S = 1.0
+NODE_READ_INTERVAL_S = 0.1
 LIST_ALL_INTERVAL_S = 60.0
 
 
 class StreamPlanner:
     """A stream's view of its logs. Use it from one thread; ``close`` ends it."""
 
-    def __init__(self, options: ReadOptions, *, look_interval_s: float | None = None) -> None:
+    def __init__(self, options: ReadOptions, *, read_interval_s: float | None = None) -> None:
         self._options = options
-        if look_interval_s is None:
-            look_interval_s = (
-                TIER_LOOK_INTERVAL_S if options.nodes is None else NODE_LOOK_INTERVAL_S
+        if read_interval_s is None:
+            read_interval_s = (
+                TIER_READ_INTERVAL_S if options.nodes is None else NODE_READ_INTERVAL_S
             )
-        self._look_interval_s = look_interval_s
+        self._read_interval_s = read_interval_s
         self._thread = LoopThread("stream")
         self._opened = AsyncExitStack()
         self._sources: Sources | None = None
         self._catalog: Catalog | None = None
-        self._looked_at_s = 0.0
+        self._read_at_s = 0.0
         self._listed_all_at_s = -math.inf
         self._unreadable: set[str] = set()  # already warned of
 
@@ -71,24 +71,24 @@ class StreamPlanner:
 
     @property
     def catalog(self) -> Catalog | None:
-        """Return the last look."""
+        """Return the catalog that was read last."""
         return self._catalog
 
-    def look(self, read_to: Positions = NOWHERE, *, is_fresh: bool = False) -> Catalog:
+    def read_catalog(self, read_to: Positions = NOWHERE, *, is_fresh: bool = False) -> Catalog:
         """Return the partitions with their ends, cached or (fresh) read now.
 
         Partitions in ``read_to`` may have been deleted, and their segments are needed only from
         there on. Raises as ``load_catalog``.
         """
-        is_old = monotonic() - self._looked_at_s >= self._look_interval_s
+        is_old = monotonic() - self._read_at_s >= self._read_interval_s
         if self._catalog is None or is_fresh or is_old:
-            self._catalog = self._run(self._look(read_to))
-            self._looked_at_s = monotonic()
+            self._catalog = self._run(self._load_catalog(read_to))
+            self._read_at_s = monotonic()
         return self._catalog
 
     def initial(self) -> Positions:
         """Return the stream's start. Raises as ``check_limits`` and ``start_offsets``."""
-        catalog = self.look(is_fresh=True)
+        catalog = self.read_catalog(is_fresh=True)
         check_limits(self._options, catalog)
         return Positions(self._run(self._start_offsets(catalog)), catalog.topic_ids)
 
@@ -101,7 +101,7 @@ class StreamPlanner:
         """
         return self._run(self._splits(start, end))
 
-    async def _look(self, read_to: Positions) -> Catalog:
+    async def _load_catalog(self, read_to: Positions) -> Catalog:
         sources = await self._open()
         nodes, now_s = sources.nodes, monotonic()
         list_from: dict[tuple[UUID, int], int] = {}

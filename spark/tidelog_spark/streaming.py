@@ -40,9 +40,9 @@ CUT_AFTER_S = 10.0  # A log that ends before the read position for so long is ta
 class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans on the driver, reads in tasks, which receive only the options."""
 
-    def __init__(self, options: ReadOptions, *, look_interval_s: float | None = None) -> None:
+    def __init__(self, options: ReadOptions, *, read_interval_s: float | None = None) -> None:
         self._options = options
-        self._look_interval_s = look_interval_s
+        self._read_interval_s = read_interval_s
         self._opened: StreamPlanner | None = None
         self._until: Positions | None = None  # of Trigger.AvailableNow
         self._last_batch_s: float | None = None
@@ -71,7 +71,7 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: dict[str, object], limit: ReadLimit) -> dict[str, object]:
         """Return the end of the next micro-batch; ``start`` itself if there is none yet."""
         positions = Positions.from_json(start)
-        catalog = self._planner.look(positions)
+        catalog = self._planner.read_catalog(positions)
         cut = self._cut_logs(positions, catalog)
         ranges = available(positions, catalog, until=self._until, cut=cut)
         if self._is_delayed(limit, offset_count(ranges)):
@@ -84,13 +84,13 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {**end.to_json(), **begun}
 
     def reportLatestOffset(self) -> dict[str, object] | None:
-        """Return the logs' ends at the last look."""
+        """Return the logs' ends at the last reading."""
         catalog = self._planner.catalog
         return None if catalog is None else _ends(catalog).to_json()
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Store the logs' current ends: the stream stops there."""
-        self._until = _ends(self._planner.look(is_fresh=True))
+        self._until = _ends(self._planner.read_catalog(is_fresh=True))
 
     def partitions(
         self, start: dict[str, object], end: dict[str, object]
@@ -124,7 +124,7 @@ class TidelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @property
     def _planner(self) -> StreamPlanner:
         if self._opened is None:
-            self._opened = StreamPlanner(self._options, look_interval_s=self._look_interval_s)
+            self._opened = StreamPlanner(self._options, read_interval_s=self._read_interval_s)
         return self._opened
 
     def _cut_logs(self, positions: Positions, catalog: Catalog) -> set[TopicPartition]:

@@ -28,14 +28,14 @@ OFTEN = {
 }
 COUNTED_SECONDS = 1.0
 SETTLE_SECONDS_MAX = 60.0
-CALLS_PER_LOOK_MAX = 20  # of one function, for one log that is told in turn
+CALLS_PER_CHECK_MAX = 20  # of one function, for one log that is told in turn
 A_PARTITION = ("Replica.", "ReplicaManager.replicas.", "LocalLog.", "LogSegments.", "LeaderState.")
 
 
 @pytest.mark.parametrize("partition_count", [300, pytest.param(2000, marks=pytest.mark.slow)])
 async def test_idle_partitions_are_not_looked_at(tmp_path: Path, partition_count: int) -> None:
     """But for those that are told in turn, so many a second, and by the scrubber."""
-    allowed = partition_count / 2 + UNCHANGED_COUNT * CALLS_PER_LOOK_MAX
+    allowed = partition_count / 2 + UNCHANGED_COUNT * CALLS_PER_CHECK_MAX
 
     async with filled_node(tmp_path, partition_count), asyncio.timeout(SETTLE_SECONDS_MAX):
         while True:  # At first each is looked at, since it has changed.

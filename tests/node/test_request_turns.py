@@ -56,7 +56,7 @@ async def test_a_request_about_few_things_stands_in_no_line_after_it_has_waited(
     turn = RequestTurn()
     await asyncio.sleep(2 * request_turns.TURN_SECONDS)  # for the store
     seen = []
-    each = turn.each(range(request_turns.ITEMS_PER_LOOK - 1))
+    each = turn.each(range(request_turns.ITEMS_PER_CHECK - 1))
     while True:
         try:
             each.__anext__().send(None)
@@ -66,7 +66,7 @@ async def test_a_request_about_few_things_stands_in_no_line_after_it_has_waited(
             break
         else:
             raise AssertionError("it waits")
-    assert seen == list(range(request_turns.ITEMS_PER_LOOK - 1))
+    assert seen == list(range(request_turns.ITEMS_PER_CHECK - 1))
 
 
 async def test_a_request_that_is_given_up_does_not_keep_its_place_in_line() -> None:

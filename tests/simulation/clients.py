@@ -33,7 +33,7 @@ class Client:
         """Take an answer."""
         handler(*args)
 
-    def _look_for_leader(self) -> None:
+    def _find_leader(self) -> None:
         """Ask any broker who leads, as Metadata would tell."""
         asked = self._random.choice([node for node in self._nodes if node.is_up] or self._nodes)
         partition = asked.state.partition if asked.is_up else None
@@ -100,7 +100,7 @@ class Producer(Client):
     def _retry(self) -> None:
         if not self._is_all:
             self._sequence += 1  # Without sequence numbers a retry is another record.
-        self._look_for_leader()
+        self._find_leader()
         self._world.after(RETRY_BACKOFF_MS, self._try)
 
 
@@ -133,7 +133,7 @@ class Consumer(Client):
             if error is ErrorCode.offset_out_of_range:
                 self.position = 0
             elif error is not ErrorCode.none:
-                self._look_for_leader()
+                self._find_leader()
 
     def _on_timeout(self, attempt: int) -> None:
         if attempt == self._attempt:

@@ -54,12 +54,12 @@ class SimFetcher:
         """Follow in this leader epoch."""
         self._follower = follower
         follower.on_stop = lambda: self._drop(follower)
-        self._look_now()
+        self._fetch_now()
 
     def on_trouble(self) -> None:
         """Ask no more while the log is broken."""
         self._session.forget(KEY)
-        self._look_now()
+        self._fetch_now()
 
     def on_exchanged(self) -> None:
         """Begin again with another log."""
@@ -69,7 +69,7 @@ class SimFetcher:
     def resume(self) -> None:
         """Ask again at once: the log begins elsewhere."""
         self._not_before_ms = 0.0
-        self._look_now()
+        self._fetch_now()
 
     def put_off(self, delay_ms: float) -> None:
         """Leave the partition out for a while."""
@@ -103,7 +103,7 @@ class SimFetcher:
             self._follower = None
             self._session.forget(KEY)
 
-    def _look_now(self) -> None:
+    def _fetch_now(self) -> None:
         self._is_changed = self._is_urgent = True
 
     def _disconnect(self) -> None:
@@ -117,7 +117,7 @@ class SimFetcher:
         self._is_urgent = False
         if may_wait:
             self._take_registration(self._node.replica_epoch)
-        self._look(now_ms)
+        self._update_fetch(now_ms)
         session = self._session
         if not (may_wait or session.has_news):
             return
@@ -160,7 +160,7 @@ class SimFetcher:
             self._is_changed = True
             self._session.restart()
 
-    def _look(self, now_ms: float) -> None:
+    def _update_fetch(self, now_ms: float) -> None:
         """Bring the session to what can be asked for now, where that may have changed."""
         if self._is_put_off and now_ms >= self._not_before_ms:
             self._is_put_off, self._is_changed = False, True

@@ -85,4 +85,4 @@ class MicroBatches:
 
     def _new_reader(self) -> TidelogStreamReader:
         options = parse_options(self.options, is_stream=True)
-        return TidelogStreamReader(options, look_interval_s=0)
+        return TidelogStreamReader(options, read_interval_s=0)

@@ -340,7 +340,7 @@ def test_only_a_store_that_is_kept_is_there_for_the_next_split(cluster):
             is_kept=is_kept,
             include_headers=False,
             fail_on_data_loss=True,
-            look_again=lambda _: split,
+            replan=lambda _: split,
         )
         assert sum(batch.num_rows for batch in found) == 100
     with pytest.raises(RuntimeError, match="after shutdown"):

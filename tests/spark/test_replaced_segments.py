@@ -23,7 +23,7 @@ from tidelog_spark import reading
 from tidelog_spark.options import ReadOptions, parse_options
 from tidelog_spark.planning import DataLost, Slice, Split
 from tidelog_spark.positions import Positions
-from tidelog_spark.replanning import look_again
+from tidelog_spark.replanning import replan
 from tidelog_spark.session import plan_read, read_rows
 from tidelog_spark.streaming import TidelogStreamReader
 
@@ -290,7 +290,7 @@ def test_rows_that_have_all_been_read_are_not_missed(tmp_path: Path) -> None:
     cluster.set_log_start_offset("t", 0, 40)
     options = parse_options({**cluster.options, "subscribe": "t"})
     read = Split("t", 0, (Slice("gone", 0, 100, 20, 20),))
-    assert look_again(read, options=options, plan_read=plan_read).slices == ()
+    assert replan(read, options=options, plan_read=plan_read).slices == ()
 
 
 def batches(base: int) -> list[bytes]:

@@ -187,12 +187,12 @@ def test_the_metadata_is_looked_at_once_a_second_at_the_most(cluster, monkeypatc
     options = parse_options({**cluster.options, "subscribe": "t"}, is_stream=True)
     planner = StreamPlanner(options)
     try:
-        assert [log.end_offset for log in planner.look().logs] == [10]
+        assert [log.end_offset for log in planner.read_catalog().logs] == [10]
         fill(cluster, 10, 20)
         now += 0.9
-        assert [log.end_offset for log in planner.look().logs] == [10]
+        assert [log.end_offset for log in planner.read_catalog().logs] == [10]
         now += 0.2
-        assert [log.end_offset for log in planner.look().logs] == [20]
+        assert [log.end_offset for log in planner.read_catalog().logs] == [20]
     finally:
         planner.close()
 

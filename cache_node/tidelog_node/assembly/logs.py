@@ -54,7 +54,7 @@ async def open_logs(settings: NodeSettings, stack: AsyncExitStack, cluster: Clus
     disk = DataDisk()
     disk.changed.subscribe(lambda: membership.report_disk(is_fit=disk.is_fit))
     disk_watch = DiskWatch(node, disk, path=settings.data_dir)
-    await disk_watch.look()
+    await disk_watch.check()
     replicas = ReplicaManager(
         node,
         directories=cluster.directories,

@@ -39,7 +39,7 @@ from typing import Protocol
 from tidelog_core.compaction.cleaner import CleaningTask, plan_cleaning
 from tidelog_core.compaction.rewrite import DeleteRule
 from tidelog_core.compaction.sealed_files import CleanedGroup
-from tidelog_core.compaction.selection import Cleanable, find_cleanable, next_look_ms
+from tidelog_core.compaction.selection import Cleanable, find_cleanable, next_check_ms
 from tidelog_core.errors import CorruptRecordBatch, StorageError, TidelogError
 from tidelog_core.log.cleaned import SegmentsChanged
 from tidelog_core.log.cleaning import CleaningSource
@@ -152,7 +152,7 @@ class LogCleaner:
             if replica in self._busy or self._not_before_ms.get(replica, 0) > now_ms:
                 continue
             try:
-                cleanable = self._look_at(replica, now_ms)
+                cleanable = self._check(replica, now_ms)
             except (TidelogError, OSError) as error:
                 self._note_failure(replica, error)
                 continue
@@ -160,7 +160,7 @@ class LogCleaner:
                 # One log must not keep the others from being compacted.
                 self._put_off(replica, FAILURE_BACKOFF_MS)
                 what = {"partition": str(replica.partition)}
-                logger.exception("look for what to compact broke, will retry", extra=what)
+                logger.exception("check of a log for compaction broke, will retry", extra=what)
                 continue
             if cleanable is None:
                 continue
@@ -168,7 +168,7 @@ class LogCleaner:
                 found = replica, cleanable
         return found
 
-    def _look_at(self, replica: Replica, now_ms: int) -> Cleanable | None:
+    def _check(self, replica: Replica, now_ms: int) -> Cleanable | None:
         """Return the log's segments to compact if they are due; else note the next check."""
         is_open = replica.opened_log is not None
         has_log = is_open or (not replica.is_in_trouble and self._holds_files(replica))
@@ -183,7 +183,7 @@ class LogCleaner:
         if cleanable.is_due(replica.config):
             return cleanable
         self._forget(replica)
-        later_ms = next_look_ms(segments, cleanable, replica.config)
+        later_ms = next_check_ms(segments, cleanable, replica.config)
         if later_ms is not None:
             self._later.put(replica, later_ms)
         return None

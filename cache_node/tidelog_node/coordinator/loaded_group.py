@@ -339,11 +339,11 @@ class LoadedGroup:
         If only its offsets have changed, waiting members can go on waiting.
         """
 
-        async def look() -> None:
+        async def check() -> None:
             if not await self.storage.catch_up():
                 self.unload(ErrorCode.not_coordinator)
 
-        await self.exclusively(look)
+        await self.exclusively(check)
 
     def unload(self, error: ErrorCode) -> None:
         """Answer all waiting requests with the error; the group is not used again."""

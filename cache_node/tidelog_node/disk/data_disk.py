@@ -39,7 +39,7 @@ from tidelog_node.node_context import NodeContext
 
 logger = logging.getLogger(__name__)
 
-LOOK_SECONDS = 1.0
+CHECK_SECONDS = 1.0
 RESERVE_SHARE_MAX = 20  # of the disk: a small one must not be full from the start
 RELAPSE_SECONDS = 60.0  # trouble that is back within this time counts as the same
 WAIT_SECONDS_MAX = 60.0  # before a disk that relapses is tried again
@@ -100,14 +100,14 @@ class DataDisk:
             self.changed.notify()
 
 
-class _Look(NamedTuple):
+class _DiskState(NamedTuple):
     free_bytes: int
     total_bytes: int
     problem: OSError | None  # of the probe; None if it succeeded or was not made
 
 
 class DiskWatch:
-    """Looks after one ``DataDisk``. ``run`` is one task."""
+    """Watches one ``DataDisk``. ``run`` is one task."""
 
     def __init__(self, node: NodeContext, disk: DataDisk, *, path: Path) -> None:
         self._node = node
@@ -120,33 +120,33 @@ class DiskWatch:
         self._not_before = 0.0  # the loop's time of the next check of a disk in trouble
         self._stir = asyncio.Event()
         disk.trouble.subscribe(self._on_trouble)
-        disk.low.subscribe(self._look_now)
+        disk.low.subscribe(self._read_free_space)
         disk.changed.subscribe(self._on_change)
 
     async def run(self) -> None:
-        """Look until cancelled."""
+        """Check the disk until cancelled."""
         while True:
-            await wait_and_clear(self._stir, LOOK_SECONDS)
-            await self.look()
+            await wait_and_clear(self._stir, CHECK_SECONDS)
+            await self.check()
 
-    async def look(self) -> None:
+    async def check(self) -> None:
         """Check once, and log what has changed."""
         loop, disk = asyncio.get_running_loop(), self._disk
         if not disk.is_fit and loop.time() < self._not_before:
             return
         probes = self._must_probe or not disk.is_fit
         self._must_probe = False
-        look = await loop.run_in_executor(self._node.executor, _look, self._path, probes)
+        found = await loop.run_in_executor(self._node.executor, _read_state, self._path, probes)
         if self._must_probe:
             return  # Trouble was reported since; this result is older.
-        reserve, problem = self._reserve(look.total_bytes), look.problem
+        reserve, problem = self._reserve(found.total_bytes), found.problem
         has_failed = problem is not None and problem.errno not in OUT_OF_ROOM
         is_full = disk.is_full
         if not has_failed:
             wanted = 2 * reserve if is_full else reserve
-            is_full = problem is not None or look.free_bytes < wanted
-            disk.left_bytes = max(look.free_bytes - reserve, LOW_STEP_BYTES)
-        self._tell_full(is_full, _room(look.free_bytes, reserve))
+            is_full = problem is not None or found.free_bytes < wanted
+            disk.left_bytes = max(found.free_bytes - reserve, LOW_STEP_BYTES)
+        self._tell_full(is_full, _room(found.free_bytes, reserve))
         self._tell_failed(has_failed, str(problem))
         disk.change(is_full=is_full, has_failed=has_failed)
 
@@ -155,7 +155,7 @@ class DiskWatch:
         wanted = self._node.config().log_dir_reserve_bytes
         return min(wanted, total_bytes // RESERVE_SHARE_MAX)
 
-    def _look_now(self) -> None:
+    def _read_free_space(self) -> None:
         """Read the free space between two appends; that does not wait for the disk."""
         disk = self._disk
         try:
@@ -170,7 +170,7 @@ class DiskWatch:
             disk.change(is_full=True, has_failed=disk.has_failed)
 
     def _on_trouble(self, said: str) -> None:
-        """Probe the disk at the next look."""
+        """Probe the disk at the next check."""
         self._must_probe = True
         if self._disk.is_full:
             self._tell_full(True, said)
@@ -188,7 +188,7 @@ class DiskWatch:
             self._fit_since = None
         if self._disk.is_full:
             wait_s = back_off_seconds(
-                self._relapse_count, first=LOOK_SECONDS, longest=WAIT_SECONDS_MAX
+                self._relapse_count, first=CHECK_SECONDS, longest=WAIT_SECONDS_MAX
             )
             self._not_before = now + wait_s
 
@@ -218,14 +218,14 @@ def _room(free_bytes: int, reserve: int) -> str:
     return f"{free_bytes} bytes are free, {reserve} are reserved"
 
 
-def _look(path: Path, probes: bool) -> _Look:
+def _read_state(path: Path, probes: bool) -> _DiskState:
     try:
         usage = shutil.disk_usage(path)
         if probes:
             probe(path)
     except OSError as error:
-        return _Look(0, 0, error)
-    return _Look(usage.free, usage.total, None)
+        return _DiskState(0, 0, error)
+    return _DiskState(usage.free, usage.total, None)
 
 
 def probe(directory: Path) -> None:

@@ -32,7 +32,7 @@ from tidelog_node.tier.led_partition import ReplicaSource, TieredReplica, known_
 
 logger = logging.getLogger(__name__)
 
-LOOK_AGAIN_SECONDS = 60.0  # all requests are read again: a view that was far behind gets no changes
+READ_AGAIN_SECONDS = 60.0  # all requests are read again: a view that was far behind gets no changes
 
 
 class EvictingEraser:
@@ -50,7 +50,7 @@ class EvictingEraser:
     async def honour(self) -> None:
         """Take every step of every request that is possible now; the next call tries the others."""
         now = asyncio.get_running_loop().time()
-        if self._is_stale or now - self._read_at > LOOK_AGAIN_SECONDS:
+        if self._is_stale or now - self._read_at > READ_AGAIN_SECONDS:
             self._is_stale, self._read_at = False, now
             try:
                 items = await self._node.store.list(LOCAL_ERASURE_COLLECTION)

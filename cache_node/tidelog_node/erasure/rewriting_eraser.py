@@ -68,7 +68,7 @@ from tidelog_node.replica import Replica
 
 logger = logging.getLogger(__name__)
 
-LOOK_SECONDS = 1.0  # between two checks of replication, flushes and compaction
+CHECK_SECONDS = 1.0  # between two checks of replication, flushes and compaction
 READ_SECONDS = 60.0  # all requests are read again: a view that was far behind gets no changes
 FAILURE_BACKOFF_SECONDS = 60.0  # before a log whose erasure has failed is tried again
 WRITE_ATTEMPTS_MAX = 20  # other replicas write the same item
@@ -119,7 +119,7 @@ class RewritingEraser:
                     await self._round()
                 except Exception:
                     logger.exception("search for keys to erase broke, will retry")
-                wait_s = LOOK_SECONDS if self._requests else READ_SECONDS
+                wait_s = CHECK_SECONDS if self._requests else READ_SECONDS
                 await wait_and_clear(self._changed, wait_s)
         finally:
             unwatch()

@@ -183,7 +183,7 @@ class LeaderFetcher:
             return None
         if may_wait:
             self._take_limits(limits)
-        self.followed.look()
+        self.followed.update_fetches()
         if not (may_wait or self._session.has_news):
             return None
         fetch = self._session.next_fetch()
@@ -204,7 +204,7 @@ class LeaderFetcher:
         """Begin another session if the replica epoch or the limit of a partition has changed."""
         if limits.replica_epoch != self._replica_epoch:
             self._replica_epoch = limits.replica_epoch
-            self.followed.look_at_all()
+            self.followed.update_all_next()
             self._session.restart()
         if limits.partition_max_bytes != self._partition_max_bytes:
             self._partition_max_bytes = limits.partition_max_bytes

@@ -1,7 +1,7 @@
 """The partitions followed at one leader: builds fetches and applies answers.
 
 A fetch must not iterate over all of them. A partition is checked before the next fetch
-(``_to_look_at``) if an event may have changed its fetch: an answer, the end of a wait, a new start,
+(``_to_update``) if an event may have changed its fetch: an answer, the end of a wait, a new start,
 a failure or replacement of its log, another leader. A partition whose log has failed or was
 replaced is removed from the session immediately, and later added as a new one.
 
@@ -77,7 +77,7 @@ class FollowedPartitions:
         self._on_possible = on_possible
         self._loop = asyncio.get_running_loop()
         self._partitions: dict[PartitionKey, Followed] = {}
-        self._to_look_at: dict[Followed, None] = {}  # before the next fetch
+        self._to_update: dict[Followed, None] = {}  # before the next fetch
         self._waits: list[tuple[float, int, Followed]] = []  # a heap, by end of the wait
         self._wait_count = 0
 
@@ -95,7 +95,7 @@ class FollowedPartitions:
         followed = Followed(replica, follower, key)
         follower.on_stop = partial(self._drop, followed)
         self._partitions[key] = followed
-        self._to_look_at[followed] = None
+        self._to_update[followed] = None
         self._on_possible()
 
     def on_trouble(self, replica: Replica) -> None:
@@ -110,7 +110,7 @@ class FollowedPartitions:
         followed = self._forget(replica)
         if followed is not None:
             followed.not_before = 0.0
-            self._to_look_at[followed] = None
+            self._to_update[followed] = None
             self._on_possible()
 
     def _forget(self, replica: Replica) -> Followed | None:
@@ -131,27 +131,27 @@ class FollowedPartitions:
         followed.not_before = self._loop.time() + seconds
         self._wait_count += 1
         heappush(self._waits, (followed.not_before, self._wait_count, followed))
-        self._to_look_at[followed] = None
+        self._to_update[followed] = None
 
     # -- the next fetch
 
-    def look_at_all(self) -> None:
+    def update_all_next(self) -> None:
         """Have all partitions checked before the next fetch."""
-        self._to_look_at.update(dict.fromkeys(self._partitions.values()))
+        self._to_update.update(dict.fromkeys(self._partitions.values()))
 
-    def look(self) -> None:
+    def update_fetches(self) -> None:
         """Update the session's fetches of the partitions that may have changed."""
         now = self._loop.time()
         waits = self._waits
         while waits and waits[0][0] <= now:
-            self._to_look_at[heappop(waits)[2]] = None
-        if self._to_look_at:
-            to_look_at, self._to_look_at = self._to_look_at, {}
-            for followed in to_look_at:
+            self._to_update[heappop(waits)[2]] = None
+        if self._to_update:
+            to_update, self._to_update = self._to_update, {}
+            for followed in to_update:
                 if self._partitions.get(followed.key) is followed:
-                    self._look_at(followed, now)
+                    self._update_fetch(followed, now)
 
-    def _look_at(self, followed: Followed, now: float) -> None:
+    def _update_fetch(self, followed: Followed, now: float) -> None:
         fetch = None
         if followed.task is None and followed.not_before <= now:
             log = followed.replica.opened_log
@@ -184,7 +184,7 @@ class FollowedPartitions:
         followed, fetch = self._partitions.get(key), self._session.last_asked(key)
         if followed is None or fetch is None:
             return
-        self._to_look_at[followed] = None
+        self._to_update[followed] = None
         try:
             self._act(followed, fetch, answer)
         except (TidelogError, OSError) as error:
@@ -243,7 +243,7 @@ class FollowedPartitions:
             problem = None if done.cancelled() else done.exception()
             if problem is None:
                 followed.not_before = 0.0
-                self._to_look_at[followed] = None
+                self._to_update[followed] = None
                 self._on_possible()
                 return
             followed.is_begun = False

@@ -263,7 +263,7 @@ class FetchHandler:
             return served.reply(reading)
         poll = _LongPoll(self._loop, self._polls, served, reading.size_bytes)
         if reading.has_more:
-            poll.look_soon()
+            poll.read_soon()
         return poll
 
     async def _read_remote(self, reading: Reading, served: ServedFetch) -> Reply:
@@ -313,33 +313,33 @@ class _LongPoll(OwedReply):
         """Count bytes that can now be read."""
         self._missing_bytes -= size_bytes
         if self._missing_bytes <= 0:
-            self.look_again()
+            self.wake()
 
     def on_change(self) -> None:
         """Wait on for records, also while the leader is in doubt: the next read will see it.
 
-        That is when the time is up, at the latest; a change of leader calls ``look_again``.
+        That is when the time is up, at the latest; a change of leader calls ``wake``.
         """
 
-    def look_again(self) -> None:
+    def wake(self) -> None:
         """Schedule a read of the logs, from the first partition on."""
         self._is_woken = True
-        self.look_soon()
+        self.read_soon()
 
-    def look_soon(self) -> None:
+    def read_soon(self) -> None:
         """Schedule a read of the logs for this turn of the loop or the next one.
 
         So one read finds all appends of a burst, and many partitions do not hold up other clients.
         """
         if not self._is_due:
             self._is_due = True
-            self._loop.call_soon(self._look, False)
+            self._loop.call_soon(self._read_and_answer, False)
 
     def expire(self) -> None:
         """Answer with the records found so far: the client's time is up, or the node shuts down."""
-        self._look(True)
+        self._read_and_answer(True)
 
-    def _look(self, is_last: bool) -> None:
+    def _read_and_answer(self, is_last: bool) -> None:
         self._is_due = False
         if self._is_over:
             return
@@ -366,7 +366,7 @@ class _LongPoll(OwedReply):
         # Bytes appended between two reads of one round stay counted.
         self._missing_bytes = missing_bytes if is_woken else min(missing_bytes, self._missing_bytes)
         if reading.has_more:
-            self.look_soon()
+            self.read_soon()
         return None
 
     def give_up(self) -> None:

@@ -5,9 +5,9 @@ The call itself returns the answer unless the topic wants the log flushed first
 ``acks=0`` there is no answer: an error closes the connection, and so makes the producer look for
 the leader again.
 
-If the topic needs its records checked (``batch_looks``), small batches are checked at once, all
-others in another process. The client's next request is handled after the batches of this one are
-in the log.
+If the topic's records must be inspected (``produce_inspection``), small batches are inspected at
+once, all others in another process. The client's next request is handled after the batches of this
+one are in the log.
 """
 
 from __future__ import annotations
@@ -45,8 +45,12 @@ from tidelog_node.answers import (
     Reply,
     TaskReply,
 )
-from tidelog_node.handlers.batch_looks import BatchLooks, Looked, has_to_look
 from tidelog_node.handlers.owed_answers import OwedAck, OwedAnswer, OwedAnswers, OwedFlush, Topics
+from tidelog_node.handlers.produce_inspection import (
+    InspectionResults,
+    ProduceInspector,
+    needs_inspection,
+)
 from tidelog_node.inspection.host_bytes import HostBytes
 from tidelog_node.inspection.inspector import BatchInspector
 from tidelog_node.node_context import NodeContext
@@ -100,7 +104,7 @@ class ProduceHandler:
     ) -> None:
         """Without a ``gate`` no transaction can begin here."""
         self._gate = gate
-        self._looks = BatchLooks(inspector)
+        self._inspector = ProduceInspector(inspector)
         self._held = HostBytes(HELD_BYTES_MAX)
         self._tasks: set[asyncio.Task[Any]] = set()
         self._replicas = replicas
@@ -131,37 +135,45 @@ class ProduceHandler:
         acks = request.acks
         if not ACKS_ALL <= acks <= 1:
             return self._encode(context, _same_error(request, ErrorCode.invalid_required_acks))
-        looked: Looked | None = None
+        inspected: InspectionResults | None = None
         led_by = self._led_by(context)
-        if has_to_look(request, led_by):
-            looked = self._looks.look(request, led_by)
-            if looked.is_spent:
-                return self._hold(request, context, looked)
-        return self._carry_out(request, context, looked)
+        if needs_inspection(request, led_by):
+            inspected = self._inspector.inspect(request, led_by)
+            if inspected.is_spent:
+                return self._hold(request, context, inspected)
+        return self._carry_out(request, context, inspected)
 
-    def _hold(self, request: ProduceRequest, context: RequestContext, looked: Looked) -> Answer:
+    def _hold(
+        self, request: ProduceRequest, context: RequestContext, inspected: InspectionResults
+    ) -> Answer:
         """Have the batches inspected in another process, then append them and answer.
 
         If the client disconnects before its answer, batches that are not in the log yet are
         dropped: they were never acknowledged. A request without acks is carried out all the same,
         because its client may well disconnect once everything is sent.
         """
-        request = looked.without_refused(request)
+        request = inspected.without_refused(request)
         host, size_bytes = context.session.client_host, _size_bytes(request)
         if not self._held.take(host, size_bytes):
             if not request.acks:
-                raise CloseConnection("too many batches wait to be looked into", is_expected=True)
+                raise CloseConnection("too many batches wait to be inspected", is_expected=True)
             return self._encode(context, _same_error(request, ErrorCode.request_timed_out))
         # The receive buffer is reused before the inspection ends.
         request = _kept_request(request)
         held = HeldReply()
-        work = self._start(self._look_and_carry_out(request, context, looked.for_copy(), held))
+        work = self._start(
+            self._inspect_and_carry_out(request, context, inspected.for_copy(), held)
+        )
         work.add_done_callback(lambda _: self._held.give_back(host, size_bytes))
         held.come_from(work, outlives_client=not request.acks)
         return held
 
-    async def _look_and_carry_out(
-        self, request: ProduceRequest, context: RequestContext, looked: Looked, held: HeldReply
+    async def _inspect_and_carry_out(
+        self,
+        request: ProduceRequest,
+        context: RequestContext,
+        inspected: InspectionResults,
+        held: HeldReply,
     ) -> Reply:
         """Return the answer; the client's next request is handled once the batches are appended.
 
@@ -169,8 +181,10 @@ class ProduceHandler:
         that failed must not be carried out.
         """
         host = context.session.client_host
-        await self._looks.look_elsewhere(request, self._led_by(context), looked, host=host)
-        answer = self._carry_out(request, context, looked)
+        await self._inspector.inspect_in_worker(
+            request, self._led_by(context), inspected, host=host
+        )
+        answer = self._carry_out(request, context, inspected)
         held.release()
         return await answer if isinstance(answer, OwedReply) else answer
 
@@ -181,35 +195,35 @@ class ProduceHandler:
         return task
 
     def _carry_out(
-        self, request: ProduceRequest, context: RequestContext, looked: Looked | None
+        self, request: ProduceRequest, context: RequestContext, inspected: InspectionResults | None
     ) -> Answer:
         if request.transactional_id is not None:
-            return self._handle_transactional(request, context, looked)
-        return self._append(request, context, None, looked)
+            return self._handle_transactional(request, context, inspected)
+        return self._append(request, context, None, inspected)
 
     def _handle_transactional(
-        self, request: ProduceRequest, context: RequestContext, looked: Looked | None
+        self, request: ProduceRequest, context: RequestContext, inspected: InspectionResults | None
     ) -> Answer:
         gate, transactional_id = self._gate, request.transactional_id
         assert transactional_id is not None
         version = context.api_version
         is_free = gate is None or gate.is_free(request, self._led_by(context), version=version)
         if gate is None or is_free or not self._can_serve():
-            return self._append(request, context, None, looked)
+            return self._append(request, context, None, inspected)
         if not request.acks:
             raise CloseConnection(
                 "produce with acks=0 cannot begin a transaction's part", is_expected=True
             )
-        if looked is None or not looked.is_of_copy:
+        if inspected is None or not inspected.is_of_copy:
             # The receive buffer is reused before the coordinator has answered.
-            if looked is None:
-                looked = Looked(is_of_copy=True)
+            if inspected is None:
+                inspected = InspectionResults(is_of_copy=True)
             else:
-                request, looked = looked.without_refused(request), looked.for_copy()
+                request, inspected = inspected.without_refused(request), inspected.for_copy()
             request = _kept_request(request)
         # The next request may be handled before the task runs: it must find this turn taken.
         before, turn = gate.take_turn(transactional_id)
-        task = self._start(self._append_verified(request, context, gate, before, turn, looked))
+        task = self._start(self._append_verified(request, context, gate, before, turn, inspected))
         # A task that is cancelled before it runs does not end the turn by itself.
         task.add_done_callback(lambda _: turn.cancel())
         return TaskReply(task)
@@ -221,14 +235,14 @@ class ProduceHandler:
         gate: ProduceGate,
         before: Turn | None,
         turn: Turn,
-        looked: Looked | None,
+        inspected: InspectionResults | None,
     ) -> Reply:
         try:
             if before is not None:
                 await asyncio.wait([before])
             led_by = self._led_by(context)
             verified = await gate.verify(request, led_by, version=context.api_version)
-            answer = self._append(request, context, verified, looked)
+            answer = self._append(request, context, verified, inspected)
         finally:
             turn.set_result(None)
         return await answer if isinstance(answer, OwedReply) else answer
@@ -242,7 +256,7 @@ class ProduceHandler:
         request: ProduceRequest,
         context: RequestContext,
         verified: Verified | None,
-        looked: Looked | None,
+        inspected: InspectionResults | None,
     ) -> Answer:
         acks, version = request.acks, context.api_version
         has_ids = version >= produce.TOPIC_ID_FROM
@@ -265,7 +279,7 @@ class ProduceHandler:
                     if not can_serve:
                         raise NotLeaderOrFollower("this node has lost touch with the cluster")
                     guard = None if verified is None else verified.guard(name, index)
-                    known = None if looked is None else (looked, place)
+                    known = None if inspected is None else (inspected, place)
                     info = _append(replica, records, request, version, guard, known)
                 except TidelogError as error:
                     # Its traceback would hold this frame, and so the request's records.
@@ -384,7 +398,7 @@ def _append(  # noqa: PLR0917
     request: ProduceRequest,
     version: int,
     guard: VerificationGuard | None,
-    known: tuple[Looked, int] | None,
+    known: tuple[InspectionResults, int] | None,
 ) -> AppendInfo:
     if records is None or len(records) < HEADER_SIZE:
         raise _refuse_short(records)
@@ -402,10 +416,10 @@ def _append(  # noqa: PLR0917
     try:
         if attributes & _TRANSACTIONAL_BIT:
             replica.log.producers.require_verified(parse_header(records), guard)
-        if known is None or not replica.looks_at_records:
+        if known is None or not replica.inspects_records:
             return replica.append(records)
-        looked, place = known
-        return replica.append(records, checked=looked.checked(place, records, replica.config))
+        inspected, place = known
+        return replica.append(records, checked=inspected.checked(place, records, replica.config))
     except OSError as error:
         logger.exception("append failed", extra={"partition": str(replica.partition)})
         raise StorageError(f"{replica.partition} could not be written: {error}") from error

@@ -337,7 +337,7 @@ class SessionFetch(ServedFetch):
         serving, request, version = self.serving, self.request, self.version
         session, reader = self._session, serving.reader
         # Not mixed with others: only the first read of a partition notes the follower's position.
-        count = min(self._new_count or self._left_count, serving.sessions.looks_max)
+        count = min(self._new_count or self._left_count, serving.sessions.checks_max)
         is_part = count < len(session.dirty)
         is_new = self._new_count > 0
         reading = serving.begin(request, version, is_new=is_new, contact=session.contact)

@@ -1,8 +1,8 @@
 """The node's side of the inspection worker.
 
 Inspection costs by the record, and a megabyte can hold millions of them. Small batches are
-inspected in the event loop, within a ``LookBudget``, all others by a process, one at a time. The
-clients' hosts take turns, and one host may have half of the waiting bytes: many connections or
+inspected in the event loop, within an ``InspectionBudget``, all others by a process, one at a time.
+The clients' hosts take turns, and one host may have half of the waiting bytes: many connections or
 large batches of one host do not keep the others from their turn. While a batch waits or is
 inspected, nothing more of its connection is handled (``HeldReply``). A cancelled caller leaves the
 queue at once; if its batch is being inspected, the process is killed and started again for the next
@@ -22,7 +22,12 @@ from tidelog_core.config import TopicConfig
 from tidelog_core.errors import ErrorCode, TidelogError
 from tidelog_core.log.append_checks import CheckedBatches
 from tidelog_core.log.time_search import BatchSearch
-from tidelog_core.records.batch import HEADER_SIZE, LookBudget, TooMuchToLookAt, find_record
+from tidelog_core.records.batch import (
+    HEADER_SIZE,
+    InspectionBudget,
+    InspectionBudgetExceeded,
+    find_record,
+)
 
 from tidelog_node.host_lock import HostLock
 from tidelog_node.inspection.host_bytes import HostBytes
@@ -78,7 +83,7 @@ class BatchInspector:
         """Return the result of ``find_record``. Raises as it does, and ``NotInspected``."""
         try:
             return find_record(batch, timestamp_ms, start_offset, _budget())
-        except TooMuchToLookAt:
+        except InspectionBudgetExceeded:
             job = SearchJob(len(batch), timestamp_ms, start_offset)
             answer = await self._do(job, memoryview(batch), host)
             assert answer is None or isinstance(answer, tuple)
@@ -91,18 +96,18 @@ class BatchInspector:
         """
         known: dict[_Search, Found] = {}
 
-        def look_into(batch: bytes, timestamp_ms: int | None, start_offset: int) -> Found:
+        def search_batch(batch: bytes, timestamp_ms: int | None, start_offset: int) -> Found:
             key = _Search(batch[:HEADER_SIZE], timestamp_ms, start_offset)
             if key in known:
                 return known[key]
             try:
                 return find_record(batch, timestamp_ms, start_offset, _budget())
-            except TooMuchToLookAt:
+            except InspectionBudgetExceeded:
                 raise _Unknown(key, batch) from None
 
         while True:
             try:
-                return search_log(look_into)
+                return search_log(search_batch)
             except _Unknown as unknown:
                 key, batch = unknown.key, unknown.batch
                 found = await self.find(batch, key.timestamp_ms, key.start_offset, host=host)
@@ -111,7 +116,7 @@ class BatchInspector:
     async def _do(self, job: Job, batches: memoryview, host: str) -> object:
         size_bytes = len(batches)
         if not self._queued.take(host, size_bytes):
-            raise NotInspected("too many bytes of batches wait to be looked into")
+            raise NotInspected("too many bytes of batches wait to be inspected")
         try:
             async with self._turns.turn(host):
                 answer = await self._ask(encode_message(job), batches)
@@ -147,8 +152,8 @@ class BatchInspector:
             finally:
                 if not is_through:
                     await self._end()
-        logger.warning("batch not looked into", extra={"reason": repr(problem)})
-        raise NotInspected(f"the process that looks into batches failed: {problem!r}")
+        logger.warning("batch not inspected", extra={"reason": repr(problem)})
+        raise NotInspected(f"the process that inspects batches failed: {problem!r}")
 
     async def _started(self) -> asyncio.subprocess.Process:
         if self._process is not None and self._process.returncode is not None:
@@ -170,8 +175,10 @@ class BatchInspector:
         await process.wait()
 
 
-def _budget() -> LookBudget:
-    return LookBudget(records=RECORDS_MAX, headers=RECORDS_MAX, size_bytes=DECOMPRESSED_BYTES_MAX)
+def _budget() -> InspectionBudget:
+    return InspectionBudget(
+        records=RECORDS_MAX, headers=RECORDS_MAX, size_bytes=DECOMPRESSED_BYTES_MAX
+    )
 
 
 class _Search(NamedTuple):
@@ -186,6 +193,6 @@ class _Unknown(Exception):
     """The search needs the inspection of this batch."""
 
     def __init__(self, key: _Search, batch: bytes) -> None:
-        super().__init__("a batch has to be looked into")
+        super().__init__("a batch must be inspected")
         self.key = key
         self.batch = batch

@@ -97,15 +97,15 @@ class ElectionLoop:
         """Write the takeovers that are due; return the number of partitions written."""
         if not self._can_serve():
             return 0
-        look = await self._begin()
+        state = await self._begin()
         # Groups wait for their coordinator and need it before anything else works.
-        reserved = look.names & RESERVED_TOPICS
-        written = await self._settle(look, reserved)
-        leaderless = await self._leaderless(look)
-        written += await self._settle(look, leaderless - reserved)
-        return written + await self._settle(look, look.names - leaderless - reserved)
+        reserved = state.names & RESERVED_TOPICS
+        written = await self._settle(state, reserved)
+        leaderless = await self._leaderless(state)
+        written += await self._settle(state, leaderless - reserved)
+        return written + await self._settle(state, state.names - leaderless - reserved)
 
-    def look_again(self, topic: str) -> None:
+    def visit_soon(self, topic: str) -> None:
         """Visit the topic soon: this node stops leading a partition that it led."""
         self._changed.add(topic)
         self._stir.set()
@@ -117,7 +117,7 @@ class ElectionLoop:
         self._dead = None
         return False
 
-    async def _begin(self) -> _Look:
+    async def _begin(self) -> _RoundState:
         """Return the round's inputs. Changes noted from here on belong to the next round."""
         image, dead, peers = self._node.view.image, self._membership.dead, self._membership.peers
         if self._grace_until_ms is None:
@@ -137,29 +137,29 @@ class ElectionLoop:
         )
         if self._step_in(before, dead, coordinators) or is_other_dead:
             names = image.topics.keys() | self._held.keys()
-        return _Look(names, coordinators, turn)
+        return _RoundState(names, coordinators, turn)
 
-    async def _leaderless(self, look: _Look) -> set[str]:
+    async def _leaderless(self, state: _RoundState) -> set[str]:
         """Return the topics with a partition whose leader is dead, or that has no leader."""
         found, no_leaders = set(), self._membership.dead | {NO_LEADER}
-        for name in look.names:
+        for name in state.names:
             partitions = self._node.view.image.partitions(name)
             self._forget(name, partitions)
             if not no_leaders.isdisjoint(partition.leader for partition in partitions):
                 found.add(name)
-            await look.turn.step()
+            await state.turn.step()
         return found
 
-    async def _settle(self, look: _Look, names: Set[str]) -> int:
+    async def _settle(self, state: _RoundState, names: Set[str]) -> int:
         """Decide on the topics and write the changes; return the number of partitions written."""
-        if look.is_store_away:
+        if state.is_store_away:
             self._waiting |= names
             return 0
-        changes = await self._decide_topics(look, names)
+        changes = await self._decide_topics(state, names)
         if not self._can_serve() or not changes:
             return 0
         outcome = await write_changes(self._node.store, changes)
-        look.is_store_away = bool(outcome.refused)
+        state.is_store_away = bool(outcome.refused)
         if outcome.moved:
             self._membership.note_moved(outcome.moved)
         _log_written(outcome.written)
@@ -205,14 +205,16 @@ class ElectionLoop:
             pause_ms = min(pause_ms, WAITING_SECONDS * 1000)
         return None if pause_ms == math.inf else pause_ms / 1000
 
-    async def _decide_topics(self, look: _Look, names: Iterable[str]) -> list[PartitionChange]:
+    async def _decide_topics(
+        self, state: _RoundState, names: Iterable[str]
+    ) -> list[PartitionChange]:
         changes: list[PartitionChange] = []
         for name in names:
             if self._takeovers_left > 0:
-                changes += await self._decide_topic(look, name)
+                changes += await self._decide_topic(state, name)
             else:
-                self.look_again(name)  # in the next round
-            await look.turn.step()
+                self.visit_soon(name)  # in the next round
+            await state.turn.step()
         if self._takeovers_left <= 0:
             # Removing dead followers waits until every partition has a leader again.
             self._waiting.update(self._names(c for c in changes if _is_isr_shrink(c)))
@@ -222,7 +224,7 @@ class ElectionLoop:
         changes.sort(key=_urgency)
         return changes
 
-    async def _decide_topic(self, look: _Look, name: str) -> list[PartitionChange]:
+    async def _decide_topic(self, state: _RoundState, name: str) -> list[PartitionChange]:
         image = self._node.view.image
         topic, partitions = image.topic(name), image.partitions(name)
         was_waiting = name in self._waiting
@@ -233,10 +235,10 @@ class ElectionLoop:
         is_unclean_allowed: bool | None = None
         for number, partition in enumerate(partitions):
             if number % PARTITIONS_PER_STEP == PARTITIONS_PER_STEP - 1:
-                await look.turn.step()
+                await state.turn.step()
             if self._takeovers_left <= 0:
                 self._waiting.add(name)
-                self.look_again(name)  # in the next round, for its other partitions
+                self.visit_soon(name)  # in the next round, for its other partitions
                 break
             # Once for both conditions: the answer may change in another turn.
             is_vacant = self._is_vacant(partition)
@@ -244,7 +246,7 @@ class ElectionLoop:
             if is_vacant or was_waiting:
                 if is_unclean_allowed is None:
                     is_unclean_allowed = self._is_unclean_allowed(topic)
-                change = self._take_over(look, name, partition, is_unclean_allowed)
+                change = self._take_over(state, name, partition, is_unclean_allowed)
             if not is_vacant and not self._coordinated.isdisjoint(partition.isr):
                 change = self._shrink_isr(name, partition)
             if change is not None:
@@ -252,14 +254,14 @@ class ElectionLoop:
         return changes
 
     def _take_over(
-        self, look: _Look, name: str, partition: Partition, is_unclean_allowed: bool
+        self, state: _RoundState, name: str, partition: Partition, is_unclean_allowed: bool
     ) -> PartitionChange | None:
         """Return the partition's takeover; note the topic if it may be taken over later."""
         elector, peers = self._membership.elector, self._membership.peers
         now_ms, broker_id = self._membership.now_ms(), self._membership.broker_id
         is_held, is_vacant = broker_id in partition.replicas, self._is_vacant(partition)
         # The nodes that may write for all successors of the dead leader; none if it is not dead.
-        writers = look.coordinators.of(partition.leader) if self._is_orphan(partition) else ()
+        writers = state.coordinators.of(partition.leader) if self._is_orphan(partition) else ()
         is_writer = bool(writers) and partition.leader in self._coordinated
         if not is_readable(partition) or not (is_held or is_writer):
             return None
@@ -357,7 +359,7 @@ class ElectionLoop:
 
 
 @dataclass(slots=True)
-class _Look:
+class _RoundState:
     """The inputs of a round, the same from its first turn to its last."""
 
     names: Set[str]  # topics to visit

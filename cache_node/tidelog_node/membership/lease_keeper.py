@@ -58,7 +58,7 @@ logger = logging.getLogger(__name__)
 
 CALLS_PER_LEASE_MIN = 3  # a call that takes longer than a third of the lease is cancelled
 RELEASE_SECONDS_MAX = 2.0
-LOOK_INTERVAL_MS = 500  # between two checks that the store is still there
+CHECK_INTERVAL_MS = 500  # between two checks that the store is still there
 POLLS_PER_LEASE = 10  # while waiting for an earlier process's lease
 
 
@@ -295,7 +295,7 @@ class LeaseKeeper:
         """Wait until the next renewal, or the next check that may fence the node."""
         own, now_ms = self._own, self._membership.now_ms()
         next_ms = own.next_renewal_ms
-        delay_ms = 0.0 if next_ms is None else min(next_ms - now_ms, LOOK_INTERVAL_MS)
+        delay_ms = 0.0 if next_ms is None else min(next_ms - now_ms, CHECK_INTERVAL_MS)
         if not own.may_act(now_ms):
             delay_ms = min(delay_ms, self._times.retry_ms)
         await asyncio.sleep(max(0.0, delay_ms) / 1000)

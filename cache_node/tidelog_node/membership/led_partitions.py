@@ -33,10 +33,10 @@ from tidelog_node.node_context import NodeContext
 
 logger = logging.getLogger(__name__)
 
-LOOK_SECONDS = 1.0
-LOOKS_PER_PREFERRED_INTERVAL = 4
+CHECK_SECONDS = 1.0
+CHECKS_PER_PREFERRED_INTERVAL = 4
 DRAIN_SECONDS_MAX = 10.0
-DRAIN_LOOK_SECONDS = 0.25
+DRAIN_CHECK_SECONDS = 0.25
 HAND_OVER_AGAIN_MS = 5_000  # before a hand-over without effect is repeated
 
 
@@ -66,8 +66,8 @@ class LedPartitions:
         self._node = node
         self._membership = membership
         self._replicas = replicas
-        self._preferred_look_ms = (
-            min(5.0, preferred_interval_seconds / LOOKS_PER_PREFERRED_INTERVAL) * 1000
+        self._preferred_check_ms = (
+            min(5.0, preferred_interval_seconds / CHECKS_PER_PREFERRED_INTERVAL) * 1000
         )
         self._preferred_from_ms = 0.0
         self._handed_over: dict[tuple[UUID, int, int], float] = {}  # last start; key with epoch
@@ -85,7 +85,7 @@ class LedPartitions:
             while True:
                 if self._membership.can_serve():
                     await self._write(self.decide())
-                await wait_and_clear(self._stir, LOOK_SECONDS)
+                await wait_and_clear(self._stir, CHECK_SECONDS)
         finally:
             unsubscribe()
 
@@ -99,7 +99,7 @@ class LedPartitions:
         changes += [c for c in self._decide_reserved(image) if c.after.item_id not in leaving]
         self._hand_over_for_disk(image, now_ms)
         if now_ms >= self._preferred_from_ms:
-            self._preferred_from_ms = now_ms + self._preferred_look_ms
+            self._preferred_from_ms = now_ms + self._preferred_check_ms
             if self._node.config().auto_leader_rebalance_enable:
                 taken = {change.after.item_id for change in changes}
                 changes += [
@@ -137,7 +137,7 @@ class LedPartitions:
                     if not left:
                         break
                     await self._write(self._begin_draining(left, begun))
-                    await self._wait_for_change(DRAIN_LOOK_SECONDS)
+                    await self._wait_for_change(DRAIN_CHECK_SECONDS)
         except TimeoutError:
             logger.warning("leaderships not all handed over in time")
         return sum(1 for _ in self._led(self._node.view.image))

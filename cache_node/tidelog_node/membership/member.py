@@ -182,7 +182,7 @@ class ClusterMember:
         lacks.
         """
         self.membership.elector.start([partition])
-        self._elections.look_again(topic)
+        self._elections.visit_soon(topic)
 
     async def drain(self, is_wanted: Callable[[], bool] = lambda: True) -> None:
         """Hand over the partitions that others can lead. ``begin_leading``'s loops have stopped."""

@@ -31,9 +31,9 @@ from tidelog_node.replication.role import Leader
 
 logger = logging.getLogger(__name__)
 
-LOOK_SECONDS_MAX = 1.0
-LOOK_SECONDS_MIN = 0.05
-LOOKS_PER_LAG_TIME = 4
+CHECK_SECONDS_MAX = 1.0
+CHECK_SECONDS_MIN = 0.05
+CHECKS_PER_LAG_TIME = 4
 STOPPED_SECONDS = 2.0  # a check delayed by more than this: the process was stopped
 READS_AT_ONCE_MAX = 16
 
@@ -46,8 +46,8 @@ class LeaderWrites:
     ) -> None:
         self._node = node
         self._replicas = replicas
-        interval = lag_time_max_ms / 1000 / LOOKS_PER_LAG_TIME
-        self._look_seconds = min(max(interval, LOOK_SECONDS_MIN), LOOK_SECONDS_MAX)
+        interval = lag_time_max_ms / 1000 / CHECKS_PER_LAG_TIME
+        self._check_seconds = min(max(interval, CHECK_SECONDS_MIN), CHECK_SECONDS_MAX)
         self._due: set[Replica] = set()
         self._restless: set[Replica] = set()  # at least those that are not at rest
         self._stir = asyncio.Event()
@@ -63,28 +63,28 @@ class LeaderWrites:
 
     async def run(self) -> None:
         """Work until cancelled."""
-        last_look_ms = self._node.standing.now_ms()
+        last_check_ms = self._node.standing.now_ms()
         while True:
             waits_from_ms = self._node.standing.now_ms()
-            await wait_and_clear(self._stir, self._look_seconds)
+            await wait_and_clear(self._stir, self._check_seconds)
             now_ms = self._node.standing.now_ms()
-            is_late = now_ms - waits_from_ms > (self._look_seconds + STOPPED_SECONDS) * 1000
+            is_late = now_ms - waits_from_ms > (self._check_seconds + STOPPED_SECONDS) * 1000
             can_serve = self._node.standing.can_serve()
             if is_late or (can_serve and not self._could_serve):
                 self._resume()
             self._could_serve = can_serve
-            is_time = now_ms - last_look_ms >= self._look_seconds * 1000
+            is_time = now_ms - last_check_ms >= self._check_seconds * 1000
             if is_time:
-                last_look_ms = now_ms
+                last_check_ms = now_ms
                 self._due.update(self._restless)
             if can_serve and self._due:
                 due, self._due = self._due, set()
-                await self.look(due)
+                await self.check(due)
             if can_serve and (is_time or self._has_broken):
                 self._has_broken = False
                 await self.leave_broken()
 
-    async def look(self, replicas: Iterable[Replica]) -> None:
+    async def check(self, replicas: Iterable[Replica]) -> None:
         """Write the changes of these partitions, and read the items that must be read."""
         to_read: list[Replica] = []
         proposed: dict[int, tuple[Replica, Leader]] = {}  # by id of the change

@@ -142,11 +142,11 @@ class Retention:
         waits: list[float] = []
         topics = tuple(image.deleted_topics.values())
         for at in range(0, len(topics), CLEANED_AT_ONCE):
-            looks = [
+            cleanings = [
                 self._clean_if_due(topic, image, now_ms)
                 for topic in topics[at : at + CLEANED_AT_ONCE]
             ]
-            waits += [wait_s for wait_s in await asyncio.gather(*looks) if wait_s is not None]
+            waits += [wait_s for wait_s in await asyncio.gather(*cleanings) if wait_s is not None]
         return min(waits, default=None)
 
     async def _clean_if_due(

@@ -145,8 +145,8 @@ class RetentionLoop:
                 if self._partitions.leads(replica)
             ]
             await self._open_held(led_partitions)
-            looks = (self._guarded(led, apply) for led in led_partitions)
-            waits = await asyncio.gather(*looks)
+            passes = (self._guarded(led, apply) for led in led_partitions)
+            waits = await asyncio.gather(*passes)
             await self._evict_followed(r for r in replicas if r.is_follower and _is_open(r))
         except Exception:
             for replica in replicas:
@@ -156,11 +156,11 @@ class RetentionLoop:
         return max(0.0, min([*waits, others_in_s, await self._clean_deleted_topics()]))
 
     async def _guarded(
-        self, led: LedPartition, look: Callable[[LedPartition], Awaitable[float]]
+        self, led: LedPartition, apply: Callable[[LedPartition], Awaitable[float]]
     ) -> float:
-        """Return the result of ``look``; a failure does not affect the other partitions."""
+        """Return the result of ``apply``; a failure does not affect the other partitions."""
         try:
-            return await look(led)
+            return await apply(led)
         except Exception as error:
             self._attempts.wait(led)
             logger.exception(
@@ -227,10 +227,10 @@ class RetentionLoop:
             return True
         found: list[bool] = []
 
-        async def look() -> None:
+        async def list_segments() -> None:
             found.append(bool(await led.remote.segments()))
 
-        await self._attempts.run(led, "retention", look)
+        await self._attempts.run(led, "retention", list_segments)
         return any(found)
 
     async def _clean_deleted_topics(self) -> float:

@@ -77,7 +77,7 @@ class LogChanges:
             try:
                 subscriber(replicas)
             except Exception:
-                logger.exception("changed logs could not be looked at, each is tried alone")
+                logger.exception("changed logs could not be checked, each is tried alone")
                 self._publish_each(subscriber, replicas)
 
     def _publish_each(self, subscriber: Subscriber, replicas: Collection[Replica]) -> None:
@@ -87,7 +87,7 @@ class LogChanges:
             except Exception as error:  # The traceback has been logged.
                 self._again.put(replica, self._now() + RETRY_SECONDS)
                 logger.error(
-                    "log could not be looked at, will retry",
+                    "log could not be checked, will retry",
                     extra={"partition": str(replica.partition), "reason": repr(error)},
                 )
 

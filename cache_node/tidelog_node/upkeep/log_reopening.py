@@ -51,7 +51,7 @@ from tidelog_node.replicas import ReplicaManager
 
 logger = logging.getLogger(__name__)
 
-LOOK_SECONDS = 1.0
+CHECK_SECONDS = 1.0
 WAIT_SECONDS_MAX = 60.0  # between attempts for a log that keeps failing
 FORGIVEN_SECONDS = 600.0  # without trouble, before its earlier troubles are forgotten
 READ_ATTEMPTS_MAX = 5  # about a minute, then unreadable bytes are taken for lost
@@ -67,7 +67,7 @@ class _Trouble:
 
     def not_before(self) -> float:
         return self.last_at + back_off_seconds(
-            self.count, first=LOOK_SECONDS, longest=WAIT_SECONDS_MAX
+            self.count, first=CHECK_SECONDS, longest=WAIT_SECONDS_MAX
         )
 
 
@@ -99,10 +99,10 @@ class LogReopener:
     async def run(self) -> None:
         """Reopen logs until cancelled."""
         while True:
-            await wait_and_clear(self._stir, LOOK_SECONDS)
-            await self.look()
+            await wait_and_clear(self._stir, CHECK_SECONDS)
+            await self.attempt_due()
 
-    async def look(self) -> None:
+    async def attempt_due(self) -> None:
         """Make the attempts that are due."""
         found = self._replicas.in_trouble()
         self._given_up = {one for one in self._given_up.intersection(found) if self._is_last(one)}
@@ -192,7 +192,7 @@ class LogReopener:
             },
         )
         replica.allow_reopening()
-        self._replicas.look_again(replica.partition.topic)
+        self._replicas.follow_again(replica.partition.topic)
 
     async def _reopen(self, replica: Replica, before: LocalLog) -> None:
         end_offset = before.log_end_offset
@@ -230,7 +230,7 @@ class LogReopener:
         replica.followed = None
         if is_last:
             self._start_next_epoch(replica.partition.topic, partition)
-        self._replicas.look_again(replica.partition.topic)
+        self._replicas.follow_again(replica.partition.topic)
 
     def _give_up(self, replica: Replica, end_offset: int, end_before: int) -> None:
         self._given_up.add(replica)

@@ -93,7 +93,7 @@ class LogUpkeep:
                 # A failure of one log must not prevent the work on the others.
                 queue.put(replica, now_ms + RETRY_MS)
                 what = {"partition": str(replica.partition)}
-                logger.exception("log could not be rolled or looked at, will retry", extra=what)
+                logger.exception("log could not be rolled or checked, will retry", extra=what)
 
     def _roll(self, replica: Replica, log: LocalLog) -> None:
         try:

@@ -69,7 +69,7 @@ from tidelog_node.replicas import ReplicaManager
 
 logger = logging.getLogger(__name__)
 
-LOOK_SECONDS = 1.0
+CHECK_SECONDS = 1.0
 RETRY_SECONDS_MAX = 60.0
 CONNECT_SECONDS_MAX = 5.0
 UNLIKE_ATTEMPTS_MAX = 5  # then the logs are taken to differ permanently
@@ -149,10 +149,10 @@ class SegmentMender:
     async def run(self) -> None:
         """Mend segments until cancelled."""
         while True:
-            await wait_and_clear(self._stir, LOOK_SECONDS if self._cases else None)
-            await self.look()
+            await wait_and_clear(self._stir, CHECK_SECONDS if self._cases else None)
+            await self.attempt_due()
 
-    async def look(self) -> None:
+    async def attempt_due(self) -> None:
         """Make the attempts that are due."""
         now = asyncio.get_running_loop().time()
         for (replica, base_offset), case in list(self._cases.items()):
@@ -180,7 +180,7 @@ class SegmentMender:
                 self._busy.discard(replica)
             case.attempt_count += 1
             wait_s = back_off_seconds(
-                case.attempt_count, first=LOOK_SECONDS, longest=RETRY_SECONDS_MAX
+                case.attempt_count, first=CHECK_SECONDS, longest=RETRY_SECONDS_MAX
             )
             case.not_before = asyncio.get_running_loop().time() + wait_s
 

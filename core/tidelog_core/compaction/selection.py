@@ -70,7 +70,7 @@ def find_cleanable(
     )
 
 
-def next_look_ms(
+def next_check_ms(
     segments: Sequence[SegmentToClean], cleanable: Cleanable, config: TopicConfig
 ) -> int | None:
     """Return when a log that is not due may become due if its segments do not change.

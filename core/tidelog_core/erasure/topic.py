@@ -41,7 +41,7 @@ from tidelog_core.tier.lifecycle import read_segments
 
 T = TypeVar("T")
 
-LOOK_SECONDS = 0.5  # between two readings of the replicas' progress
+POLL_SECONDS = 0.5  # between two readings of the replicas' progress
 
 Sleep = Callable[[float], Awaitable[None]]
 
@@ -70,8 +70,8 @@ async def erase_key(
     while waited < wait_seconds and any(
         [(await _progress(tier, key_sha256)).problems for tier in tiers]
     ):
-        await sleep(LOOK_SECONDS)
-        waited += LOOK_SECONDS
+        await sleep(POLL_SECONDS)
+        waited += POLL_SECONDS
     found = [await _erase_partition(tier, key, wait_seconds, sleep) for tier in tiers]
     receipt = ErasureReceipt(
         erasure_id=erasure_id,
@@ -151,5 +151,5 @@ async def _when_free(work: Callable[[], Awaitable[T]], wait_seconds: float, slee
         except PartitionClaimed:
             if waited >= wait_seconds:
                 raise
-        await sleep(LOOK_SECONDS)
-        waited += LOOK_SECONDS
+        await sleep(POLL_SECONDS)
+        waited += POLL_SECONDS

@@ -21,7 +21,7 @@ from tidelog_core.records.batch import (
     RECORD_SIZE_BYTES_MIN,
     BatchHeader,
     CompressionType,
-    LookBudget,
+    InspectionBudget,
     WritableBuffer,
     check_crc,
     convert_compression,
@@ -47,18 +47,22 @@ PositionedHeader = tuple[int, BatchHeader]
 CheckedBatches = tuple[WritableBuffer, list[PositionedHeader]]
 
 
-def looks_at_records(config: TopicConfig) -> bool:
-    """Whether a client's batches are looked into before they are appended: that may take long."""
+def inspects_records(config: TopicConfig) -> bool:
+    """Whether a client's batches are inspected before they are appended: that may take long."""
     return "compact" in config.cleanup_policy or config.compression_type != "producer"
 
 
 def check_produced(
-    buffer: WritableBuffer, config: TopicConfig, *, now_ms: int, budget: LookBudget | None = None
+    buffer: WritableBuffer,
+    config: TopicConfig,
+    *,
+    now_ms: int,
+    budget: InspectionBudget | None = None,
 ) -> CheckedBatches:
     """Check a client's batches, and convert them to the topic's codec if it has one.
 
     Raises the errors of ``validate_produced``, ``MessageTooLarge``,
-    ``RecordListTooLarge``, ``InvalidTimestamp`` or ``InvalidRecord``; ``TooMuchToLookAt``
+    ``RecordListTooLarge``, ``InvalidTimestamp`` or ``InvalidRecord``; ``InspectionBudgetExceeded``
     if the remaining checks exceed the budget.
     """
     batches = check_headers(buffer, config, now_ms=now_ms)
@@ -71,7 +75,7 @@ def check_contents(
     config: TopicConfig,
     *,
     now_ms: int,
-    budget: LookBudget | None = None,
+    budget: InspectionBudget | None = None,
 ) -> CheckedBatches:
     """Check the records, after ``check_headers``. Raises as ``check_produced``."""
     if "compact" in config.cleanup_policy:
@@ -171,7 +175,7 @@ def _check_records(
     config: TopicConfig,
     *,
     now_ms: int,
-    budget: LookBudget | None,
+    budget: InspectionBudget | None,
 ) -> None:
     records_max = max(CHECKED_RECORDS_MAX, header.size_bytes // RECORD_SIZE_BYTES_MIN)
     if header.record_count > records_max:
@@ -207,7 +211,7 @@ def _converted(
     buffer: WritableBuffer,
     batches: list[PositionedHeader],
     config: TopicConfig,
-    budget: LookBudget | None,
+    budget: InspectionBudget | None,
 ) -> CheckedBatches:
     target = _target_codec(config)
     level = _target_level(config, target)

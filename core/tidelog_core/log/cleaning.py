@@ -58,7 +58,7 @@ class Cleaning:
     def segments(self, settled: int, *, dirty_from: int) -> tuple[SegmentToClean, ...]:
         """Return the segments wholly below ``settled``. Raises ``StorageError``."""
         segments = self._segments
-        with segments.storage_errors("looking for what to compact"):
+        with segments.storage_errors("finding segments to compact"):
             return tuple(segments_to_clean(segments, up_to=settled, dirty_from=dirty_from))
 
     def begin(
@@ -67,7 +67,7 @@ class Cleaning:
         """Return the source of a compaction of these segments. Raises ``StorageError``."""
         segments = self._segments
         aborted: list[AbortedTransaction] = []
-        with segments.storage_errors("looking for what to compact"):
+        with segments.storage_errors("finding segments to compact"):
             for segment in segments.all:
                 if segment.collect_aborted(segments.start_offset, chosen[-1].end_offset, aborted):
                     break

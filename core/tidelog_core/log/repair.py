@@ -108,7 +108,7 @@ def plan_repair(directory: Path) -> RepairPlan:
         planning.fill(first, bases[0] if bases else planning.recovery_point)
     # There may be no file at all.
     for base_offset, following in zip(bases, [*bases[1:], None], strict=False):
-        planning.look(base_offset, following)
+        planning.check(base_offset, following)
     return planning.end()
 
 
@@ -136,7 +136,7 @@ class _Planning:
         self._steps.append(RepairStep(path, problem, (OffsetRange(start, end),), None))
         self._holes.append(SealRecord(start, end, 0, NO_TIMESTAMP, start, 0, 0, 0, 0, 0, 0))
 
-    def look(self, base_offset: int, following: int | None) -> None:
+    def check(self, base_offset: int, following: int | None) -> None:
         """Check one file; ``following`` is the next one's base offset, ``None`` for the last."""
         known = self._checkpoints.seals_at(base_offset)
         found = self._read(base_offset, following)
@@ -145,7 +145,7 @@ class _Planning:
             (seal.end_offset, seal.size_bytes) == (following, found.size_bytes) for seal in known
         )
         if following is None:
-            self._look_at_end(found)
+            self._check_last(found)
             return
         self._intact += found.intact
         if found.problem is None and is_vouched:
@@ -177,7 +177,7 @@ class _Planning:
         point = self.recovery_point
         return read_whole_batches(path, base_offset, limit=_NO_LIMIT, last_gap_max=point)
 
-    def _look_at_end(self, found: FileContent) -> None:
+    def _check_last(self, found: FileContent) -> None:
         """Take the last file. Damage above the recovery point is left to recovery."""
         self._end_offset = found.end_offset
         is_damaged = found.problem is not None and found.problem_offset < self.recovery_point

@@ -117,7 +117,7 @@ class LogSegment:
         self._is_writable = False  # whether the file is open for appending
         self._open_files = open_files
         self._is_unflushed = False  # whether something may be appended that is not flushed
-        self.was_used = False  # the file, since ``OpenFiles`` last looked
+        self.was_used = False  # the file, since the last check by ``OpenFiles``
         # The batches appended last, without a gap between their offsets; ends with the last one.
         self._recent_offsets: list[int] = []
         self._recent_positions: list[int] = []

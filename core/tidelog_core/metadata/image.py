@@ -158,7 +158,7 @@ class ClusterView:
         self,
         store: MetadataStore,
         *,
-        look_again_seconds: float = 5.0,
+        read_again_seconds: float = 5.0,
         shows_scram_users: bool = False,
     ) -> None:
         """Unreadable items are read again that often: their repair may not be logged.
@@ -166,8 +166,8 @@ class ClusterView:
         Only processes that need credentials have images that show them.
         """
         self._store = store
-        self._look_again_seconds = look_again_seconds
-        self._looked_at = time.monotonic()  # at all that cannot be read
+        self._read_again_seconds = read_again_seconds
+        self._read_again_at = time.monotonic()  # the unreadable items, last
         self._image = ClusterImage(shows_scram_users=shows_scram_users)
         self._is_loaded = False
         self._subscribers = Subscribers[ClusterImage, frozenset[str]]()
@@ -256,7 +256,7 @@ class ClusterView:
         if changes.keys is None:
             self._show(await _load(self._store, before))
             return
-        keys = changes.keys | self._to_look_at_again(before)
+        keys = changes.keys | self._to_read_again(before)
         if changes.version == before.version and not keys:
             return
         async for after in _apply(self._store, before, changes.version, keys):
@@ -278,11 +278,11 @@ class ClusterView:
         self._changed = asyncio.Event()
         self._subscribers.notify(after, _changed_topics(before, after))
 
-    def _to_look_at_again(self, image: ClusterImage) -> frozenset[ItemKey]:
+    def _to_read_again(self, image: ClusterImage) -> frozenset[ItemKey]:
         now = time.monotonic()
-        if not image.unreadable or now - self._looked_at < self._look_again_seconds:
+        if not image.unreadable or now - self._read_again_at < self._read_again_seconds:
             return frozenset()
-        self._looked_at = now
+        self._read_again_at = now
         return frozenset(image.unreadable)
 
 

@@ -115,7 +115,7 @@ def _bytes(name: str, value: Any) -> bytes:
 
 @dataclass(frozen=True)
 class ScramUsers:
-    """All credentials of an image. Never changed. It is what ``ScramServer`` looks users up in."""
+    """All credentials of an image. Never changed. ``ScramServer`` looks users up in it."""
 
     records: Mapping[str, UserScramCredential] = field(default_factory=dict)  # by the item's key
     decoy_secret: ScramDecoySecret | None = None  # None: no credential was ever stored

@@ -34,8 +34,8 @@ from tidelog_core.records.validation import (
     validate_timestamps,
 )
 from tidelog_core.records.walk import (
-    LookBudget,
-    TooMuchToLookAt,
+    InspectionBudget,
+    InspectionBudgetExceeded,
     find_record,
 )
 
@@ -49,9 +49,9 @@ __all__ = [
     "Buffer",
     "CompressionType",
     "Headers",
-    "LookBudget",
+    "InspectionBudget",
+    "InspectionBudgetExceeded",
     "Record",
-    "TooMuchToLookAt",
     "WritableBuffer",
     "build_batch",
     "build_empty_batch",

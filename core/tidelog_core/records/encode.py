@@ -24,7 +24,7 @@ from tidelog_core.records.header import (
 )
 from tidelog_core.records.record import Headers, Record
 from tidelog_core.records.varint import ENCODED, encode_varint
-from tidelog_core.records.walk import LookBudget, body_within
+from tidelog_core.records.walk import InspectionBudget, body_within
 
 _NULL = b"\x01"
 _NO_HEADERS = b"\x00"
@@ -136,12 +136,12 @@ def convert_compression(
     *,
     level: int | None = None,
     position: int = 0,
-    budget: LookBudget | None = None,
+    budget: InspectionBudget | None = None,
 ) -> bytes:
     """Return the batch at ``position`` with its records in another codec, all else unchanged.
 
     The records are not parsed. Raises ``CorruptRecordBatch`` if they do not decompress,
-    ``TooMuchToLookAt`` if the budget does not allow it.
+    ``InspectionBudgetExceeded`` if the budget does not allow it.
     """
     header = parse_header(batch, position)
     if budget is None:

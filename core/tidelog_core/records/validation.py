@@ -17,7 +17,7 @@ from tidelog_core.records.header import (
     Buffer,
     check_crc,
 )
-from tidelog_core.records.walk import LookBudget, walk_records
+from tidelog_core.records.walk import InspectionBudget, walk_records
 
 RECORDS_NAMED_MAX = 1000  # at fault, of one batch; a batch can hold millions
 
@@ -74,13 +74,13 @@ def validate_records(
     header: BatchHeader,
     *,
     requires_keys: bool,
-    budget: LookBudget | None = None,
+    budget: InspectionBudget | None = None,
 ) -> int:
     """Return the largest timestamp of the batch's records, after checking each of them.
 
     Raises ``InvalidRecord`` if the records do not decompress or parse, are more or fewer
     than the header says, are not at consecutive offsets, or, with
-    ``requires_keys``, lack a key (compacted topics); ``TooMuchToLookAt``.
+    ``requires_keys``, lack a key (compacted topics); ``InspectionBudgetExceeded``.
     """
     expected = header.base_offset
     max_timestamp = NO_TIMESTAMP

@@ -1,8 +1,8 @@
 """Reads offsets, timestamps and missing keys from a batch without creating records.
 
 A batch of a megabyte can hold millions of records, which would take gigabytes as objects. The
-walk creates none, so it needs only the memory of the decompressed bytes. A ``LookBudget`` bounds
-its time.
+walk creates none, so it needs only the memory of the decompressed bytes. An ``InspectionBudget``
+bounds its time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tidelog_core.records.varint import read_varint, read_zigzag
 DECOMPRESSED_RATIO_MAX = 32
 
 
-class LookBudget:
+class InspectionBudget:
     """The remaining bytes and records that may be inspected; every inspection reduces it."""
 
     __slots__ = ("converted_bytes", "headers", "records", "size_bytes")
@@ -33,29 +33,29 @@ class LookBudget:
         self.converted_bytes = converted_bytes  # decompressed, of those that get another codec
 
     def take_records(self, count: int) -> None:
-        """Raise ``TooMuchToLookAt`` if fewer than ``count`` are left."""
+        """Raise ``InspectionBudgetExceeded`` if fewer than ``count`` are left."""
         self.records -= count
         if self.records < 0:
-            raise TooMuchToLookAt(f"{count} records")
+            raise InspectionBudgetExceeded(f"{count} records")
 
     def take_headers(self, count: int) -> None:
-        """Raise ``TooMuchToLookAt`` if fewer than ``count`` are left."""
+        """Raise ``InspectionBudgetExceeded`` if fewer than ``count`` are left."""
         self.headers -= count
         if self.headers < 0:
-            raise TooMuchToLookAt(f"{count} headers")
+            raise InspectionBudgetExceeded(f"{count} headers")
 
 
-class TooMuchToLookAt(Exception):
+class InspectionBudgetExceeded(Exception):
     """The batch is over the caller's budget: its records are unchecked."""
 
 
 def walk_records(
-    buffer: Buffer, position: int, header: BatchHeader, budget: LookBudget | None = None
+    buffer: Buffer, position: int, header: BatchHeader, budget: InspectionBudget | None = None
 ) -> Iterator[tuple[int, int, bool]]:
     """Yield offset, timestamp and «has a key» of each record of the batch at ``position``.
 
     The CRC is not checked. During the iteration raises ``CorruptRecordBatch`` if the batch is
-    cut, does not decompress or has other bytes than its records; ``TooMuchToLookAt``.
+    cut, does not decompress or has other bytes than its records; ``InspectionBudgetExceeded``.
     """
     count = header.record_count
     if position + header.size_bytes > len(buffer):
@@ -80,7 +80,10 @@ def walk_records(
 
 
 def find_record(
-    buffer: Buffer, timestamp_ms: int | None, start_offset: int, budget: LookBudget | None = None
+    buffer: Buffer,
+    timestamp_ms: int | None,
+    start_offset: int,
+    budget: InspectionBudget | None = None,
 ) -> tuple[int, int] | None:
     """Return timestamp and offset of the batch's first record at or after both, if any.
 
@@ -102,22 +105,22 @@ def find_record(
 def body_within(buffer: Buffer, position: int, header: BatchHeader, size_bytes_max: int) -> bytes:
     """Return the records section of a whole batch, decompressed.
 
-    Raises ``TooMuchToLookAt`` if it is larger than that, or than an honest batch of its size;
-    ``CorruptRecordBatch`` if it does not decompress.
+    Raises ``InspectionBudgetExceeded`` if it is larger than that, or than an honest batch of its
+    size; ``CorruptRecordBatch`` if it does not decompress.
     """
     if not header.attributes & CODEC_MASK:
         if header.size_bytes > size_bytes_max:
-            raise TooMuchToLookAt(f"{header.size_bytes} bytes")
+            raise InspectionBudgetExceeded(f"{header.size_bytes} bytes")
         return records_body(buffer, position, header)
     size_bytes_max = min(size_bytes_max, DECOMPRESSED_RATIO_MAX * header.size_bytes)
     try:
         return records_body(buffer, position, header, max(size_bytes_max, 0))
     except DecompressedTooLarge:
-        raise TooMuchToLookAt(f"more than {size_bytes_max} bytes") from None
+        raise InspectionBudgetExceeded(f"more than {size_bytes_max} bytes") from None
 
 
 def _walk(  # noqa: PLR0915, PLR0912 - one loop, unrolled: it runs for every record of a client
-    data: bytes, header: BatchHeader, budget: LookBudget | None
+    data: bytes, header: BatchHeader, budget: InspectionBudget | None
 ) -> Generator[tuple[int, int, bool], None, int]:
     """Yield as ``walk_records``; return the position where the last record ends."""
     base_offset = header.base_offset

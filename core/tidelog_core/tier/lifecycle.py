@@ -259,7 +259,7 @@ async def _put(store: MetadataStore, leadership: Leadership, segment: SegmentMet
             is_lost = isinstance(error, VersionConflict) and _names(error, write)
             if is_lost or attempt == ATTEMPTS_MAX:
                 raise
-            # Only the partition's item has changed: look whether the leadership lasts.
+            # Only the partition's item has changed: check whether the leadership lasts.
         else:
             break
     return _stored(segment)

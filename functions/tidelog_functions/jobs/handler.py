@@ -120,7 +120,7 @@ async def start_if_due(
         "run_id": run_id,
         "failed": problems,
     }
-    logger.info("compaction looked at", extra={"summary": summary})
+    logger.info("compaction checked", extra={"summary": summary})
     if problems:
         raise PartitionsFailed(problems)
     return summary
@@ -187,16 +187,16 @@ class DueSearch:
             topics = await self._reader.topics()
             self.failed |= topics.failed
             for topic in topics.live:
-                await self._look(cluster_id, topic, range(topic.partition_count))
+                await self._find_in(cluster_id, topic, range(topic.partition_count))
             return
         for key in keys:
             if key.cluster_id != cluster_id:
                 continue
             topic_or_tombstone = await self._reader.find_topic(key.topic_id, key.topic)
             if isinstance(topic_or_tombstone, Topic):
-                await self._look(cluster_id, topic_or_tombstone, [key.partition])
+                await self._find_in(cluster_id, topic_or_tombstone, [key.partition])
 
-    async def _look(self, cluster_id: str, topic: Topic, partitions: Sequence[int]) -> None:
+    async def _find_in(self, cluster_id: str, topic: Topic, partitions: Sequence[int]) -> None:
         try:
             config = self._reader.topic_config(topic, NO_BROKER)
         except TidelogError as error:

@@ -29,12 +29,12 @@ class IndexWatch:
     def __init__(self, folder: Path) -> None:
         """Existing objects are not reported."""
         self._folder = folder
-        self._looked_ns = time.time_ns()
+        self._polled_ns = time.time_ns()
         self._changed_ns: dict[str, int] = {}  # by partition folder: its time at the last reading
 
     def poll(self) -> list[str]:
         """Return the keys of the index objects written since the last poll, in no order."""
-        since_ns, self._looked_ns = self._looked_ns - SETTLED_NS, time.time_ns()
+        since_ns, self._polled_ns = self._polled_ns - SETTLED_NS, time.time_ns()
         before, self._changed_ns = self._changed_ns, {}
         found: list[str] = []
         for path, changed_ns in _folders(str(self._folder), PARTITION_DEPTH):

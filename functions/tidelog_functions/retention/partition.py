@@ -46,7 +46,7 @@ from tidelog_functions.retention.due_segments import read_due
 logger = logging.getLogger(__name__)
 
 # Another process did the step or leads, or the outcome of our step is unknown.
-LOOK_AGAIN = (*LOST, NotLeaderOrFollower, UnknownTopicOrPartition, TierRewritten)
+RETRIED_ERRORS = (*LOST, NotLeaderOrFollower, UnknownTopicOrPartition, TierRewritten)
 SEGMENTS_AT_ONCE = COMMIT_WRITES_MAX
 
 
@@ -91,7 +91,7 @@ class PartitionRetention:
         deleted since has no partitions: nothing is done.
         """
         return await retried(
-            lambda: self._apply(topic, partition, is_event=is_event), on=LOOK_AGAIN
+            lambda: self._apply(topic, partition, is_event=is_event), on=RETRIED_ERRORS
         )
 
     async def clean(self, tombstone: DeletedTopic) -> Done:

@@ -139,12 +139,12 @@ class Sweep:
                 if group.prefix <= resumes_after:
                     continue
                 while waiting and waiting[-1] < group.prefix:
-                    await self._look_at(_Group(waiting.pop(), ()), known)
+                    await self._visit(_Group(waiting.pop(), ()), known)
                 if waiting and waiting[-1] == group.prefix:
                     waiting.pop()
-                await self._look_at(group, known)
+                await self._visit(group, known)
             while waiting:
-                await self._look_at(_Group(waiting.pop(), ()), known)
+                await self._visit(_Group(waiting.pop(), ()), known)
         except OutOfTime:
             report.is_finished = False
         else:
@@ -166,7 +166,7 @@ class Sweep:
         if objects:
             yield _Group(prefix, objects)
 
-    async def _look_at(self, group: _Group, known: dict[str, tuple[Topic, int]]) -> None:
+    async def _visit(self, group: _Group, known: dict[str, tuple[Topic, int]]) -> None:
         self._limit.require()
         self._report.object_count += len(group.objects)
         if group.prefix.endswith("/"):

@@ -228,12 +228,12 @@ async def _marks(options: SinkOptions, names: SinkNames, task_count: int) -> dic
     marks: dict[int, int] = {}
     async with open_admin(options) as admin:
 
-        async def look(task: int) -> None:
+        async def read_mark(task: int) -> None:
             found = await admin.list_group_offsets(names.whole_task_id(task), [MARKED])
             if MARKED in found:
                 marks[task] = found[MARKED].offset
 
         for start in range(0, task_count, MARKS_AT_ONCE):
             tasks = range(start, min(start + MARKS_AT_ONCE, task_count))
-            await asyncio.gather(*map(look, tasks))
+            await asyncio.gather(*map(read_mark, tasks))
     return marks

@@ -46,7 +46,7 @@ class WatchedStore(SqliteMetadataStore):
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self.commit_count = 0
-        self.look_count = 0
+        self.read_count = 0
         self.before_commit: Callable[[int], Awaitable[None]] | None = None  # gets its number
 
     async def commit(self, writes: Sequence[Write], *, checks: Sequence[Check] = ()) -> None:
@@ -60,7 +60,7 @@ class WatchedStore(SqliteMetadataStore):
         await super().commit(writes, checks=checks)
 
     async def changes_since(self, version: ClusterVersion) -> Changes:
-        self.look_count += 1
+        self.read_count += 1
         return await super().changes_since(version)
 
 
@@ -95,7 +95,7 @@ async def cluster(path: Path) -> AsyncIterator[Cluster]:
         await store.commit([records.put(broker)])
     made = Cluster(store)
     await made.view.refresh()
-    store.commit_count = store.look_count = 0
+    store.commit_count = store.read_count = 0
     try:
         yield made
     finally:
@@ -121,7 +121,7 @@ async def test_topics_share_transactions_and_readings(
         assert all(map(is_created, outcomes.values()))
         each = COMMIT_WRITES_MAX // (1 + partition_count)
         assert made.store.commit_count == -(-topic_count // each)
-        assert made.store.look_count == 2  # before and after
+        assert made.store.read_count == 2  # before and after
         assert made.view.image.topics.keys() == outcomes.keys()
         for outcome in outcomes.values():
             assert isinstance(outcome, TopicPlan)
@@ -286,7 +286,7 @@ async def test_more_partitions_than_one_request_may_create_are_refused_together(
         ):
             with pytest.raises(PolicyViolation, match="Excessively large"):
                 await made.admin.create_topics(wanted, validate_only=True)
-        assert made.store.look_count == 0
+        assert made.store.read_count == 0
 
 
 async def test_clients_that_need_topics_at_once_have_them_created_together(tmp_path: Path) -> None:

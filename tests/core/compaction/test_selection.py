@@ -12,7 +12,7 @@ from tidelog_core.compaction.selection import (
     Cleanable,
     SegmentLimits,
     find_cleanable,
-    next_look_ms,
+    next_check_ms,
 )
 from tidelog_core.config import TopicConfig
 from tidelog_core.log.cleaned import SegmentToClean
@@ -148,7 +148,7 @@ def test_nothing_is_due_before_the_time_to_look_again(
 
     if at(NOW_MS).is_due(config):
         return
-    look_ms = next_look_ms(segments, at(NOW_MS), config)
-    until_ms = NOW_MS + 200 if look_ms is None else look_ms
-    assert look_ms is None or look_ms > NOW_MS
+    check_ms = next_check_ms(segments, at(NOW_MS), config)
+    until_ms = NOW_MS + 200 if check_ms is None else check_ms
+    assert check_ms is None or check_ms > NOW_MS
     assert not any(at(now_ms).is_due(config) for now_ms in range(NOW_MS, until_ms))

@@ -122,15 +122,15 @@ async def test_the_receipt_names_what_replicas_have_replaced_and_who_is_left(
     tmp_path: Path,
 ) -> None:
     async with tiered_partition(tmp_path) as partition:
-        looks = 0
+        polls = 0
 
         async def sleep(seconds: float) -> None:
-            nonlocal looks
-            looks += 1
+            nonlocal polls
+            polls += 1
             partition.clock.now_ms += int(seconds * 1000)
-            if looks == 2:
+            if polls == 2:
                 await change(partition, up_to=12, replicas=(ReplicaErasure(1, False, (SEGMENT,)),))
-            if looks == 12:
+            if polls == 12:
                 await change(partition, up_to=12, replicas=(ReplicaErasure(1, True, (SEGMENT,)),))
 
         async def erase() -> ErasureReceipt:

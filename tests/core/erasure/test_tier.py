@@ -113,15 +113,15 @@ async def test_an_erasure_waits_for_who_rewrites_the_partition_and_for_replicas(
         await partition.copy([plain(log, "a", "b"), plain(log, "a", "c")])
         claimed = contextlib.AsyncExitStack()
         await claimed.enter_async_context(partition.tier().claimed())
-        looks = 0
+        polls = 0
 
         async def sleep(seconds: float) -> None:
-            nonlocal looks
-            looks += 1
+            nonlocal polls
+            polls += 1
             partition.clock.now_ms += int(seconds * 1000)
-            if looks == 2:
+            if polls == 2:
                 await honour(partition)
-            if looks == 5:
+            if polls == 5:
                 await claimed.aclose()
 
         receipt = await erase_key(

@@ -368,10 +368,10 @@ class ModeledLog:
         return floor[-1] if floor else (epoch, known[0][1])
 
     async def search(
-        self, look: Callable[[BatchSearch], TimestampOffset | None]
+        self, find: Callable[[BatchSearch], TimestampOffset | None]
     ) -> TimestampOffset | None:
         """Search the local log, before and after others have had their turns."""
         for _ in range(self.random.randrange(PAUSES_MAX)):
-            look(find_record)
+            find(find_record)
             await asyncio.sleep(0)
-        return look(find_record)
+        return find(find_record)

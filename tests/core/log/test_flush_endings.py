@@ -98,20 +98,20 @@ def test_a_thread_that_comes_late_to_a_flush_touches_no_descriptor(tmp_path: Pat
 class WatchedSegments(list[LogSegment]):
     """Segments that count how often one is looked at."""
 
-    look_count = 0
+    check_count = 0
 
     def __getitem__(self, index: Any) -> Any:
-        self.look_count += 1
+        self.check_count += 1
         return super().__getitem__(index)
 
     def __iter__(self) -> Iterator[LogSegment]:
         for segment in super().__iter__():
-            self.look_count += 1
+            self.check_count += 1
             yield segment
 
 
 def test_a_flush_looks_at_no_segment_that_is_flushed(tmp_path: Path) -> None:
-    def looks(segment_count: int) -> int:
+    def checks(segment_count: int) -> int:
         log = open_log(tmp_path / str(segment_count))
         for _ in range(segment_count):
             append(log, batch(1))
@@ -121,9 +121,9 @@ def test_a_flush_looks_at_no_segment_that_is_flushed(tmp_path: Path) -> None:
         watched = WatchedSegments(log._segments.all)
         log._segments.all = watched
         log.flush()
-        count = watched.look_count
+        count = watched.check_count
         assert log.recovery_point == log.log_end_offset == segment_count + 1
         log.close()
         return count
 
-    assert looks(40) == looks(4)
+    assert checks(40) == checks(4)

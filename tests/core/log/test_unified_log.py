@@ -292,9 +292,9 @@ class EmptySource:
 
 
 async def search_local(
-    look: Callable[[BatchSearch], TimestampOffset | None],
+    find: Callable[[BatchSearch], TimestampOffset | None],
 ) -> TimestampOffset | None:
-    return look(find_record)
+    return find(find_record)
 
 
 async def read_meanwhile(
@@ -364,10 +364,10 @@ async def test_the_newest_record_is_found_though_it_is_evicted_while_it_is_looke
     source = EmptySource(lambda: None, newest=(NOW_MS + 1, 0))
 
     async def evict_first(
-        look: Callable[[BatchSearch], TimestampOffset | None],
+        find: Callable[[BatchSearch], TimestampOffset | None],
     ) -> TimestampOffset | None:
         log.evict_local(1)
-        return look(find_record)
+        return find(find_record)
 
     try:
         found = await UnifiedLog(log, lambda: source).max_timestamp(evict_first)

@@ -199,7 +199,7 @@ async def test_an_item_in_order_again_is_as_any_other(
 async def test_an_item_that_somebody_mends_where_it_lies_is_met_again(
     world: FollowedCluster,
 ) -> None:
-    view = ClusterView(world.store, look_again_seconds=0)
+    view = ClusterView(world.store, read_again_seconds=0)
     keys = [*SHOWN, ORDERS_1]
     whole = {key: item.body for key in keys if (item := await world.store.get(key))}
     for key in keys:

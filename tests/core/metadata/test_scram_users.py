@@ -44,7 +44,7 @@ class Followed:
     def __init__(self, path: Path, *, changelog_length: int) -> None:
         self.path = path / "metadata.db"
         self.store = SqliteMetadataStore(self.path, changelog_length=changelog_length)
-        self.view = ClusterView(self.store, look_again_seconds=0, shows_scram_users=True)
+        self.view = ClusterView(self.store, read_again_seconds=0, shows_scram_users=True)
 
     async def users(self) -> ScramUsers:
         return (await self.view.refresh()).scram_users
@@ -99,7 +99,7 @@ async def test_decoys_are_of_the_stored_secret(world: Followed) -> None:
 
 
 async def test_other_views_neither_read_nor_report_credentials(world: Followed) -> None:
-    view = ClusterView(world.store, look_again_seconds=0)
+    view = ClusterView(world.store, read_again_seconds=0)
     assert (await view.refresh()).scram_users == ScramUsers()
     await world.store.commit([Write(ALICE.item_id, {"of": "tomorrow"}, ANY_VERSION)])
     image = await view.refresh()

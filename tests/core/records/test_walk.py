@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from tidelog_core.errors import CorruptRecordBatch
 from tidelog_core.records.batch import (
     CompressionType,
-    LookBudget,
+    InspectionBudget,
+    InspectionBudgetExceeded,
     Record,
-    TooMuchToLookAt,
     build_batch,
     decode_records,
     find_record,
@@ -73,8 +73,8 @@ def test_the_first_record_of_a_time_and_the_one_with_the_greatest_are_found() ->
     assert find_record(batch, None, 4) is None
 
 
-def budget(**changes: int) -> LookBudget:
-    return LookBudget(**{"records": 100, "headers": 100, "size_bytes": 100_000, **changes})
+def budget(**changes: int) -> InspectionBudget:
+    return InspectionBudget(**{"records": 100, "headers": 100, "size_bytes": 100_000, **changes})
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -83,16 +83,16 @@ def test_a_budget_is_used_up_by_records_headers_and_bytes(codec: CompressionType
     batch = batch_of(fields, codec)  # type: ignore[arg-type]
     header = parse_header(batch)
 
-    def look(given: LookBudget) -> None:
+    def drain(given: InspectionBudget) -> None:
         list(walk_records(batch, 0, header, given))
 
     enough = budget()
-    look(enough)
+    drain(enough)
     assert (enough.records, enough.headers) == (40, 40)
     assert 0 < enough.size_bytes < 100_000 - 60 * 40
     for short in (enough, budget(records=59), budget(headers=59), budget(size_bytes=2_000)):
-        with pytest.raises(TooMuchToLookAt):
-            look(short)
+        with pytest.raises(InspectionBudgetExceeded):
+            drain(short)
 
 
 @pytest.mark.parametrize("codec", CODECS[1:])
@@ -103,5 +103,5 @@ def test_what_decompresses_to_far_more_than_it_is_goes_over_any_budget(
     header = parse_header(batch)
     assert len(list(walk_records(batch, 0, header))) == 1
     if codec is not CompressionType.SNAPPY:  # which cannot
-        with pytest.raises(TooMuchToLookAt):
+        with pytest.raises(InspectionBudgetExceeded):
             list(walk_records(batch, 0, header, budget(size_bytes=2_000_000)))

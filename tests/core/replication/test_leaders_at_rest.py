@@ -51,7 +51,7 @@ class LeaderMachine(RuleBasedStateMachine):
             )
 
     @rule(outcome=st.sampled_from(["written", "refused", "unknown", "conflict"]))
-    def look(self, outcome: str) -> None:
+    def write(self, outcome: str) -> None:
         leader = self.leader
         if leader.needs_read:
             version = leader.partition.version + 1

@@ -325,7 +325,7 @@ def test_objects_go_only_after_the_delay(folder: Path) -> None:
     assert summary["segment_deleted_count"] == 0
     assert isinstance(summary["next_deletion_ms"], int)
 
-    async def look(world: FunctionWorld) -> None:
+    async def check(world: FunctionWorld) -> None:
         (topic_item,) = await world.store.list(records.TOPIC_COLLECTION)
         topic = records.Topic.from_item(topic_item)
         (segment,) = await world.segments(topic.topic_id)
@@ -342,4 +342,4 @@ def test_objects_go_only_after_the_delay(folder: Path) -> None:
         assert await world.present() == set()
         assert await world.segments(topic.topic_id) == []
 
-    in_world(folder, look)
+    in_world(folder, check)

@@ -73,7 +73,7 @@ class Cleaning:
     def is_due(self) -> bool:
         return self.cleaner._dirtiest() is not None
 
-    def is_looked_at(self, replica: Replica) -> bool:
+    def is_checked(self, replica: Replica) -> bool:
         return replica in self.cleaner._changed
 
 
@@ -86,11 +86,11 @@ async def cleaning(folder: Path) -> AsyncIterator[Cleaning]:
 async def test_a_log_that_is_not_due_is_looked_at_again_when_it_has_changed(tmp_path: Path) -> None:
     async with cleaning(tmp_path) as one:
         replica = await one.create(**COMPACTED)
-        assert one.is_looked_at(replica)
+        assert one.is_checked(replica)
         assert not one.is_due()
-        assert not one.is_looked_at(replica)
+        assert not one.is_checked(replica)
         one.fill(replica)
-        assert one.is_looked_at(replica)
+        assert one.is_checked(replica)
 
 
 async def test_a_log_is_due_once_a_record_has_waited_for_the_greatest_lag(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ async def test_a_log_is_due_by_new_settings(tmp_path: Path) -> None:
     async with cleaning(tmp_path) as one:
         replica = await one.create(**{"cleanup.policy": "delete"})
         assert not one.is_due()
-        assert not one.is_looked_at(replica)
+        assert not one.is_checked(replica)
         await one.node.configure(**COMPACTED, **{"min.compaction.lag.ms": str(HOUR_MS)})
         one.changes.publish()
         assert not one.is_due()
@@ -150,7 +150,7 @@ async def test_a_deleted_log_is_forgotten(tmp_path: Path) -> None:
         await one.node.delete_topic()
         one.changes.publish()
         assert replica not in one.cleaner._later
-        assert not one.is_looked_at(replica)
+        assert not one.is_checked(replica)
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ async def test_a_log_that_breaks_the_look_at_it_keeps_no_other_from_compaction(
         await one.node.configure(**{**COMPACTED, "min.cleanable.dirty.ratio": "0.5"})
         one.fill(replica)
         assert broken is not None
-        assert one.is_looked_at(broken)
+        assert one.is_checked(broken)
         assert one.is_due()
         assert broken in one.cleaner._not_before_ms
 

@@ -13,12 +13,12 @@ class Desk:
 
     def __init__(self) -> None:
         self.is_free = True
-        self.look_count = 0
+        self.check_count = 0
         self.served: list[int] = []
         self.turns = Turns(self.may_go_on)
 
     def may_go_on(self) -> bool:
-        self.look_count += 1
+        self.check_count += 1
         return self.is_free
 
     async def use(self, number: int) -> None:
@@ -35,7 +35,7 @@ async def test_each_gets_a_turn_and_those_who_wait_are_not_woken_for_all_the_oth
     desk, count = Desk(), 5 * AT_ONCE
     await asyncio.gather(*(desk.use(number) for number in range(count)))
     assert sorted(desk.served) == list(range(count))
-    assert desk.look_count < count * (AT_ONCE + 10)
+    assert desk.check_count < count * (AT_ONCE + 10)
 
 
 async def test_those_who_need_not_wait_for_each_other_go_on_in_slices() -> None:

@@ -45,28 +45,28 @@ def names(watch: DiskWatch) -> list[str]:
 async def test_a_disk_without_room_is_full_once_and_until_a_probe_succeeds(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(data_disk, "LOOK_SECONDS", 0.25)  # a busy machine is late
+    monkeypatch.setattr(data_disk, "CHECK_SECONDS", 0.25)  # a busy machine is late
 
     async with a_watch(tmp_path) as (disk, watch):
         fitness: list[bool] = []
         disk.changed.subscribe(lambda: fitness.append(disk.is_fit))
-        await watch.look()
+        await watch.check()
         assert disk.is_fit
         for _ in range(100):
             assert disk.note(NO_ROOM)
         assert (disk.is_full, names(watch)) == (True, [FULL])
-        await watch.look()
+        await watch.check()
         assert disk.is_full  # It is not tried again at once.
         await asyncio.sleep(0.3)
-        await watch.look()
+        await watch.check()
         assert (disk.is_fit, names(watch), fitness) == (True, [], [False, True])
         # What is full again soon after is left alone for twice as long.
         disk.note(NO_ROOM)
         await asyncio.sleep(0.3)
-        await watch.look()
+        await watch.check()
         assert disk.is_full
         await asyncio.sleep(0.3)
-        await watch.look()
+        await watch.check()
         assert disk.is_fit
     said = [record.message.split(",")[0] for record in caplog.records]
     assert said == ["disk is full", "disk has room again"] * 2
@@ -79,7 +79,7 @@ async def test_a_disk_with_less_than_the_reserve_is_full(
     monkeypatch.setattr(data_disk, "RESERVE_SHARE_MAX", 1)
 
     async with a_watch(tmp_path, log_dir_reserve_bytes=2**62) as (disk, watch):
-        await watch.look()
+        await watch.check()
         assert (disk.is_full, names(watch)) == (True, [FULL])
 
 
@@ -89,7 +89,7 @@ async def test_a_disk_that_falls_below_its_reserve_again_is_left_alone_for_longe
 ) -> None:
     """As a disk does that fills at the rate at which retention makes room."""
     monkeypatch.setattr(data_disk, "RESERVE_SHARE_MAX", 1)
-    monkeypatch.setattr(data_disk, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(data_disk, "CHECK_SECONDS", 0.0)
 
     async with a_watch(tmp_path) as (disk, watch):
         waits_s: list[float] = []
@@ -100,16 +100,16 @@ async def test_a_disk_that_falls_below_its_reserve_again_is_left_alone_for_longe
             if finder == "an append":
                 disk.note_low()
             else:
-                await watch.look()
+                await watch.check()
             assert disk.is_full
             waits_s.append(watch._not_before - asyncio.get_running_loop().time())
             watch._node = replace(watch._node, config=lambda: NodeConfig(log_dir_reserve_bytes=0))
-            await watch.look()
+            await watch.check()
             assert disk.is_full is (waits_s[-1] > 0)
             watch._not_before = 0.0
-            await watch.look()
+            await watch.check()
             assert disk.is_fit
-            monkeypatch.setattr(data_disk, "LOOK_SECONDS", 10.0)
+            monkeypatch.setattr(data_disk, "CHECK_SECONDS", 10.0)
         assert waits_s[0] <= 0
         assert 15 < waits_s[1] <= 20
         assert 35 < waits_s[2] <= 40
@@ -124,15 +124,15 @@ async def test_a_disk_that_fails_a_probe_has_failed_until_one_succeeds(
     async with a_watch(path) as (disk, watch):
         path.mkdir()
         assert not disk.note(BROKEN)
-        await watch.look()
+        await watch.check()
         assert disk.is_fit  # The disk takes what is written, whatever that log has met.
         path.rmdir()
         for _ in range(3):
             disk.note(BROKEN)
-            await watch.look()
+            await watch.check()
         assert (disk.has_failed, disk.is_full, names(watch)) == (True, False, [FAILED])
         path.mkdir()
-        await watch.look()
+        await watch.check()
         assert (disk.is_fit, names(watch)) == (True, [])
     levels = [record.levelno for record in caplog.records]
     assert levels == [logging.ERROR, logging.WARNING]
@@ -145,7 +145,7 @@ async def test_a_burst_does_not_take_the_reserve_between_two_looks(
 
     config = {"log_dir_reserve_bytes": 0}
     async with a_watch(tmp_path, **config) as (disk, watch):
-        await watch.look()
+        await watch.check()
         assert 0 < disk.left_bytes <= shutil.disk_usage(tmp_path).total
         disk.left_bytes = -1
         disk.note_low()

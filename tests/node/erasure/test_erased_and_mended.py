@@ -45,7 +45,7 @@ async def test_an_erasure_is_done_again_after_a_segment_was_fetched_again(tmp_pa
         one.leader.answers = [(0, one.whole[1])]
         await one.follow()
         one.damage(1)
-        await one.look(1)
+        await one.attempt(1)
         assert one.paths[1].read_bytes() == one.whole[1]
         await eraser.start()
         assert not await is_done(one, request)

@@ -42,7 +42,7 @@ async def settled_client(
     return client
 
 
-def looks_at(world: FetchWorld, client: RingClient) -> int:
+def checks_of(world: FetchWorld, client: RingClient) -> int:
     """Return how many partitions the client's next request has the node look at."""
     request = world.handler.lists.recall(client.frame(), 0, client.version, client.session)
     assert request is not None
@@ -53,14 +53,14 @@ def looks_at(world: FetchWorld, client: RingClient) -> int:
 async def test_only_partitions_with_news_are_looked_at(tmp_path: Path, version: int) -> None:
     async with fetch_world(tmp_path) as world:
         client = await settled_client(world, version=version, topics=("t", "u"))
-        assert looks_at(world, client) == 0
+        assert checks_of(world, client) == 0
         append(world.replica("u", 7))
         key = world.key("u", 7, by_id=client.by_id)
-        assert looks_at(world, client) == 1
+        assert checks_of(world, client) == 1
         client.fetch()
         client.offsets[key] = 1
         client.fetch()
-        assert looks_at(world, client) == 0
+        assert checks_of(world, client) == 0
 
 
 async def test_a_list_is_known_wherever_it_begins(tmp_path: Path) -> None:
@@ -97,10 +97,10 @@ async def test_a_leader_that_may_have_a_successor_says_so_at_once(tmp_path: Path
         for is_uncertain in (True, False):
             replica.leader._may_lead_elsewhere = is_uncertain
             replica.role.follow_high_watermark(replica.log)
-            assert looks_at(world, client) == 1
+            assert checks_of(world, client) == 1
             client.fetch()
         client.fetch()
-        assert looks_at(world, client) == 0
+        assert checks_of(world, client) == 0
 
 
 async def test_a_request_behind_one_that_is_not_answered_leaves_the_list_alone(
@@ -271,5 +271,5 @@ async def test_a_deleted_topic_and_one_of_its_name_show_at_once(tmp_path: Path) 
         client.fetch()
         client.fetch()
         append(world.replica("t", 2))
-        assert looks_at(world, client) == 1
+        assert checks_of(world, client) == 1
         client.fetch()

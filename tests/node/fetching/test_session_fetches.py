@@ -39,7 +39,7 @@ def append(replica: Replica) -> None:
     replica.append(memoryview(bytearray(batch_of(b"v"))))
 
 
-def looks_at(world: FetchWorld, client: SessionClient) -> int:
+def checks_of(world: FetchWorld, client: SessionClient) -> int:
     """Return how many partitions the session's next request, naming none, would look at."""
     request = client.request([], [], session=(client.session_id, client.epoch))
     return world.handler.weigh(request) - request.element_count
@@ -49,13 +49,13 @@ async def test_only_partitions_with_news_are_looked_at(tmp_path: Path) -> None:
     async with fetch_world(tmp_path) as world:
         await world.create_topic("t", replicas=(1,), partitions=20)
         client = await settled_client(world, "t", 20)
-        assert looks_at(world, client) == 0
+        assert checks_of(world, client) == 0
         append(world.replica("t", 7))
-        assert looks_at(world, client) == 1
+        assert checks_of(world, client) == 1
         await client.fetch()
         assert list(client.answered) == [world.key("t", 7, by_id=True)]
         await client.fetch()  # It names its new offset there.
-        assert looks_at(world, client) == 0
+        assert checks_of(world, client) == 0
         assert client.answered == {}
 
 
@@ -68,7 +68,7 @@ async def test_a_followers_fetch_looks_at_what_was_appended_or_committed(tmp_pat
             append(world.replica("t", 7))
             for follower in (second, third, second, third, second):
                 await follower.fetch()
-                assert looks_at(world, follower) <= 1
+                assert checks_of(world, follower) <= 1
         replica = world.replica("t", 7)
         assert replica.log.high_watermark == 3
         for follower in (second, third):
@@ -99,7 +99,7 @@ async def test_a_node_that_may_not_serve_says_so_for_every_partition(tmp_path: P
         await world.create_topic("t", partitions=5)
         client = await settled_client(world, "t", 5)
         world.may_serve = False
-        assert looks_at(world, client) == 5
+        assert checks_of(world, client) == 5
         await client.fetch()
         assert set(client.errors.values()) == {int(ErrorCode.not_leader_or_follower)}
         world.may_serve = True
@@ -115,7 +115,7 @@ async def test_a_request_looks_at_no_more_partitions_than_it_may_name(tmp_path: 
         for index in range(12):
             follower.want(world.key("t", index, by_id=True), 0, leader_epoch=0)
             await follower.fetch()
-        assert looks_at(world, follower) <= 5
+        assert checks_of(world, follower) <= 5
         for end_offset in (1, 2):
             for index in range(12):
                 append(world.replica("t", index))
@@ -211,9 +211,9 @@ async def test_changed_terms_have_everything_looked_at(tmp_path: Path) -> None:
         world.replica("t").append(memoryview(bytearray(data)))
         for _ in range(3):
             await client.fetch()
-        assert looks_at(world, client) == 0
+        assert checks_of(world, client) == 0
         client.isolation = 0
-        assert looks_at(world, client) == 1
+        assert checks_of(world, client) == 1
         await client.fetch()
         assert [bool(answer.records) for answer in client.answered.values()] == [True]
 
@@ -440,7 +440,7 @@ async def test_a_follower_outside_of_the_isr_says_with_every_request_that_it_wan
     async with fetch_world(tmp_path) as world:
         await world.create_topic("t")
         follower = await settled_client(world, "t", 1, replica_id=2)
-        assert looks_at(world, follower) == 0
+        assert checks_of(world, follower) == 0
         await world.change_partition("t", 0, isr=(1, 3))
         leader = world.replica("t").leader
         assert leader is not None
@@ -448,10 +448,10 @@ async def test_a_follower_outside_of_the_isr_says_with_every_request_that_it_wan
         for _ in range(3):
             await follower.fetch()
             assert leader.followers[2].wants_in
-            assert looks_at(world, follower) == 1
+            assert checks_of(world, follower) == 1
         await world.change_partition("t", 0, isr=(1, 2, 3))
         await follower.fetch()
-        assert looks_at(world, follower) == 0
+        assert checks_of(world, follower) == 0
 
 
 async def test_a_followers_session_vouches_for_idle_partitions(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""How many bytes may wait to be looked into."""
+"""The number of bytes that may wait to be inspected."""
 
 from __future__ import annotations
 

@@ -98,10 +98,10 @@ async def test_a_look_at_thousands_of_partitions_goes_in_turns(
     elections, *_ = await make_elections(
         topics=topics, partitions=partitions, leaders=(SELF, OTHER)
     )
-    look = await elections._begin()
+    state = await elections._begin()
     with loop_turns() as seen:
-        await elections._leaderless(look)
-        await elections._decide_topics(look, look.names)
+        await elections._leaderless(state)
+        await elections._decide_topics(state, state.names)
     share = seen.longest_seconds / seen.total_seconds
     print(f"{seen.longest_seconds * 1000:.1f} ms, {share:.0%}")
     assert share < LONGEST_SHARE_MAX, seen.longest
@@ -187,7 +187,7 @@ async def test_what_is_noted_while_a_round_decides_is_looked_at_in_the_next_one(
     in_round = asyncio.create_task(elections.round())
     await asyncio.sleep(0)
     assert not in_round.done()
-    elections.look_again("t7")
+    elections.visit_soon("t7")
     await in_round
     assert "t7" in elections._changed
 

@@ -126,7 +126,7 @@ async def test_a_dead_follower_leaves_the_isr_of_a_partition_at_rest(tmp_path: P
         one.node.now_ms += LEASE_MS
         one.standing.observe(2, 1)
         await one.step()
-        await one.writes.look([one.node.replica()])
+        await one.writes.check([one.node.replica()])
         assert one.isr() == (1, 2, 3)  # Another node is left the time to write it.
         one.node.now_ms += ISR_SHRINK_DELAY_MS
         one.standing.observe(2, 1)
@@ -186,7 +186,7 @@ async def test_no_turn_of_the_loop_is_about_all_partitions_that_a_dead_node_foll
         node.now_ms += ISR_SHRINK_DELAY_MS  # Another node is left the time to write it.
         one.standing.observe(2, 1)
         with loop_turns() as seen:
-            await one.writes.look(led)
+            await one.writes.check(led)
         await node.view.refresh()
         assert {p.isr for p in node.view.image.partitions("wide")} == {(1, 2)}
         share = seen.longest_seconds / seen.total_seconds

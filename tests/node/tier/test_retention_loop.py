@@ -635,7 +635,7 @@ async def test_a_partition_waits_for_its_first_retention_as_for_every_other(tmp_
     async def has_begun_later(replica: Replica) -> bool:
         return replica.log.log_start_offset > 0
 
-    async def look_otherwise(node: TierNode) -> None:
+    async def delete_a_topic(node: TierNode) -> None:
         await node.create_topic("other")
         topic = node.view.image.topics["other"]
         gone = DeletedTopic(
@@ -649,7 +649,7 @@ async def test_a_partition_waits_for_its_first_retention_as_for_every_other(tmp_
         begun = time.monotonic()
         replica = await node.create_topic(configs={"retention.ms": "1"})
         node.produce_segments(replica, 2)
-        await look_otherwise(node)
+        await delete_a_topic(node)
         assert replica.log.log_start_offset == 0 or time.monotonic() > begun + interval_s
         await eventually_async(partial(has_begun_later, replica))
         assert time.monotonic() > begun + interval_s

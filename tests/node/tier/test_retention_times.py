@@ -34,7 +34,7 @@ async def retaining_node(folder: Path) -> AsyncIterator[TierNode]:
         yield node
 
 
-def looked_at(node: TierNode, replica: Replica) -> float:
+def checked_at(node: TierNode, replica: Replica) -> float:
     """Return when it was last looked for what is too old in the partition."""
     led = node.tier._partitions.get_led((replica.topic_id, replica.partition.partition))
     return 0.0 if led is None else led.retained_at
@@ -64,15 +64,15 @@ async def cut(replica: Replica) -> None:
 async def test_a_partition_in_which_nothing_changes_is_not_looked_at(tmp_path: Path) -> None:
     async with retaining_node(tmp_path) as node:
         replica = await settled_topic(node)
-        last = looked_at(node, replica)
+        last = checked_at(node, replica)
         await asyncio.sleep(5 * INTERVAL_S)
-        assert looked_at(node, replica) == last
+        assert checked_at(node, replica) == last
         node.produce(replica, 1)
 
-        async def is_looked_at() -> bool:
-            return looked_at(node, replica) > last
+        async def is_checked() -> bool:
+            return checked_at(node, replica) > last
 
-        await eventually_async(is_looked_at)
+        await eventually_async(is_checked)
 
 
 async def jump(node: TierNode) -> None:
@@ -133,11 +133,11 @@ async def test_an_empty_partition_that_was_led_before_is_looked_at_once(tmp_path
         await node.change_partition(replica, leader_epoch=3)
         await node.view.refresh()
 
-        async def is_looked_at() -> bool:
+        async def is_checked() -> bool:
             led = node.tier._partitions.known_led(replica)
             return led is not None and led.was_visited
 
-        await eventually_async(is_looked_at)
+        await eventually_async(is_checked)
         assert replica.opened_log is None
         node.tier._retaining.times.forget(replica)
         node.tier.on_changed([replica])
@@ -171,12 +171,12 @@ async def test_a_partition_that_is_deleted_while_it_is_looked_at_is_forgotten(
         await node.wait_copied(replica, 2)
         times, led = node.tier._retaining.times, node.tier._partitions.lead(replica)
         async with led.lock:
-            looking = asyncio.create_task(node.tier.apply_retention())
+            running = asyncio.create_task(node.tier.apply_retention())
             await asyncio.sleep(0)
             await node.delete_topic()
             node.changes.publish()
             assert replica not in times._due
-        await looking
+        await running
         assert replica not in times._due
         assert replica not in times._expiring
 

@@ -74,10 +74,10 @@ class Mending:
         content[-1] ^= 1
         self.paths[index].write_bytes(content)
 
-    async def look(self, index: int, *, times: int = 1) -> None:
+    async def attempt(self, index: int, *, times: int = 1) -> None:
         self.mender.suspect(self.replica.partition, int(self.paths[index].stem))
         for _ in range(times):
-            await self.mender.look()
+            await self.mender.attempt_due()
 
 
 @asynccontextmanager

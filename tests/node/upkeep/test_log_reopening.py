@@ -81,10 +81,10 @@ async def test_a_damaged_log_is_fetched_again_once_another_replica_leads_without
         one.replica.log.close()
         one.replica.give_up(CorruptLog("damaged"))
         for _ in range(3):
-            await one.reopener.look()
+            await one.reopener.attempt_due()
         assert one.replica.damage is not None
         await one.follow(isr=(2,))  # A person has allowed an unclean election.
-        await one.reopener.look()
+        await one.reopener.attempt_due()
         assert one.replica.damage is None
         assert one.replica.log.log_end_offset == 0
     asked = [record for record in caplog.records if "tidelog repair" in record.message]
@@ -100,7 +100,7 @@ async def test_the_last_in_sync_needs_all_that_the_leader_may_have_counted_on(
         one.fail()
         assert one.replica.log.high_watermark == 3
         await one.follow(isr=(1,))
-        await one.reopener.look()
+        await one.reopener.attempt_due()
         assert one.replica.log.is_offline
     lost = [record for record in caplog.records if "records that are lost" in record.message]
     assert [getattr(record, "reason", "") for record in lost] == [
@@ -116,10 +116,10 @@ async def test_a_log_that_has_lost_records_follows_once_another_replica_leads_wi
         one.fail()
         await one.lead_alone()
         for _ in range(3):
-            await one.reopener.look()
+            await one.reopener.attempt_due()
         assert one.replica.log.is_offline
         await one.follow(isr=(2,))
-        await one.reopener.look()
+        await one.reopener.attempt_due()
         assert not one.replica.log.is_offline
         assert one.replica.log.log_end_offset == 4
 
@@ -131,10 +131,10 @@ async def test_what_nobody_has_thought_of_does_not_keep_logs_offline(
         await one.follow(isr=(2, 3))
         one.fail()
         one.trouble = ValueError("nobody knows")
-        await one.reopener.look()
+        await one.reopener.attempt_due()
         assert one.replica.log.is_offline
         one.trouble = None
-        await one.reopener.look()
+        await one.reopener.attempt_due()
         assert not one.replica.log.is_offline
     broke = [record for record in caplog.records if "broke" in record.message]
     assert [record.levelno for record in broke] == [logging.ERROR]

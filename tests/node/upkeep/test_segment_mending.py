@@ -38,13 +38,13 @@ async def test_a_follower_puts_the_leaders_batches_in_the_place_of_damaged_ones(
         await one.follow()
         for _ in range(3):
             one.damage(1)
-            await one.look(1)
+            await one.attempt(1)
             assert one.paths[1].read_bytes() == one.whole[1]
         kept = one.node.directories.quarantine(one.replica)
         first, second, _ = sorted(kept.iterdir())
         first.unlink()  # A person has seen enough of it.
         one.damage(1)
-        await one.look(1)
+        await one.attempt(1)
         assert second.exists()
         assert len(list(kept.iterdir())) == 3
         assert one.health.is_well
@@ -61,9 +61,9 @@ async def test_a_batch_of_another_leader_epoch_is_replaced_and_never_taken_from_
         one.paths[1].write_bytes(damaged)
         one.leader.answers = [(0, bytes(damaged)), (0, one.whole[1])]
         await one.follow()
-        await one.look(1)
+        await one.attempt(1)
         assert one.paths[1].read_bytes() == damaged
-        await one.look(1)
+        await one.attempt(1)
         assert one.paths[1].read_bytes() == one.whole[1]
         assert one.health.is_well
 
@@ -77,9 +77,9 @@ async def test_an_answer_of_a_later_version_is_waited_out(
         one.leader.answers = [(OF_A_LATER_KAFKA, b""), (0, one.whole[1])]
         await one.follow()
         one.damage(1)
-        await one.look(1)
+        await one.attempt(1)
         assert any(str(OF_A_LATER_KAFKA) in line for line in said(caplog, logging.INFO))
-        await one.look(1)
+        await one.attempt(1)
         assert one.paths[1].read_bytes() == one.whole[1]
 
 
@@ -89,10 +89,10 @@ async def test_what_nobody_has_thought_of_does_not_end_the_mending(
     async with mending(tmp_path) as one:
         one.trouble = ValueError("nobody knows")
         one.damage(1)
-        await one.look(1)
+        await one.attempt(1)
         one.trouble, one.leader.answers = None, [(0, one.whole[1])]
         await one.follow()
-        await one.look(1)
+        await one.attempt(1)
         assert one.paths[1].read_bytes() == one.whole[1]
     assert [line for line in said(caplog, logging.ERROR) if "broke" in line]
 
@@ -103,16 +103,16 @@ async def test_a_segment_that_is_damaged_on_the_leader_too_is_not_handed_back_an
     async with mending(tmp_path) as one:
         one.leader.answers = [(CORRUPT_MESSAGE, b"")]
         one.damage(1)
-        await one.look(1)
+        await one.attempt(1)
         assert one.offered == [(2, 3)]
         await one.follow()
-        await one.look(1)
+        await one.attempt(1)
         assert not any("nowhere else" in line for line in said(caplog, logging.ERROR))
         await one.lead()
-        await one.look(1)
+        await one.attempt(1)
         assert one.offered == [(2, 3), (3,)]
         await one.lead(isr=(1, 2))
-        await one.look(1, times=3)
+        await one.attempt(1, times=3)
         assert one.offered[2:] == [()] * 3
         assert len([x for x in said(caplog, logging.ERROR) if "nowhere else" in x]) == 1
 
@@ -124,11 +124,11 @@ async def test_a_follower_says_that_the_only_other_copy_is_damaged_too(
         one.leader.answers = [(CORRUPT_MESSAGE, b"")]
         await one.follow(isr=(1, 2))
         one.damage(1)
-        await one.look(1, times=3)
+        await one.attempt(1, times=3)
         assert len([x for x in said(caplog, logging.ERROR) if "nowhere else" in x]) == 1
         # It is mended where another copy comes up.
         one.leader.answers = [(0, one.whole[1])]
-        await one.look(1)
+        await one.attempt(1)
         assert one.paths[1].read_bytes() == one.whole[1]
 
 
@@ -143,9 +143,9 @@ async def test_a_log_whose_segment_the_leader_cannot_give_is_fetched_again_as_a_
         one.leader.answers = [gap if answer == "gap" else refusal]
         await one.follow()
         one.damage(1)
-        await one.look(1, times=segment_mending.UNLIKE_ATTEMPTS_MAX - 1)
+        await one.attempt(1, times=segment_mending.UNLIKE_ATTEMPTS_MAX - 1)
         assert one.replica.damage is None
-        await one.look(1)
+        await one.attempt(1)
         assert str(one.paths[1]) in str(one.replica.damage)
 
 
@@ -155,8 +155,8 @@ async def test_a_segment_that_cannot_be_copied_though_it_is_whole_is_an_error(
     async with mending(tmp_path) as one:
         base_offset = int(one.paths[1].stem)
         one.mender.suspect(one.replica.partition, base_offset, StorageError("no index"))
-        await one.mender.look()
-        await one.look(2)  # The scrubber has misread: nothing is to be done.
+        await one.mender.attempt_due()
+        await one.attempt(2)  # The scrubber has misread: nothing is to be done.
     assert [line for line in said(caplog, logging.ERROR) if "no index" in line]
     assert len(said(caplog, logging.ERROR)) == 1
 
@@ -167,10 +167,10 @@ async def test_a_damaged_segment_that_retention_takes_was_not_replaced(
     async with mending(tmp_path) as one:
         one.damage(0)
         await one.lead(isr=(1,))
-        await one.look(0)
+        await one.attempt(0)
         assert not one.health.is_well
         one.replica.log.advance_log_start_offset(int(one.paths[1].stem))
-        await one.look(0)
+        await one.attempt(0)
         assert one.health.is_well
     assert not any("replaced" in line for line in said(caplog, logging.WARNING))
     assert any("gone" in line for line in said(caplog, logging.WARNING))

@@ -1,7 +1,7 @@
 """The topics that match groups' patterns, computed once for all groups of a node.
 
 RE2 takes up to a millisecond for a hostile name, so names are matched in the turns of a
-``RequestTurn``: after the end of a turn the loop is held for ``ITEMS_PER_LOOK`` names at most. A
+``RequestTurn``: after the end of a turn the loop is held for ``ITEMS_PER_CHECK`` names at most. A
 pattern that is new to the node is matched to all topics, and then to each new topic. The difference
 between two images is computed once, not per group.
 

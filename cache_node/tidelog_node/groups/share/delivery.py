@@ -80,7 +80,7 @@ class _Owed(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Look:
+class _Pass:
     """The results of one pass over a session's partitions."""
 
     results: dict[PartitionKey, ShareFetchResult] = field(default_factory=dict)  # errors only
@@ -107,7 +107,7 @@ class ShareDelivery:
         """Answer all waiting requests with the records found so far, and let none wait again."""
         self._is_closing = True
         for wait in tuple(self._waits):
-            wait.look_again()
+            wait.wake()
 
     async def deliver(
         self, session: ShareSession, request: ShareFetchRequest
@@ -125,16 +125,16 @@ class ShareDelivery:
             wait = _Wait(self._loop)
             self._waits.add(wait)
             try:
-                look = await self._look(session, keys, request, wait)
-                wait.missing_bytes = request.min_bytes - look.size_bytes
+                this_pass = await self._find(session, keys, request, wait)
+                wait.missing_bytes = request.min_bytes - this_pass.size_bytes
                 is_late = self._is_closing or self._loop.time() >= ends_at or not keys
-                must_answer = bool(look.results) or is_late
-                if look.owed:
-                    await self._read_remote(look)
+                must_answer = bool(this_pass.results) or is_late
+                if this_pass.owed:
+                    await self._read_remote(this_pass)
                 elif wait.missing_bytes > 0 and not must_answer:
                     await wait.until(ends_at)
                     continue
-                results = self._acquire(look, session, request)
+                results = self._acquire(this_pass, session, request)
                 if results or is_late:
                     return results
                 # All records found are aborted ones, or acquired by now.
@@ -143,16 +143,16 @@ class ShareDelivery:
                 self._waits.discard(wait)
                 wait.leave()
 
-    async def _look(
+    async def _find(
         self,
         session: ShareSession,
         keys: list[PartitionKey],
         request: ShareFetchRequest,
         wait: _Wait,
-    ) -> _Look:
+    ) -> _Pass:
         """Find the records that could be acquired, loading share partitions first."""
-        look = _Look()
-        shares = await self._load(session, keys, look)
+        this_pass = _Pass()
+        shares = await self._load(session, keys, this_pass)
         for share in shares.values():
             share.members.add(session.member_id)
             wait.join(share)
@@ -162,19 +162,19 @@ class ShareDelivery:
         for number, (key, share) in enumerate(shares.items()):
             max_bytes = max(bytes_left // (len(shares) - number), 0)
             try:
-                size_bytes = self._look_at(look, key, share, max_bytes, locks_max)
+                size_bytes = self._find_in(this_pass, key, share, max_bytes, locks_max)
             except TidelogError as error:
-                look.results[key] = self._failure(key, error)
+                this_pass.results[key] = self._failure(key, error)
             except OSError as error:
                 logger.error("read failed", extra={"partition": key[1], "reason": str(error)})
-                look.results[key] = ShareFetchResult(ErrorCode.kafka_storage_error)
+                this_pass.results[key] = ShareFetchResult(ErrorCode.kafka_storage_error)
             else:
                 bytes_left -= size_bytes
-                look.size_bytes += size_bytes
-        return look
+                this_pass.size_bytes += size_bytes
+        return this_pass
 
     async def _load(
-        self, session: ShareSession, keys: list[PartitionKey], look: _Look
+        self, session: ShareSession, keys: list[PartitionKey], this_pass: _Pass
     ) -> dict[PartitionKey, SharePartition]:
         """Return the usable share partitions; note the errors of the others."""
         partitions = self._service.partitions
@@ -184,7 +184,7 @@ class ShareDelivery:
             try:
                 replica = self._service.led(key)
             except TidelogError as error:
-                look.results[key] = self._failure(key, error)
+                this_pass.results[key] = self._failure(key, error)
                 continue
             share = partitions.get(session.group_id, replica)
             if share is None:
@@ -199,13 +199,18 @@ class ShareDelivery:
             if isinstance(found, SharePartition):
                 shares[key] = found
             elif isinstance(found, TidelogError):
-                look.results[key] = self._failure(key, found)
+                this_pass.results[key] = self._failure(key, found)
             else:
                 raise found
         return {key: shares[key] for key in keys if key in shares}
 
-    def _look_at(
-        self, look: _Look, key: PartitionKey, share: SharePartition, max_bytes: int, locks_max: int
+    def _find_in(
+        self,
+        this_pass: _Pass,
+        key: PartitionKey,
+        share: SharePartition,
+        max_bytes: int,
+        locks_max: int,
     ) -> int:
         """Note the records that can be acquired; return their bytes at most."""
         if share.problem is not None:
@@ -222,51 +227,51 @@ class ShareDelivery:
         is_committed_only = settings.share_isolation_level == READ_COMMITTED
         bound = log.last_stable_offset if is_committed_only else log.high_watermark
         offset = share.state.next_fetch_offset
-        if offset >= bound or (max_bytes == 0 and not look.is_first):
+        if offset >= bound or (max_bytes == 0 and not this_pass.is_first):
             return 0
         read = unified.read(
             offset,
             max_bytes=max_bytes,
             up_to=bound,
-            min_one_batch=look.is_first,
+            min_one_batch=this_pass.is_first,
             include_aborted=is_committed_only,
         )
         if isinstance(read, RemoteRead):
             if read.found is None:
-                look.owed[key] = _Owed(share, read)
+                this_pass.owed[key] = _Owed(share, read)
                 return max_bytes
             read = read.found
         if read.slice is None:
             return 0
-        look.found[key] = _Found(share, offset, read)
+        this_pass.found[key] = _Found(share, offset, read)
         return read.slice.size_bytes
 
-    async def _read_remote(self, look: _Look) -> None:
+    async def _read_remote(self, this_pass: _Pass) -> None:
         """Read from the tier, all at once, with each share partition reserved during its read."""
-        for owed in look.owed.values():
+        for owed in this_pass.owed.values():
             owed.share.is_reading = True
         try:
-            found = await wait_for_all([owed.read for owed in look.owed.values()])
+            found = await wait_for_all([owed.read for owed in this_pass.owed.values()])
         finally:
-            for owed in look.owed.values():
+            for owed in this_pass.owed.values():
                 owed.share.is_reading = False
                 owed.share.wake()
-        for (key, owed), read in zip(look.owed.items(), found, strict=True):
+        for (key, owed), read in zip(this_pass.owed.items(), found, strict=True):
             if isinstance(read, LogRead):
-                look.found[key] = _Found(owed.share, owed.read.offset, read)
+                this_pass.found[key] = _Found(owed.share, owed.read.offset, read)
             elif read is not None and not isinstance(read, OffsetOutOfRange):
                 # Records out of range were deleted since: the next pass begins behind them.
-                look.results[key] = ShareFetchResult(ErrorCode.kafka_storage_error)
+                this_pass.results[key] = ShareFetchResult(ErrorCode.kafka_storage_error)
 
     # -- acquiring --
 
     def _acquire(
-        self, look: _Look, session: ShareSession, request: ShareFetchRequest
+        self, this_pass: _Pass, session: ShareSession, request: ShareFetchRequest
     ) -> dict[PartitionKey, ShareFetchResult]:
         """Acquire as many of the found records as the request wants."""
-        results = dict(look.results)
+        results = dict(this_pass.results)
         records_left = request.records_max
-        for key, found in look.found.items():
+        for key, found in this_pass.found.items():
             if records_left <= 0:
                 break
             try:
@@ -361,19 +366,19 @@ class _Wait:
         """Count bytes that can now be read."""
         self.missing_bytes -= size_bytes
         if self.missing_bytes <= 0:
-            self.look_again()
+            self.wake()
 
     def on_change(self) -> None:
         """Wait on for records."""
 
-    def look_again(self) -> None:
+    def wake(self) -> None:
         """End the wait, for another pass."""
         if not self._changed.done():
             self._changed.set_result(None)
 
     async def until(self, ends_at: float) -> None:
         """Wait for enough bytes or a change, or until the loop's time is ``ends_at``."""
-        timer = self._loop.call_at(ends_at, self.look_again)
+        timer = self._loop.call_at(ends_at, self.wake)
         try:
             await self._changed
         finally:

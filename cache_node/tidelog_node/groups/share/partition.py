@@ -107,7 +107,7 @@ class SharePartition:
     def wake(self) -> None:
         """Have all waiting requests read again."""
         for waiter in tuple(self.waiters):
-            waiter.look_again()
+            waiter.wake()
 
     def end(self, problem: TidelogError) -> None:
         """Forbid further use. Idempotent. A running write is finished."""

@@ -84,10 +84,10 @@ async def a_cluster(*names: str) -> MemoryMetadataStore:
 class SlowLoop(VirtualTimeLoop):
     """Each look at the clock takes time: so as many turns end as one likes, with few names."""
 
-    look_seconds = 0.0
+    match_seconds = 0.0
 
     def time(self) -> float:
-        self.stall(self.look_seconds)
+        self.stall(self.match_seconds)
         return super().time()
 
 
@@ -104,11 +104,11 @@ def slow() -> Iterator[None]:
     """Have every turn end with the first look at the clock."""
     loop = asyncio.get_running_loop()
     assert isinstance(loop, SlowLoop)
-    loop.look_seconds = 1.0
+    loop.match_seconds = 1.0
     try:
         yield
     finally:
-        loop.look_seconds = 0.0
+        loop.match_seconds = 0.0
 
 
 PLAIN = tuple(f"plain-{number}" for number in range(400))

@@ -170,10 +170,10 @@ async def test_a_heavy_batch_that_begins_a_transaction_is_looked_at_elsewhere_on
         config = TopicConfig(cleanup_policy=("compact",))
         began = time.thread_time()
         check_produced(batch, config, now_ms=NOW_MS)
-        of_one_look = time.thread_time() - began
+        of_one_inspection = time.thread_time() - began
         began = time.thread_time()
         answer = await send_transactional(handler, batch)
-        assert time.thread_time() - began < of_one_look / 2
+        assert time.thread_time() - began < of_one_inspection / 2
         assert error_of(answer) is ErrorCode.none
         assert node.replica().log.log_end_offset == VERY_HEAVY_RECORDS
         handler.close()

@@ -1,4 +1,4 @@
-"""Checks the records of a Produce request before they are appended.
+"""Inspects the records of a Produce request before they are appended.
 
 Compacted topics need a key in every record, and some topics have a codec of their own. Both checks
 cost time by the record and by the byte. A request may use as much as the limits here allow. The
@@ -18,8 +18,8 @@ from tidelog_core.log.append_checks import CheckedBatches, check_contents, check
 from tidelog_core.records.batch import (
     HEADER_SIZE,
     LOG_OVERHEAD,
-    LookBudget,
-    TooMuchToLookAt,
+    InspectionBudget,
+    InspectionBudgetExceeded,
 )
 
 from tidelog_node.inspection.inspector import BatchInspector, NotInspected
@@ -43,41 +43,41 @@ RECORD_COUNT_POSITION = 57
 Led = Mapping[bytes, Mapping[int, Replica]]
 
 
-class Looked:
-    """The results of checking a request's batches before they are appended.
+class InspectionResults:
+    """The results of inspecting a request's batches before they are appended.
 
     A batch is identified by its place, the number of batches before it in the request, over all
     topics: its bytes may be copied, and a partition may be named more than once.
     """
 
-    __slots__ = ("_budget", "_looks", "is_of_copy", "is_spent")
+    __slots__ = ("_budget", "_results", "is_of_copy", "is_spent")
 
     def __init__(self, *, is_of_copy: bool) -> None:
         self.is_of_copy = is_of_copy  # the batches stay in place after the handling ends
-        self.is_spent = False  # a batch exceeded the limits; no later one is checked here
-        self._looks: dict[int, tuple[TopicConfig, CheckedBatches | TidelogError]] = {}
-        self._budget = LookBudget(
+        self.is_spent = False  # a batch exceeded the limits; no later one is inspected here
+        self._results: dict[int, tuple[TopicConfig, CheckedBatches | TidelogError]] = {}
+        self._budget = InspectionBudget(
             records=RECORDS_MAX,
             headers=RECORDS_MAX,
             size_bytes=DECOMPRESSED_BYTES_MAX,
             converted_bytes=CONVERTED_BYTES_MAX,
         )
 
-    def look_at(self, place: int, records: memoryview, config: TopicConfig) -> None:
-        """Check a batch: its header always, its records within the rest of the limits.
+    def inspect(self, place: int, records: memoryview, config: TopicConfig) -> None:
+        """Inspect a batch: its header always, its records within the rest of the limits.
 
-        Raises ``TooMuchToLookAt``.
+        Raises ``InspectionBudgetExceeded``.
         """
         now_ms = wall_clock_ms()
         try:
             headers = check_headers(records, config, now_ms=now_ms)
             if self.is_spent:
-                raise TooMuchToLookAt("the batches before took the time")
+                raise InspectionBudgetExceeded("the batches before took the time")
             (count,) = INT32.unpack_from(records, RECORD_COUNT_POSITION)
             if count * BYTES_PER_RECORD_MIN > len(records):
-                raise TooMuchToLookAt(f"{count} records in {len(records)} bytes")
+                raise InspectionBudgetExceeded(f"{count} records in {len(records)} bytes")
             found = check_contents(records, headers, config, now_ms=now_ms, budget=self._budget)
-        except TooMuchToLookAt:
+        except InspectionBudgetExceeded:
             self.is_spent = True
             raise
         except TidelogError as error:
@@ -86,12 +86,12 @@ class Looked:
             self.note(place, config, found)
 
     def note(self, place: int, config: TopicConfig, found: CheckedBatches | TidelogError) -> None:
-        """Keep the result of checking a batch with these settings, or its refusal."""
-        self._looks[place] = config, found
+        """Keep the result of inspecting a batch with these settings, or its refusal."""
+        self._results[place] = config, found
 
     def refusal(self, place: int) -> TidelogError | None:
         """Return the known refusal of the batch."""
-        known = self._looks.get(place)
+        known = self._results.get(place)
         return known[1] if known is not None and isinstance(known[1], TidelogError) else None
 
     def without_refused(self, request: ProduceRequest) -> ProduceRequest:
@@ -112,37 +112,37 @@ class Looked:
             topics.append((name, kept))
         return ProduceRequest(request.transactional_id, request.acks, request.timeout_ms, topics)
 
-    def for_copy(self) -> Looked:
+    def for_copy(self) -> InspectionResults:
         """Return the results that hold for copied batches: the refusals."""
-        copied = Looked(is_of_copy=True)
-        for place, (config, found) in self._looks.items():
+        copied = InspectionResults(is_of_copy=True)
+        for place, (config, found) in self._results.items():
             if isinstance(found, TidelogError):
                 copied.note(place, config, found)
         return copied
 
     def checked(self, place: int, records: memoryview, config: TopicConfig) -> CheckedBatches:
-        """Return the result of checking a whole batch with these settings.
+        """Return the result of inspecting a whole batch with these settings.
 
         If there is none for exactly these (the topic's have changed, the partition has come to this
-        node, the bytes were copied since), the batch is checked now, within the limits of this
+        node, the bytes were copied since), the batch is inspected now, within the limits of this
         module: the event loop never does more. Raises the batch's refusal, and ``NotInspected`` if
         the limits do not suffice.
         """
-        known = self._looks.get(place)
+        known = self._results.get(place)
         if known is None or known[0] is not config:
             try:
-                self.look_at(place, records, config)
-            except TooMuchToLookAt:
+                self.inspect(place, records, config)
+            except InspectionBudgetExceeded:
                 raise NotInspected("the topic has changed while the batch waited") from None
-            known = self._looks[place]
+            known = self._results[place]
         found = known[1]
         if isinstance(found, TidelogError):
             raise found
         return found
 
 
-def has_to_look(request: ProduceRequest, led_by: Led) -> bool:
-    """Whether checking the records may cost more than their size suggests.
+def needs_inspection(request: ProduceRequest, led_by: Led) -> bool:
+    """Whether inspecting the records may cost more than their size suggests.
 
     The append checks all other batches itself.
     """
@@ -153,7 +153,7 @@ def has_to_look(request: ProduceRequest, led_by: Led) -> bool:
             continue
         for index, records in partitions:
             replica = led.get(index)
-            if replica is None or not replica.looks_at_records or records is None:
+            if replica is None or not replica.inspects_records or records is None:
                 continue
             plain_bytes += len(records)
             if plain_bytes > PLAIN_BYTES_MAX:
@@ -163,32 +163,32 @@ def has_to_look(request: ProduceRequest, led_by: Led) -> bool:
     return False
 
 
-class BatchLooks:
-    """Checks the batches of Produce requests, here or in the inspector."""
+class ProduceInspector:
+    """Inspects the batches of Produce requests, here or in the inspector's process."""
 
     def __init__(self, inspector: BatchInspector) -> None:
         self._inspector = inspector
 
-    def look(self, request: ProduceRequest, led_by: Led) -> Looked:
+    def inspect(self, request: ProduceRequest, led_by: Led) -> InspectionResults:
         """Return the results; ``is_spent`` is set if the batches exceed the limits.
 
         Refusals by header are complete even then.
         """
-        looked = Looked(is_of_copy=False)
-        for place, replica, records in _to_look_at(request, led_by):
-            with suppress(TooMuchToLookAt):
-                looked.look_at(place, records, replica.config)
-        return looked
+        results = InspectionResults(is_of_copy=False)
+        for place, replica, records in _batches_to_inspect(request, led_by):
+            with suppress(InspectionBudgetExceeded):
+                results.inspect(place, records, replica.config)
+        return results
 
-    async def look_elsewhere(
-        self, request: ProduceRequest, led_by: Led, looked: Looked, *, host: str
+    async def inspect_in_worker(
+        self, request: ProduceRequest, led_by: Led, results: InspectionResults, *, host: str
     ) -> None:
         """Add the inspector's results and refusals for the batches that are whole.
 
         The inspections take turns with those of other hosts. The request's bytes must stay as they
         are.
         """
-        for place, replica, records in _to_look_at(request, led_by):
+        for place, replica, records in _batches_to_inspect(request, led_by):
             config = None
             while replica.config is not config:  # The settings may change during the inspection.
                 config = replica.config
@@ -199,11 +199,13 @@ class BatchLooks:
                     )
                 except TidelogError as error:
                     found = error
-                looked.note(place, config, found)
+                results.note(place, config, found)
 
 
-def _to_look_at(request: ProduceRequest, led_by: Led) -> list[tuple[int, Replica, memoryview]]:
-    """Return the whole batches of partitions that look at records, with their places."""
+def _batches_to_inspect(
+    request: ProduceRequest, led_by: Led
+) -> list[tuple[int, Replica, memoryview]]:
+    """Return the whole batches of partitions whose records are inspected, with their places."""
     found = []
     place = -1
     for name, partitions in request.topics:
@@ -211,7 +213,7 @@ def _to_look_at(request: ProduceRequest, led_by: Led) -> list[tuple[int, Replica
         for index, records in partitions:
             place += 1
             replica = led.get(index)
-            if replica is None or not replica.looks_at_records or records is None:
+            if replica is None or not replica.inspects_records or records is None:
                 continue
             if len(records) < HEADER_SIZE:
                 continue

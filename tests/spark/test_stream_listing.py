@@ -60,14 +60,14 @@ class Tier(MemoryMetadataStore):
         return segment_meta(base, end, topic_id=self.topic_id, partition=0, **fields)
 
 
-class Looker:
+class CatalogReader:
     """Looks at the tier as a stream's planner does."""
 
     def __init__(self, tier: Tier) -> None:
         self.tier = tier
         self.catalog: Catalog | None = None
 
-    async def look(self, offset: int, *, topic_id: UUID | None = None) -> PartitionLog:
+    async def read(self, offset: int, *, topic_id: UUID | None = None) -> PartitionLog:
         """Return the log for who has read to the offset."""
         read_to = Positions({T0: offset}, {"t": topic_id or self.tier.topic_id})
         starts = {} if self.catalog is None else listing_starts(self.catalog, read_to)
@@ -75,58 +75,58 @@ class Looker:
         return self.catalog.logs[0]
 
 
-async def filled(*ends: int) -> Looker:
+async def filled(*ends: int) -> CatalogReader:
     """Return who looks at a tier of segments that follow one another, ending there."""
     tier = Tier()
     await tier.create()
     await tier.add(*(tier.segment(base, end) for base, end in pairwise((0, *ends))))
-    return Looker(tier)
+    return CatalogReader(tier)
 
 
 async def test_a_look_lists_what_is_read_and_what_is_new() -> None:
-    looker = await filled(*range(10, 810, 10))
-    assert (await looker.look(0)).end_offset == 800
-    looker.tier.listed_count = 0
-    await looker.tier.add(looker.tier.segment(800, 810))
-    log = await looker.look(800)
+    reader = await filled(*range(10, 810, 10))
+    assert (await reader.read(0)).end_offset == 800
+    reader.tier.listed_count = 0
+    await reader.tier.add(reader.tier.segment(800, 810))
+    log = await reader.read(800)
     assert (log.end_offset, log.listed_from) == (810, 790)
-    assert looker.tier.listed_count == 2
-    every = await load_catalog(looker.tier, Subscribe(("t",)))
-    assert (await looker.look(755)).between(795, 810) == every.logs[0].between(795, 810)
+    assert reader.tier.listed_count == 2
+    every = await load_catalog(reader.tier, Subscribe(("t",)))
+    assert (await reader.read(755)).between(795, 810) == every.logs[0].between(795, 810)
 
 
 async def test_a_new_leaders_segment_that_begins_below_is_found_by_the_gap_it_leaves() -> None:
-    looker = await filled(*range(10, 110, 10))
-    await looker.look(0)
-    await looker.tier.add(looker.tier.segment(60, 130, leader_epoch=6))
+    reader = await filled(*range(10, 110, 10))
+    await reader.read(0)
+    await reader.tier.add(reader.tier.segment(60, 130, leader_epoch=6))
     # Alone it is not seen before all are listed again, and nothing is taken for lost.
-    assert (await looker.look(100)).end_offset == 100
-    await looker.tier.add(looker.tier.segment(130, 140, leader_epoch=6))
-    log = await looker.look(100)
+    assert (await reader.read(100)).end_offset == 100
+    await reader.tier.add(reader.tier.segment(130, 140, leader_epoch=6))
+    log = await reader.read(100)
     assert (log.end_offset, log.listed_from, log.holes(100, 140)) == (140, 0, [])
 
 
 async def test_a_segment_that_replaced_several_is_found() -> None:
-    looker = await filled(10, 20, 30, 40)
-    await looker.look(0)
-    replaced = [s.segment for s in (await looker.look(25)).stretches]
-    one = looker.tier.segment(10, 40, rewrite_epoch=1)
+    reader = await filled(10, 20, 30, 40)
+    await reader.read(0)
+    replaced = [s.segment for s in (await reader.read(25)).stretches]
+    one = reader.tier.segment(10, 40, rewrite_epoch=1)
     gone = [replace(s, state=SegmentState.DELETE_STARTED) for s in replaced]
-    await looker.tier.add(one, *gone, looker.tier.segment(40, 50))
-    log = await looker.look(25)
+    await reader.tier.add(one, *gone, reader.tier.segment(40, 50))
+    log = await reader.read(25)
     assert log.holes(25, 50) == []
     assert log.stretches[-2].segment.segment_id == one.segment_id
 
 
 async def test_a_copy_under_way_where_the_listing_begins_hides_nothing_that_was_there() -> None:
-    looker = await filled(10, 20, 30)
-    await looker.look(0)
-    started = looker.tier.segment(20, 30, state=SegmentState.COPY_STARTED)
-    await looker.tier.add(started)
-    assert (await looker.look(30)).end_offset == 30
+    reader = await filled(10, 20, 30)
+    await reader.read(0)
+    started = reader.tier.segment(20, 30, state=SegmentState.COPY_STARTED)
+    await reader.tier.add(started)
+    assert (await reader.read(30)).end_offset == 30
 
 
 async def test_offsets_of_a_topic_of_before_say_nothing_of_the_one_of_its_name() -> None:
-    looker = await filled(10, 20, 30)
-    await looker.look(0)
-    assert (await looker.look(30, topic_id=UUID(int=1))).listed_from == 0
+    reader = await filled(10, 20, 30)
+    await reader.read(0)
+    assert (await reader.read(30, topic_id=UUID(int=1))).listed_from == 0
