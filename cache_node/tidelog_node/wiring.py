@@ -80,6 +80,7 @@ async def _start(
     tasks = Background(stop)
     stack.push_async_callback(tasks.close)
     tasks.add(node.view.run(node.static_config.metadata_poll_interval_ms / 1000))
+    tasks.add(cluster.tls.run(node.static_config.ssl_reload_interval_ms / 1000))
     start_upkeep(logs, tasks)
     await start_rewriting(cluster, logs, tasks)
     listeners = settings.listeners

@@ -152,7 +152,7 @@ class GroupConfig:
 class ListenerConfig:
     """The settings of one listener, after the node's defaults are applied."""
 
-    ssl_cipher_suites: tuple[str, ...] = _setting("ssl.cipher.suites", "list", (), "The cipher suites that are allowed for TLS 1.2, by their IANA names such as `TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256`. Empty: those of OpenSSL's own list that have forward secrecy and authenticated encryption. TLS 1.3 has five suites, all of them good, and they cannot be chosen.", is_read_only=True)
+    ssl_cipher_suites: tuple[str, ...] = _setting("ssl.cipher.suites", "list", (), "The cipher suites that are allowed for TLS 1.2, by their IANA names such as `TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256`. Empty: all that have forward secrecy and authenticated encryption. The suites of TLS 1.3 all have both and cannot be chosen.", is_read_only=True)
     ssl_client_auth: str = _setting("ssl.client.auth", "string", "none", "Whether clients of a TLS listener must identify themselves by a certificate: `required`, `requested` (those that send none are anonymous) or `none`.", one_of=("none", "requested", "required"), is_read_only=True)
     ssl_enabled_protocols: tuple[str, ...] = _setting("ssl.enabled.protocols", "list", ("TLSv1.2", "TLSv1.3"), "The versions of TLS that are allowed.", one_of=("TLSv1.2", "TLSv1.3"), is_read_only=True)
     ssl_key_password: str = _setting("ssl.key.password", "password", "", "The password of the private key, if the key is encrypted.", is_read_only=True)

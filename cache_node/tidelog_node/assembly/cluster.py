@@ -24,6 +24,7 @@ from tidelog_node.membership.membership import new_membership
 from tidelog_node.node_context import NodeContext
 from tidelog_node.node_health import NodeHealth
 from tidelog_node.registration import ensure_cluster, register_broker
+from tidelog_node.security.listener_tls import ListenerTls
 from tidelog_node.security.node_identity import generate_identity
 from tidelog_node.security.node_trust import NodeTrust
 from tidelog_node.settings import NodeSettings
@@ -35,6 +36,7 @@ class Cluster:
 
     node: NodeContext
     trust: NodeTrust
+    tls: ListenerTls
     member: ClusterMember
     directories: LogDirectories
     unrestored: Unrestored
@@ -61,6 +63,8 @@ async def open_cluster(settings: NodeSettings, stack: AsyncExitStack) -> Cluster
     stack.callback(directories.close)
     executor = ThreadPoolExecutor(static_config.background_threads, "tidelog-files")
     stack.callback(executor.shutdown)
+    tls = ListenerTls(settings.listeners.clients, executor)
+    await tls.load()
     store = open_metadata_store(settings.metadata_store_url)
     stack.push_async_callback(store.close)
     # Separate stores: lease readings must not queue behind other calls, and renewals must not wait
@@ -116,4 +120,4 @@ async def open_cluster(settings: NodeSettings, stack: AsyncExitStack) -> Cluster
     unrestored = await restore_logs(
         store, view, directories, broker_id=broker_id, objects_url=settings.object_store_url
     )
-    return Cluster(node, trust, member, directories, unrestored, clock_watch)
+    return Cluster(node, trust, tls, member, directories, unrestored, clock_watch)

@@ -10,7 +10,7 @@ from pathlib import Path
 from tidelog_node.assembly.cluster import Cluster
 from tidelog_node.assembly.logs import Logs
 from tidelog_node.assembly.transactions import Transactions
-from tidelog_node.connections.listener_transports import listener_transports
+from tidelog_node.connections.listener_transports import ListenerTransports
 from tidelog_node.coordinator.coordinator import GroupCoordinator
 from tidelog_node.coordinator.share_offsets import ShareOffsets
 from tidelog_node.dispatch import Dispatch
@@ -45,6 +45,7 @@ from tidelog_node.node_context import NodeContext
 from tidelog_node.node_sessions import NodeSessions
 from tidelog_node.replication.closest import RackAwareness
 from tidelog_node.routes import Route
+from tidelog_node.security.refusals import RefusalLog
 from tidelog_node.server import Server
 from tidelog_node.settings import NodeSettings
 from tidelog_node.transactions.produce_gate import ProduceGate
@@ -104,7 +105,13 @@ def build_serving(
         frame_seconds_max=config.queued_request_receive_timeout_ms / 1000,
         idle_seconds_max=config.connections_max_idle_ms / 1000,
         send_buffer_bytes=config.socket_send_buffer_bytes,
-        make_transport=listener_transports(settings.listeners, cluster.trust, nodes),
+        make_transport=ListenerTransports(
+            settings.listeners,
+            tls=cluster.tls,
+            trust=cluster.trust,
+            nodes=nodes,
+            refusals=RefusalLog(),
+        ),
     )
     return Serving(server, produce, fetch, share_fetch)
 

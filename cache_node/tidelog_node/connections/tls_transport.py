@@ -45,6 +45,7 @@ class TlsTransport:
         "_held",
         "_incoming",
         "_on_established",
+        "_on_refused",
         "_outgoing",
         "_socket",
         "_tls",
@@ -60,13 +61,19 @@ class TlsTransport:
         *,
         buffers: TlsBuffers,
         on_established: Callable[[ssl.SSLObject], None],
+        on_refused: Callable[[OSError], None] | None = None,
     ) -> None:
-        """``on_established`` is called after the handshake; an ``OSError`` refuses the client."""
+        """``on_established`` is called after the handshake; an ``OSError`` refuses the client.
+
+        ``on_refused`` gets that error, or the reason why the handshake failed. It is not called
+        for a client that closes the connection during the handshake.
+        """
         self._socket = sock
         self._buffers = buffers
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=True)
         self._on_established = on_established
+        self._on_refused = on_refused
         self.is_established = False
         self._held = memoryview(b"")  # encrypted bytes that the socket has not taken
         self.has_received = False
@@ -152,19 +159,13 @@ class TlsTransport:
     def shake_hands(self) -> None:
         """Go on with the handshake. Raises ``BlockingIOError`` while it wants more."""
         try:
-            while True:
-                try:
-                    self._tls.do_handshake()
-                    break
-                except ssl.SSLWantReadError:
-                    if not self._feed():
-                        raise ConnectionAbortedError("closed during the handshake") from None
-        finally:
-            # Also of one that has failed: the client is told why.
-            with suppress(BlockingIOError):
-                self._send_held()
-        # A client that it refuses gets no goodbye: between nodes that would mean acceptance.
-        self._on_established(self._tls)
+            self._negotiate()
+            # A client that it refuses gets no close_notify: between nodes it means acceptance.
+            self._on_established(self._tls)
+        except (ssl.SSLError, PermissionError) as error:
+            if self._on_refused is not None:
+                self._on_refused(error)
+            raise
         self.is_established = True
 
     @property
@@ -185,6 +186,20 @@ class TlsTransport:
         return PlainTransport(self._socket), early
 
     # -- inside
+
+    def _negotiate(self) -> None:
+        try:
+            while True:
+                try:
+                    self._tls.do_handshake()
+                    return
+                except ssl.SSLWantReadError:
+                    if not self._feed():
+                        raise ConnectionAbortedError("closed during the handshake") from None
+        finally:
+            # Also after a failure: the client gets an alert with the reason.
+            with suppress(BlockingIOError):
+                self._send_held()
 
     def _feed(self) -> bool:
         """Receive encrypted bytes; return False once the client sends no more."""

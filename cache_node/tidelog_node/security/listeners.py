@@ -159,7 +159,7 @@ def _unsupported(clients: Sequence[Listener]) -> Iterator[str]:
     if not clients:
         yield "listeners has none for clients"
     for listener in clients:
-        if listener.protocol is not SecurityProtocol.PLAINTEXT:
+        if listener.protocol.has_sasl:
             yield f"listener {listener.name}: {listener.protocol} is not supported yet"
 
 

@@ -10,11 +10,11 @@ image. The key never leaves the process, and the next process of the broker has 
 from __future__ import annotations
 
 import datetime
-import os
 import ssl
-import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+
+from tidelog_node.security.in_memory_file import in_memory_file
 
 PLAIN = "tidelog-plain"  # chosen by ALPN, which the handshake protects
 # What is trusted is the certificate, whenever a node's clock believes it is.
@@ -62,7 +62,8 @@ class NodeIdentity:
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
         for certificate in trusted:
             context.load_verify_locations(cadata=certificate)
-        _load_pair(context, self._pair)
+        with in_memory_file(self._pair) as path:
+            context.load_cert_chain(path)
         return context
 
 
@@ -90,18 +91,3 @@ def generate_identity(broker_id: int) -> NodeIdentity:
         encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     ) + certificate.public_bytes(encoding.PEM)
     return NodeIdentity(broker_id, certificate.public_bytes(encoding.DER), pair)
-
-
-def _load_pair(context: ssl.SSLContext, pair: bytes) -> None:
-    """Load a key and its certificate: ``ssl`` reads them from a file only."""
-    if hasattr(os, "memfd_create"):
-        descriptor = os.memfd_create("tidelog-node-key")
-        with os.fdopen(descriptor, "wb") as memory:
-            memory.write(pair)
-            memory.flush()
-            context.load_cert_chain(f"/proc/self/fd/{descriptor}")
-        return
-    with tempfile.NamedTemporaryFile() as file:  # readable for this user alone
-        file.write(pair)
-        file.flush()
-        context.load_cert_chain(file.name)
