@@ -29,12 +29,20 @@ NO_ANSWER: Reply = ()
 
 
 class CloseConnection(Exception):
-    """The connection must be closed; ``reason`` is for the log."""
+    """The connection must be closed; ``reason`` is for the log.
 
-    def __init__(self, reason: str, *, is_expected: bool = False) -> None:
+    A control route may give a ``last_response``. The dispatch table makes ``last_answer`` of it,
+    which is sent first, as far as the client takes it at once.
+    """
+
+    def __init__(
+        self, reason: str, *, is_expected: bool = False, last_response: object = None
+    ) -> None:
         super().__init__(reason)
         self.reason = reason
         self.is_expected = is_expected
+        self.last_response = last_response
+        self.last_answer: Reply = NO_ANSWER
 
 
 class OwedReply:

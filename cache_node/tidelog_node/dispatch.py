@@ -206,6 +206,8 @@ class Dispatch:
     ) -> Reply:
         """Return the answer to a failed request. Raises ``CloseConnection`` if there is none."""
         if isinstance(problem, CloseConnection):
+            if problem.last_response is not None:
+                problem.last_answer = self._encode(call, context, problem.last_response)
             raise problem
         if isinstance(problem, MalformedMessage):
             reason = f"malformed request of API {context.api_key}: {problem}"

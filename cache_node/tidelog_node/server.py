@@ -6,18 +6,22 @@ import asyncio
 import errno
 import logging
 import socket
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from tidelog_core.metadata.endpoints import BrokerEndpoint
 
+from tidelog_node.authentication.login import Login
 from tidelog_node.connections.connection import Connection, FrameHandler
 from tidelog_node.connections.loop_buffers import LoopBuffers
-from tidelog_node.connections.transport import TransportFactory, plain_transport
+from tidelog_node.connections.transport import Transport, TransportFactory, plain_transport
 from tidelog_node.security.listeners import Listener
 from tidelog_node.session import Session
 
 logger = logging.getLogger(__name__)
+
+LoginFactory = Callable[[Transport, Session], Login | None]
+"""Begins the login of a client, ``None`` on a listener where clients do not log in."""
 
 ACCEPTS_PER_EVENT_MAX = 64
 ACCEPT_RETRY_SECONDS = 1.0  # after running out of descriptors
@@ -41,6 +45,7 @@ class Server:
         idle_seconds_max: float,
         send_buffer_bytes: int,
         make_transport: TransportFactory = plain_transport,
+        begin_login: LoginFactory = lambda _, __: None,
     ) -> None:
         """``make_transport`` decides how the clients of a listener are talked to."""
         self._loop = asyncio.get_running_loop()
@@ -55,6 +60,8 @@ class Server:
         self._idle_seconds_max = idle_seconds_max
         self._send_buffer_bytes = send_buffer_bytes
         self._make_transport = make_transport
+        self._begin_login = begin_login
+        self._logins: set[Login] = set()
         self._listeners: dict[socket.socket, str] = {}  # the listeners' names
         self._connections: set[Connection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -62,8 +69,8 @@ class Server:
 
     @property
     def connection_count(self) -> int:
-        """How many connections are open."""
-        return len(self._connections)
+        """How many connections are open, with those of clients that are about to log in."""
+        return len(self._connections) + len(self._logins)
 
     def bind(self, listener: Listener) -> BrokerEndpoint:
         """Take the listener's address; return the endpoint that clients connect to.
@@ -113,6 +120,8 @@ class Server:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        for login in tuple(self._logins):  # whose tasks were cancelled before they began
+            login.close()
 
     # -- the owner of connections
 
@@ -153,11 +162,30 @@ class Server:
         if self._send_buffer_bytes > 0:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._send_buffer_bytes)
         session = Session(address[0].removeprefix(IPV4_IN_IPV6), address[1], listener)
+        transport = self._make_transport(sock, session)
+        login = self._begin_login(transport, session)
+        if login is None:
+            self._serve(transport, session, self._handle)
+        else:
+            self._logins.add(login)
+            self.spawn(self._log_in(login, transport, session))
+
+    async def _log_in(self, login: Login, transport: Transport, session: Session) -> None:
+        """Serve the client once it has logged in."""
+        try:
+            handle = await login.run()
+        finally:
+            self._logins.discard(login)
+        if handle is not None:
+            self._serve(transport, session, handle)
+
+    def _serve(self, transport: Transport, session: Session, handle: FrameHandler) -> None:
+        """Make the connection, which begins to receive requests."""
         self._connections.add(
             Connection(
-                self._make_transport(sock, session),
+                transport,
                 session,
-                handle=self._handle,
+                handle=handle,
                 buffers=self._buffers,
                 loop=self._loop,
                 owner=self,

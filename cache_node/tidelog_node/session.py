@@ -7,10 +7,14 @@ results of security and quota checks are kept here, so that requests do not repe
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from tidelog_core.model import ANONYMOUS, Principal
 
 from tidelog_node.wire.primitives import request_header
+
+if TYPE_CHECKING:
+    from tidelog_node.authentication.authentication import Authentication
 
 NO_NODE = -1
 
@@ -20,6 +24,7 @@ class Session:
 
     __slots__ = (
         "_on_close",
+        "authentication",
         "client_host",
         "client_id",
         "client_id_bytes",
@@ -39,6 +44,8 @@ class Session:
         self.client_port = client_port
         self.listener = listener  # the name of the listener that accepted the connection
         self.principal: Principal = ANONYMOUS
+        # While the client logs in, and later if it has to authenticate again. Else ``None``.
+        self.authentication: Authentication | None = None
         self.node_id = NO_NODE  # the broker whose identity the client has proved
         self.client_id: str | None = None  # of the newest request
         self.client_id_bytes = b""  # as sent

@@ -28,11 +28,13 @@ from collections.abc import Coroutine
 from typing import Any, Protocol
 
 from tidelog_node.answers import (
+    NO_ANSWER,
     Answer,
     CloseConnection,
     ControlReply,
     HeldReply,
     OwedReply,
+    Reply,
     TaskReply,
     bytes_in_memory,
 )
@@ -131,6 +133,8 @@ class Connection:
         # Its first frame waits for memory to be received into, or for its turn to be handled.
         self._awaits_turn = False
         loop.add_reader(self._fd, self._on_readable)
+        if transport.has_received:  # by a login before, and no event announces it
+            loop.call_soon(self._on_readable)
 
     @property
     def is_answered(self) -> bool:
@@ -395,6 +399,7 @@ class Connection:
         answers, which may be large: ``_start_control`` goes on when they are out.
         """
         reason, is_expected, is_finished = "cancelled", True, False
+        last_answer: Reply = NO_ANSWER
         try:
             while self._is_control_next():
                 request = self._answers.control.popleft()
@@ -406,6 +411,7 @@ class Connection:
             is_finished = True
         except CloseConnection as closing:
             reason, is_expected = closing.reason, closing.is_expected
+            last_answer = closing.last_answer
         except Exception as problem:
             logger.exception("request failed")
             reason, is_expected = f"request failed: {problem!r}", False
@@ -413,6 +419,8 @@ class Connection:
             self._is_running_control = False
             if not is_finished:
                 self._buffers.memory.give_back_control(self._answers.drop_control())
+                self._sender.unsent.extend(last_answer)
+                self._send_unsent()
                 self.close(reason, is_expected=is_expected)
 
     def _on_released(self) -> None:

@@ -18,7 +18,7 @@ from tidelog_core.security.plain import (
 )
 from tidelog_core.security.scram_credentials import ScramMechanism
 
-from tests.core.security.users import Users, stored
+from tests.support.scram_users import Users, stored
 
 SHA_256, SHA_512 = ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512
 USERS = Users(

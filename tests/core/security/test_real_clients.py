@@ -16,7 +16,7 @@ from tidelog_core.security.scram import ScramServer
 from tidelog_core.security.scram_credentials import ScramMechanism
 
 from tests.core.security.sasl_listener import Exchange, listening
-from tests.core.security.users import Users, stored
+from tests.support.scram_users import Users, stored
 
 SECONDS_MAX = 30.0
 USER, PASSWORD = "a=b,c d=2C", "pässword,=\t1"

@@ -30,7 +30,7 @@ from tidelog_core.security.scram_credentials import (
 )
 from tidelog_core.security.scram_messages import MESSAGE_SIZE_BYTES_MAX, escaped_name
 
-from tests.core.security.users import Users, stored
+from tests.support.scram_users import Users, stored
 
 SHA_256, SHA_512 = ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512
 KEYS = {mechanism: stored("secret", mechanism) for mechanism in ScramMechanism}

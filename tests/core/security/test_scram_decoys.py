@@ -8,7 +8,7 @@ import re
 from tidelog_core.security.scram_credentials import ScramCredential, ScramMechanism
 from tidelog_core.security.scram_decoys import SHAPES_MAX, Decoys
 
-from tests.core.security.users import stored
+from tests.support.scram_users import stored
 
 SHA_256, SHA_512 = ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512
 NAMES = [f"user-{number}" for number in range(200)]

@@ -26,7 +26,7 @@ from tidelog_node.connections.transport import PlainTransport, Transport
 from tidelog_node.session import Session
 
 from tests.node.connections.served_connections import REQUEST, connect
-from tests.node.connections.transports import HoldingTransport
+from tests.support.holding_transport import HoldingTransport
 from tests.support.waiting import eventually_async
 
 SEEDS = 3

@@ -20,7 +20,7 @@ from tidelog_node.connections.tls_transport import TlsBuffers, TlsTransport
 from tidelog_node.connections.transport import PlainTransport, Transport
 from tidelog_node.security.node_identity import NodeIdentity, generate_identity
 
-from tests.node.connections.transports import HoldingTransport, TlsClient
+from tests.support.holding_transport import HoldingTransport, TlsClient
 
 DATA = bytes(range(256)) * 4096  # 1 MiB: more than a socket takes at once
 SECONDS_MAX = 10.0

@@ -1,0 +1,235 @@
+"""How far one client has got on its way to a user's name.
+
+    BEGIN      ApiVersions or SaslHandshake
+    HANDSHAKE  SaslHandshake: ApiVersions has been answered
+    EXCHANGE   tokens, in SaslAuthenticate or raw (after version 0 of SaslHandshake)
+    DONE       the session has its principal
+
+On a listener whose sessions end (``connections.max.reauth.ms``, KIP-368) DONE is followed by
+EXCHANGE again and again: SaslHandshake comes on the live connection, and until the client has
+proved once more to be the same user by the same mechanism, nothing else is accepted.
+
+Nothing here knows bytes of the wire: ``handlers/sasl.py`` has the two APIs, ``login.py`` the frames
+before a client is known. Source: Kafka's ``SaslServerAuthenticator`` and ``KafkaChannel``.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+from tidelog_core.errors import AuthenticationFailed, UnsupportedSaslMechanism
+from tidelog_core.model import Principal
+
+from tidelog_node.answers import CloseConnection
+from tidelog_node.authentication.exchanges import Exchange, Mechanisms
+from tidelog_node.session import Session
+
+logger = logging.getLogger(__name__)
+
+USER_KIND = "User"  # of a principal
+API_VERSIONS_KEY, SASL_HANDSHAKE_KEY, SASL_AUTHENTICATE_KEY = 18, 17, 36
+ROUNDS_MAX = 16  # requests and tokens of one authentication; the longest needs 6
+REAUTHENTICATION_SECONDS_MIN = 1.0  # between the beginnings of two
+NOT_TOLD_HINT = "set the client's security.protocol to that of the listener"
+
+
+class Refusals(Protocol):
+    """The log of clients that were refused."""
+
+    def note(self, session: Session, reason: str, *, hint: str = "") -> None:
+        """Log it, but not for every attempt of a client."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuthenticationRules:
+    """What a listener demands of its clients."""
+
+    mechanisms: tuple[str, ...]
+    token_bytes_max: int = 524_288  # of a frame before the client is known
+    failure_delay_seconds: float = 0.1  # before a refusal is sent
+    session_ms_max: int = 0  # until a client must authenticate again; 0: never
+
+
+class _Step(Enum):
+    BEGIN = "begin"
+    HANDSHAKE = "handshake"
+    EXCHANGE = "exchange"
+    DONE = "done"
+
+
+_ACCEPTED = {
+    _Step.BEGIN: frozenset({API_VERSIONS_KEY, SASL_HANDSHAKE_KEY}),
+    _Step.HANDSHAKE: frozenset({SASL_HANDSHAKE_KEY}),
+    _Step.EXCHANGE: frozenset({SASL_AUTHENTICATE_KEY, SASL_HANDSHAKE_KEY}),
+    _Step.DONE: frozenset[int](),
+}
+
+
+class Authentication:
+    """One session's authentication. For the node's event loop."""
+
+    def __init__(
+        self,
+        session: Session,
+        rules: AuthenticationRules,
+        mechanisms: Mechanisms,
+        *,
+        refusals: Refusals,
+        now: Callable[[], float],
+    ) -> None:
+        """``now`` is steady, in seconds."""
+        self.rules = rules
+        # Until then requests are accepted without a look at the step. -inf: none is.
+        self.expires_at = -math.inf
+        self.takes_raw_tokens = False
+        self._session = session
+        self._mechanisms = mechanisms
+        self._refusals = refusals
+        self._now = now
+        self._step = _Step.BEGIN
+        self._rounds_left = ROUNDS_MAX
+        self._exchange: Exchange | None = None
+        self._mechanism = ""  # of the newest exchange
+        self._proved: tuple[Principal, str] | None = None  # who it is, by which mechanism
+        self._began_again_at = -math.inf
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the client is known, and not about to authenticate again."""
+        return self._step is _Step.DONE
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether the next thing must be a token."""
+        return self._step is _Step.EXCHANGE
+
+    def admit(self, api_key: int) -> None:
+        """Raise ``CloseConnection`` unless a request of this API may be parsed now."""
+        self.count_round()
+        if api_key not in _ACCEPTED[self._step]:
+            reason = f"a request of API {api_key} while the client has to authenticate"
+            self._refusals.note(self._session, reason, hint=NOT_TOLD_HINT)
+            raise CloseConnection(reason, is_expected=True)
+
+    def count_round(self) -> None:
+        """Count a request or a raw token. Raises ``CloseConnection`` for one too many."""
+        self._rounds_left -= 1
+        if self._rounds_left < 0:
+            reason = f"more than {ROUNDS_MAX} requests without an end of the authentication"
+            self._refusals.note(self._session, reason)
+            raise CloseConnection(reason, is_expected=True)
+
+    def note_versions(self) -> None:
+        """Note that ApiVersions has been answered with the versions."""
+        self._step = _Step.HANDSHAKE
+
+    def may_begin(self, *, has_headers: bool = True) -> bool:
+        """Return whether a SaslHandshake may begin an exchange now.
+
+        On a live session its tokens must have headers: others could be taken for requests.
+        """
+        if self._proved is None:
+            return self._step is not _Step.EXCHANGE
+        return (
+            self._step is _Step.DONE
+            and has_headers
+            and self.rules.session_ms_max > 0
+            and self._now() - self._began_again_at >= REAUTHENTICATION_SECONDS_MIN
+        )
+
+    def begin(self, mechanism: str, *, has_headers: bool) -> None:
+        """Begin an exchange; without headers its tokens come raw.
+
+        Raises ``UnsupportedSaslMechanism``.
+        """
+        if mechanism not in self.rules.mechanisms:
+            error = UnsupportedSaslMechanism("the client asks for a mechanism that is not enabled")
+            enabled = ", ".join(self.rules.mechanisms)
+            self._refusals.note(
+                self._session, str(error), hint=f"sasl.enabled.mechanisms are {enabled}"
+            )
+            raise error
+        if self._proved is not None:
+            self._began_again_at = self._now()
+            self._rounds_left = ROUNDS_MAX
+        self.expires_at = -math.inf
+        self.takes_raw_tokens = not has_headers
+        self._mechanism = mechanism
+        self._exchange = self._mechanisms.begin(mechanism, self._session.client_host)
+        self._step = _Step.EXCHANGE
+
+    async def answer(self, token: bytes) -> bytes:
+        """Return the answer to a token; ``is_done`` says whether it was the last one.
+
+        Raises ``AuthenticationFailed``, and ``CloseConnection``.
+        """
+        exchange = self._exchange
+        assert exchange is not None, "an exchange has begun"
+        self._check_mechanism()
+        try:
+            answer = await exchange.answer(token)
+            if exchange.user is not None:
+                self._succeed(Principal(USER_KIND, exchange.user))
+        except AuthenticationFailed as failed:
+            reason = f"authentication failed, {self._mechanism}: {failed.reason or failed}"
+            self._refusals.note(self._session, reason)
+            raise
+        return answer
+
+    @property
+    def session_ms(self) -> int:
+        """How long the session lasts from its authentication on; 0: as long as the connection."""
+        return self.rules.session_ms_max if self.is_done else 0
+
+    # -- a live session --
+
+    def admit_expired(self, api_key: int) -> None:
+        """Raise ``CloseConnection`` unless the API is one of a session's renewal."""
+        if self.is_under_way:
+            self.admit(api_key)
+        elif api_key != SASL_HANDSHAKE_KEY or not self.may_begin():
+            raise CloseConnection("the session has expired", is_expected=True)
+
+    # -- inside
+
+    def _check_mechanism(self) -> None:
+        """Raise ``CloseConnection`` unless a live session keeps its mechanism.
+
+        Kafka finds out with the first token, too, and sends no answer.
+        """
+        if self._proved is not None and self._proved[1] != self._mechanism:
+            reason = f"{self._mechanism} for a session that was authenticated by {self._proved[1]}"
+            self._refusals.note(self._session, reason)
+            raise CloseConnection(reason, is_expected=True)
+
+    def _succeed(self, principal: Principal) -> None:
+        """Let the session act as the principal. Raises ``AuthenticationFailed``."""
+        if self._proved is not None and self._proved[0] != principal:
+            raise AuthenticationFailed(
+                "Cannot change principals during re-authentication from"
+                f" {_with_dot(self._proved[0])}: {_with_dot(principal)}",
+                reason="another user than before",
+            )
+        self._proved = principal, self._mechanism
+        self._exchange = None
+        self._step = _Step.DONE
+        self._session.principal = principal
+        lasts_ms = self.rules.session_ms_max
+        self.expires_at = self._now() + lasts_ms / 1000 if lasts_ms else math.inf
+        logger.debug(
+            "client authenticated",
+            extra={
+                "client": f"{self._session.client_host}:{self._session.client_port}",
+                "principal": str(principal),
+                "mechanism": self._mechanism,
+            },
+        )
+
+
+def _with_dot(principal: Principal) -> str:
+    return f"{principal.kind}.{principal.name}"

@@ -1,0 +1,33 @@
+"""The frame handler of a session that ends unless its client authenticates again (KIP-368)."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+
+from tidelog_node.answers import Answer
+from tidelog_node.authentication.authentication import Authentication
+from tidelog_node.connections.connection import FrameHandler
+from tidelog_node.session import Session
+
+API_KEY = struct.Struct(">h")
+
+
+class ExpiringSession:
+    """Passes requests on while the session lasts: one comparison for each."""
+
+    __slots__ = ("_authentication", "_dispatch", "_now")
+
+    def __init__(
+        self, authentication: Authentication, dispatch: FrameHandler, now: Callable[[], float]
+    ) -> None:
+        self._authentication = authentication
+        self._dispatch = dispatch
+        self._now = now
+
+    def __call__(self, frame: memoryview, session: Session) -> Answer:
+        """Return the answer to a frame. Raises ``CloseConnection`` and ``NotYet``."""
+        if self._now() >= self._authentication.expires_at:
+            (api_key,) = API_KEY.unpack_from(frame)
+            self._authentication.admit_expired(api_key)
+        return self._dispatch(frame, session)

@@ -1,0 +1,181 @@
+"""A client on a listener with SASL, until it has logged in: then a ``Connection`` takes over.
+
+A login is one task. It takes one frame after the other, looks at nothing but the API of a request,
+and lets the dispatch table parse and answer those few that may come. Everything about it is
+bounded: the size of its frames (``LoginFrames``), their number (``Authentication``) and its time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import struct
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from tidelog_core.errors import AuthenticationFailed
+from tidelog_core.model import FileSlice
+
+from tidelog_node.answers import CloseConnection, ControlReply, Reply
+from tidelog_node.authentication.authentication import (
+    API_VERSIONS_KEY,
+    Authentication,
+    AuthenticationRules,
+    Refusals,
+)
+from tidelog_node.authentication.exchanges import Mechanisms
+from tidelog_node.authentication.expiring_session import ExpiringSession
+from tidelog_node.authentication.login_frames import LoginFrames, LoginMemory
+from tidelog_node.connections.connection import FrameHandler
+from tidelog_node.connections.transport import Transport
+from tidelog_node.session import Session
+
+logger = logging.getLogger(__name__)
+
+LOGIN_SECONDS_MAX = 30.0  # from the connection's beginning, with its TLS handshake
+LAST_ANSWER_SECONDS_MAX = 1.0
+# The frames of ApiVersions and SaslHandshake: a session keeps the client's id and software.
+REQUEST_BYTES_MAX = 8_192
+REQUEST_BYTES_MIN = 8  # api key, version, correlation id
+_API_KEY = struct.Struct(">h")
+_SIZE = struct.Struct(">i")
+_ERROR_OF_VERSIONS = struct.Struct(">8xh")  # behind the answer's size and correlation id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoginDesk:
+    """What the logins of a node share."""
+
+    rules: Mapping[str, AuthenticationRules]  # of the listeners with SASL, by their names
+    dispatch: FrameHandler
+    mechanisms: Mechanisms
+    refusals: Refusals
+    now: Callable[[], float]  # steady, in seconds
+    seconds_max: float = LOGIN_SECONDS_MAX
+    memory: LoginMemory = field(default_factory=LoginMemory)
+
+    def begin(self, transport: Transport, session: Session) -> Login | None:
+        """Return the login of a connection that was just accepted.
+
+        ``None`` on a listener without SASL.
+        """
+        rules = self.rules.get(session.listener)
+        if rules is None:
+            return None
+        authentication = Authentication(
+            session, rules, self.mechanisms, refusals=self.refusals, now=self.now
+        )
+        session.authentication = authentication
+        return Login(self, authentication, transport, session)
+
+
+class Login:
+    """One client's way to a name."""
+
+    def __init__(
+        self,
+        desk: LoginDesk,
+        authentication: Authentication,
+        transport: Transport,
+        session: Session,
+    ) -> None:
+        self._desk = desk
+        self._authentication = authentication
+        self._transport = transport
+        self._session = session
+        self._frames = LoginFrames(
+            transport, desk.memory, bytes_max=authentication.rules.token_bytes_max
+        )
+
+    async def run(self) -> FrameHandler | None:
+        """Return the handler for the client's requests, ``None`` if it has not logged in.
+
+        In the second case, and if this is cancelled, the transport and the session are closed.
+        """
+        is_known = False
+        try:
+            async with asyncio.timeout(self._desk.seconds_max):
+                is_known = await self._log_in()
+        except TimeoutError:
+            self._refuse(f"no login within {self._desk.seconds_max:.0f} s")
+        except CloseConnection as closing:
+            if not closing.is_expected:
+                self._refuse(closing.reason)
+            await self._send_last(closing.last_answer)
+        except OSError as error:
+            logger.debug("client left before it had logged in", extra={"reason": str(error)})
+        except Exception:
+            logger.exception("login failed")
+        finally:
+            self._frames.close()
+            if not is_known:
+                self.close()
+        return self._handler() if is_known else None
+
+    def close(self) -> None:
+        """Close the transport and the session of a client that is not logged in."""
+        self._transport.close()
+        self._session.closed()
+
+    async def _log_in(self) -> bool:
+        """Return whether the client has logged in; it may have left."""
+        authentication = self._authentication
+        while not authentication.is_done:
+            frame = await self._frames.receive()
+            if frame is None:
+                return False
+            if authentication.takes_raw_tokens:
+                answer = await self._answer_raw(frame)
+            else:
+                answer = await self._answer(frame)
+            await self._frames.send(answer)
+        return True
+
+    async def _answer(self, frame: bytearray) -> bytes:
+        """Return the answer to a request, with its size."""
+        if len(frame) < REQUEST_BYTES_MIN:
+            raise CloseConnection(f"a request of {len(frame)} bytes before authentication")
+        (api_key,) = _API_KEY.unpack_from(frame)
+        self._authentication.admit(api_key)
+        if len(frame) > REQUEST_BYTES_MAX and not self._authentication.is_under_way:
+            raise CloseConnection(
+                f"a request of API {api_key} of {len(frame)} bytes before authentication, "
+                f"allowed are {REQUEST_BYTES_MAX}"
+            )
+        request = self._desk.dispatch(memoryview(frame), self._session)
+        assert isinstance(request, ControlReply), "none of these APIs is hot"
+        data = _joined(await request.call())
+        if api_key == API_VERSIONS_KEY and _ERROR_OF_VERSIONS.unpack_from(data) == (0,):
+            self._authentication.note_versions()
+        return data
+
+    async def _answer_raw(self, frame: bytearray) -> bytes:
+        """Return the answer to a token without headers. A refusal has none."""
+        self._authentication.count_round()
+        try:
+            token = await self._authentication.answer(bytes(frame))
+        except AuthenticationFailed as failed:
+            await asyncio.sleep(self._authentication.rules.failure_delay_seconds)
+            raise CloseConnection(str(failed), is_expected=True) from failed
+        return _SIZE.pack(len(token)) + token
+
+    async def _send_last(self, answer: Reply) -> None:
+        """Send the answer that comes before the end, unless the client does not take it."""
+        with suppress(OSError):  # TimeoutError is one
+            async with asyncio.timeout(LAST_ANSWER_SECONDS_MAX):
+                await self._frames.send(_joined(answer))
+
+    def _handler(self) -> FrameHandler:
+        if not self._authentication.rules.session_ms_max:
+            self._session.authentication = None
+            return self._desk.dispatch
+        return ExpiringSession(self._authentication, self._desk.dispatch, self._desk.now)
+
+    def _refuse(self, reason: str) -> None:
+        self._desk.refusals.note(self._session, reason)
+
+
+def _joined(reply: Reply) -> bytes:
+    """Return an answer that has no file slices."""
+    return b"".join(bytes(part) for part in reply if not isinstance(part, FileSlice))

@@ -1,0 +1,97 @@
+"""A login over transports that hold bytes back, and the connection that takes over from it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import socket
+import ssl
+
+import pytest
+from tidelog_core.errors import ErrorCode
+from tidelog_node.connections.tls_transport import TlsBuffers, TlsTransport
+from tidelog_node.connections.transport import Transport
+from tidelog_node.security.node_identity import generate_identity
+from tidelog_node.session import Session
+
+from tests.node.authentication.sasl_server import (
+    AUTHENTICATE,
+    HANDSHAKE,
+    HOT,
+    PASSWORD,
+    USER,
+    Client,
+    sasl_server,
+)
+from tests.support.holding_transport import HoldingTransport
+
+SEEDS = range(5)
+HOT_REQUESTS = 5
+
+
+async def log_in_and_ask(client: Client) -> None:
+    """Log in, with requests behind the last token that were sent together with it."""
+    await client.call(HANDSHAKE, 1, mechanism="PLAIN")
+    client.send_request(AUTHENTICATE, 2, auth_bytes=f"\0{USER}\0{PASSWORD}".encode())
+    last = client.correlation_id
+    for _ in range(HOT_REQUESTS):
+        client.send_frame(client.header(HOT, 2))
+    client.correlation_id = last
+    assert (await client.response(AUTHENTICATE, 2)).error_code == ErrorCode.none
+    for _ in range(HOT_REQUESTS):
+        assert await client.receive() is not None
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+async def test_a_login_goes_through_a_transport_that_hands_out_few_bytes(seed: int) -> None:
+    def make(sock: socket.socket, _: Session) -> Transport:
+        return HoldingTransport(sock, chance=random.Random(seed), receive_bytes_max=3)
+
+    async with sasl_server(make_transport=make) as served:
+        client = await served.client()
+        await log_in_and_ask(client)
+        assert len(served.hot_sessions) == HOT_REQUESTS
+        refused = await served.client()
+        answer = await refused.call(HANDSHAKE, 1, mechanism="UNKNOWN")
+        assert answer.error_code == ErrorCode.unsupported_sasl_mechanism
+
+
+async def test_a_login_over_tls_is_taken_over_with_what_was_decrypted_already() -> None:
+    node, other = generate_identity(1), generate_identity(2)
+    server_context = node.server_context([other.certificate])
+    client_context = other.client_context([node.certificate])
+    buffers = TlsBuffers()
+
+    def make(sock: socket.socket, _: Session) -> Transport:
+        return TlsTransport(sock, server_context, buffers=buffers, on_established=lambda _: None)
+
+    async with sasl_server(make_transport=make) as served:
+        streams = await asyncio.open_connection(
+            "127.0.0.1", served.port, ssl=client_context, server_hostname=""
+        )
+        client = Client(*streams)
+        await log_in_and_ask(client)
+        assert len(served.hot_sessions) == HOT_REQUESTS
+        client.close()
+        await client.writer.wait_closed()
+
+
+async def test_a_refusal_over_tls_reaches_the_client() -> None:
+    node, other = generate_identity(1), generate_identity(2)
+    server_context = node.server_context([other.certificate])
+    buffers = TlsBuffers()
+
+    def make(sock: socket.socket, _: Session) -> Transport:
+        return TlsTransport(sock, server_context, buffers=buffers, on_established=lambda _: None)
+
+    async with sasl_server(make_transport=make) as served:
+        context: ssl.SSLContext = other.client_context([node.certificate])
+        client = Client(
+            *await asyncio.open_connection(
+                "127.0.0.1", served.port, ssl=context, server_hostname=""
+            )
+        )
+        answer = await client.log_in_plain("wrong")
+        assert answer.error_code == ErrorCode.sasl_authentication_failed
+        assert await client.is_closed()
+        client.close()
