@@ -1,5 +1,5 @@
-# Every target does its own set-up. Needs Python 3.11+, Java 17 (Spark, DynamoDB Local) and make;
-# npm where the KafkaJS and DynamoDB Local suites should run.
+# Every target does its own set-up. Needs Python 3.11+, Java 17 (Spark, DynamoDB Local) and make,
+# and npm for the suites of KafkaJS and DynamoDB Local.
 
 PYTHON ?= python3
 VENV := .venv
@@ -7,13 +7,13 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 TOOLS := .cache/tools/.installed
 PYTEST_FLAGS ?=
-# What asks the modules that can be compiled, and nothing slow beside them.
+# The tests that use the compiled modules, without slow ones.
 COMPILED_TESTS ?= tests/compiled tests/core/records tests/core/log tests/core/replication \
 	tests/node/compaction \
 	tests/node/connections tests/node/test_data_plane.py \
 	tests/node/test_recovery.py tests/node/test_wire_fetch.py tests/node/test_wire_produce.py
-# Most tests wait for servers, so there are more workers than cores. A file's tests stay together:
-# what they share is started once. The longest files come first (tests/support/longest_files.py).
+# Most tests wait for servers, so there are more workers than cores. One worker runs all tests of a
+# file, so their servers start once. The longest files come first (tests/support/longest_files.py).
 TEST_WORKERS ?= 3
 WORKERS := -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
 
@@ -22,7 +22,7 @@ WORKERS := -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
 
-setup: $(STAMP)  ## make .venv with everything needed for development
+setup: $(STAMP)  ## create .venv with the development packages
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -39,7 +39,7 @@ demo: $(STAMP)  ## flights through the whole product: produce, consume, tier, ev
 	$(BIN)/python -m tools.demo
 
 test: $(STAMP) $(TOOLS)  ## the default suite, under 12 minutes on 2 cores
-	@# Compiling takes one core, for the while that tests leave it.
+	@# The modules are compiled beside the tests, at low priority.
 	nice $(BIN)/python -m tools.compiled & \
 	$(BIN)/python -m pytest $(WORKERS) $(PYTEST_FLAGS); \
 	status=$$?; wait; exit $$status
@@ -52,7 +52,7 @@ test-compiled: $(STAMP)  ## the tests of the hot path again, on its compiled mod
 test-slow: $(STAMP) $(TOOLS)  ## the tests marked slow
 	$(BIN)/python -m pytest -m slow $(PYTEST_FLAGS)
 
-test-localstack: $(STAMP) $(TOOLS)  ## the bucket and its events on LocalStack, which the default suite asks too
+test-localstack: $(STAMP) $(TOOLS)  ## the tests that use LocalStack; the default suite has them too
 	$(BIN)/python -m pytest -m localstack $(PYTEST_FLAGS)
 
 lint: $(STAMP)  ## ruff, its formatter, and the import contracts
@@ -60,30 +60,30 @@ lint: $(STAMP)  ## ruff, its formatter, and the import contracts
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 
-format: $(STAMP)  ## rewrite the code as lint wants it
+format: $(STAMP)  ## format the code and fix what lint can fix
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 types: $(STAMP)  ## mypy --strict
 	$(BIN)/mypy
 
-docs: $(STAMP)  ## docs/configuration.md and docs/internals/metadata-items.md, from what is declared
+docs: $(STAMP)  ## generate docs/configuration.md and docs/internals/metadata-items.md
 	$(BIN)/python -m tools.configuration
 	$(BIN)/python -m tools.metadata_items
 
 template: $(STAMP) $(TOOLS)  ## validate and lint the AWS templates, build functions and layer; no Docker, no account
 	$(BIN)/python -m tools.sam
 
-node-bundle: $(STAMP)  ## dist/tidelog-node.tar.gz, what the cluster's machines run
+node-bundle: $(STAMP)  ## build dist/tidelog-node.tar.gz for the cluster's machines
 	$(BIN)/python -m tools.node_bundle
 
-job-bundle: $(STAMP)  ## dist/jobs, what Spark jobs on EMR Serverless run
+job-bundle: $(STAMP)  ## build dist/jobs for Spark jobs on EMR Serverless
 	$(BIN)/python -m tools.job_bundle
 
-wheel: $(STAMP)  ## dist/*.whl with the hot path compiled, for this platform and Python; needs a C compiler
+wheel: $(STAMP)  ## build dist/*.whl with the compiled hot path, for this platform and Python; needs a C compiler
 	HATCH_BUILD_HOOKS_ENABLE=1 $(BIN)/pip wheel --quiet --no-build-isolation --no-deps -w dist .
 
-bench: $(STAMP) $(TOOLS)  ## what a node costs in every way, and the goals beside Kafka and Tansu; writes bench/results
+bench: $(STAMP) $(TOOLS)  ## measure a node, and compare it with Kafka and Tansu; writes bench/results
 	$(BIN)/python -m bench.node
 	$(BIN)/python -m bench.replicated
 	$(BIN)/python -m bench.offset_commits
@@ -94,20 +94,20 @@ bench: $(STAMP) $(TOOLS)  ## what a node costs in every way, and the goals besid
 	$(BIN)/python -m bench.spark_source
 	$(BIN)/python -m bench.peers --quick
 
-bench-peers: $(STAMP) $(TOOLS)  ## Tidelog beside Apache Kafka and Tansu in 25 minutes: tables, CSV, plots; PEERS_FLAGS='--only latency'
+bench-peers: $(STAMP) $(TOOLS)  ## compare Tidelog with Apache Kafka and Tansu in 25 minutes: tables, CSV, plots; PEERS_FLAGS='--only latency'
 	$(BIN)/python -m bench.peers $(PEERS_FLAGS)
 
-scaling: $(STAMP)  ## how costs grow with what lies idle beside them, and whether they may: SCALING_FLAGS='--only topics --quick'
+scaling: $(STAMP)  ## measure how costs grow with idle topics, groups and clients, and check the growth: SCALING_FLAGS='--only topics --quick'
 	$(BIN)/python -m bench.scaling $(SCALING_FLAGS)
 
-soak: $(STAMP)  ## one node under load for half an hour, then whether it is as it was: SOAK_FLAGS='--seconds 600 ...'
+soak: $(STAMP)  ## load one node for half an hour, then check that it uses no more than before: SOAK_FLAGS='--seconds 600 ...'
 	$(BIN)/python -m bench.soak $(SOAK_FLAGS)
 
-chaos: $(STAMP)  ## a cluster under faults, then the checker: SECONDS=60 SEED= CHAOS_FLAGS='--nodes 3 ...'
+chaos: $(STAMP)  ## run a cluster under faults, then check its history: SECONDS=60 SEED= CHAOS_FLAGS='--nodes 3 ...'
 	$(BIN)/python -m tools.chaos --seconds $(or $(SECONDS),60) $(if $(SEED),--seed $(SEED)) $(CHAOS_FLAGS)
 
-attack: $(STAMP)  ## what took nodes down once, done to three of them again, and a table: ATTACK_FLAGS='--only 3 --size 0.1'
+attack: $(STAMP)  ## repeat the attacks that once took nodes down; prints a table: ATTACK_FLAGS='--only 3 --size 0.1'
 	$(BIN)/python -m tests.attack $(ATTACK_FLAGS)
 
-clean:  ## remove what the targets made
+clean:  ## remove .venv and .cache
 	rm -rf $(VENV) .cache

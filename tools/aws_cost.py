@@ -19,16 +19,17 @@ SECONDS = HOURS * 3600
 ZONES = 3
 ENDPOINTS = 2 * ZONES + 1  # CloudWatch's two in every zone, CloudFormation's in one
 
-# What a node and a segment do, as the code has it and bench/README.md has measured it. What
-# an operation takes of DynamoDB is bench.day's, which counts it by running the code.
+# The work of a node and of a segment: constants of the code, and figures measured in
+# bench/README.md. The DynamoDB units of an operation come from bench.day, which counts them by
+# running the code.
 REPLICAS = 3
 PRODUCED_GB_PER_CPU_SECOND = 0.28  # of all nodes' CPU, acks=all, three replicas
 FETCHED_GB_PER_CPU_SECOND = 4.7
 LEASE_WRITES_PER_SECOND = 1 / 3  # of a node: broker.heartbeat.interval.ms
 POLLS_PER_SECOND = 5  # of a node: metadata.poll.interval.ms
-LEASE_READINGS_PER_SECOND = 2  # of a node, each of everyone's leases
-# In a segment's life. The log start moves once for all segments of a partition that expire
-# within five minutes: once for each is the most.
+LEASE_READINGS_PER_SECOND = 2  # of a node; each reads the leases of all nodes
+# The operations of a segment's life. The log start moves once for all segments of a partition
+# that expire within five minutes. The worst case is counted: once for each segment.
 SEGMENT_LIFE = tuple(
     COSTS[operation]
     for operation in (
@@ -39,13 +40,14 @@ SEGMENT_LIFE = tuple(
         "a node drops a segment",
     )
 )
-FUNCTION_CALL = COSTS["a function finds nothing due"]  # one a segment that is copied
-# What every node reads more when a log start has moved.
+FUNCTION_CALL = COSTS["a function finds nothing due"]  # one for each copied segment
+# The additional reads of every node after a log start has moved.
 CHANGE_READS = (
     COSTS["poll, a partition has changed"].reads - COSTS["poll, nothing has changed"].reads
 )
-OBJECTS_PER_SEGMENT = 3  # its log, its index, and where the log starts once it has expired
-# In a group of up to 15 members, with its other offsets of the topic: 6 where there are none.
+OBJECTS_PER_SEGMENT = 3  # its log, its index, and the log start written when it expires
+# Of a group of up to 15 members whose page has its other offsets of the topic; 6 units without
+# others.
 OFFSET_COMMIT = COSTS["commit 4 of the 60 offsets in a page"]
 FUNCTION_GB = 0.5
 FUNCTION_SECONDS_PER_SEGMENT = 1.5
@@ -58,7 +60,7 @@ class Prices:
 
     instance_hour: float
     instance_cpus: int
-    instance_network_mb_per_s: float  # what it keeps up for ever, each way
+    instance_network_mb_per_s: float  # sustained, in each direction
     instance_disk_gb: float
     zone_transfer_gb: float  # both directions together
     storage_gb_month: float
@@ -70,23 +72,23 @@ class Prices:
     event_million: float
     endpoint_hour: float  # one interface endpoint in one zone
     balancer_hour: float
-    fixed_month: float  # root volumes aside: logs, alarms, dashboard
+    fixed_month: float  # without root volumes: logs, alarms, dashboard
     volume_month: float  # of one machine
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """The clients' load. Megabytes are as sent: compressed where the producer does it."""
+    """The clients' load. Megabytes are counted as sent, so compressed if the producer does it."""
 
     produced_mb_per_s: float
-    readers: float = 2.0  # how often everything is read soon after
+    readers: float = 2.0  # reads of each record soon after it was produced
     retention_days: float = 7.0
     segment_mb: float = 512.0  # mean size of a sealed segment; small where partitions are idle
     local_hours: float = 1.0  # log.local.retention.ms
     offset_commits_per_s: float = 10.0
     produced_elsewhere: float = 2 / 3  # share that reaches its leader from another zone
     read_elsewhere: float = 0.0  # share read across zones; 0 with client.rack set
-    utilisation: float = 0.5  # of network, CPU and disk: a zone may be lost
+    utilisation: float = 0.5  # of network, CPU and disk; the rest is for the loss of a zone
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +121,9 @@ WORKLOADS = tuple(Workload(produced_mb_per_s=rate) for rate in (1.0, 10.0, 100.0
 
 
 def machine_count(load: Workload, prices: Prices) -> int:
-    """Return the machines that the load needs: of network, CPU and disk the scarcest decides.
+    """Return the number of machines for the load, by the scarcest of network, CPU and disk.
 
-    The same number in every zone, one at least.
+    Every zone has the same number, at least one.
     """
     rate = load.produced_mb_per_s
     sent = rate * (REPLICAS - 1 + load.readers + 1)  # followers, readers, the bucket
@@ -139,14 +141,14 @@ def machine_count(load: Workload, prices: Prices) -> int:
 
 
 def idle_reads_per_second(nodes: int) -> float:
-    """Return an idle node's read units per second in a cluster of so many nodes."""
+    """Return an idle node's read units per second in a cluster of ``nodes`` nodes."""
     leases = read_units(nodes * ITEM_BYTES["lease"])
     polls = POLLS_PER_SECOND * COSTS["poll, nothing has changed"].reads
     return polls + LEASE_READINGS_PER_SECOND * leases
 
 
 def monthly_cost(load: Workload, prices: Prices) -> list[Line]:
-    """Return the bill of a month in which the load never changes, retention reached."""
+    """Return the bill of a month of constant load, after retention was reached."""
     machines = machine_count(load, prices)
     nodes = machines * prices.instance_cpus
     produced_gb = load.produced_mb_per_s * SECONDS / 1000

@@ -1,13 +1,13 @@
-"""``make chaos``: nodes, clients and faults for as long as you like; then the checker.
+"""``make chaos``: runs nodes, clients and faults for a given time, then the checker.
 
     python -m tools.chaos --seconds 60 --seed 7            one run
     python -m tools.chaos --seconds 60 --runs 20           seeds from a random one on
-    python -m tools.chaos --check .cache/chaos/7           look at a finished run again
+    python -m tools.chaos --check .cache/chaos/7           check a finished run again
 
 A run leaves its history, report, logs and data in ``.cache/chaos/<seed>``: the nodes' logs
-in ``logs``, what our clients say in ``clients.log``, what librdkafka's do in
-``librdkafka-<client>.log``. A stalled run is stopped and reported. The exit
-status is 1 if anything was wrong.
+in ``logs``, the SDK clients' in ``clients.log``, librdkafka's in
+``librdkafka-<client>.log``. A stalled run is stopped and reported. The exit status is 1 if a run
+had an anomaly.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SEEDS = 1_000_000
 
 
 def main() -> int:
-    """Run as the arguments say; return the exit status."""
+    """Do the runs of the command line; return the exit status."""
     arguments = _parser().parse_args()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _abandon)
@@ -54,7 +54,7 @@ def main() -> int:
 
 
 def _run(arguments: argparse.Namespace, seed: int) -> bool:
-    """Do one run; return whether nothing was wrong."""
+    """Do one run; return whether it had no anomalies."""
     directory = DIRECTORY / str(seed)
     if directory.exists():
         shutil.rmtree(directory)
@@ -84,7 +84,7 @@ def _run(arguments: argparse.Namespace, seed: int) -> bool:
 
 
 def _abandon(number: int, _frame: object) -> None:
-    """End at once, and leave no node behind; there is nothing to be learned from half a run."""
+    """Kill the nodes and end at once: half a run has no result."""
     for child in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
             child.kill()
@@ -101,17 +101,17 @@ def _check_again(directory: Path, *, is_replicated: bool) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m tools.chaos", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--seconds", type=float, default=60.0, help="of faults (60)")
-    parser.add_argument("--seed", type=int, help="makes a run again; random if left out")
-    parser.add_argument("--runs", type=int, default=1, help="one after the other, seeds go up (1)")
+    parser.add_argument("--seconds", type=float, default=60.0, help="seconds of faults (60)")
+    parser.add_argument("--seed", type=int, help="repeats a run; random by default")
+    parser.add_argument("--runs", type=int, default=1, help="with consecutive seeds (1)")
     parser.add_argument("--nodes", type=int, default=3)
     parser.add_argument("--replication", type=int, default=1, help="replication factor (1)")
     parser.add_argument("--store", choices=("sqlite", "dynamodb"), default="sqlite")
-    parser.add_argument("--faults", type=FaultKind, nargs="*", help="kinds; all if left out")
-    parser.add_argument("--lease-s", type=float, default=2.0, help="of the nodes (2)")
+    parser.add_argument("--faults", type=FaultKind, nargs="*", help="kinds; all by default")
+    parser.add_argument("--lease-s", type=float, default=2.0, help="seconds of a node's lease (2)")
     parser.add_argument("--rate", type=float, default=60.0, help="records/s of a producer (60)")
     parser.add_argument(
-        "--producers", type=int, default=3, help="of ours, beside one of librdkafka"
+        "--producers", type=int, default=3, help="of the SDK, besides one of librdkafka (3)"
     )
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
     parser.add_argument("--check", type=Path, metavar="DIR", help="check a finished run again")

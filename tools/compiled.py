@@ -1,16 +1,16 @@
 """Compiles the hot path into .cache/compiled: ``python -m tools.compiled``.
 
 The interpreter takes most of a small request's time, so the modules used by every Produce and
-Fetch are compiled with mypyc: from the unchanged source, which still runs without a compiler.
+Fetch are compiled with mypyc, from unchanged source that still runs without a compiler.
 The source tree contains no compiled modules, because they would hide later edits.
-``.cache/compiled`` holds copies of the packages with the compiled modules beside them; put it
-first into ``PYTHONPATH`` to run those. A wheel gets them with ``HATCH_BUILD_HOOKS_ENABLE=1``
+``.cache/compiled`` has copies of the packages with the compiled modules beside them; put it first
+into ``PYTHONPATH`` to run those. A wheel gets them with ``HATCH_BUILD_HOOKS_ENABLE=1``
 (``tools/wheel_hook.py``).
 
-Compiled code checks types where it is called, an instance takes only the attributes that its
-class names, and one of a frozen dataclass cannot be pickled: values for other processes are
-named tuples. So are generic values, since a generic dataclass cannot be imported. Otherwise it
-behaves like the source. ``make test`` tests both.
+A compiled function checks the types of its arguments. An instance has only the attributes that its
+class declares. An instance of a frozen dataclass cannot be pickled, so values for other processes
+are named tuples. Generic values are named tuples too, because a generic dataclass cannot be
+imported. Otherwise compiled code behaves like the source. ``make test`` tests both.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ MODULES = (
 )
 PACKAGES = (_CORE, _NODE)
 OVERLAY = ROOT / ".cache" / "compiled"
-STAMP = ".source"  # contains the hash of a folder's source
+STAMP = ".source"  # a file with the hash of the folder's source
 
 
 def compile_modules(into: Path) -> None:

@@ -1,4 +1,4 @@
-"""``docs/configuration.md``, from the declared settings: ``python -m tools.configuration``."""
+"""Writes ``docs/configuration.md`` from the settings: ``python -m tools.configuration``."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from tools.places import ROOT
 
 PAGE = ROOT / "docs" / "configuration.md"
 
-# The sections of a node's settings, each with how the names in it begin. Settings that hold the
-# defaults of topics and groups are in those sections under any name.
+# The sections of a node's settings, each with the prefixes of its settings' names. Settings that
+# are defaults of topics or groups have sections of their own.
 NODE_SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Topics": ("auto.create.", "default.replication.", "delete.topic.", "num.partitions"),
     "Membership and leaders": (
@@ -140,7 +140,7 @@ def _default(setting: Setting) -> str:
 
 
 def _meaning(setting: Setting) -> str:
-    """Return what a person would say for the default, empty if the number says it."""
+    """Return the default in words or a larger unit, empty if the plain value is clear."""
     value = setting.default
     if not isinstance(value, int) or isinstance(value, bool):
         return ""

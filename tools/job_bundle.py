@@ -1,10 +1,10 @@
 """Builds the bundle of Spark jobs for EMR Serverless: ``python -m tools.job_bundle``.
 
-    dist/jobs/tidelog-jobs.tar.gz    packages/: the jobs and all they need but Spark and Python
+    dist/jobs/tidelog-jobs.tar.gz    packages/: the jobs and their dependencies, without Spark
     dist/jobs/<job>.py               the program for spark-submit
 
-Copied to a folder of a bucket, that folder is ``JobArtefacts`` of template.yaml. Spark unpacks
-the archive for driver and executors; template.yaml says how they find it.
+The files are copied to a folder of a bucket, which is ``JobArtefacts`` in template.yaml. Spark
+unpacks the archive for driver and executors; template.yaml sets their paths.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from tools.node_bundle import install_packages
 from tools.places import ROOT
 
-PYTHON_VERSION = "3.11"  # that of JobPython in template.yaml
+PYTHON_VERSION = "3.11"  # as JobPython in template.yaml
 REQUIREMENTS = (
     *("aioboto3", "cramjam", "crc32c", "kio", "lz4", "obstore", "rich", "typer"),
     *("numba", "pandas", "pyarrow"),

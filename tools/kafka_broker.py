@@ -1,7 +1,7 @@
-"""Apache Kafka's own broker from Maven Central: one node that is broker and controller.
+"""Runs Apache Kafka's broker from Maven Central: one node that is broker and controller.
 
-It listens on 127.0.0.1 only, keeps its data in the given folder, and dies with the process
-that started it.
+It listens on 127.0.0.1 only, stores its data in the given folder, and ends with the process that
+started it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _ROOT = TOOLS_DIR / "kafka-broker"
 _PROPERTIES = "server.properties"
 _PORT = "port"
 _LOG_LEVEL = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
-# What Kafka's own start script gives a broker.
+# The options of Kafka's own start script.
 SERVER_JAVA_OPTIONS = (
     "-Xmx1G",
     "-Xms1G",
@@ -54,7 +54,7 @@ def install() -> None:
 
 
 def class_path() -> str | None:
-    """Return what to give java as ``-cp``, or ``None`` where the jars are absent."""
+    """Return the value of java's ``-cp``, or ``None`` if jars are missing."""
     return maven.class_path(_ROOT, f"kafka_2.13-{VERSION}.jar", f"kafka-tools-{VERSION}.jar")
 
 
@@ -66,11 +66,11 @@ def serve(
     features: Mapping[str, int] | None = None,
     second_listener: tuple[int, int] | None = None,
 ) -> Iterator[int]:
-    """Run an empty broker with its data below ``folder``; give its port.
+    """Run an empty broker with its data below ``folder``; yield its port.
 
-    ``config`` is for ``server.properties``, ``features`` are levels of those that are not on
-    by themselves. ``second_listener`` is one more port and the
-    port that it advertises there (a proxy's). Raises ``ToolAbsent``.
+    ``config`` is for ``server.properties``. ``features`` has the levels of features that are
+    disabled by default. ``second_listener`` is the port of a further listener, and the port
+    that it advertises (a proxy's). Raises ``ToolAbsent``.
     """
     format_storage(folder, config, features=features, second_listener=second_listener)
     with run_formatted(folder) as broker:
@@ -110,7 +110,7 @@ def format_storage(
 def run_formatted(
     folder: Path, java_options: Sequence[str] = _JAVA_OPTIONS
 ) -> AbstractContextManager[ServerProcess]:
-    """Run the broker that ``format_storage`` prepared, with what it has kept since.
+    """Run the broker that ``format_storage`` prepared, with the data that it has stored since.
 
     Raises ``ToolAbsent``.
     """
@@ -124,7 +124,7 @@ def run_formatted(
 
 
 def run_tool(main_class: str, *arguments: str, timeout: float = 60.0) -> str:
-    """Run one of Kafka's command line tools; return what it printed. Raises ``ToolAbsent``.
+    """Run one of Kafka's command line tools; return its standard output. Raises ``ToolAbsent``.
 
     A failure raises ``subprocess.CalledProcessError`` with the output.
     """

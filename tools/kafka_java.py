@@ -21,7 +21,7 @@ def install() -> None:
 
 
 def class_path() -> str | None:
-    """Return what to give java as ``-cp``, or ``None`` where the jars are absent."""
+    """Return the value of java's ``-cp``, or ``None`` if jars are missing."""
     return maven.class_path(_ROOT, f"kafka-clients-{VERSION}.jar")
 
 
@@ -29,7 +29,7 @@ def compiled(source: Path) -> Path:
     """Return the folder with the classes of a program that uses the client.
 
     ``java Program.java`` would compile it at every start, which takes longer than most runs.
-    Raises ``ToolAbsent`` where the compiler is absent or refuses it.
+    Raises ``ToolAbsent`` if the compiler is missing or rejects the program.
     """
     folder = _ROOT / "classes" / hashlib.sha256(source.read_bytes()).hexdigest()[:16]
     if not folder.exists():

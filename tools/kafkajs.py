@@ -22,6 +22,6 @@ def install() -> None:
 
 
 def modules() -> Path | None:
-    """Return the folder to give Node as ``NODE_PATH``, or ``None`` where it is absent."""
+    """Return the value of Node's ``NODE_PATH``, or ``None`` if KafkaJS is missing."""
     folder = _ROOT / "node_modules"
     return folder if (folder / "kafkajs").is_dir() else None

@@ -1,4 +1,4 @@
-"""kcat from Debian's packages, unpacked beside the project instead of installed."""
+"""kcat from Debian's packages, unpacked into the folder of tools instead of installed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def install() -> None:
 
 
 def command() -> tuple[Path, dict[str, str]] | None:
-    """Return the program and the environment it needs, or ``None`` where it is absent."""
+    """Return the program and the environment it needs, or ``None`` if it is missing."""
     if installed := shutil.which("kcat"):
         return Path(installed), dict(os.environ)
     program = _ROOT / "usr" / "bin" / "kcat"

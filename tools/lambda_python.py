@@ -1,8 +1,8 @@
-"""The Python that Lambda runs the functions with, for tests only.
+"""Installs the Python version of the Lambda functions, for tests only.
 
-Debian has one Python, and Lambda another. JavaCPP's build of CPython is in Maven Central:
-a whole interpreter with its standard library, made for calling Python from Java, which runs
-by itself once its programs may be executed and its libraries are found.
+Debian has another version. Maven Central has JavaCPP's build of CPython: an interpreter with its
+standard library, made for calling Python from Java. It also runs by itself, once its program is
+executable and its libraries are where the modules expect them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PROGRAM = _ROOT / "bin" / f"python{MINOR}"
 
 
 def install() -> None:
-    """Make ``closest`` return it."""
+    """Install the version, which ``closest`` then returns."""
     if _PROGRAM.exists():
         return
     if (sys.platform, platform.machine()) != ("linux", "x86_64"):
@@ -39,7 +39,7 @@ def install() -> None:
         jar.extractall(scratch)
     root = scratch / "org" / "bytedeco" / "cpython" / _PLATFORM
     (root / "bin" / _PROGRAM.name).chmod(0o755)
-    # The modules look for libraries beside themselves and one level up.
+    # The modules search libraries beside themselves and one level up.
     for library in root.glob("libffi.so.*"):
         library.rename(root / "lib" / f"python{MINOR}" / library.name)
     run([root / "bin" / _PROGRAM.name, "-c", "import ctypes, sqlite3, ssl, zlib"])
@@ -52,11 +52,11 @@ class Python:
     """An interpreter."""
 
     program: Path
-    minor: str  # its version, as in «3.12»
+    minor: str  # the version, such as «3.12»
 
 
 def closest() -> Python:
-    """Return Lambda's, or, where that is not installed, the one that this runs on."""
+    """Return Lambda's version if it is installed, else the version that runs this."""
     if _PROGRAM.exists():
         return Python(_PROGRAM, MINOR)
     own = Path(sys.base_prefix) / "bin" / "python3"

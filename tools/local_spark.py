@@ -1,4 +1,4 @@
-"""A Spark on this machine that knows the data source, for tests, benchmarks and the demo."""
+"""A local Spark with the data source registered, for tests, benchmarks and the demo."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def local_session(
     java: Sequence[str] = QUICK_JAVA,
     settings: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """Return the session of this process; the caller stops it. It says nothing but errors."""
-    # Or Spark's workers run whatever python3 is on the path, which has none of this.
+    """Return the session of this process; the caller stops it. It logs only errors."""
+    # Without it Spark's workers run the path's python3, which lacks these packages.
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = LOCAL
     builder = SparkSession.builder.master(master).appName(name)

@@ -1,10 +1,10 @@
-"""LocalStack: a second opinion on S3 and its events, for tests only."""
+"""LocalStack: a second emulator of S3 and its events, for tests only."""
 
 from __future__ import annotations
 
 from tools.venv_server import VenvServer
 
-VERSION = "4.13.1"  # the last that runs on Python 3.11 without an account
+VERSION = "4.13.1"  # the last release that runs on Python 3.11 without an account
 
 _SERVER = VenvServer(
     name="localstack",
@@ -17,7 +17,7 @@ _SERVER = VenvServer(
         "DISABLE_EVENTS": "1",
         "SKIP_SSL_CERT_DOWNLOAD": "1",
     },
-    as_of="2026-03-06",  # later releases of what it needs break it
+    as_of="2026-03-06",  # later releases of its dependencies break it
 )
 install = _SERVER.install
 serve = _SERVER.serve

@@ -1,4 +1,4 @@
-"""Jars from Maven Central, with all that they need."""
+"""Downloads jars and their dependencies from Maven Central."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _COORDINATES = ("groupId", "artifactId", "version", "classifier")
 
 
 def fetch_jars(folder: Path, *coordinates: str, is_alone: bool = False) -> None:
-    """Put artifacts and, unless they come alone, their dependencies into ``folder/jars``.
+    """Download artifacts, and unless ``is_alone`` their dependencies, into ``folder/jars``.
 
-    Coordinates are ``group:artifact:version``, or with ``:classifier`` behind. Raises
-    ``ToolAbsent``.
+    Coordinates are ``group:artifact:version``, optionally with ``:classifier`` at the end.
+    Raises ``ToolAbsent``.
     """
     folder.mkdir(parents=True, exist_ok=True)
     pom = folder / "pom.xml"
@@ -33,7 +33,7 @@ def fetch_jars(folder: Path, *coordinates: str, is_alone: bool = False) -> None:
 
 
 def class_path(folder: Path, *needed: str) -> str | None:
-    """Return what to give java as ``-cp``, or ``None`` where one of the jars is absent."""
+    """Return the value of java's ``-cp``, or ``None`` if one of the jars is missing."""
     jars = folder / "jars"
     return f"{jars}/*" if all((jars / name).exists() for name in needed) else None
 

@@ -1,4 +1,4 @@
-"""``docs/internals/metadata-items.md``, from the records: ``python -m tools.metadata_items``."""
+"""Writes ``docs/internals/metadata-items.md``: ``python -m tools.metadata_items``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""MiniStack: S3, DynamoDB and more of AWS in one process, for tests only."""
+"""MiniStack: an emulator of S3, DynamoDB and other AWS services, for tests only."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from tools import lambda_python
 from tools.venv_server import VenvServer
 
-VERSION = "1.5.33"  # young: exactly this one is tried
+VERSION = "1.5.33"  # a young project: only this version is tested
 SAM_TRANSLATOR_VERSION = "1.115.0"  # AWS's own; without it MiniStack deploys no SAM template
 
 _SERVER = VenvServer(
@@ -29,7 +29,7 @@ def install() -> None:
 
 
 def serve_with_iam(directory: Path) -> AbstractContextManager[str]:
-    """Run an empty server where every caller may do what its policies allow, and no more.
+    """Run an empty server that enforces the IAM policies of its callers.
 
     Root's access key is «test». Functions run on ``lambda_python.closest``. Raises
     ``ToolAbsent``.
@@ -42,6 +42,6 @@ def _cloud() -> VenvServer:
     return dataclasses.replace(
         _SERVER,
         name=f"ministack-python{python.minor}",
-        interpreter=python.program,  # the server's own is what it runs functions with
+        interpreter=python.program,  # the server runs functions on its own interpreter
         environment={**_SERVER.environment, "AUTH": "true"},
     )

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from tools.places import ROOT
 
-PYTHON_VERSION = "3.12"  # that of the machines, as template.yaml has it
+PYTHON_VERSION = "3.12"  # of the machines, as in template.yaml
 PLATFORMS = (
     "manylinux_2_28_x86_64",
     "manylinux_2_17_x86_64",
@@ -57,7 +57,7 @@ def write_bundle(path: Path, *, python_version: str = PYTHON_VERSION) -> None:
 def install_packages(
     folder: Path, requirements: Sequence[str], sources: Sequence[str], *, python_version: str
 ) -> None:
-    """Put packages for Amazon Linux 2023 on x86-64, and our own, into the folder."""
+    """Put packages for Amazon Linux 2023 on x86-64, and Tidelog's own, into the folder."""
     options = [option for name in PLATFORMS for option in ("--platform", name)]
     subprocess.run(
         [

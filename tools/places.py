@@ -1,4 +1,4 @@
-"""Folders of the tools that tests and benchmarks use."""
+"""Folders and programs of the tools that tests and benchmarks use."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-# Resolved, for virtual environments hold their own path: of two checkouts that share one folder
-# of tools, either may go.
+# Resolved, because a virtual environment contains its own absolute path: of two checkouts that
+# share this folder, either may be removed.
 TOOLS_DIR = (ROOT / ".cache" / "tools").resolve()
 
 
@@ -18,7 +18,7 @@ class ToolAbsent(Exception):
 
 
 def require(program: str) -> str:
-    """Return the path of a program of this machine. Raises ``ToolAbsent`` naming it."""
+    """Return the path of a program on this machine. Raises ``ToolAbsent`` with its name."""
     path = shutil.which(program)
     if path is None:
         raise ToolAbsent(f"{program} is not on this machine: install it")
@@ -26,7 +26,7 @@ def require(program: str) -> str:
 
 
 def run(command: Sequence[str | Path], *, cwd: Path | None = None) -> None:
-    """Run a command to its end. Raises ``ToolAbsent`` with its last words if it fails."""
+    """Run a command. Raises ``ToolAbsent`` with the end of its output if it fails."""
     done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         words = (done.stdout + done.stderr).strip()[-1000:]

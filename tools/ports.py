@@ -1,9 +1,8 @@
 """Ports for the servers that tests, benchmarks and tools start.
 
-They are below the range that Linux takes outgoing connections' ports from
-(32,768 and up), so no client's connection gets one between the choice and the
-server's start. Nor does another process that chooses here: each locks the ports that it has
-chosen for as long as it lives, one byte a port of a file that they share.
+They are below Linux's range for outgoing connections (32,768 and up), so no client's connection
+takes a port between the choice and the server's start. No other process with this module takes it
+either: each process locks its chosen ports until it ends, one byte for each port in a shared file.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ def free_port() -> int:
 
 
 def free_ports(count: int) -> int:
-    """Return the first of so many such ports in a row. No port is returned twice in a round."""
+    """Return the first of ``count`` free ports in a row. A round returns no port twice."""
     global _next  # noqa: PLW0603  # the process's place in the range
     for _ in range(FIRST, END, count):
         first = _next if _next + count <= END else FIRST
@@ -48,6 +47,6 @@ def _is_free(port: int) -> bool:
 
 @cache
 def _chosen() -> int:
-    """Return the descriptor of the file that all lock; closing it would unlock everything."""
+    """Return the descriptor of the shared lock file; closing it would unlock all ports."""
     path = Path(tempfile.gettempdir()) / f"tidelog-ports-{os.getuid()}"
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

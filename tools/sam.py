@@ -1,12 +1,12 @@
 """AWS SAM's command line, and Lambda's own runtime client for Python.
 
-Both have an environment of their own: ``sam`` pins what the project pins otherwise, and a
-function must find no package but its layer's and the runtime's, on Lambda's Python. The
-emulator of Lambda's runtime interface (``aws-lambda-rie``) comes inside the wheel of
-``aws-sam-cli``.
+Each has an environment of its own. ``sam`` pins other versions of the project's dependencies. A
+function must find only the packages of its layer and of the runtime, on Lambda's Python. The
+wheel of ``aws-sam-cli`` contains the emulator of Lambda's runtime interface
+(``aws-lambda-rie``).
 
-``python -m tools.sam`` validates and lints every template, and builds what they deploy. No
-Docker is needed, no AWS account is asked, and nothing is fetched but packages from PyPI.
+``python -m tools.sam`` validates and lints every template, and builds functions and layer. It
+needs neither Docker nor an AWS account, and downloads only packages from PyPI.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ INFRA = ROOT / "infra"
 WORK_DIR = ROOT / ".cache" / "sam"
 BUILD_DIR = WORK_DIR / "build"
 SECONDS_MAX = 900.0  # of one command
-REGION = "us-east-1"  # validation and build want one, whichever
-PYTHON_VERSION = "3.12"  # of the functions, as template.yaml has it
+REGION = "us-east-1"  # validation and build need one, any will do
+PYTHON_VERSION = "3.12"  # of the functions, as in template.yaml
 
 _VENV = TOOLS_DIR / "sam-venv"
 _STAMP = _VENV / f".installed-{SAM_VERSION}"
@@ -67,17 +67,17 @@ def _client_folder(python: Python) -> Path:
 
 
 def sam(*arguments: str | Path, environment: Mapping[str, str] | None = None) -> str:
-    """Run ``sam`` in the project's folder and return what it said.
+    """Run ``sam`` in the project's folder and return its output.
 
-    Raises ``ToolAbsent`` where it is not installed, ``SamFailed`` where it failed.
+    Raises ``ToolAbsent`` if it is not installed, ``SamFailed`` if it fails.
     """
     return _run(["sam", *map(str, arguments)], environment or {})
 
 
 def validate() -> None:
-    """Raise ``SamFailed`` with what SAM's schema and cfn-lint find wrong in any template.
+    """Raise ``SamFailed`` with the errors that SAM's schema and cfn-lint find in the templates.
 
-    ``sam validate`` looks at the root alone, so cfn-lint gets the nested stacks by itself.
+    ``sam validate`` checks only the root, so cfn-lint checks the nested stacks separately.
     """
     sam("validate", "--lint", "--template-file", TEMPLATE, "--region", REGION)
     nested = [str(path) for path in sorted(INFRA.glob("*.yaml"))]
@@ -87,9 +87,9 @@ def validate() -> None:
 
 
 def build(build_dir: Path = BUILD_DIR, *, python_version: str = PYTHON_VERSION) -> Path:
-    """Build functions and layer; return the built template, nested stacks beside it.
+    """Build functions and layer; return the built template, with nested stacks beside it.
 
-    They are built in place, because they take the packages of other folders along.
+    They are built in place, because they include packages of other folders.
     """
     sam(
         *("build", "--template-file", TEMPLATE, "--build-dir", build_dir),
@@ -101,7 +101,7 @@ def build(build_dir: Path = BUILD_DIR, *, python_version: str = PYTHON_VERSION) 
 
 
 def runtime_emulator() -> Path:
-    """Return the program that gives a runtime client its events over HTTP."""
+    """Return the program that serves events to a runtime client over HTTP."""
     _require_installed()
     machine = {"aarch64": "arm64"}.get(platform.machine(), platform.machine())
     found = sorted(_VENV.glob(f"lib/python*/site-packages/samcli/local/rapid/*-rie-{machine}"))
@@ -111,9 +111,9 @@ def runtime_emulator() -> Path:
 
 
 def runtime_client() -> Path:
-    """Return the folder that holds the package ``awslambdaric`` and what it needs.
+    """Return the folder of the package ``awslambdaric`` and its dependencies.
 
-    It is for ``lambda_python.closest``.
+    They are for ``lambda_python.closest``.
     """
     client = _client_folder(lambda_python.closest())
     if not client.exists():
@@ -122,19 +122,19 @@ def runtime_client() -> Path:
 
 
 class SamFailed(Exception):
-    """``sam`` ended with an error; its words are the text."""
+    """A command of ``sam`` failed; the message has its output."""
 
 
 _ENVIRONMENT = {
     "SAM_CLI_TELEMETRY": "0",
-    "__SAM_CLI_APP_DIR": str(WORK_DIR / "app"),  # it would write into the home directory
+    "__SAM_CLI_APP_DIR": str(WORK_DIR / "app"),  # by default in the home directory
 }
 
 
 def _run(command: Sequence[str], environment: Mapping[str, str] = _ENVIRONMENT) -> str:
     _require_installed()
     done = subprocess.run(
-        # Not by the script itself, which begins with a path that may be gone by now.
+        # Not by the script itself: its first line has a path that may no longer exist.
         [_VENV / "bin" / "python", _VENV / "bin" / command[0], *command[1:]],
         cwd=ROOT,
         env={**os.environ, **_ENVIRONMENT, **environment},
@@ -156,7 +156,7 @@ def _require_installed() -> None:
 
 
 def main() -> None:
-    """Validate and build, and say so."""
+    """Validate the templates and build what they deploy."""
     validate()
     print("the templates are valid", flush=True)
     print(f"built: {build().relative_to(ROOT)}")

@@ -1,4 +1,4 @@
-"""A server as a child process: a wait until it serves, an orderly end."""
+"""Runs a server as a child process, from its readiness to an orderly end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-STOP_SECONDS_MAX = 120.0  # Kafka, with thousands of partitions, takes one of them
+STOP_SECONDS_MAX = 120.0  # Kafka with 10,000 partitions takes more than 30
 _RETRY_SECONDS = 0.005
 _PR_SET_PDEATHSIG = 1
 
@@ -30,7 +30,7 @@ class ServerProcess:
 
 
 def is_running(pid: int) -> bool:
-    """Return whether there is such a process, and not only its exit code for who waits."""
+    """Return whether the process exists and has not ended; a zombie has ended."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
@@ -48,13 +48,13 @@ def children_running(pid: int, module: str) -> list[int]:
 
 
 def is_listening(port: int) -> bool:
-    """Return whether somebody accepts connections there."""
+    """Return whether a server accepts connections on the port."""
     with socket.socket() as client:
         return client.connect_ex(("127.0.0.1", port)) == 0
 
 
 def answers_http(port: int) -> bool:
-    """Return whether there is any answer."""
+    """Return whether a server answers HTTP requests on the port, if only with an error."""
     try:
         urllib.request.urlopen(f"http://127.0.0.1:{port}", timeout=5).close()
     except urllib.error.HTTPError as error:
@@ -76,11 +76,11 @@ def running(
     directory: Path | None = None,
     serves: Callable[[int], bool] = is_listening,
 ) -> Iterator[ServerProcess]:
-    """Run the command until the end of the block; it is to serve on the port.
+    """Run a command that serves on the port; end it at the end of the block.
 
-    What it prints is appended to ``log_path``, if one is given. It is ended with SIGTERM, killed if
-    that does not do within ``STOP_SECONDS_MAX``, and dies with this process.
-    Raises ``RuntimeError`` where it ends, or does not serve within ``start_seconds_max``.
+    Its output is appended to ``log_path``. It is stopped by SIGTERM, and killed if it runs for
+    ``STOP_SECONDS_MAX`` longer. It is also killed if this process ends. Raises ``RuntimeError``
+    if it ends before it serves, or does not serve within ``start_seconds_max``.
     """
     with nullcontext() if log_path is None else log_path.open("ab") as log:
         started_at = time.perf_counter()
@@ -116,7 +116,7 @@ def await_serving(
 ) -> None:
     """Return once the process serves on the port.
 
-    Raises ``RuntimeError`` where it ends instead, with the end of its log, or takes too long.
+    Raises ``RuntimeError`` if the process ends (with the end of its log) or takes too long.
     """
     deadline = time.perf_counter() + seconds_max
     while not serves(port):
@@ -130,5 +130,5 @@ def await_serving(
 
 def _die_with_parent() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() == 1:  # the parent was faster
+    if os.getppid() == 1:  # the parent ended before the call
         os._exit(1)

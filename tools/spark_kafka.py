@@ -7,9 +7,9 @@ from pathlib import Path
 from tools import maven
 from tools.places import TOOLS_DIR
 
-VERSION = "4.2.0"  # the newest that is there; it runs in Spark 4.3 too
+VERSION = "4.2.0"  # the newest release; it also runs in Spark 4.3
 _ROOT = TOOLS_DIR / "spark-kafka"
-# By name: Maven would look for what the connector needs in a repository of Spark's builders.
+# Listed by name: Maven would search the dependencies in a repository of Spark's builders.
 _JARS = (
     f"org.apache.spark:spark-sql-kafka-0-10_2.13:{VERSION}",
     "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.0.0",
@@ -19,7 +19,7 @@ _JARS = (
 
 
 def jars() -> list[Path]:
-    """Return the jars that ``spark.jars`` needs, fetched if need be. Raises ``ToolAbsent``."""
+    """Return the jars that ``spark.jars`` needs; downloads missing ones. Raises ``ToolAbsent``."""
     if not (found := list((_ROOT / "jars").glob("*.jar"))):
         maven.fetch_jars(_ROOT, *_JARS, is_alone=True)
         found = list((_ROOT / "jars").glob("*.jar"))

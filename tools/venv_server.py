@@ -1,4 +1,4 @@
-"""Servers from PyPI that pin what the project pins otherwise: a virtual environment each."""
+"""Servers from PyPI that pin other versions than the project, each in an environment."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ START_SECONDS_MAX = 60.0
 
 @dataclass(frozen=True, slots=True)
 class VenvServer:
-    """One such server: what to install, what to run, how to tell it its port."""
+    """A server: its packages, its command, and the variables that set its port."""
 
     name: str
     version: str
     requirements: Sequence[str]
     arguments: Sequence[str]  # of the environment's Python
-    environment: Mapping[str, str]  # ``{port}`` stands for the port
-    as_of: str | None = None  # newer releases of dependencies are left alone; ISO date
-    interpreter: Path = Path(sys.executable)  # what the environment is made with
+    environment: Mapping[str, str]  # ``{port}`` is replaced by the port
+    as_of: str | None = None  # no newer releases of dependencies are installed; ISO date
+    interpreter: Path = Path(sys.executable)  # creates the environment
     _root: Path = field(default=TOOLS_DIR)
 
     @property
@@ -51,7 +51,7 @@ class VenvServer:
 
     @contextmanager
     def serve(self, directory: Path) -> Iterator[str]:
-        """Run an empty server that keeps its files under ``directory``; give its URL.
+        """Run an empty server with its files under ``directory``; yield its URL.
 
         Raises ``ToolAbsent``.
         """

@@ -1,7 +1,7 @@
-"""Puts the compiled hot path into a wheel, which is then one for this platform and Python.
+"""Puts the compiled hot path into a wheel, which then fits only this platform and Python.
 
 Off unless ``HATCH_BUILD_HOOKS_ENABLE=1``: ``make wheel`` sets it. Not for an isolated build:
-mypyc wants the types of everything that the compiled modules import.
+mypyc needs the types of everything that the compiled modules import.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 
 class CompiledWheel(BuildHookInterface[Any]):
-    """Compiles, and names each file for the builder."""
+    """Compiles the modules and adds each file to the wheel."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Compile before the wheel is written."""
         if version == "editable":
-            return  # compiled modules would hide what is edited
+            return  # compiled modules would hide later edits
         sys.path.insert(0, self.root)
         from tools.compiled import write_overlay
 
