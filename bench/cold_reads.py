@@ -1,23 +1,22 @@
 """Measures reads from the tier and their effects; writes bench/results/cold_reads.json.
 
-A node on SQLite with its objects in MiniStack's S3, all on this machine, and a topic that is
-in the tier only. Ranged GETs go to a server in between (``bench.s3_shape``): as fast as the
-machine gives it, at S3's pace, and at a quarter of it, which is S3 as a machine of four times
-the speed meets it. Two questions:
+A node on SQLite has its objects in MiniStack's S3 on the same machine, and a topic that is only
+in the tier. Ranged GETs go through a server (``bench.s3_shape``) that answers at the machine's
+speed, at S3's, and at a quarter of S3's, as a machine of four times the speed would see S3. It
+measures:
 
-scan    bytes a second that consumers get who read the topic from its start, over what as
-        many raw GETs at once get of the same chunks, from the same server, as the node may
-        have under way for them. Passes of both take turns, the first is dropped, and the
-        median of the others counts. A scan finds nothing in the cache that it can use. With
-        it, the processor time of the node and its worker.
-tail    how long a fetch of a record takes that was just written, with nothing beside it,
-        with the raw GETs beside it, and with consumers who read the topic from the tier
-        without end: one, and four at once. The raw GETs tell what the stand-in's own work
-        takes from the machine.
+scan    the bytes per second of consumers that read the topic from its start, divided by those of
+        raw GETs of the same chunks from the same server. There are as many concurrent GETs as
+        the node may have for the consumers. Passes of both take turns, the first is dropped, and
+        the median of the others counts. A scan finds nothing useful in the cache. The CPU time
+        of the node and its worker is measured too.
+tail    the latency of a fetch of a record that was just written: without other load, beside the
+        raw GETs, and beside one or four consumers that keep reading the topic from the tier. The
+        raw GETs show the machine's time for the emulator's own work.
 
-Everything shares the machine's cores here: the stand-in, the node, its worker, the clients.
-Without a shape the processor's time is all that counts, at a quarter of S3's pace all but
-nothing: time lost there is lost by too few concurrent requests.
+The emulator, the node, its worker and the clients share the machine's cores. At the machine's
+speed only CPU time matters. At a quarter of S3's speed it matters little: a slow scan then has too
+few concurrent requests.
 
     python -m bench.cold_reads
 """
@@ -58,7 +57,7 @@ from tools import ministack
 
 RECORD_SIZE_BYTES = 1024
 PARTITION_COUNT = 4
-RECORDS_OF_PARTITION = 280_000  # four segments, and a fifth that stays
+RECORDS_OF_PARTITION = 280_000  # four tiered segments and the active one
 SEGMENT_BYTES = 64 << 20
 CACHE_BYTES = 512 << 20
 FETCH_BYTES = 16 << 20
@@ -75,7 +74,7 @@ CREDENTIALS = {
     "AWS_REGION": "us-east-1",
 }
 CHUNK_BYTES = NodeConfig().remote_chunk_bytes
-# Every reader waits for one range, and reading ahead may take half of all.
+# Every reader waits for one range, and reading ahead may use half of the concurrency.
 CONCURRENCY = 1 + NodeConfig().remote_fetch_concurrency // 2
 CONCURRENCY_OF_FOUR = PARTITION_COUNT + NodeConfig().remote_fetch_concurrency // 2
 RESULTS = Path(__file__).parent / "results" / "cold_reads.json"
@@ -88,7 +87,9 @@ class Scan:
     """A way to read the whole topic."""
 
     name: str
-    readers: tuple[tuple[tuple[int, ...], ...], ...]  # of each: what it fetches, in turn
+    readers: tuple[
+        tuple[tuple[int, ...], ...], ...
+    ]  # of each reader: the partitions of its scans, in turn
     fetch_bytes: int
     concurrency: int
 
@@ -116,7 +117,7 @@ PACES = (
 TAIL_PACES = PACES[:2]
 BACKFILLS = (
     SCANS[0],
-    # None follows another closely enough to find in the cache what that one has read.
+    # No reader follows another closely enough to find its chunks in the cache.
     Scan(
         "four readers of the whole topic",
         tuple(ONE_BY_ONE[first:] + ONE_BY_ONE[:first] for first in EVERY),
@@ -127,7 +128,7 @@ BACKFILLS = (
 
 
 class ColdReader:
-    """Reads the topic with one fetch at a time, and keeps nothing."""
+    """Reads the topic with one fetch at a time, and discards the records."""
 
     def __init__(self, port: int, fetch_bytes: int) -> None:
         self._socket = socket.create_connection(("127.0.0.1", port), 120)
@@ -139,7 +140,7 @@ class ColdReader:
         self._socket.close()
 
     def scan(self, partitions: Sequence[int], end_offsets: Sequence[int], *, begin: int = 0) -> int:
-        """Read them to the end, all in each fetch; return how many bytes of records came."""
+        """Read all partitions to their ends with each fetch; return the bytes of records."""
         offsets = dict.fromkeys(partitions, begin)
         size_bytes = 0
         while offsets:
@@ -182,7 +183,7 @@ class ColdReader:
 
 
 def main() -> None:
-    """Measure and print; ``backfill`` and ``gets`` are the loads beside, as own processes."""
+    """Measure and print; ``backfill`` and ``gets`` run a load, in a separate process."""
     match sys.argv[1:]:
         case ["backfill", name, port, *end_offsets]:
             [scan] = [scan for scan in BACKFILLS if scan.name == name]
@@ -245,7 +246,7 @@ def _measure(folder: Path, stand_in: str, server: ShapedServer) -> dict[str, flo
 
 
 def _fill(node: Node, data_dir: Path) -> list[int]:
-    """Produce the topic, wait until it is evicted, and return where each partition's tier ends."""
+    """Produce the topic, wait for its eviction, and return the partitions' tiered end offsets."""
     admin = AdminClient({"bootstrap.servers": node.bootstrap})
     config = {"segment.bytes": str(SEGMENT_BYTES), "local.retention.bytes": "1"}
     topics = [NewTopic(TOPIC, PARTITION_COUNT, 1, config=config), NewTopic(TAIL, 1, 1)]
@@ -274,7 +275,7 @@ def _fill(node: Node, data_dir: Path) -> list[int]:
 
 
 def _wait_until_evicted(partition_dir: Path) -> int:
-    """Return where the partition's tier ends, once only the active segment is here."""
+    """Return the partition's tiered end offset, once only the active segment is local."""
     deadline = time.monotonic() + EVICTED_SECONDS_MAX
     while len(local := sorted(partition_dir.glob("*.log"))) > 1:
         if time.monotonic() > deadline:
@@ -290,7 +291,7 @@ def _compare(
     raw_gets: RawGets,
     age_cache: Callable[[], None],
 ) -> dict[str, float]:
-    """Return what the scan and the raw GETs reached, and what the node took for it."""
+    """Return the speeds of the scan and of the raw GETs, and the node's CPU time."""
     passes: list[tuple[float, float, float]] = []
     readers = [ColdReader(node.port, scan.fetch_bytes) for _ in scan.readers]
     for _ in range(1 + PASSES):
@@ -322,9 +323,9 @@ def _compare(
 def _age_cache(
     node: Node, end_offsets: Sequence[int], server: ShapedServer, shape: Shape | None
 ) -> None:
-    """Fill the cache with the partitions' second halves, of which none is left when it is needed.
+    """Fill the cache with the partitions' second halves, which a scan evicts before it needs them.
 
-    Four readers who find a whole partition in the cache would keep it there for ever.
+    Without it four readers could find a whole partition in the cache and keep it there.
     """
     server.set_shape(None)
     reader = ColdReader(node.port, FETCH_BYTES)
@@ -335,7 +336,7 @@ def _age_cache(
 
 
 def _scan(scan: Scan, readers: Sequence[ColdReader], end_offsets: Sequence[int]) -> int:
-    """Have every reader read its part, all at once; return how many bytes came."""
+    """Have all readers read their parts at once; return the number of bytes."""
     with ThreadPoolExecutor(len(readers)) as threads:
         return sum(
             threads.map(
@@ -347,14 +348,14 @@ def _scan(scan: Scan, readers: Sequence[ColdReader], end_offsets: Sequence[int])
 
 
 class RawGets:
-    """Gets every chunk of the topic's segments, over and over, and keeps nothing."""
+    """Gets every chunk of the topic's segments repeatedly, and discards it."""
 
     def __init__(self, endpoint: str, prefix: str) -> None:
         self._store = S3ObjectStore(BUCKET, prefix=prefix, endpoint=endpoint)
         self._chunks = asyncio.run(self._list())
 
     def run(self, concurrency: int) -> int:
-        """Return how many bytes came."""
+        """Return the number of bytes received."""
         return asyncio.run(self._get_all(concurrency))
 
     async def _list(self) -> list[tuple[str, int, int]]:
@@ -382,7 +383,7 @@ def _load(arguments: list[str]) -> Iterator[None]:
         return
     process = subprocess.Popen([sys.executable, "-m", "bench.cold_reads", *arguments])
     try:
-        time.sleep(3.0)  # until it is under way
+        time.sleep(3.0)  # until the load runs
         yield
         if process.poll() is not None:
             raise RuntimeError(f"{arguments[0]} ended with {process.returncode}")
@@ -392,7 +393,7 @@ def _load(arguments: list[str]) -> Iterator[None]:
 
 
 def _fetch_latencies_ms(node: Node) -> list[float]:
-    """Write a record and fetch it, again and again; return how long each fetch took."""
+    """Repeatedly write a record and fetch it; return the fetches' latencies."""
     found = []
     batch = batch_of(b"x" * RECORD_SIZE_BYTES)
     with WireClient(node.port) as client:

@@ -1,11 +1,11 @@
 """Measures the joins of a group of thousands; writes bench/results/group_joins.json.
 
-One real node on SQLite. Members of KIP-848 come within ``--ramp-seconds``, as a deployment
-starts them (0: all at once), each over a connection of its own, and go on as librdkafka does:
-a heartbeat at once after an assignment has changed, else one every interval that the node asks
-for. A producer in a process of its own sends a small record every 20 ms meanwhile: its
-latencies are those of the other clients. In the end the group's record is weighed, which
-every commit of offsets checks.
+One real node on SQLite. Members of KIP-848 join within ``--ramp-seconds``, as a deployment
+starts them (0: all at once), each over its own connection. They continue as librdkafka does: a
+heartbeat immediately after a change of the assignment, else one in every interval that the node
+requests. A producer in another process sends a small record every 20 ms; its latencies show the
+effect on other clients. At the end the size of the group's record is measured, and the cost of
+its check in every commit of offsets.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tests.support.wire_client import WireClient, frame, produce_body
 
 GROUP, TOPIC, OTHER_TOPIC = "many", "assigned", "other"
 SHARD_COUNT = 50  # offsets.topic.num.partitions
-CONNECTIONS_MAX = 8_000  # then members share them; a process may not open more files
+CONNECTIONS_MAX = 8_000  # beyond it members share them; a process may not open more files
 PROBE_INTERVAL_SECONDS = 0.02
 RAMP_SECONDS = 20.0
 SETTLE_SECONDS_MAX = 120.0
@@ -47,17 +47,17 @@ RESULTS = Path(__file__).parent / "results" / "group_joins.json"
 
 @dataclass
 class Member:
-    """One member, and when it has to send its next heartbeat."""
+    """One member, and the time of its next heartbeat."""
 
     name: bytes
     epoch: int = 0
-    owned: bytes = b"\x01"  # a compact array of topics, as it goes over the wire
+    owned: bytes = b"\x01"  # a compact array of topics, as on the wire
     says_owned: bool = True
 
 
 @dataclass
 class Crowd:
-    """All members, and what became of them."""
+    """All members, and their results."""
 
     members: list[Member]
     joined_at: list[float] = field(default_factory=list)
@@ -67,7 +67,7 @@ class Crowd:
 
     @property
     def is_settled(self) -> bool:
-        """Whether all are in one epoch."""
+        """Whether all members are in the same epoch."""
         return len({member.epoch for member in self.members}) == 1
 
 
@@ -104,9 +104,9 @@ def measure(
     ramp_seconds: float = RAMP_SECONDS,
     join_seconds: float,
 ) -> dict[str, Any]:
-    """Have so many members join a group on a node of its own; return what was seen.
+    """Have ``count`` members join a group on a new node; return the figures.
 
-    Members that have not joined after ``join_seconds`` are given up.
+    Members that have not joined after ``join_seconds`` are not waited for.
     """
     with tempfile.TemporaryDirectory() as folder:
         url = f"sqlite://{folder}/metadata.db"
@@ -127,7 +127,7 @@ def _create_topics(node: Node, partition_count: int) -> None:
 
 
 def _find_coordinator(node: Node) -> None:
-    """Have __consumer_offsets made, and wait until its shards are led."""
+    """Have __consumer_offsets created, and wait until its shards have leaders."""
     name = GROUP.encode()
     while True:
         with WireClient(node.port) as client:
@@ -179,7 +179,7 @@ def _percentile_ms(ordered: list[float], share: float) -> float:
 
 
 def _probe(port: int, pipe: Connection) -> None:
-    """Send a record every interval until stopped; answer with the latencies, seconds."""
+    """Send a record every interval until stopped; send the latencies back, seconds."""
     latencies: list[float] = []
     request = frame(0, 8, 1, produce_body(OTHER_TOPIC, batch_of(b"x"), acks=1), tags=b"")
     with WireClient(port) as client:
@@ -199,7 +199,7 @@ def _probe(port: int, pipe: Connection) -> None:
 
 
 async def join_all(port: int, crowd: Crowd, ramp_seconds: float, seconds_max: float) -> None:
-    """Have all members join, and go on until everything is shared out."""
+    """Have all members join, and continue until all partitions are assigned."""
     now = time.monotonic()
     end = now + seconds_max
     count = min(CONNECTIONS_MAX, len(crowd.members))
@@ -278,15 +278,15 @@ def _heartbeat(member: Member) -> bytes:
 
 
 def _take(member: Member, answer: bytes) -> tuple[float, int]:
-    """Note what the answer says; return when to send the next, seconds, and the error."""
+    """Note the answer; return the time of the next heartbeat, seconds, and the error."""
     (error,) = struct.unpack_from(">h", answer, 9)
     at = 11
-    at += max(answer[at] - 1, 0) + 1  # the error's text; texts here are shorter than 127
+    at += max(answer[at] - 1, 0) + 1  # the error's text, shorter than 127
     at += max(answer[at] - 1, 0) + 1
     epoch, interval_ms = struct.unpack_from(">ii", answer, at)
     at += 8
     if error:
-        if error in (25, 110):  # unknown or fenced: it begins again
+        if error in (25, 110):  # unknown or fenced: it joins again
             member.epoch, member.owned = 0, b"\x01"
         return 0.2, error
     member.epoch = epoch
@@ -305,11 +305,11 @@ def _compact(data: bytes) -> bytes:
     return bytes([len(data) + 1]) + data
 
 
-# -- what a commit weighs --
+# -- the cost of a commit --
 
 
 async def _weigh(url: str) -> dict[str, float | int]:
-    """Return the size of the group's record and what its check costs in every commit."""
+    """Return the size of the group's record and the cost of its check in a commit."""
     store = open_metadata_store(url)
     try:
         shard = shard_of_group(GROUP, SHARD_COUNT)

@@ -1,4 +1,4 @@
-"""Measures the machine's own limits: bare loops to compare a node's figures with."""
+"""Measures the machine's limits by bare loops, for comparison with a node's figures."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ MIB = 1 << 20
 def sendfile_gigabytes_per_cpu_second(
     total_bytes: int = 8 << 30, *, client_core: int | None = None
 ) -> float:
-    """Send a cached file over loopback with nothing else in the loop, from as large a send buffer
-    as a node's by default: with the system's growing one it costs more than twice as much.
+    """Send a cached file over loopback, without other work; return the rate.
 
-    The receiver, which does not count, keeps to ``client_core`` if one is given.
+    The send buffer has a node's default size: with the system's growing buffer the cost is more
+    than twice as high. The receiver's CPU time does not count. It stays on ``client_core``.
     """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "data"
@@ -47,9 +47,9 @@ def sendfile_gigabytes_per_cpu_second(
 def append_gigabytes_per_cpu_second(
     total_bytes: int = 4 << 30, *, client_core: int | None = None
 ) -> float:
-    """Receive from loopback, check CRC-32C, append to a file: what any broker must do.
+    """Receive from loopback, check CRC-32C and append to a file, as any broker must.
 
-    The sender, which does not count, keeps to ``client_core`` if one is given.
+    Return the rate. The sender's CPU time does not count. It stays on ``client_core``.
     """
     with tempfile.TemporaryDirectory() as folder:
         receiver, sender = _loopback_pair()
@@ -65,7 +65,7 @@ def append_gigabytes_per_cpu_second(
                 log.write(buffer[:size])
                 taken += size
                 if taken % (512 * MIB) < size:
-                    log.seek(0)  # overwrite: the loop is about copies, not about the disk's size
+                    log.seek(0)  # overwrite: the loop measures copies, and the file stays small
             used = time.thread_time() - before
         source.join()
         sender.close()

@@ -2,8 +2,8 @@
 
 1 KB records, one partition, librdkafka clients. Node CPU is user and system time of the
 node's processes from /proc; the clients' time is not counted. The hot path is compiled, as
-in a wheel; small requests are measured without that too. The bare loops of ``limits`` run in
-the same run on the same machine, so that the ratios mean something elsewhere.
+in a wheel; small requests are also measured uncompiled. The bare loops of ``limits`` run in
+the same run on the same machine, so that the ratios can be compared with other machines'.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ RESULTS = Path(__file__).parent / "results" / "node.json"
 
 
 def main() -> None:
-    """Run every measurement once and print and write the figures."""
+    """Run every measurement once; print and write the figures."""
     figures: dict[str, float | int | str] = {
         "cores": os.cpu_count() or 0,
         "machine": platform.machine(),
@@ -147,7 +147,7 @@ def _small_requests(node: Node, send: Callable[[Node, int], None]) -> float:
 
 
 def _send_small_pipelined(node: Node, count: int) -> None:
-    """A record a request, as many in flight as librdkafka likes."""
+    """Send one record per request, with as many in flight as librdkafka allows."""
     producer = Producer(
         {"bootstrap.servers": node.bootstrap, "linger.ms": 0, "batch.num.messages": 1, "acks": 1}
     )

@@ -1,11 +1,11 @@
 """Measures offset commits' metadata costs; writes bench/results/offset_commits.json.
 
-One real node on SQLite and on DynamoDB Local. Raw clients commit as members do that keep
-one commit in flight each; librdkafka (confluent-kafka) commits as a member of a group, one
-after another, every few milliseconds, and as fast as it can. An item's version goes up by
-one with every write, so the versions before and after tell the item writes exactly; the
-transactions come from the store itself (``stores``). Held against one write for every
-partition committed.
+One real node on SQLite and on DynamoDB Local. Each raw client commits as a member with one
+commit in flight. Librdkafka (confluent-kafka) commits as a member of a group: one commit after
+another, one every few milliseconds, and as fast as it can. An item's version increases by one
+with every write, so the versions before and after give the exact number of item writes. The
+transactions are counted at the store (``stores``). The figures are compared with one write for
+every committed partition.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from tests.support.wire_client import WireClient, encode, frame
 TOPIC = "committed"
 PARTITION_COUNT = 100
 SHARD_COUNT = 50  # offsets.topic.num.partitions
-COMMIT_COUNT = {"sqlite": 1000, "dynamodb": 300}  # DynamoDB Local takes 5 to 20 ms a transaction
+COMMIT_COUNT = {"sqlite": 1000, "dynamodb": 300}  # a transaction of DynamoDB Local takes 5 to 20 ms
 ANSWER_SECONDS_MAX = 30.0
 RESULTS = Path(__file__).parent / "results" / "offset_commits.json"
 
@@ -74,7 +74,7 @@ def _measure(store: MeasuredStore, folder: Path, count: int) -> list[dict[str, o
     with running_node(folder / "node", *arguments) as node:
         admin = AdminClient({"bootstrap.servers": node.bootstrap})
         admin.create_topics([NewTopic(TOPIC, PARTITION_COUNT, 1)])[TOPIC].result(30)
-        # Asking for a coordinator makes __consumer_offsets.
+        # A FindCoordinator request creates __consumer_offsets.
         asking = Consumer({"bootstrap.servers": node.bootstrap, "group.id": "first"})
         asking.committed([TopicPartition(TOPIC, 0)], timeout=ANSWER_SECONDS_MAX)
         asking.close()
@@ -93,7 +93,7 @@ def _measure(store: MeasuredStore, folder: Path, count: int) -> list[dict[str, o
 
 def _measure_shape(store: MeasuredStore, node: Node, shape: Shape, count: int) -> dict[str, object]:
     with shape.client(node, shape) as commit:
-        # The first commits create the items and everything else required.
+        # The first commits create the items.
         commit(len(shape.groups) * shape.members)
         items, transactions = _item_writes(store, shape.groups), store.transactions()
         lone, cpu = store.lone_writes(), node.cpu_seconds()
@@ -132,7 +132,7 @@ def _item_writes(store: MeasuredStore, groups: Sequence[str]) -> int:
     return asyncio.run(read())
 
 
-# -- raw members: a connection each, one commit in flight on it --
+# -- raw members, each with a connection and one commit in flight --
 
 
 @contextmanager
@@ -153,7 +153,7 @@ def _raw_members(node: Node, shape: Shape) -> Iterator[Callable[[int], None]]:
 def _commit_raw(
     clients: Mapping[WireClient, bytes], selector: selectors.BaseSelector, count: int
 ) -> None:
-    """Have every member send its next commit when its last is answered."""
+    """Have every member send a commit after the answer to its last one."""
     first = list(clients)[:count]
     for client in first:
         client.send(clients[client])

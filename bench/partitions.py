@@ -1,10 +1,10 @@
 """Measures a node's costs by number of partitions; writes bench/results/partitions.json.
 
-One node on SQLite with 1, 100, 1,000 and 10,000 partitions in topics of at most 1,000, a
-record in each and a megabyte in a hundred of them. It is stopped in order and started again, asked
-for metadata, left alone, read from every partition, killed and started once more. CPU time and
-memory are the node's own process's, from /proc; its tier worker has nothing to do with
-partitions.
+One node on SQLite with 1, 100, 1,000 and 10,000 partitions in topics of at most 1,000, with a
+record in each and a megabyte in a hundred of them. Its start after a clean stop is measured, then
+metadata requests, an idle time, a read of every partition, and a start after a kill. CPU time and
+memory are those of the node's process, from /proc. The tier worker is left out because its costs
+do not depend on partitions.
 
     python -m bench.partitions [count ...]
 """
@@ -49,7 +49,7 @@ Figures = dict[str, float]
 
 
 def main() -> None:
-    """Measure with every count, print and write the figures."""
+    """Measure with every count; print and write the figures."""
     results: dict[str, dict[str, float]] = {}
     for count in [int(argument) for argument in sys.argv[1:]] or COUNTS:
         with tempfile.TemporaryDirectory() as folder:
@@ -95,7 +95,7 @@ def _measure(folder: Path, count: int) -> Figures:
 
 
 def _topics(count: int) -> dict[str, int]:
-    """Return how many partitions each topic has."""
+    """Return the number of partitions by topic."""
     starts = range(0, count, TOPIC_PARTITIONS_MAX)
     return {f"t{n}": min(TOPIC_PARTITIONS_MAX, count - start) for n, start in enumerate(starts)}
 
@@ -158,7 +158,7 @@ def _call_cost(node: NodeProcess, client: WireClient, requests: Sequence[Any]) -
 
 
 def _exchange(client: WireClient, request: Any) -> bytes:
-    """Send a request and return the answer as it is: taking it apart would take longer."""
+    """Send a request and return the raw answer: decoding would take longer."""
     schema = type(request)
     tags = b"\x00" if schema.__flexible__ else b""
     body = encode(schema, request)
@@ -173,7 +173,7 @@ def _idle(node: NodeProcess) -> float:
 
 
 def _read(node: NodeProcess, topics: dict[str, int]) -> Figures:
-    """Fetch from every partition, which opens its log, while someone else asks for little."""
+    """Fetch from every partition, which opens its log, beside a client of small requests."""
     cpu = _cpu_seconds(node)
     with _client(node) as client, Bystander(node.port) as bystander:
         for name, numbers in _chunks(topics):
@@ -201,7 +201,7 @@ def _read(node: NodeProcess, topics: dict[str, int]) -> Figures:
 
 
 class Bystander:
-    """Someone with small requests, and the longest that one has waited."""
+    """A client of small requests, and the longest latency of one."""
 
     def __init__(self, port: int) -> None:
         self.seconds_max = 0.0
@@ -226,13 +226,13 @@ class Bystander:
 
 
 def _produce_everywhere(client: WireClient, topics: dict[str, int], batch: bytes) -> None:
-    """Have a batch acknowledged by every partition."""
+    """Produce a batch to every partition."""
     for name, numbers in _chunks(topics):
         _produce(client, name, [(number, batch) for number in numbers])
 
 
 def _fill_busy(client: WireClient, count: int) -> None:
-    """Bring the busy partitions, spread over all, to about a megabyte."""
+    """Fill the busy partitions, spread over all, to about a megabyte."""
     batch = batch_of(*[random.randbytes(BUSY_RECORD_SIZE_BYTES)] * BUSY_RECORDS_A_BATCH)
     for index in range(0, count, max(1, count // BUSY_COUNT)):
         name, number = f"t{index // TOPIC_PARTITIONS_MAX}", index % TOPIC_PARTITIONS_MAX
@@ -259,7 +259,7 @@ def _produce(client: WireClient, topic: str, batches: Iterable[tuple[int, bytes]
 
 
 def _chunks(topics: dict[str, int]) -> Iterator[tuple[str, range]]:
-    """Yield all partitions, as many at a time as one request is to have."""
+    """Yield all partitions, in groups of the size of one request."""
     for name, count in topics.items():
         for start in range(0, count, PARTITIONS_AT_ONCE):
             yield name, range(start, min(start + PARTITIONS_AT_ONCE, count))
@@ -273,16 +273,16 @@ def _footprint(node: NodeProcess, when: str) -> Figures:
 
 
 def _cpu_seconds(node: NodeProcess) -> float:
-    """Return the process's CPU time so far, to the nanosecond: of all threads, ended ones too.
+    """Return the process's CPU time so far, in nanoseconds, with its ended threads' time.
 
-    Source: ``clock_getcpuclockid`` of the C library, which makes a clock's id of a process's.
+    Source: ``clock_getcpuclockid`` of the C library, which derives the clock's id from a process's.
     """
     return time.clock_gettime((~node.pid << 3) | 2)
 
 
 @contextmanager
 def _client(node: NodeProcess) -> Iterator[WireClient]:
-    """Connect to a node that may be starting: it takes connections a little before it serves."""
+    """Connect to a node that may be starting: it accepts connections before it serves."""
     deadline = time.perf_counter() + CALL_SECONDS_MAX
     while True:
         try:

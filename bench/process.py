@@ -1,4 +1,4 @@
-"""A node as a process of its own, and what the kernel says it has used."""
+"""Runs a node as a process, and reads the resources it has used from the kernel."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ START_SECONDS_MAX = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Node(ServerProcess):
-    """A running node, or a broker it is compared with, and what the kernel says of it."""
+    """A running node or compared broker, and its use of resources."""
 
     @classmethod
     def of(cls, server: ServerProcess) -> Node:
-        """Return the same server, to be asked what it uses."""
+        """Return the server with methods for its use of resources."""
         return cls(server.pid, server.port, server.started_at)
 
     @property
@@ -48,7 +48,7 @@ class Node(ServerProcess):
 def running_node(data_dir: Path, *arguments: str, is_compiled: bool = True) -> Iterator[Node]:
     """Start a node on a free port, and end it with SIGTERM.
 
-    It is one that was installed from a wheel with the hot path compiled, or the source.
+    It runs from a wheel with the compiled hot path, or from the source.
     """
     python = str(installed_python()) if is_compiled else sys.executable
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}

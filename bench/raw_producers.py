@@ -1,7 +1,7 @@
-"""Raw clients that send one produce request over and over, a fixed number in flight.
+"""Raw clients that repeat one produce request, with a fixed number in flight.
 
-What is in a request and how many wait for their answers is then known exactly, which a
-client library decides for itself.
+So the content of a request and the number in flight are known exactly. A client library would
+decide them itself.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def build_records(size_bytes: int) -> bytes:
 
 
 def build_produce(topic: str, batch: bytes, *, acks: int) -> bytes:
-    """Return a request, its size included, that brings the batch to the topic's partition 0."""
+    """Return a request, with its size, that produces the batch to the topic's partition 0."""
     request = build(
         produce.ProduceRequest,
         acks=acks,
@@ -63,28 +63,28 @@ def build_produce(topic: str, batch: bytes, *, acks: int) -> bytes:
 
 
 class _Client:
-    """One connection: what is yet to be sent and how many answers are yet to come."""
+    """One connection, its unsent bytes, and the number of missing answers."""
 
     def __init__(self, sock: socket.socket, frame: bytes, error_at: int) -> None:
         self.sock = sock
         self.in_flight = 0
         self._frame = frame
-        self._error_at = error_at  # in an answer, its size included
+        self._error_at = error_at  # its position in an answer, after the answer's size
         self._unsent = memoryview(b"")
-        self._to_send = 0  # frames behind what is unsent
+        self._to_send = 0  # frames after the unsent bytes
         self._received = bytearray()
 
     def send(self, count: int) -> None:
-        """Have so many more requests sent, as far as the socket takes them now."""
+        """Add ``count`` requests, and send as much as the socket accepts now."""
         self.in_flight += count
         self._to_send += count
         self.go_on()
 
     def go_on(self) -> None:
-        """Send what is unsent, as far as the socket takes it now."""
+        """Send as much as the socket accepts now."""
         while self._unsent or self._to_send:
             if not self._unsent:
-                # Small ones in one call, as a client library does it.
+                # Small requests go out in one call, as in a client library.
                 at_once = max(1, min(self._to_send, _RECEIVE_BYTES // len(self._frame)))
                 self._unsent = memoryview(self._frame * at_once if at_once > 1 else self._frame)
                 self._to_send -= at_once
@@ -95,11 +95,11 @@ class _Client:
 
     @property
     def is_blocked(self) -> bool:
-        """Whether the socket has to become writable first."""
+        """Whether the next send must wait until the socket is writable."""
         return bool(self._unsent)
 
     def receive(self) -> int:
-        """Return how many answers came. Raises on any error."""
+        """Return the number of answers received. Raises on any error."""
         data = self.sock.recv(_RECEIVE_BYTES)
         if not data:
             raise ConnectionResetError("the node has closed the connection")
@@ -120,7 +120,7 @@ class _Client:
 
 
 class RawProducers:
-    """Connections that each keep ``in_flight`` of the same request unanswered."""
+    """Connections that each keep ``in_flight`` copies of one request unanswered."""
 
     def __init__(
         self, address: tuple[str, int], topic: str, batch: bytes, *, connections: int, acks: int
@@ -152,7 +152,7 @@ class RawProducers:
             client.sock.close()
 
     def send_for(self, seconds: float, *, in_flight: int) -> int:
-        """Send for so long, wait for every answer, and return how many there were."""
+        """Send for this time, wait for all answers, and return their number."""
         ends = time.monotonic() + seconds
         answered = 0
         for client in self._clients:

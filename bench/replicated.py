@@ -1,17 +1,15 @@
-"""Measures replication: CPU of all nodes with acks=all, one replica and three in turns.
+"""Measures replication: CPU of all nodes with acks=all, with one replica and with three.
 
-One partition. Requests of one batch each, of sizes from a single small record to what a
-request may carry, from raw clients with as many in flight as clients have by default; then
-librdkafka with its own batch size and with the Java producer's, at full speed and at a
-moderate rate, and one record at a time, where nothing can be combined. Everything goes on
-for a fixed time, passes with one replica and with three take turns, and the median of each
-counts. The CPU is user and system time of all node processes; the clients' is not counted.
-The nodes' hot path is compiled, as in a wheel.
+One partition. Raw clients send requests of one batch each, from a single small record to the
+largest request, with the clients' default number in flight. Then librdkafka sends with its own
+batch size and with the Java producer's, at full speed and at a moderate rate, and one record at a
+time, which prevents batching. Each pass has a fixed time. Passes with one replica and with three
+take turns, and the median of each counts. The CPU is user and system time of all node processes;
+the clients' time is not counted. The nodes' hot path is compiled, as in a wheel.
 
-A ratio of 0.5 says that three replicas give half of the single replica's rate per CPU
-second. Three are three times receive, check and write, and two times ``sendfile``: what that
-comes to in the bare loops of ``limits`` says how near large batches could come to it if
-nothing else cost anything.
+A ratio of 0.5 means that three replicas have half of the single replica's rate per CPU second.
+Three replicas receive, check and write three times, and ``sendfile`` twice. The bare loops of
+``limits`` give the ratio of that work alone, which large batches cannot exceed.
 """
 
 from __future__ import annotations
@@ -47,8 +45,8 @@ TICK_SECONDS = 0.001  # of the moderate rate
 # Batch size and linger as librdkafka and the Java producer 4.x have them by default.
 LIBRDKAFKA = {"batch.size": 1_000_000, "linger.ms": 5}
 JAVA = {"batch.size": 16_384, "linger.ms": 5}
-QUEUED_RECORDS_MAX = 10_000  # of a producer; what is queued at the end is still waited for
-# The cluster of the tests has short times; these are the defaults.
+QUEUED_RECORDS_MAX = 10_000  # of a producer; the records queued at the end are waited for
+# The tests' cluster has short times; these are the defaults.
 DEFAULTS = {
     "broker.session.timeout.ms": "9000",
     "replica.lag.time.max.ms": "30000",
@@ -59,15 +57,15 @@ RESULTS = Path(__file__).parent / "results" / "replicated.json"
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """The durations of one operation, by request or by record, in microseconds."""
+    """The costs of one request or record, in microseconds."""
 
     leader_us: float  # of CPU
-    others_us: float  # of the other two nodes' CPU: next to nothing with one replica
+    others_us: float  # of the other two nodes' CPU; almost 0 with one replica
     elapsed_us: float
 
     @property
     def cpu_us(self) -> float:
-        """The CPU of all nodes."""
+        """The CPU time of all nodes."""
         return self.leader_us + self.others_us
 
 
@@ -127,14 +125,14 @@ def _pass(cluster: ReplicatedCluster, topic: str, replicas: int) -> dict[str, Co
             work = functools.partial(_produce, producers, topic, CLIENT_SECONDS, rate)
             found[f"a record at the defaults of {name}, {pace}"] = _cost(cluster, topic, work)
     found["one record at a time"] = _cost(cluster, topic, lambda: _one_by_one(cluster, topic))
-    # The next pass is not to write behind this one's back.
+    # The next pass must not write while this one still does.
     admin = AdminClient({"bootstrap.servers": cluster.addresses})
     admin.delete_topics([topic])[topic].result(30)
     return found
 
 
 def _cost(cluster: ReplicatedCluster, topic: str, work: Callable[[], int]) -> Cost:
-    """Return what each of the things cost that ``work`` does and counts."""
+    """Return the cost of each operation that ``work`` does and counts."""
     leader_id = cluster.leader(topic)
     before = {node.broker_id: node.cpu_seconds() for node in cluster.running}
     started = time.perf_counter()
@@ -156,7 +154,7 @@ def _raw(cluster: ReplicatedCluster, topic: str, size_bytes: int) -> Cost:
 def _produce(
     producers: list[Producer], topic: str, seconds: float, records_per_second: int | None
 ) -> int:
-    """Produce 1 KiB records with all producers in turn, at a pace or without; return how many."""
+    """Produce 1 KiB records with all producers in turn, paced or not; return their number."""
     value = random.Random(1).randbytes(RECORD_SIZE_BYTES)
     started = time.perf_counter()
     count = 0

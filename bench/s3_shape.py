@@ -1,14 +1,14 @@
-"""A server in front of a stand-in for S3 that gives ranges of objects as slowly as S3 does.
+"""A server in front of an S3 emulator that answers ranged GETs as slowly as S3 does.
 
-S3 takes tens of milliseconds to an answer's first byte and gives 85 to 90 MB/s on one
-connection, but any number of connections; a stand-in on this machine answers in a
-millisecond with gigabytes a second, until the processor is used up. Ranged GETs are
-answered here: after ``first_byte_s``, and no faster than ``bytes_per_second`` on each
-connection. The kernel does the pacing (``SO_MAX_PACING_RATE``) and sends from the page
-cache (``sendfile``), so that next to nothing of the machine goes into it. Everything else
-is passed on to the stand-in, where an object comes from once, when it is first asked for.
+S3 sends an answer's first byte after tens of milliseconds, and 85 to 90 MB/s on one connection,
+but on any number of connections. An emulator on this machine answers within a millisecond, with
+gigabytes per second, until the CPU is saturated. This server answers ranged GETs after
+``first_byte_s``, and no faster than ``bytes_per_second`` on each connection. The kernel does the
+pacing (``SO_MAX_PACING_RATE``) and sends from the page cache (``sendfile``), so it takes almost no
+CPU time. All other requests are forwarded to the emulator. An object is read from it once, at the
+first GET.
 
-The shape may be changed between requests; ``None`` is as fast as the machine gives it.
+The shape may be changed between requests; ``None`` answers at the machine's speed.
 """
 
 from __future__ import annotations
@@ -50,14 +50,14 @@ QUARTER = Shape(first_byte_s=4 * S3.first_byte_s, bytes_per_second=S3.bytes_per_
 
 
 class ShapedServer:
-    """The running server, seen from the process that started it."""
+    """The running server, as its parent process uses it."""
 
     def __init__(self, port: int, shape: SynchronizedArray[float]) -> None:
         self.endpoint = f"http://127.0.0.1:{port}"
         self._shape = shape
 
     def set_shape(self, shape: Shape | None) -> None:
-        """Answer like this from the next request on."""
+        """Set the timing from the next request on."""
         self._shape[:2] = (
             (0.0, 0.0) if shape is None else (shape.first_byte_s, shape.bytes_per_second)
         )
@@ -70,7 +70,7 @@ class ShapedServer:
 
 @contextmanager
 def serve(folder: Path, endpoint: str) -> Iterator[ShapedServer]:
-    """Run the server in front of the stand-in at ``endpoint``; it keeps objects in ``folder``."""
+    """Run the server in front of the emulator at ``endpoint``; it stores objects in ``folder``."""
     context = multiprocessing.get_context("spawn")
     shape = context.Array("d", 3)  # the third counts GETs
     with socket.create_server(("127.0.0.1", 0), backlog=256) as listener:
@@ -101,7 +101,7 @@ def _serve(
 
 
 class _Objects:
-    """Files with what the stand-in has, each got once. For any thread."""
+    """Copies of the emulator's objects as files, each read once. For any thread."""
 
     def __init__(self, folder: Path, stand_in: tuple[str, int]) -> None:
         self._folder = folder
@@ -140,7 +140,7 @@ class _Connection:
         self._shape = shape
 
     def run(self) -> None:
-        """Answer requests until the client has gone."""
+        """Answer requests until the client closes the connection."""
         received = b""
         try:
             while True:
@@ -158,7 +158,7 @@ class _Connection:
             self._stand_in.close()
 
     def _answer(self, head: bytes, received: bytes) -> bytes:
-        """Answer one request; return what has been received behind it."""
+        """Answer one request; return the bytes received after it."""
         method, path, _ = head.partition(b"\r\n")[0].decode().split(" ")
         length = _LENGTH.search(head)
         body = bytearray(received)

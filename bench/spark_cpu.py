@@ -1,4 +1,4 @@
-"""The CPU time of Spark: of its JVM and of the Python processes that it starts."""
+"""Reads the CPU time of Spark: of its JVM and of its Python processes."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
-CpuSeconds = dict[int, tuple[str, float]]  # by process: "jvm" or "python", and its time so far
+CpuSeconds = dict[int, tuple[str, float]]  # by process id: "jvm" or "python", and its time so far
 
 
 def spark_jvm_pid() -> int:
-    """Return the process that this one's Spark session runs in."""
+    """Return the process id of the JVM of this process's Spark session."""
     children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
     [pid] = [
         child for child in children if b"SparkSubmit" in Path(f"/proc/{child}/cmdline").read_bytes()
@@ -21,7 +21,7 @@ def spark_jvm_pid() -> int:
 
 
 def spark_cpu(jvm_pid: int) -> CpuSeconds:
-    """Return the user and system time of the JVM and of every process that it has started."""
+    """Return the user and system time of the JVM and of its child processes."""
     children: defaultdict[int, list[int]] = defaultdict(list)
     found: CpuSeconds = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
@@ -41,7 +41,7 @@ def spark_cpu(jvm_pid: int) -> CpuSeconds:
 
 
 def cpu_used(before: CpuSeconds, after: CpuSeconds) -> dict[str, float]:
-    """Return what "jvm" and "python" have used. A process that has ended does not count."""
+    """Return the times used by "jvm" and "python". An ended process does not count."""
     used = {"jvm": 0.0, "python": 0.0}
     for pid, (kind, seconds) in after.items():
         used[kind] += seconds - before.get(pid, (kind, 0.0))[1]

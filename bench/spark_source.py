@@ -1,9 +1,9 @@
 """Measures a scan of one partition in Spark; writes bench/results/spark_source.json.
 
-The same records by six ways, in turns, in one Spark session with as many tasks at once as
-the machine has cores:
+The same records are read in six ways, in turns, by one Spark session with as many concurrent
+tasks as the machine has cores:
 
-tidelog           ``format("tidelog")``: segment and index objects in a folder, as Parquet's are
+tidelog           ``format("tidelog")``: segment and index objects in a folder, like Parquet's
 tidelog, S3       copies of them in MiniStack's S3, behind a server that counts GETs; both take
                   their CPU time from the same cores
 kafka, node       Spark's Kafka source, which reads from a Tidelog node's local log
@@ -11,18 +11,17 @@ kafka, Kafka      the same from Apache Kafka
 kafka, split      the same with ``minPartitions``: a task for each core
 parquet           files that Spark wrote of the same rows, all columns, on the local disk
 
-Two queries of each: **sums** counts the rows and adds up the lengths of keys and values, so
-every byte comes to Spark and none has to be printed; **all** brings all columns of all rows
-to a sink that drops them (``noop``). Records are 16 bytes of key and 512 of value, compressed
-with lz4 as they were produced. Seconds are of the whole query, planning too. The first pass
-of the sums has Python to start and modules to load, and the JVM compiles its code for some
-passes more; first passes are reported as «first», and the median of the last three counts.
-Spark's CPU is that of its JVM and Python processes. Spark and its Python workers talk through
-Unix domain sockets (``spark.python.unix.domain.socket.enabled``), which Spark leaves off by
-default.
+Each way has two queries. **sums** counts the rows and adds up the lengths of keys and values, so
+that Spark receives every byte and prints none. **all** sends all columns of all rows to a sink
+that drops them (``noop``). Records have a key of 16 bytes and a value of 512, compressed with lz4
+by the producer. Seconds are those of the whole query with its planning. The first pass of the sums
+starts Python and loads modules, and the JVM compiles its code for some more passes. First passes
+are reported as «first», and the median of the last three counts. Spark's CPU time is that of its
+JVM and Python processes. Spark and its Python workers communicate through Unix domain sockets
+(``spark.python.unix.domain.socket.enabled``), which Spark disables by default.
 
-The node has work of its own all the time (its lease, its look at the metadata): what it uses
-while nothing runs is measured too. In the end it is stopped, and the source scans once more.
+The node always has some work (its lease, its polls of the metadata), so its CPU time without a
+query is measured too. At the end the node is stopped, and the source scans once more.
 
     python -m bench.spark_source
 """
@@ -75,7 +74,7 @@ SUMS = ("count(1)", "sum(length(key))", "sum(length(value))", "max(offset)")
 RESULTS = Path(__file__).parent / "results" / "spark_source.json"
 
 
-# What is wanted of both queries.
+# The goals, for both queries.
 SPEED_OVER_KAFKA_MIN = 3.0
 TIME_OF_PARQUET_MAX = 3.0
 NODE_CPU_SECONDS_MAX = 0.02  # two ticks of the kernel's clock
@@ -99,7 +98,7 @@ class Scan:
 def main() -> None:
     """Measure and print."""
     os.environ.update(CREDENTIALS)
-    # As where modules are installed with their bytecode.
+    # As with modules that were installed with their bytecode.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -146,14 +145,14 @@ def _measure(folder: Path, stand_in: str, server: ShapedServer, kafka: str) -> F
             "kafka, split": lambda: read_kafka(kafka, minPartitions=str(os.cpu_count() or 1)),
             "parquet": lambda: spark.read.parquet(parquet),
         }
-        spark.range(1_000_000).selectExpr("sum(id)").collect()  # Spark itself is to be warm.
+        spark.range(1_000_000).selectExpr("sum(id)").collect()  # This warms up Spark itself.
         before = node.cpu_seconds()
         time.sleep(IDLE_SECONDS)
         idle_cpu = (node.cpu_seconds() - before) / IDLE_SECONDS
         scan = _Scanner(spark, spark_jvm_pid(), end, node, server)
         scans: dict[str, list[Scan]] = {}
         for kind in ("sums", "all"):
-            # In turns that are short: Spark ends Python workers that were idle for a minute.
+            # Turns are short: Spark ends Python workers that were idle for a minute.
             for number in range(WARM_PASSES + PASSES):
                 for name, query in queries.items():
                     if name == "parquet" and not Path(parquet).exists():
@@ -161,7 +160,7 @@ def _measure(folder: Path, stand_in: str, server: ShapedServer, kafka: str) -> F
                     found = scan.run(query, kind)
                     scans.setdefault(f"{name}: {kind}", []).append(found)
                     print(f"{name}: {kind}, pass {number}: {found}", flush=True)
-    # The node has ended. What is tiered can be read nevertheless.
+    # The node has ended. Tiered records can still be read.
     started = time.perf_counter()
     _check_sums(queries["tidelog"](), end)
     without_node_seconds = time.perf_counter() - started
@@ -174,7 +173,7 @@ def _measure(folder: Path, stand_in: str, server: ShapedServer, kafka: str) -> F
 
 @dataclass(frozen=True, slots=True)
 class _Scanner:
-    """Runs queries and looks at what they cost."""
+    """Runs queries and measures their costs."""
 
     spark: SparkSession
     jvm_pid: int
@@ -219,7 +218,7 @@ def _figures(end: int, scans: dict[str, list[Scan]], idle_cpu: float) -> Figures
     for name, passes in scans.items():
         first, counted = passes[0], passes[WARM_PASSES:]
         seconds[name] = statistics.median(scan.seconds for scan in counted)
-        # What the node would have used without the query, too, is not the query's.
+        # The node's time without a query is not a cost of the query.
         node_cpu = statistics.median(
             scan.node_cpu_seconds - idle_cpu * scan.seconds for scan in counted
         )
@@ -243,7 +242,7 @@ def _figures(end: int, scans: dict[str, list[Scan]], idle_cpu: float) -> Figures
 
 
 def _print_wanted(figures: Figures) -> None:
-    """Print what is wanted, what was seen, and whether it holds."""
+    """Print the goals, the figures, and whether the goals are reached."""
     print("| query | measurement | wanted | seen | |\n|---|---|---|---|---|")
     for kind in ("sums", "all"):
         for name in ("kafka, node", KAFKA):
@@ -261,7 +260,7 @@ def _print_wanted(figures: Figures) -> None:
 
 
 def _copied_to_s3(objects: Path, endpoint: str) -> str:
-    """Copy a folder's objects into a bucket under the same keys; return where they are."""
+    """Copy a folder's objects into a bucket under the same keys; return the bucket's URL."""
     s3 = boto3.client("s3", endpoint_url=endpoint, region_name="us-east-1")
     s3.create_bucket(Bucket=BUCKET)
     prefix = uuid.uuid4().hex
@@ -296,7 +295,7 @@ def _produce(bootstrap: str) -> None:
 
 
 def _wait_until_tiered(partition_dir: Path, stores: dict[str, str]) -> int:
-    """Return where the partition's tier ends, once all but the active segment is there."""
+    """Return the partition's tiered end offset, once all but the active segment is tiered."""
     deadline = time.monotonic() + TIERED_SECONDS_MAX
     active = int(max(path.stem for path in partition_dir.glob("*.log")))
     while time.monotonic() < deadline:

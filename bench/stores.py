@@ -1,9 +1,8 @@
-"""Metadata stores to measure on, and how many transactions each has carried out.
+"""Metadata stores for measurements, and the number of transactions of each.
 
-Neither count passes through the product's code. SQLite's write-ahead log marks the last
-page of every transaction; a read transaction held open meanwhile keeps the log from being
-started over. In front of DynamoDB Local stands a relay that counts the operations which
-requests name.
+The counts do not depend on the product's code. SQLite's write-ahead log marks the last page of
+every transaction, and an open read transaction prevents the log from starting over. A relay in
+front of DynamoDB Local counts the operations that requests name.
 """
 
 from __future__ import annotations
@@ -34,20 +33,20 @@ _OPERATION = re.compile(rb"x-amz-target: *DynamoDB_\d+\.(\w+)", re.IGNORECASE)
 
 
 class MeasuredStore(Protocol):
-    """A store that nodes are pointed at."""
+    """A store for nodes."""
 
     name: str
     url: str
 
     def transactions(self) -> int:
-        """Return how many transactions with several items or conditions there have been.
+        """Return the number of transactions with several items or conditions.
 
-        Single writes that are no transaction on DynamoDB (leases) do not count there; on
-        SQLite everything is a transaction, and ``lone_writes`` of them are no group's.
+        On DynamoDB single writes (leases) are no transactions and do not count. On SQLite every
+        write is a transaction, and ``lone_writes`` of them are not a group's.
         """
 
     def lone_writes(self) -> int:
-        """Return how many transactions of one item no group has asked for; see above."""
+        """Return the number of counted transactions that are not a group's; see above."""
 
 
 class SqliteStore:
@@ -61,7 +60,7 @@ class SqliteStore:
         self._reader: sqlite3.Connection | None = None
 
     def transactions(self) -> int:
-        """Return the commits in the write-ahead log, which is kept whole from here on."""
+        """Return the commits in the write-ahead log, which is not truncated from now on."""
         if self._reader is None:
             self._reader = sqlite3.connect(self._path, isolation_level=None)
             self._reader.execute("BEGIN")
@@ -78,7 +77,7 @@ class SqliteStore:
         return count
 
     def lone_writes(self) -> int:
-        """Return the writes of items that are no group's: while nothing changes, leases."""
+        """Return the writes of items other than groups': leases, if nothing else changes."""
         with sqlite3.connect(self._path) as connection:
             (total,) = connection.execute(
                 "SELECT sum(version) FROM items"
@@ -89,13 +88,13 @@ class SqliteStore:
         return int(total or 0)
 
     def close(self) -> None:
-        """Let the log go."""
+        """End the read transaction, so that the log can be truncated."""
         if self._reader is not None:
             self._reader.close()
 
 
 class DynamoDbStore:
-    """A new table of DynamoDB Local, behind a relay that counts."""
+    """A new table of DynamoDB Local, behind a counting relay."""
 
     name = "DynamoDB Local"
 
@@ -113,11 +112,11 @@ class DynamoDbStore:
         self._thread.start()
 
     def transactions(self) -> int:
-        """Return how many TransactWriteItems have been sent."""
+        """Return the number of TransactWriteItems requests."""
         return self._counts["TransactWriteItems"]
 
     def lone_writes(self) -> int:
-        """Return 0: a lone write is no transaction here."""
+        """Return 0: a single write is not a transaction on DynamoDB."""
         return 0
 
     def close(self) -> None:
@@ -153,7 +152,7 @@ class DynamoDbStore:
             writer.close()
 
     def _count(self, data: bytes) -> bytes:
-        """Count the operations named in whole lines; return the line that has yet to end."""
+        """Count the operations named in whole lines; return the incomplete last line."""
         whole, newline, tail = data.rpartition(b"\r\n")
         for found in _OPERATION.finditer(whole + newline):
             self._counts[found[1].decode()] += 1
@@ -162,7 +161,7 @@ class DynamoDbStore:
 
 @contextmanager
 def sqlite_store(folder: Path) -> Iterator[SqliteStore]:
-    """A store in the folder."""
+    """Yield a store in the folder."""
     store = SqliteStore(folder)
     try:
         yield store
@@ -172,8 +171,8 @@ def sqlite_store(folder: Path) -> Iterator[SqliteStore]:
 
 @contextmanager
 def dynamodb_store() -> Iterator[DynamoDbStore]:
-    """A server and a table for as long as it lasts. Raises ``ToolAbsent``."""
-    # No stand-in checks them, but no client starts without.
+    """Run a server; yield a store on a table of it. Raises ``ToolAbsent``."""
+    # No emulator checks them, but clients require them.
     os.environ |= {"AWS_ACCESS_KEY_ID": "bench", "AWS_SECRET_ACCESS_KEY": "bench"}
     with dynamodb_local.serve() as endpoint:
         store = DynamoDbStore(endpoint)
@@ -185,7 +184,7 @@ def dynamodb_store() -> Iterator[DynamoDbStore]:
 
 @contextmanager
 def store_named(name: str, folder: Path) -> Iterator[MeasuredStore | None]:
-    """``sqlite`` or ``dynamodb``; ``None``, after saying so, where the latter is not installed."""
+    """Yield the store ``sqlite`` or ``dynamodb``, or ``None`` if it is not installed (printed)."""
     if name == "sqlite":
         with sqlite_store(folder) as store:
             yield store

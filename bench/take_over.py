@@ -1,10 +1,10 @@
 """Measures the pause of writes after a leader is killed; writes bench/results/take_over.json.
 
-Three real nodes on SQLite and on DynamoDB Local. A leader is ended with ``kill -9``; raw
-clients then produce with acks=all to every partition it has led, at the nodes that are
-left, until each has acknowledged one record: from the kill to the last of these is the
-time. The nodes take turns dying. Leases are real time, so wall time is what counts here;
-other work on the machine can only make it longer.
+Three real nodes on SQLite and on DynamoDB Local. A leader is ended with ``kill -9``. Raw clients
+then produce with acks=all to every partition it led, at the remaining nodes, until each partition
+has acknowledged one record. The pause is the time from the kill to the last acknowledgement. The
+nodes are killed in turns. Leases are in real time, so wall time is measured; other work on the
+machine can only lengthen it.
 
     python -m bench.take_over [sqlite|dynamodb] [default|short|wide]
 """
@@ -50,7 +50,7 @@ class Trial:
     kills: int
     settle_seconds: float  # before each kill
     wanted_seconds: float
-    beyond_lease: bool = False  # what is wanted counts from the lease's end
+    beyond_lease: bool = False  # the goal counts from the lease's end
 
 
 TRIALS = {
@@ -89,7 +89,7 @@ def _measure(store: MeasuredStore, folder: Path, trial: Trial) -> dict[str, obje
         for number in range(trial.kills):
             _wait_in_sync(cluster, trial.partitions)
             time.sleep(trial.settle_seconds)
-            # A different instant within the lease's renewals each time.
+            # Each kill is at another time between two renewals of the lease.
             time.sleep(number * trial.lease_ms / 1000 / 3 / trial.kills)
             kills.append(_kill_leader(cluster, 1 + number % 3))
             if number + 1 < trial.kills:
@@ -110,7 +110,7 @@ def _create(cluster: ReplicatedCluster, partitions: int) -> None:
     """Create the topic with its leaders spread evenly."""
     orders = [[1, 2, 3], [2, 3, 1], [3, 1, 2], [1, 3, 2], [2, 1, 3], [3, 2, 1]]
     if partitions >= 1000:
-        orders = [[1, 2, 3], [1, 3, 2]]  # All die at once.
+        orders = [[1, 2, 3], [1, 3, 2]]  # All lose their leader at once.
     assignment = [orders[number % len(orders)] for number in range(partitions)]
     admin = AdminClient({"bootstrap.servers": cluster.addresses})
     new = NewTopic("t", partitions, replica_assignment=assignment)
@@ -118,7 +118,7 @@ def _create(cluster: ReplicatedCluster, partitions: int) -> None:
 
 
 def _wait_in_sync(cluster: ReplicatedCluster, count: int) -> None:
-    """Wait until all replicas are in sync, as every node tells."""
+    """Wait until every node reports all replicas in sync."""
     for node in cluster.running:
         admin = AdminClient({"bootstrap.servers": node.address})
 
@@ -133,7 +133,7 @@ def _wait_in_sync(cluster: ReplicatedCluster, count: int) -> None:
 
 
 def _kill_leader(cluster: ReplicatedCluster, preferred: int) -> dict[str, float]:
-    """Kill a node that leads something; return how long its partitions took no writes."""
+    """Kill a node that leads partitions; return their pauses without writes."""
     admin = AdminClient({"bootstrap.servers": cluster.addresses})
     partitions = admin.list_topics("t", timeout=10).topics["t"].partitions
     leaders = [partition.leader for partition in partitions.values()]
@@ -165,7 +165,7 @@ def _kill_leader(cluster: ReplicatedCluster, preferred: int) -> dict[str, float]
 
 
 def _acknowledged(client: WireClient, partitions: Iterable[int]) -> set[int]:
-    """Produce a record to each and return those that acknowledge it."""
+    """Produce a record to each partition; return those that acknowledge it."""
     data = [
         build(produce.PartitionProduceData, index=index, records=batch_of(b"x"))
         for index in sorted(partitions)

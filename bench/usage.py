@@ -7,11 +7,11 @@ import time
 from pathlib import Path
 
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
-_CPUCLOCK_SCHED = 2  # the clock of a whole process: what all its threads ran, ended ones too
+_CPUCLOCK_SCHED = 2  # the clock of a whole process: the time of all its threads, with ended ones
 
 
 def process_tree(pid: int) -> list[int]:
-    """Return the process and its children, theirs too, as of now."""
+    """Return the ids of the process and of all its descendants."""
     found = [pid]
     for parent in found:
         for thread in Path(f"/proc/{parent}/task").iterdir():
@@ -22,7 +22,7 @@ def process_tree(pid: int) -> list[int]:
 def cpu_seconds(pids: list[int]) -> float:
     """Return user and system time of the processes so far, and of children that have ended.
 
-    Nanoseconds fine for the processes themselves. Source: clock_gettime(2), dynamic clocks.
+    The processes' own times are exact to nanoseconds. Source: clock_gettime(2), dynamic clocks.
     """
     return sum(time.clock_gettime(~pid << 3 | _CPUCLOCK_SCHED) + _ended_cpu(pid) for pid in pids)
 

@@ -1,1 +1,1 @@
-"""The same work against Tidelog, Apache Kafka and Tansu, in turns in one run."""
+"""Runs the same work against Tidelog, Apache Kafka and Tansu, in turns."""

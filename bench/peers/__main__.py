@@ -1,6 +1,6 @@
 """``python -m bench.peers``: measure, then write tables, CSV and plots to bench/results.
 
-``--quick`` measures what the goals are about, in a few minutes, and writes beside the whole.
+``--quick`` measures only the goals' figures, in a few minutes, and writes to files of its own.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _FOLDERS = {False: "peers", True: "peers-quick"}
 
 
 def main() -> None:
-    """Run what the arguments want; print the goals last."""
+    """Run the requested cases; print the goals last."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the servers are stopped
     arguments = _parser().parse_args()
     began, load_before = time.monotonic(), os.getloadavg()[0]
@@ -69,8 +69,8 @@ def main() -> None:
 
 
 def _cases(*, is_quick: bool) -> list[Case]:
-    # Those that start servers of their own come first: nothing else runs on the core yet. Small
-    # requests are next, for they have a virtual machine compile soonest.
+    # Cases that start their own servers come first: nothing else runs on the core yet. Small
+    # requests are next, because they make a virtual machine compile soonest.
     cases = [
         *start.cases(),
         *partitions.cases(is_quick=is_quick),
@@ -83,10 +83,10 @@ def _cases(*, is_quick: bool) -> list[Case]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m bench.peers", description="Tidelog beside Apache Kafka and Tansu."
+        prog="python -m bench.peers", description="Compares Tidelog with Apache Kafka and Tansu."
     )
     workloads = sorted({case.workload for case in _cases(is_quick=False)})
-    parser.add_argument("--quick", action="store_true", help="only what the goals are about")
+    parser.add_argument("--quick", action="store_true", help="only the figures of the goals")
     parser.add_argument("--repeats", type=int, default=3, metavar="N", help="rounds (3)")
     parser.add_argument("--results", type=Path, help="the folder to write to")
     parser.add_argument(

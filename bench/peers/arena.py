@@ -1,4 +1,4 @@
-"""The servers of a workload, each on the server core, started when they are first needed."""
+"""The servers of a workload, each on the server core and started at its first use."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from bench.process import Node
 from bench.usage import process_tree
 from tools.server_process import is_running
 
-_SETTLING_SECONDS = 1.5  # heartbeats that are overdue, timers, what a deleted topic leaves
+_SETTLING_SECONDS = 1.5  # for overdue heartbeats, timers, and the clean-up of deleted topics
 
 
 class Arena:
-    """One server of each peer at most; those that are not measured idle on the same core.
+    """At most one server of each peer; those that are not measured are idle on the same core.
 
-    A virtual machine that idles still wakes up for some 25 ms of every second. That is nobody's
-    processor time but its own, and in everybody's latency: ``stopped_except`` keeps it out.
+    An idle virtual machine still runs for some 25 ms of every second. That CPU time counts only
+    for itself, but it adds to the latency of others: ``stopped_except`` prevents it.
     """
 
     def __init__(self, folder: Path, server_core: int, client_core: int) -> None:
@@ -47,7 +47,7 @@ class Arena:
             self._stop(name)
 
     def node(self, peer: Peer) -> Node:
-        """Return the peer's server, a new and empty one where it has died."""
+        """Return the peer's server, or a new and empty one if that has ended."""
         if peer.name in self._running and not is_running(self._running[peer.name][0].pid):
             self._stop(peer.name)
         if peer.name not in self._running:
@@ -63,9 +63,9 @@ class Arena:
 
     @contextmanager
     def stopped_except(self, peer: Peer | None) -> Iterator[None]:
-        """Stop the processes of all servers but the peer's; at the end let them go on and settle.
+        """Stop the processes of the other servers; at the end resume them and let them settle.
 
-        They have to bear it for as long as the block takes: see ``SESSION_MS`` in ``peer``.
+        Their sessions must outlast the block: see ``SESSION_MS`` in ``peer``.
         """
         own_name = None if peer is None else peer.name
         others = [one for name, (one, _, _) in self._running.items() if name != own_name]
@@ -78,7 +78,7 @@ class Arena:
             time.sleep(_SETTLING_SECONDS)
 
     def fresh_folder(self, peer: Peer) -> Path:
-        """Return a folder that the peer can be started with, and nothing in it."""
+        """Return a new folder that is prepared for a start of the peer."""
         folder = self._folder / f"{peer.name}-{next(self._numbers)}"
         peer.prepare(folder)
         return folder

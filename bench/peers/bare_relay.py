@@ -1,9 +1,9 @@
-"""The least that a broker does with records between a producer and a consumer, and nothing else.
+"""A process with only the work that every broker must do between a producer and a consumer.
 
-Run as a process, it takes the Produce and Fetch requests of `latency` on a port of 127.0.0.1:
-receive, append to a file, acknowledge, send from the file to the fetch that waits. It checks
-nothing, keeps one partition of one topic and forgets it all when it ends. Its latency is that of
-the machine: of its loopback, its scheduler and the client.
+It accepts the Produce and Fetch requests of `latency` on a port of 127.0.0.1: it receives, appends
+to a file, acknowledges, and sends from the file to the waiting fetch. It checks nothing, has one
+partition of one topic, and keeps nothing after its end. Its latency is that of the machine: of
+loopback, scheduler and client.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from bench.peers.frames import Frames
 TOPIC = "bare"
 _NAME = struct.pack(">h", len(TOPIC)) + TOPIC.encode()
 _PRODUCE = 0  # the API's key
-_LAST_OFFSET_DELTA = 23  # its place in a batch
+_LAST_OFFSET_DELTA = 23  # its position in a batch
 
 
 @dataclass(slots=True)
@@ -32,7 +32,7 @@ class _Log:
     size_bytes: int = 0
     sent_bytes: int = 0
     end_offset: int = 0
-    waiting: tuple[socket.socket, int] | None = None  # who fetches, and the correlation id
+    waiting: tuple[socket.socket, int] | None = None  # the fetching client, and the correlation id
 
     def append(self, request: bytes) -> None:
         # the topic's name, its one partition: index, records
@@ -87,7 +87,7 @@ class _Relay:
             self.log.send_what_is_new()
 
     def _serve(self, client: socket.socket, frames: Frames) -> bool:
-        """Take what has come; return whether the client is still there."""
+        """Handle the received requests; return whether the client is still connected."""
         try:
             requests = frames.receive()
         except (EOFError, ConnectionResetError):
@@ -106,8 +106,8 @@ class _Relay:
 
 
 def main() -> None:
-    """Serve on the port that is the only argument until a signal ends it."""
-    gc.disable()  # It makes no cycles.
+    """Serve on the port, the only argument, until a signal ends the process."""
+    gc.disable()  # It creates no cycles.
     with (
         socket.create_server(("127.0.0.1", int(sys.argv[1]))) as listener,
         tempfile.TemporaryFile(buffering=0) as file,

@@ -28,19 +28,19 @@ class Load:
 
     @property
     def record_count(self) -> int:
-        """Return how many records make up the whole."""
+        """Return the number of records of the load."""
         return self.total_bytes // self.record_size_bytes
 
     @property
     def size_bytes(self) -> int:
-        """Return how many bytes they are, uncompressed."""
+        """Return the uncompressed bytes of the load."""
         return self.record_count * self.record_size_bytes
 
 
 def produce(node: Node, topic: str, load: Load) -> None:
     """Produce the load and wait until it is acknowledged.
 
-    Raises ``RuntimeError`` where it is not within the time, or with the first error.
+    Raises ``RuntimeError`` after ``SECONDS_MAX``, or with the first error.
     """
     deadline = time.monotonic() + SECONDS_MAX
     producer = Producer(
@@ -105,7 +105,7 @@ def fetch(
                     "enable.auto.commit": False,
                     "fetch.message.max.bytes": fetch_size_bytes,
                     "fetch.max.bytes": 50_000_000,
-                    # A consumer whose queue is full asks for nothing for a whole second.
+                    # A consumer whose queue is full sends no fetch for a whole second.
                     "queued.min.messages": 10_000_000,
                     "queued.max.messages.kbytes": 2_000_000,
                     "check.crcs": False,
@@ -159,5 +159,5 @@ _EVENTS = ("search", "view", "basket", "purchase", "refund")
 
 
 def _settings(node: Node, **settings: object) -> dict[str, object]:
-    # What goes wrong is raised; librdkafka's lines on a server that stops say nothing more.
+    # Errors are raised; librdkafka's log of a stopping server adds nothing.
     return {"bootstrap.servers": node.bootstrap, "log_level": 0, **settings}

@@ -1,6 +1,6 @@
-"""Fetches of records that are only on the disk, after dropping them from the page cache.
+"""Measures fetches of records that are only on the disk, not in the page cache.
 
-Reads from the object store are `bench.cold_reads`; neither Apache Kafka nor Tansu has one here.
+`bench.cold_reads` measures reads from the object store; Apache Kafka and Tansu have none here.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _LOAD = Load()
 
 
 def cases() -> list[Case]:
-    """Return the one cell."""
+    """Return the only cell."""
     return [Case(WORKLOAD, NAME, _run, bare=_bare)]
 
 

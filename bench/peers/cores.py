@@ -1,4 +1,4 @@
-"""Which core runs what: one for the server under test, another for the clients."""
+"""Assigns cores: one to the server under test, another to the clients."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def pinned_to(core: int) -> Iterator[None]:
 
 
 def server_and_client_core() -> tuple[int, int]:
-    """Return two different cores of this machine. Raises ``RuntimeError`` where there is one."""
+    """Return two cores of this machine. Raises ``RuntimeError`` if it has only one."""
     cores = sorted(os.sched_getaffinity(0))
     if len(cores) < 2:
         raise RuntimeError("server and clients need a core each, and there is only one")

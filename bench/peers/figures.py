@@ -1,4 +1,4 @@
-"""Measured figures, what went wrong instead of one, and their medians."""
+"""Measured figures and their medians, and the problems that replaced figures."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BARE = "bare"
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One cell of the matrix: work that is done against every peer in turns."""
+    """One cell of the matrix: work that runs against every peer in turn."""
 
     workload: str
     name: str
@@ -33,7 +33,7 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One measured value, or why there is none."""
+    """One measured value, or the reason for its absence."""
 
     workload: str
     case: str
@@ -58,7 +58,7 @@ Key = tuple[str, str, str, str]
 
 
 def spreads(figures: Iterable[Figure]) -> dict[Key, Spread]:
-    """Return medians and extremes of what was measured, in the order of measuring."""
+    """Return the metrics' medians and extremes, in the order of measurement."""
     values: dict[Key, list[float]] = {}
     for figure in figures:
         if figure.value is not None:

@@ -1,4 +1,4 @@
-"""Frames of Kafka's protocol as they come out of a socket."""
+"""Reads frames of Kafka's protocol from a socket."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _RECEIVE_BYTES_MAX = 1 << 20
 
 
 class Frames:
-    """Cuts what a socket receives into frames."""
+    """Divides the bytes received by a socket into frames."""
 
     def __init__(self, source: socket.socket) -> None:
         self._source = source
@@ -18,7 +18,7 @@ class Frames:
     def receive(self) -> list[bytes]:
         """Receive once and return the frames that are whole, without their sizes.
 
-        Raises ``EOFError`` where the other side has closed the connection.
+        Raises ``EOFError`` if the other side has closed the connection.
         """
         received = self._source.recv(_RECEIVE_BYTES_MAX)
         if not received:

@@ -13,7 +13,7 @@ KAFKA, TANSU = "kafka", "tansu"
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """One bound on a metric of Tidelog's, relative to another's where there is one."""
+    """A bound on a metric of Tidelog, absolute or relative to another peer's."""
 
     text: str
     workload: str
@@ -26,7 +26,7 @@ class Goal:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A goal and what the run says of it; without a value it could not be measured."""
+    """A goal and the run's value for it, ``None`` if it was not measured."""
 
     goal: Goal
     value: float | None
@@ -60,14 +60,14 @@ def _value(goal: Goal, spreads: Mapping[Key, Spread]) -> float | None:
     other = median(goal.relative_to)
     if not other:
         return None
-    # What is a cost is compared as a cost, also where the goal is said of its inverse.
+    # A cost is compared as a cost, even if the goal is stated for its inverse.
     return other / own if goal.relative_to == BARE else own / other
 
 
 def _both(
     text: str, workload: str, case: str, metric: str, bound: float, *, is_at_least: bool = False
 ) -> list[Goal]:
-    """Return the goal against Kafka, and that of being ahead of Tansu."""
+    """Return the goal against Kafka, and the goal to be better than Tansu."""
     return [
         Goal(f"{text}, of {name}'s", workload, case, metric, limit, peer, is_at_least)
         for peer, name, limit in ((KAFKA, "Kafka", bound), (TANSU, "Tansu", 1.0))

@@ -1,4 +1,4 @@
-"""The same servers under Apache Kafka's own performance tools, as a second opinion."""
+"""Measures the same servers with Apache Kafka's performance tools, as a cross-check."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _PACKAGE = "org.apache.kafka.tools"
 
 
 def cases() -> list[Case]:
-    """Return a cell for producing and consuming, and one for a record at a time."""
+    """Return a cell for producing and consuming, and one for single records."""
     return [
         Case(WORKLOAD, "ProducerPerformance and ConsumerPerformance", _throughput, repeats_max=2),
         Case(WORKLOAD, "EndToEndLatency", _latency, repeats_max=2),
@@ -53,7 +53,7 @@ def _throughput(arena: Arena, peer: Peer) -> Mapping[str, float]:
             "fetch", node, size_bytes, lambda: outputs.append(_run("ConsumerPerformance", consume))
         )
     produced, fetched = outputs
-    # By the tools' own clocks, in MiB: ours have counted the start of their virtual machines.
+    # By the tools' own clocks, in MiB: ours include the start of their virtual machines.
     speeds = re.findall(r"\(([\d.]+) MB/sec\)", produced)
     figures["produce_mb_per_s"] = float(speeds[-1]) * _MIB / 1e6
     # start, end, MB, MB/s, records, records/s, rebalance ms, fetch ms, MB/s while it fetched, ...

@@ -1,9 +1,9 @@
-"""From the moment a record is due to be sent until a consumer has it, at a steady pace.
+"""Measures the time from a record's due time until a consumer has it, at a steady pace.
 
-One raw client thread does both: every millisecond one produce request is due, with as many 1 KB
-records as the pace wants, and one long poll waits for them. A request that goes out late, because
-the server holds the connection up, counts from when it was due (no coordinated omission). The
-client parses nothing but offsets, so that what is measured is the server.
+One raw client thread produces and consumes. A produce request is due every millisecond, with the
+number of 1 KB records that the pace requires, and one long poll waits for them. The time of a
+request that is sent late, because the server delays the connection, counts from its due time (no
+coordinated omission). The client parses only offsets, so the server is measured, not the client.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _TICK_SECONDS = 0.001
 _SETTLING_TICKS = 1000  # not counted
 _COUNTED_TICKS = 5000
 _START_SECONDS_MAX = 20.0
-# A virtual machine compiles for as long; before, its p99 is four times as much.
+# A virtual machine compiles for this long; before that its p99 is four times as high.
 _WARM_UP_ROUNDS = 3
 _LAG_SECONDS_MAX = 15.0  # after the last request was due
 _FETCH = 1, 11  # key and version of the requests that ``fetch_body`` writes
@@ -42,7 +42,7 @@ _FETCH_BYTES_MAX = 16_000_000
 
 
 def cases(*, is_quick: bool) -> list[Case]:
-    """Return a cell a pace; the quick one is that of the goal."""
+    """Return a cell for each pace; the quick run has only the goal's."""
     paces = (10,) if is_quick else (1, 10, 50)
     works = {name_of(pace): _Work(pace) for pace in paces}
     return [
@@ -69,7 +69,7 @@ class _Work:
         return {**figures, "cores_used": cpu / wall}
 
     def bare(self, arena: Arena) -> Mapping[str, float]:
-        """Return what it takes where the server does nothing but what every broker has to."""
+        """Return the latencies of a server with only the work that every broker must do."""
         port, topic = free_port(), bare_relay.TOPIC
         command = [sys.executable, "-m", bare_relay.__name__, str(port)]
         with (
@@ -96,9 +96,9 @@ def _percentile(ordered: list[float], percent: float) -> float:
 
 
 def _paced(port: int, topic: str, batch_records: int, tick_count: int) -> Iterator[float]:
-    """Yield the latency of every request's records, seconds, in their order.
+    """Yield the latency of every request's records, seconds, in order.
 
-    Raises ``RuntimeError`` where the server refuses something or stays behind for too long.
+    Raises ``RuntimeError`` if the server refuses a request or is too late.
     """
     batch = batch_of(*[b"v" * RECORD_SIZE_BYTES] * batch_records)
     body = produce_body(topic, batch)
@@ -145,11 +145,11 @@ def _fetch_frame(topic: str, offset: int) -> bytes:
 
 
 def _end_offset(answer: bytes, topic: str) -> int:
-    """Return the offset behind the last whole batch, 0 where there is none."""
+    """Return the offset after the last whole batch, 0 without one."""
     # correlation id, throttle time; error code and session id
     position = 4 + 4 + 2 + 4
     (topic_count,) = struct.unpack_from(">i", answer, position)
-    if topic_count == 0:  # Tansu leaves out what it has no records of.
+    if topic_count == 0:  # Tansu omits partitions without records.
         return 0
     # the count, the topic's name, its one partition
     position += 4 + 2 + len(topic) + 4

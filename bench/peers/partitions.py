@@ -1,8 +1,8 @@
 """Measures partitions: creating them, memory, metadata, and a start after a clean stop.
 
-Each has one record. A restart has ended when the last of them takes another one
-(`restart_first_record_s`) and when all have answered a fetch (`restart_all_s`, which counts the
-client's time for asking them one by one).
+Each has one record. A restart is measured until the last partition accepts another record
+(`restart_first_record_s`), and until all have answered a fetch (`restart_all_s`, which includes
+the client's time for the single fetches).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _TOPIC_SIZE = 1_000  # Kafka creates no topic of 10,000 partitions in one reques
 
 
 def cases(*, is_quick: bool) -> list[Case]:
-    """Return a cell for each count; the quick one is Tidelog's goal alone."""
+    """Return a cell for each count; the quick run has only the goal's."""
     if is_quick:
         return [_case(COUNTS[-1], peers=("tidelog",))]
     return [_case(count) for count in COUNTS]

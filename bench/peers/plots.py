@@ -1,4 +1,4 @@
-"""The figures as pictures: bars beside each other, and growth with the number of partitions."""
+"""Plots the figures: bars, and lines by number of partitions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _GROWTH = ("created_memory_mb", "restart_first_record_s", "metadata_cpu_ms")
 
 
 def write_plots(medians: Mapping[Key, Spread], folder: Path) -> list[str]:
-    """Write a picture for each metric that was measured; return their names."""
+    """Write a plot of each measured metric; return the files' names."""
     written = [
         name
         for name, (workload, metric) in _BARS.items()

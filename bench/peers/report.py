@@ -1,4 +1,4 @@
-"""A run's figures as CSV and as a page of tables."""
+"""Writes a run's figures as CSV and as a page of tables."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def write_csv(figures: Iterable[Figure], path: Path) -> None:
 
 
 def page(figures: Sequence[Figure], facts: Sequence[str], plots: Sequence[str]) -> str:
-    """Return the report in Markdown; ``facts`` say what ran and where."""
+    """Return the report in Markdown; ``facts`` describe the run and its machine."""
     medians = spreads(figures)
     parts = ["# Tidelog beside its peers", "\n".join(f"- {fact}" for fact in facts)]
     parts += ["## Goals", goal_table(judge(medians))]
@@ -37,7 +37,7 @@ def page(figures: Sequence[Figure], facts: Sequence[str], plots: Sequence[str]) 
 
 
 def goal_table(judged: Sequence[Judged]) -> str:
-    """Return what was wanted and what was seen."""
+    """Return a table of the goals and the run's values."""
     lines = ["| goal | wanted | seen | |", "|---|---|---|---|"]
     for one in judged:
         sign = "≥" if one.goal.is_at_least else "≤"

@@ -1,4 +1,4 @@
-"""Small produce requests: a record of 100 bytes each, five in flight, from a raw client."""
+"""Measures small produce requests: one record of 100 bytes, five requests in flight."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _run(arena: Arena, peer: Peer) -> Mapping[str, float]:
 
 
 def cases() -> list[Case]:
-    """Return the one cell."""
-    # A virtual machine compiles for some 50,000 requests: Kafka's first 20,000 cost four times
-    # what later ones do.
+    """Return the only cell."""
+    # A virtual machine compiles for some 50,000 requests: Kafka's first 20,000 cost four times as
+    # much as later ones.
     return [Case(WORKLOAD, NAME, _run, warm_up_rounds=3)]

@@ -1,4 +1,4 @@
-"""Work through the cases: a round of all peers, then the next round."""
+"""Runs the cases against all peers, round by round."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _PROBLEM_LENGTH_MAX = 300
 def run_cases(
     cases: Sequence[Case], peers: Sequence[Peer], *, repeats: int, folder: Path
 ) -> Iterator[Figure]:
-    """Yield the figures as they come.
+    """Yield each figure once it is measured.
 
-    Cases share their servers, except those that start their own. What goes wrong is a figure
-    with a problem; the peer's other cells go on.
+    Cases share their servers, except those that start their own. A failure gives a figure with a
+    problem; the peer's other cells still run.
     """
     server_core, client_core = server_and_client_core()
     with Arena(folder, server_core, client_core) as arena, pinned_to(client_core):

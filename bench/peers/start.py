@@ -1,4 +1,4 @@
-"""From starting the process to the first acknowledged record, and what an idle server uses."""
+"""Measures the time from a start to the first acknowledged record, and an idle server."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _IDLE_SECONDS = 3.0
 
 
 def cases() -> list[Case]:
-    """Return the one cell; every round starts each peer again, so nothing can be warm."""
+    """Return the only cell; every round starts each peer again, so no server is warm."""
     return [Case(WORKLOAD, NAME, _run, warm_up_rounds=0)]
 
 
@@ -36,7 +36,7 @@ def _run(arena: Arena, peer: Peer) -> Mapping[str, float]:
 
 
 def idle_figures(node: Node) -> dict[str, float]:
-    """Return memory and CPU time of a server that nobody asks anything, once it has settled."""
+    """Return memory and CPU time of a settled server without requests."""
     time.sleep(_SETTLING_SECONDS)
     cpu_before, started = node.cpu_seconds(), time.perf_counter()
     time.sleep(_IDLE_SECONDS)

@@ -1,7 +1,7 @@
-"""Produce and fetch with librdkafka: sizes, partitions, codecs, acks, consumers.
+"""Measures produce and fetch with librdkafka by sizes, partitions, codecs, acks and consumers.
 
-One thing at a time is changed from 1 KB records in one partition, uncompressed, acks=1, one
-consumer. A gigabyte is one of records as the application has them, before they are compressed.
+The base is 1 KB records in one partition, uncompressed, acks=1, and one consumer; each other case
+changes one of these. Gigabytes are those of the uncompressed records.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class _Work:
 
 
 def measured(name: str, node: Node, size_bytes: int, work: Callable[[], None]) -> dict[str, float]:
-    """Return how fast the bytes went and what they cost the server."""
+    """Return the rate of the bytes and their cost for the server."""
     cpu_before, started = node.cpu_seconds(), time.perf_counter()
     work()
     wall, cpu = time.perf_counter() - started, node.cpu_seconds() - cpu_before
@@ -66,7 +66,7 @@ def measured(name: str, node: Node, size_bytes: int, work: Callable[[], None]) -
 
 
 def bare_loops(arena: Arena) -> Mapping[str, float]:
-    """Return what sending, and receiving, checking and writing, cost with no broker around."""
+    """Return the costs of sending, and of receiving, checking and writing, without a broker."""
     append, send = limits.append_gigabytes_per_cpu_second, limits.sendfile_gigabytes_per_cpu_second
     return {
         "produce_cpu_s_per_gb": 1 / append(1 << 30, client_core=arena.client_core),
@@ -75,7 +75,7 @@ def bare_loops(arena: Arena) -> Mapping[str, float]:
 
 
 def cases(*, is_quick: bool) -> list[Case]:
-    """Return the cells; the quick ones are those that goals are about."""
+    """Return the cells; the quick run has only those of goals."""
     base = Case(WORKLOAD, BASE, _Work(Load()), bare=bare_loops, warm_up_rounds=2)
     if is_quick:
         return [base]
@@ -94,5 +94,5 @@ def cases(*, is_quick: bool) -> list[Case]:
         "8 consumers": _Work(Load(total_bytes=100_000_000), consumer_count=8),
         "fetches of 1 MB": _Work(Load(), fetch_size_bytes=1_000_000),
     }
-    # The base's rounds have warmed the servers up.
+    # The base's rounds warm up the servers.
     return [base] + [Case(WORKLOAD, n, w, warm_up_rounds=0) for n, w in works.items()]

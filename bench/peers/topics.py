@@ -1,4 +1,4 @@
-"""Topics of any peer, by raw requests that every one of them knows."""
+"""Creates and uses topics of any peer, by raw requests that all peers support."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from bench.process import Node
 from tests.support.batches import batch_of
 from tests.support.wire_client import WireClient, encode, frame, milliseconds, produce_body
 
-_SECONDS_MAX = 150.0  # for one request: some create thousands of partitions at a leisurely pace
+_SECONDS_MAX = 150.0  # for one request: some peers are slow to create thousands of partitions
 _RETRY_SECONDS = 0.005
 _IN_FLIGHT = 50
 PRODUCE = 0, 8  # key and version of the requests that ``produce_body`` writes
@@ -27,19 +27,19 @@ _numbers = itertools.count()
 
 @contextmanager
 def fresh_topic(node: Node, peer: Peer, partition_count: int = 1) -> Iterator[str]:
-    """Create a topic that can be written at once, and delete it at the end."""
+    """Create a topic that accepts records at once; delete it at the end."""
     name = f"bench-{next(_numbers)}"
     create_topic(node, peer, name, partition_count)
     try:
         await_partitions(node, name, partition_count)
         yield name
     finally:
-        with suppress(OSError, EOFError):  # What killed the server has been raised before.
+        with suppress(OSError, EOFError):  # The error that ended the server was raised before.
             _delete(node, name)
 
 
 def create_topic(node: Node, peer: Peer, name: str, partition_count: int) -> None:
-    """Create a topic. Raises ``RuntimeError`` where the server refuses."""
+    """Create a topic. Raises ``RuntimeError`` if the server refuses it."""
     configs = tuple(
         build(create_topics.CreatableTopicConfig, name=key, value=value)
         for key, value in peer.topic_config.items()
@@ -64,7 +64,7 @@ def create_topic(node: Node, peer: Peer, name: str, partition_count: int) -> Non
 
 
 def await_partitions(node: Node, name: str, partition_count: int) -> None:
-    """Return once every partition has a leader here that answers fetches."""
+    """Return once every partition has a leader on the server that answers fetches."""
     deadline = time.perf_counter() + _SECONDS_MAX
     with _patient_client(node) as client:
         for partition in range(partition_count):
@@ -75,7 +75,7 @@ def await_partitions(node: Node, name: str, partition_count: int) -> None:
 
 
 def produce_until_acknowledged(node: Node, topic: str, partition: int = 0) -> float:
-    """Return the seconds from the start of the process to the first record it acknowledges."""
+    """Return the seconds from the process's start to the first acknowledged record."""
     deadline = time.perf_counter() + _SECONDS_MAX
     batch = batch_of(b"first")
     with _patient_client(node) as client:
@@ -87,7 +87,7 @@ def produce_until_acknowledged(node: Node, topic: str, partition: int = 0) -> fl
 
 
 def produce_to_each(node: Node, topic: str, partition_count: int) -> None:
-    """Produce a record to every partition. Raises ``RuntimeError`` where one is refused."""
+    """Produce a record to every partition. Raises ``RuntimeError`` if one is refused."""
     batch = batch_of(b"first")
     with _patient_client(node) as client:
         for start in range(0, partition_count, _IN_FLIGHT):
@@ -99,7 +99,7 @@ def produce_to_each(node: Node, topic: str, partition_count: int) -> None:
 
 
 def check_produced(answer: bytes, topic: str) -> None:
-    """Raise ``RuntimeError`` where a Produce answer for one partition has an error."""
+    """Raise ``RuntimeError`` if a Produce answer for one partition has an error."""
     # correlation id, one topic: name; one partition: index, error code
     (error,) = struct.unpack_from(">h", answer, 4 + 4 + 2 + len(topic) + 4 + 4)
     if error:
@@ -107,7 +107,7 @@ def check_produced(answer: bytes, topic: str) -> None:
 
 
 def ask_metadata(node: Node, names: Sequence[str], times: int) -> None:
-    """Ask for all partitions of the topics, one request after the other; parse no answer."""
+    """Request the metadata of the topics in sequence; parse no answer."""
     schema = metadata.MetadataRequest
     wanted = tuple(build(metadata.MetadataRequestTopic, name=name) for name in names)
     body = encode(schema, build(schema, topics=wanted))
@@ -119,7 +119,7 @@ def ask_metadata(node: Node, names: Sequence[str], times: int) -> None:
 
 
 def _refuses_fetches(client: WireClient, name: str, partition: int) -> bool:
-    # Tansu leaves out what it has no records of.
+    # Tansu omits partitions without records.
     answers = client.fetch_response(name, 0, partition=partition).responses
     return any(one.error_code for answer in answers for one in answer.partitions)
 

@@ -1,8 +1,8 @@
 """``python -m tidelog_node``: one node process.
 
-Prints one line on stdout when clients are served:
+Prints one line on stdout once it serves clients:
 ``tidelog node <broker id> ready on <host>:<port>``. SIGTERM and SIGINT stop it in order.
-Exit status: 0 stopped as asked, 1 could not start or broke, 2 wrong settings.
+Exit status: 0 after a stop by signal, 1 if it could not start or failed, 2 for invalid settings.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from tidelog_node.settings import NodeSettings, parse_settings
 
 logger = logging.getLogger(__name__)
 
-# Requests make few objects that outlive them, so collections find next to nothing. What they
-# find, of processes that have ended for the most part, holds 5 MB where they come every 50,000.
-# What survives two of them is looked at once more and then left alone: nothing runs meanwhile, on
-# no thread, and 200,000 objects at once took 30 to 70 ms.
+# Requests create few objects that outlive them, so collections find little garbage. With a
+# collection every 50,000 objects, the garbage takes 5 MB. Objects that survive two collections are
+# examined once more, and then only in one of 500 collections of older objects: no thread runs
+# during a collection, and one of 200,000 objects took 30 to 70 ms.
 GC_THRESHOLDS = (10_000, 1, 500)
 
 
 def main() -> int:
     """Run the node that the arguments and the environment describe."""
-    gc.disable()  # until the node serves: a start makes classes by the thousand, and no garbage
+    gc.disable()  # until the node serves: a start creates thousands of classes and no garbage
     try:
         settings = parse_settings(sys.argv[1:])
     except InvalidConfig as error:
@@ -57,7 +57,7 @@ def main() -> int:
 
 
 def collect_seldom() -> None:
-    """Collect garbage from now on, and never look at what is there already."""
+    """Enable garbage collection for objects that are created from now on."""
     gc.freeze()
     gc.enable()
     gc.set_threshold(*GC_THRESHOLDS)
@@ -80,7 +80,7 @@ async def _serve(settings: NodeSettings) -> None:
         stop.set()
 
     if settings.stops_with_parent:
-        # Nobody writes to it, so it becomes readable only when the parent is gone or stops.
+        # The parent writes nothing, so it becomes readable only when the parent closes it or ends.
         loop.add_reader(sys.stdin.fileno(), stop_with_parent)
 
     def announce(endpoint: BrokerEndpoint) -> None:
@@ -96,7 +96,7 @@ async def _serve(settings: NodeSettings) -> None:
 
 
 def _raise_descriptor_limit() -> None:
-    """Allow as many open files as the system lets this process have."""
+    """Raise the limit of open files to the system's maximum for this process."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
