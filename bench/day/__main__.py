@@ -1,8 +1,8 @@
-"""``python -m bench.day``: a day at 1 GB/s over 60 machines in three zones.
+"""``python -m bench.day``: simulates a day at 1 GB/s on 60 machines in three zones.
 
 Prints tables; writes bench/results/day.md, day-hours.csv, day-limits.csv and, with
-matplotlib, day.png. Under a minute. Nothing is measured here: what a byte takes of a
-processor is from bench/README.md, what an operation takes of DynamoDB and S3 from
+matplotlib, day.png. Takes less than a minute. It measures nothing: the CPU time of a byte is from
+bench/README.md, and the DynamoDB units and S3 requests of an operation are from
 ``bench.day.measure``.
 """
 
@@ -19,7 +19,7 @@ RESULTS = Path(__file__).parents[1] / "results"
 
 
 def main() -> None:
-    """Simulate, print, write."""
+    """Simulate the day; print and write the results."""
     usual = Scenario()
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--gb-per-s", type=float, default=usual.produced_gb_per_s)

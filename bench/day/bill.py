@@ -1,4 +1,4 @@
-"""Dollars of a simulated day, by line; prices from ``tools.aws_cost`` and ``prices``."""
+"""Computes a simulated day's bill, by the prices of ``tools.aws_cost`` and ``prices``."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from tools.aws_cost import (
     Line,
 )
 
-EVENTS_PER_SEGMENT = 2  # one an object that is written
-TABLE_GB = 1.0  # half a million segments of 600 bytes, and little else
+EVENTS_PER_SEGMENT = 2  # one for each written object
+TABLE_GB = 1.0  # half a million segments of 600 bytes, and a few other items
 
 
 def of_hour(scenario: Scenario, hour: Hour) -> list[Line]:
-    """Return what the hour costs."""
+    """Return the bill of the hour."""
     load = hour.load
     puts = sum(n for what, n in hour.requests.items() if what.startswith(("PUT", "LIST")))
     gets = sum(n for what, n in hour.requests.items() if what.startswith("GET"))
@@ -59,7 +59,7 @@ def of_hour(scenario: Scenario, hour: Hour) -> list[Line]:
 
 
 def of_day(day: Day) -> list[Line]:
-    """Return what the day costs."""
+    """Return the bill of the day."""
     totals = Amounts()
     for hour in day.hours:
         for line in of_hour(day.scenario, hour):

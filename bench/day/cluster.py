@@ -1,4 +1,4 @@
-"""The brokers' replicas, placed like by the product, in arrays."""
+"""The brokers' replicas in arrays, placed by the product's rules."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
-IDS_PER_ZONE = 1_000_000  # here; the template stops at 99, see limits
+IDS_PER_ZONE = 1_000_000  # of the simulation; the template allows 99, see limits
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +24,8 @@ class Cluster:
     zone_of: Ints  # by broker
     machine_of: Ints  # by broker
     replicas: Ints  # by partition: brokers, the preferred leader first
-    share: Floats  # by partition, of all that is produced
-    reader_zone: Ints  # by partition and group: where its consumer is
+    share: Floats  # by partition, of all produced bytes
+    reader_zone: Ints  # by partition and group: the zone of its consumer
 
     @property
     def broker_count(self) -> int:
@@ -38,12 +38,12 @@ class Cluster:
 
 
 def total_by(owner: Ints, values: Floats, count: int) -> Floats:
-    """Return the sum of the values of each owner, who are numbered below ``count``."""
+    """Return the sum of the values of each owner; owners are numbers below ``count``."""
     return np.asarray(np.bincount(owner.ravel(), values.ravel(), count), np.float64)
 
 
 def any_replica(chosen: Bools) -> Bools:
-    """Return the partitions of which any replica is chosen."""
+    """Return the partitions with a chosen replica."""
     return np.asarray(chosen.any(axis=1), np.bool_)
 
 

@@ -1,13 +1,13 @@
-"""Simulates many brokers that commit to the changelog at the same moment.
+"""Simulates many brokers that commit to the changelog at the same time.
 
-Every logged commit is conditional on the cluster version, so they go one after the other:
-``DynamoDbMetadataStore._commit_logged`` reads the version where it has lost, waits
-(``turn_delay_s_max``) and tries again, 60 times at most. A transaction that comes while another
-holds the item is turned away by DynamoDB (TransactionConflict) and sent again after a pause
-that doubles. A poll of the changelog tells a broker the version too.
+Every logged commit is conditional on the cluster version, so only one at a time succeeds:
+``DynamoDbMetadataStore._commit_logged`` reads the version after a lost race, waits
+(``turn_delay_s_max``) and retries, at most 60 times. DynamoDB rejects a transaction that arrives
+while another holds the item (TransactionConflict); it is sent again after a pause that doubles. A
+broker also gets the version from its polls of the changelog.
 
-All of this with the product's own constants; latencies are assumptions. A transaction holds
-its items for the last half of its latency, and what fails is charged like what succeeds.
+The constants are the product's; latencies are assumptions. A transaction holds its items for the
+last half of its latency, and a failed one is charged like a successful one.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tidelog_node.membership.peer_watch import READINGS_PER_RENEWAL
 
 POLL_S = NodeConfig().metadata_poll_interval_ms / 1000
 NOTICED_WITHIN_S = LeaseTimes().renew_ms / 1000 / READINGS_PER_RENEWAL
-HELD = 0.5  # share of a transaction's latency in which others are turned away
+HELD = 0.5  # share of a transaction's latency in which others are rejected
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,24 +44,24 @@ class Outcome:
     given_up: int
     transactions: int  # sent, failed ones included
     version_reads: int
-    last_at_s: float  # after the first one was wanted
-    median_s: float  # of a commit, from being wanted to being written
+    last_at_s: float  # after the first commit was requested
+    median_s: float  # of a commit, from its request to its write
     slowest_s: float
 
 
 @dataclass(slots=True)
 class _Writer:
-    """One broker; within it commits take turns."""
+    """One broker; its commits take turns."""
 
     wanted_at: list[float]
-    polls_from: float  # and every POLL_S from then on
-    guess: int | None = 0  # the version that it believes to be the newest
-    losses: int = 0  # of the present commit
-    conflicts: int = 0  # of the present transaction
+    polls_from: float  # then every POLL_S
+    guess: int | None = 0  # the newest version that it has seen
+    losses: int = 0  # of the current commit
+    conflicts: int = 0  # of the current transaction
 
 
 class _Simulation:
-    """The version's item and those who want it, one event after the other."""
+    """The version's item and its writers, event by event."""
 
     def __init__(self, *, latency_s: float, read_latency_s: float, seed: int) -> None:
         self._latency_s = latency_s
@@ -76,7 +76,7 @@ class _Simulation:
         self.transactions = self.version_reads = self.given_up = 0
 
     def run(self, writers: Sequence[_Writer]) -> None:
-        """Go on until every commit is written or given up."""
+        """Continue until every commit is written or given up."""
         for writer in writers:
             self._at(writer.wanted_at[0], partial(self._begin, writer))
         while self._events:
@@ -143,7 +143,7 @@ class _Simulation:
 def simulate(
     wanted: Sequence[Sequence[float]], *, latency_s: float, read_latency_s: float, seed: int
 ) -> Outcome:
-    """Return what becomes of the commits that each broker wants at those times, seconds."""
+    """Return the outcome of commits requested at these times, seconds, by broker."""
     run = _Simulation(latency_s=latency_s, read_latency_s=read_latency_s, seed=seed)
     writers = [
         _Writer(sorted(times), polls_from=run.chance.uniform(-POLL_S, 0))
@@ -167,7 +167,7 @@ def simulate(
 def burst(
     commits_each: Sequence[int], *, latency_s: float, read_latency_s: float, seed: int
 ) -> Outcome:
-    """Return what becomes of brokers that find out about the same loss.
+    """Return the outcome if all brokers commit after they detect the same failure.
 
     Their readings of the leases are up to half a second apart.
     """
@@ -191,12 +191,12 @@ def lost_zone(
     read_latency_s: float,
     seed: int,
 ) -> Outcome:
-    """Return what becomes of the commits of the one broker that writes for all.
+    """Return the outcome for the one broker that writes the elections of all.
 
-    See ``election_coordinators``. The first ``idle`` coordinators write nothing, and each after
-    them steps in a delay later. More than one ``writing`` is the worst case: none of them sees the
-    others get on, and each writes everything. Others write at the same time. The slowest commit
-    is counted from when its writer steps in.
+    See ``election_coordinators``. The first ``idle`` coordinators write nothing, and each later one
+    steps in after a further delay. More than one ``writing`` is the worst case: none of them sees
+    the others' progress, and each writes everything. Other brokers commit at the same time. The
+    slowest commit is timed from the moment when its writer steps in.
     """
     chance = random.Random(seed)
     step_in_s = STEP_IN_DELAY_MS / 1000
@@ -220,7 +220,7 @@ def sustained(
     read_latency_s: float,
     seed: int,
 ) -> Outcome:
-    """Return what becomes of commits that come at random at that rate, spread over the brokers."""
+    """Return the outcome of commits at random times with this rate, spread over brokers."""
     chance = random.Random(seed)
     wanted: list[list[float]] = [[] for _ in range(writers)]
     now = chance.expovariate(per_s)

@@ -1,4 +1,4 @@
-"""Bytes and processor time of every broker at one moment, from who leads and who is alive."""
+"""Computes every broker's bytes and CPU time at one moment, from leaders and live brokers."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from bench.day.cluster import Bools, Cluster, Floats, Ints, total_by
 from bench.day.scenario import GB, NODE, Scenario
 
 IDLE_FETCHES_PER_S = 1000 / NODE.replica_fetch_wait_max_ms
-PRODUCED_ELSEWHERE = 2 / 3  # producers are in all zones alike and know nothing of leaders' zones
+PRODUCED_ELSEWHERE = 2 / 3  # producers are spread evenly over zones and ignore leaders' zones
 
 
 @dataclass(frozen=True, slots=True)
 class Flows:
-    """GB/s and cores by broker; GB/s between zones by why. The tier's share comes on top."""
+    """GB/s and cores by broker; GB/s between zones by cause. The tier's share is added later."""
 
     received: Floats
     sent: Floats
-    broker_cores: Floats  # of the node itself, which has one at most
+    broker_cores: Floats  # of the node itself, at most one
     worker_cores: Floats  # of its tier worker
     across: dict[str, float]
 
 
 def lead(cluster: Cluster, alive: Bools, in_sync: Bools) -> Ints:
-    """Return who leads each partition, -1 for nobody.
+    """Return each partition's leader, -1 if it has none.
 
-    The first live member of the ISR in replica order.
+    It is the first live member of the ISR in replica order.
     """
     able = alive[cluster.replicas] & in_sync
     first = able.argmax(axis=1)
@@ -36,7 +36,7 @@ def lead(cluster: Cluster, alive: Bools, in_sync: Bools) -> Ints:
 
 
 class Placement:
-    """Leaders and live brokers, and the flows that follow from them at any rates."""
+    """Leaders and live brokers, and their flows at any rates."""
 
     def __init__(self, scenario: Scenario, cluster: Cluster, leader: Ints, alive: Bools) -> None:
         self._scenario = scenario
@@ -62,7 +62,7 @@ class Placement:
         ]
 
     def _source(self, cluster: Cluster, alive: Bools, wanted: Ints) -> Ints:
-        """Return who serves the consumer of each partition that is in the wanted zone."""
+        """Return the broker that serves each partition's consumer in the wanted zone."""
         if not self._scenario.consumers_fetch_closest:
             return self._leader
         near = (cluster.zone_of[cluster.replicas] == wanted[:, None]) & alive[cluster.replicas]
@@ -71,7 +71,7 @@ class Placement:
         return np.where(near.any(axis=1), closest, self._leader)
 
     def flows(self, rates: Floats) -> Flows:
-        """Return the flows where ``rates`` are produced, GB/s by partition."""
+        """Return the flows if producers send ``rates``, GB/s by partition."""
         scenario, cpu = self._scenario, self._scenario.cpu
         rates = np.where(self._led, rates, 0.0)
         produced = self._sum(self._leader, rates)
@@ -85,7 +85,7 @@ class Placement:
             reader_across += float(rates[is_far].sum())
         fetches = self._fetches(followed * GB / scenario.batch_bytes)
         named = fetches * self._entries
-        # A consumer fetches once a batch: each has a few partitions, of as many leaders.
+        # A consumer fetches each batch separately: its few partitions have different leaders.
         requests = (produced + consumed) * GB / scenario.batch_bytes
         broker_cores = (
             produced * cpu.leader_gb
@@ -103,17 +103,17 @@ class Placement:
             worker_cores=np.zeros(self._brokers),
             across={
                 "producers": float(rates.sum()) * PRODUCED_ELSEWHERE,
-                # One replica a zone: all of them are elsewhere.
+                # Each zone has one replica: all followers are in other zones.
                 "followers": float(followed.sum()),
                 "consumers": reader_across,
             },
         )
 
     def _fetches(self, batches: Floats) -> Floats:
-        """Return fetches a second by pair: one at a time for all of a leader's partitions.
+        """Return fetches per second by pair: one at a time for all of a leader's partitions.
 
-        A fetch waits for the next batch and takes a cycle; what comes meanwhile goes with the
-        next. One that finds nothing new ends too.
+        A fetch waits for the next batch and takes a cycle. Batches that arrive in this time are in
+        the next fetch. A fetch that finds nothing new also ends.
         """
         cpu = self._scenario.cpu
         cycle_s = (

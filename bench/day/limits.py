@@ -1,7 +1,7 @@
-"""Finds the first limit as the load grows, and as the cluster grows with it.
+"""Finds the first limit as the load grows, and as the cluster grows with the load.
 
 A pressure is demand divided by capacity, at the peak of the day: 1 is the limit.
-``breaking_point`` finds by bisection the factor at which one comes to 1.
+``breaking_point`` finds the factor at which a pressure reaches 1, by bisection.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TABLE_UNITS_PER_S = 40_000  # of an on-demand table, writes and reads each
 FUNCTIONS_AT_ONCE = 1000
 IDS_PER_ZONE = 99  # ``tidelog_launch.IDS_PER_ZONE_MAX - 1``
 OTHER_MEMORY_GB = 0.5  # of a process: node, worker, indexes
-TAIL_S_MIN = 60.0  # of the newest records that the page cache shall hold
+TAIL_S_MIN = 60.0  # of the newest records that must fit into the page cache
 FACTOR_MIN, FACTOR_MAX = 0.05, 200.0
 BISECTIONS = 24
 
@@ -38,7 +38,7 @@ Pressures = Mapping[str, float]
 
 
 class Peak:
-    """The scenario's cluster at 15:00, with all zones and without one."""
+    """The scenario's cluster at 15:00, with and without the failed zone."""
 
     def __init__(self, scenario: Scenario) -> None:
         self._scenario = scenario
@@ -54,7 +54,7 @@ class Peak:
             self._placements.append((placement, led_share))
 
     def pressures(self, factor: float) -> dict[str, float]:
-        """Return the pressures where the same cluster has that many times the load."""
+        """Return the pressures of the same cluster with the load multiplied."""
         scenario = self._scenario.with_load(factor)
         peak = scenario.produced_gb_per_s * scenario.peak_factor
         found = self._nodes(scenario, peak)
@@ -99,10 +99,10 @@ class Peak:
 
 
 def table_pressures(scenario: Scenario, *, listed_units: float) -> dict[str, float]:
-    """Return the pressures on what all nodes share.
+    """Return the pressures on the resources that all nodes share.
 
-    ``listed_units`` are read units a second of listing a partition's segments once for each
-    that is copied.
+    ``listed_units`` are the read units per second for listing a partition's segments once for
+    each copied segment.
     """
     peak = scenario.peak_factor
     copied = scenario.produced_gb_per_s * peak / SEGMENT_GB
@@ -135,22 +135,22 @@ def table_pressures(scenario: Scenario, *, listed_units: float) -> dict[str, flo
 
 
 def log_start_moves(scenario: Scenario, expired: float) -> float:
-    """Return how many partitions' log starts move a second where so many segments expire.
+    """Return the moves of log starts per second if ``expired`` segments expire per second.
 
-    A round of retention moves each partition's once, however many of its segments are due.
+    A round of retention moves each partition's log start once, for all its due segments.
     """
     rounds = scenario.partitions / table_load.RETENTION_ROUND_S
     return rounds * -math.expm1(-expired / rounds)
 
 
 def grown_pressures(scenario: Scenario, factor: float) -> dict[str, float]:
-    """Return the pressures on what all nodes share in a cluster that many times as large.
+    """Return the pressures on the shared resources in a cluster of ``factor`` times the size.
 
-    What a machine has to do stays as it is.
+    The load of a machine stays the same.
     """
     grown = scenario.grown(factor)
     segments = grown.stored_gb / SEGMENT_GB / grown.partitions
-    # Of a mean partition: growing adds partitions and makes none of them busier.
+    # Of a mean partition: growth adds partitions, and each stays as busy as before.
     units = read_units(math.ceil(segments * ITEM_BYTES["segment"]))
     copied = grown.produced_gb_per_s / SEGMENT_GB
     found = table_pressures(grown, listed_units=copied * units)
@@ -160,9 +160,9 @@ def grown_pressures(scenario: Scenario, factor: float) -> dict[str, float]:
 
 
 def breaking_point(pressure: Callable[[float], float]) -> float | None:
-    """Return the factor at which the pressure comes to 1, ``None`` if it does not by 200.
+    """Return the factor at which the pressure reaches 1, ``None`` if that is above 200.
 
-    Pressures never fall as the factor grows.
+    Pressures must not fall as the factor grows.
     """
     low, high = FACTOR_MIN, FACTOR_MAX
     if pressure(high) < 1:
@@ -179,7 +179,7 @@ def breaking_point(pressure: Callable[[float], float]) -> float | None:
 
 
 def breaking_points(pressures: Callable[[float], Pressures]) -> list[tuple[str, float | None]]:
-    """Return each limit's factor, the first to break first."""
+    """Return each limit's factor, smallest first."""
     known: dict[float, Pressures] = {}
 
     def at(factor: float) -> Pressures:

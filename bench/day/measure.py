@@ -1,7 +1,7 @@
-"""Runs the product's own code on counting stores: what each thing that it does takes.
+"""Measures the units of each operation, by running the product's code on counting stores.
 
-``bench.day.operations`` has the figures that come out; a test compares the two. The stores
-are SQLite and a folder. Identities are as long as real ones, and the same with every run.
+``bench.day.operations`` has the resulting figures; a test compares the two. The stores are SQLite
+and a folder. Ids are as long as real ones, and the same in every run.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def measure(folder: Path) -> dict[str, Cost]:
 
 
 def item_bytes() -> dict[str, int]:
-    """Return the size of items that are read many at a time, by what they are."""
+    """Return the sizes, by kind, of items that are read many at a time."""
     segment = SegmentMeta(
         topic_id=UUID(int=7 << 96),
         partition=17,

@@ -42,7 +42,7 @@ class Brokers:
         self._world = world
 
     async def leases(self) -> None:
-        """Measure renewing the own lease and reading all of them."""
+        """Measure renewing a broker's lease and reading all leases."""
         others = [
             BrokerLease(broker_id=100 + number, incarnation=identity(number), counter=100_000)
             for number in range(PEERS)
@@ -88,7 +88,7 @@ class Brokers:
         assert len(outcome.written) == len(changes)
 
     async def partition_changes(self) -> None:
-        """Measure ISR changes, and takeovers from a broker whose lease does not move."""
+        """Measure ISR changes, and takeovers from a broker whose lease is not renewed."""
         leaves = await self._isr_change(BROKERS[:2])
         await self._world.note("a replica leaves an ISR", lambda: self._write([leaves]))
         broker = await self._world.store.get(records.broker_key(THIRD))

@@ -33,7 +33,7 @@ class Clients:
         self._world = world
 
     async def offsets(self) -> None:
-        """Measure giving a group's members their partitions, and their commits."""
+        """Measure the assignment of a group, and its members' commits."""
         record = group_of(GROUP_MEMBERS, MEMBER_PARTITIONS)
         before = [dataclasses.replace(member, assignment=b"") for member in record.members]
         storage = GroupStorage(
@@ -63,7 +63,7 @@ class Clients:
         await storage.close()
 
     async def transactions(self) -> None:
-        """Measure taking producer ids and a transaction."""
+        """Measure the allocation of producer ids, and a transaction."""
         ids = ProducerIds(self._world.store)
         await self._world.note("take a block of producer ids", ids.take)
         record = TransactionRecord(
@@ -118,7 +118,7 @@ async def _carry_out(loaded: LoadedTransaction, record: TransactionRecord) -> No
 
 
 def group_of(member_count: int, partitions_each: int) -> GroupRecord:
-    """Return a classic group as Java's consumers make it, in their own encoding's lengths."""
+    """Return a classic group like Java consumers', with entries of the same lengths."""
     topic = len(TOPIC).to_bytes(2, "big") + TOPIC.encode()
     subscription = b"\x00\x03" + (1).to_bytes(4, "big") + topic + b"\xff" * 4 + b"\x00" * 8
     members = []

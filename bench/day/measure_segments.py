@@ -63,7 +63,7 @@ class Segments:
             lambda: read_segments(store, leadership.topic_id, leadership.partition),
         )
         segment = self._segment(0, await asyncio.to_thread(self._sealed, 0))
-        # The first of them has expired a moment ago.
+        # The first segment has just expired.
         self._world.wall.now_ms = segment.max_timestamp_ms + TopicConfig().retention_ms + 1
         await self._world.note(
             "a function expires a segment", lambda: self._apply_retention(segment)
@@ -114,7 +114,7 @@ class Segments:
         )
 
     async def _copy(self, leadership: Leadership, number: int) -> None:
-        """Do what the copier does for one segment."""
+        """Copy one segment as the copier does."""
         sealed = await asyncio.to_thread(self._sealed, number)
         segment = self._segment(number, sealed)
         started, results = [segment], []
@@ -160,7 +160,7 @@ class Segments:
             return await upload_segment(self._world.objects, request, executor=executor)
 
     def _sealed(self, number: int) -> SealedSegment:
-        """Return a sealed segment of one record, of a log of its own."""
+        """Return a sealed segment of one record, from a new log."""
         directory = self._world.folder / f"log-{number}"
         log = LocalLog.open(directory, TopicPartition(TOPIC, 0), config=TopicConfig())
         try:
@@ -174,7 +174,7 @@ class Segments:
             log.close()
 
     async def _apply_retention(self, segment: SegmentMeta) -> None:
-        """Do what the function does for the event of one index object."""
+        """Apply retention as the function does for the event of one index object."""
         key = SegmentKey(
             CLUSTER,
             TOPIC,
@@ -209,7 +209,7 @@ class Segments:
 
 
 class _Unlimited:
-    """A Lambda context."""
+    """A Lambda context with enough time."""
 
     def get_remaining_time_in_millis(self) -> int:
         return 900_000

@@ -1,6 +1,6 @@
 """A small cluster in real stores that count, for ``measure`` and its parts.
 
-Identities are as long as real ones, and the same with every run.
+Ids are as long as real ones, and the same in every run.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ NOW_MS = 1_760_000_000_000
 DAY_MS = 86_400_000
 DEAD, LEADER, THIRD = 101, 201, 301
 BROKERS = (DEAD, LEADER, THIRD)
-PEERS = 120  # leases that one reading finds
+PEERS = 120  # number of leases in one reading
 CHANGED_TOGETHER = 25  # partitions of the topic, all led by one broker
 OFFSET_FIRST = 1_000_000_000
 RECORDS_PER_SEGMENT = 1_000_000
@@ -33,7 +33,7 @@ SEGMENTS = 20
 
 
 class MeasuredCluster:
-    """One cluster, and what has been measured on it."""
+    """One cluster, and the measured costs."""
 
     def __init__(self, store: MeteredStore, objects: MeteredObjects, folder: Path) -> None:
         self.store = store
@@ -49,7 +49,7 @@ class MeasuredCluster:
         )
 
     async def note(self, name: str, action: Callable[[], Awaitable[object]]) -> None:
-        """Carry the action out and note what it took."""
+        """Run the action and note its cost."""
         self.store.usage = self.objects.usage = Usage()
         await action()
         used = self.store.usage
@@ -93,12 +93,12 @@ class MeasuredCluster:
         await self.store.commit([records.put(record) for record in found])
 
     async def partition(self, number: int = 0) -> Partition:
-        """Return the partition as it is stored."""
+        """Return the stored partition."""
         item = await self.store.get(records.partition_key(self.topic.topic_id, number))
         assert item is not None
         return Partition.from_item(item)
 
 
 def identity(number: int) -> UUID:
-    """Return an id that looks random and is the same with every run."""
+    """Return an id that looks random and is the same in every run."""
     return UUID(int=(number * 0x9E3779B97F4A7C15F39CC0605CEDC835 + 0x2545F491) % (1 << 128))

@@ -1,7 +1,7 @@
-"""Stores that count what passes through them: units of DynamoDB, requests of S3.
+"""Stores that count the DynamoDB units and S3 requests of their calls.
 
-Each wraps a real store and changes nothing of what it does. What a call would take of
-DynamoDB units are computed from the requests of ``dynamodb_items``.
+Each wraps a real store and does not change its results. The DynamoDB units of a call are computed
+from the requests of ``dynamodb_items``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ LIST_PAGE_KEYS = 1000  # of a LIST, and of a DeleteObjects. Source: S3 API refer
 
 @dataclass(slots=True)
 class Usage:
-    """The units used so far. Units by the kind of collection: what precedes its colon."""
+    """The units used so far, by kind of collection: the part of its name before a colon."""
 
     write_units: Counter[str] = field(default_factory=Counter)
     read_units: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
@@ -56,18 +56,18 @@ class MeteredStore:
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
         self._entries: dict[int, int] = {}  # cluster version -> size of its changelog entry
-        self._version = ClusterVersion(0)  # the last that a commit here has made
+        self._version = ClusterVersion(0)  # of the last commit through this store
         self.usage = Usage()
 
     async def get(self, id: ItemKey) -> Item | None:
-        """Pass on; at least one unit."""
+        """Forward; at least one unit."""
         found = await self._store.get(id)
         size_bytes = 0 if found is None else units.item_size_bytes(found)
         self.usage.count_read(id.collection, units.read_units(size_bytes))
         return found
 
     async def get_many(self, ids: Collection[ItemKey]) -> dict[ItemKey, Item]:
-        """Pass on; each item costs what it costs by itself."""
+        """Forward; each item costs as much as a single read."""
         found = await self._store.get_many(ids)
         for item_id in ids:
             size_bytes = units.item_size_bytes(found[item_id]) if item_id in found else 0
@@ -77,14 +77,14 @@ class MeteredStore:
     async def list(
         self, collection: str, *, prefix: str = "", keys: KeyRange = ALL_KEYS
     ) -> list[Item]:
-        """Pass on; a query is rounded up once, not item by item."""
+        """Forward; a query's size is rounded up once, not for each item."""
         found = await self._store.list(collection, prefix=prefix, keys=keys)
         size_bytes = sum(map(units.item_size_bytes, found))
         self.usage.count_read(collection, units.read_units(size_bytes))
         return found
 
     async def commit(self, writes: Sequence[Write], *, checks: Sequence[Check] = ()) -> None:
-        """Pass on; counted where it succeeds."""
+        """Forward; count it if it succeeds."""
         before = await self._sizes_bytes([write.id for write in writes])
         checked = await self._sizes_bytes(
             [check.id for check in checks if check.expected_version != ANY_VERSION]
@@ -107,7 +107,7 @@ class MeteredStore:
                 self.usage.count_write(collection, amount)
 
     async def changes_since(self, version: ClusterVersion) -> Changes:
-        """Pass on: the version's item, and the entries since where there are some."""
+        """Forward; count the version's item, and new entries if there are some."""
         changes = await self._store.changes_since(version)
         self.usage.count_read(items.CLUSTER_VERSION.collection, 1)
         if changes.version != version and changes.keys is not None:
@@ -118,7 +118,7 @@ class MeteredStore:
         return changes
 
     async def increment(self, id: ItemKey, by: int) -> int:
-        """Pass on: one write by itself."""
+        """Forward; a single write."""
         self.usage.count_write(id.collection, 1)
         return await self._store.increment(id, by)
 
@@ -139,37 +139,37 @@ class MeteredObjects:
         self.usage = usage
 
     async def put(self, key: str, data: bytes) -> None:
-        """Pass on."""
+        """Forward."""
         self.usage.requests["PUT"] += 1
         await self._store.put(key, data)
 
     async def put_file(self, key: str, path: Path) -> None:
-        """Pass on: one PUT, up to the multipart threshold."""
+        """Forward; one PUT, up to the multipart threshold."""
         self.usage.requests["PUT"] += 1
         await self._store.put_file(key, path)
 
     async def replace(self, key: str, data: bytes) -> None:
-        """Pass on."""
+        """Forward."""
         self.usage.requests["PUT"] += 1
         await self._store.replace(key, data)
 
     async def get(self, key: str) -> bytes:
-        """Pass on."""
+        """Forward."""
         self.usage.requests["GET"] += 1
         return await self._store.get(key)
 
     async def get_range(self, key: str, start: int, end: int) -> bytes | memoryview:
-        """Pass on."""
+        """Forward."""
         self.usage.requests["GET"] += 1
         return await self._store.get_range(key, start, end)
 
     async def head(self, key: str) -> ObjectMeta:
-        """Pass on; billed like a GET."""
+        """Forward; billed like a GET."""
         self.usage.requests["GET"] += 1
         return await self._store.head(key)
 
     async def list(self, prefix: str, *, start_after: str = "") -> AsyncIterator[ObjectMeta]:
-        """Pass on, page by page."""
+        """Forward, page by page."""
         self.usage.requests["LIST"] += 1
         count = 0
         async for found in self._store.list(prefix, start_after=start_after):
@@ -178,7 +178,7 @@ class MeteredObjects:
             yield found
 
     async def delete(self, keys: Sequence[str]) -> None:
-        """Pass on: a request for every thousand keys."""
+        """Forward; one request for every thousand keys."""
         self.usage.requests["DELETE"] += -(-len(keys) // LIST_PAGE_KEYS)
         await self._store.delete(keys)
 

@@ -1,7 +1,7 @@
-"""What each thing that the product does takes of DynamoDB and S3, as measured.
+"""The measured DynamoDB units and S3 requests of the product's operations.
 
-``bench.day.measure`` runs the code and counts; ``tests/bench/test_day.py`` fails where these
-figures are not what it finds any more. Units by the kind of collection.
+``bench.day.measure`` runs the code and counts. ``tests/bench/test_day_operations.py`` fails if
+these figures differ from the counts. Units are by kind of collection.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What one operation takes."""
+    """The units and requests of one operation."""
 
     write_units: Mapping[str, int] = field(default_factory=dict)
     read_units: Mapping[str, float] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""The day as a picture. Needs matplotlib, which nothing else here does."""
+"""Plots the day. Needs matplotlib, unlike the other modules."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bench.day.scenario import HOUR_S
 
 
 def draw(day: Day, path: Path) -> bool:
-    """Write a PNG; return whether matplotlib is there to do it."""
+    """Write a PNG; return False if matplotlib is not installed."""
     try:
         import matplotlib as mpl
     except ImportError:

@@ -1,7 +1,7 @@
-"""Prices and sizes that ``tools.aws_cost`` does not have; its own are taken from there.
+"""Prices and sizes that ``tools.aws_cost`` does not have.
 
 On-demand list prices of us-east-1 in US dollars as known on 2026-11-22, without taxes,
-discounts and free tiers. Replace them by yours.
+discounts and free tiers. Replace them with your own.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ BITS_PER_BYTE = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """An instance type. Network is what it keeps up for ever, each way, GB/s."""
+    """An instance type. Its network is the sustained rate in each direction, GB/s."""
 
     name: str
     hour: float

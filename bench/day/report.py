@@ -1,4 +1,4 @@
-"""The simulated day as tables: Markdown for people, CSV for further processing."""
+"""Writes the simulated day's tables: Markdown for people, CSV for further processing."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ Row = Sequence[str]
 
 
 def markdown(rows: Sequence[Row]) -> str:
-    """Return the rows as a table, the first as its head; all but the first column to the right."""
+    """Return a table with the first row as its head; all but the first column align right."""
     head = rows[0]
     lines = [head, ["---", *("---:" for _ in head[1:])], *rows[1:]]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def operations_table() -> str:
-    """Return what each operation takes, as ``operations`` has it."""
+    """Return the costs of each operation, from ``operations``."""
     rows = [["operation", "write units", "of them on the hot keys", "read units", "S3"]]
     for name, cost in COSTS.items():
         hot = {
@@ -47,7 +47,7 @@ def operations_table() -> str:
 
 
 def traffic_table(day: Day) -> str:
-    """Return bytes and processor time by hour."""
+    """Return bytes and CPU time by hour."""
     rows = [
         [
             "hour",
@@ -78,7 +78,7 @@ def traffic_table(day: Day) -> str:
 
 
 def table_table(day: Day) -> str:
-    """Return what DynamoDB takes in the day, by purpose."""
+    """Return the DynamoDB units of the day, by purpose."""
     total = day_total(day)
     writes, reads = total.load.writes, total.load.reads
     rows = [["purpose", "write units/s", "read units/s"]]
@@ -94,7 +94,7 @@ def table_table(day: Day) -> str:
 
 
 def keys_table(day: Day) -> str:
-    """Return the hottest partition keys, in the second that was worst for each."""
+    """Return the hottest partition keys, each in its worst second."""
     total = day_total(day)
     writes, reads = total.key_writes_peak, total.key_reads_peak
     rows = [["partition key", "write units/s, limit 1,000", "read units/s, limit 3,000"]]
@@ -106,7 +106,7 @@ def keys_table(day: Day) -> str:
 
 
 def requests_table(day: Day) -> str:
-    """Return the requests of S3 in the day."""
+    """Return the S3 requests of the day."""
     rows = [["requests", "a day", "a second"]]
     for what, count in sorted(day_total(day).requests.items(), key=lambda pair: -pair[1]):
         rows.append([what, f"{count:,.0f}", f"{count / DAY_S:,.2f}"])
@@ -127,7 +127,7 @@ def bill_table(day: Day) -> str:
 
 
 def across_table(day: Day) -> str:
-    """Return what crosses zones in the day, and why."""
+    """Return the bytes between zones in the day, by cause."""
     total = day_total(day)
     rows = [["between zones", "TB a day", "of what is produced"]]
     for why, gb in sorted(total.across_gb.items(), key=lambda pair: -pair[1]):
@@ -137,14 +137,14 @@ def across_table(day: Day) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits in the order in which they break, and how far each is used at FACTORS."""
+    """Limits in the order in which they break, and the use of each at FACTORS."""
 
     points: Sequence[tuple[str, float | None]]
     used: Sequence[limits.Pressures]
 
 
 def both_limits(scenario: Scenario) -> tuple[Limits, Limits]:
-    """Return those of the same cluster under more load, and of a larger one with as much more."""
+    """Return the limits of the same cluster under more load, and of a cluster that grows too."""
     peak = limits.Peak(scenario)
 
     def grown(factor: float) -> limits.Pressures:
@@ -169,7 +169,7 @@ def limits_table(found: Limits) -> str:
 
 
 def contention_table(scenario: Scenario) -> str:
-    """Return what becomes of logged commits at several rates, and of those of a lost zone."""
+    """Return the outcomes of logged commits at several rates, and after the loss of a zone."""
     latencies = {
         "latency_s": scenario.table_change_latency_s,
         "read_latency_s": scenario.table_read_latency_s,
@@ -203,7 +203,7 @@ def contention_table(scenario: Scenario) -> str:
 
 
 def processes_table(scenario: Scenario) -> str:
-    """Return what the number of nodes on a machine decides, at the peak."""
+    """Return the effects of the number of nodes on a machine, at the peak."""
     rows = [
         [
             "nodes a machine",
@@ -230,7 +230,7 @@ def processes_table(scenario: Scenario) -> str:
 
 
 def machines_table(scenario: Scenario) -> str:
-    """Return what the machines' size decides: the load at which their network is full."""
+    """Return the load at which the machines' network is full, by machine size."""
     rows = [["machine", "$ a day for all", "network of one GB/s", "breaks at", "disk at ×1"]]
     for machine in MACHINES:
         other = dataclasses.replace(scenario, machine=machine)
@@ -250,7 +250,7 @@ def machines_table(scenario: Scenario) -> str:
 
 
 def rivals_table(day: Day) -> str:
-    """Return the same traffic's bill elsewhere."""
+    """Return the bills of the same traffic on other systems."""
     scenario = day.scenario
     ours = Amounts()
     for line in bill.of_day(day):
@@ -283,7 +283,7 @@ def _by_kind(lines: Iterable[Line]) -> Amounts:
 
 
 def day_total(day: Day) -> Hour:
-    """Return the hours added up, peaks as the highest."""
+    """Return the sum of the hours; a peak is the highest of all."""
     total = Hour()
     for hour in day.hours:
         total.produced_gb += hour.produced_gb
@@ -299,7 +299,7 @@ def day_total(day: Day) -> Hour:
 
 
 def write_hours(day: Day, path: Path) -> None:
-    """Write everything that is known of each hour, a row an hour."""
+    """Write all figures of each hour, one row per hour."""
     rows = []
     for number, hour in enumerate(day.hours):
         row: dict[str, float] = {"hour": number}
@@ -321,7 +321,7 @@ def write_hours(day: Day, path: Path) -> None:
 
 
 def write_limits(loaded: Limits, grown: Limits, path: Path) -> None:
-    """Write what grows, each limit, and the factor at which it breaks."""
+    """Write each limit of both kinds of growth, with the factor at which it breaks."""
     with path.open("w", newline="") as file:
         writer = csv.writer(file)
         writer.writerow(["what grows", "limit", "breaks at"])

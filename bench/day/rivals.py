@@ -1,8 +1,8 @@
-"""The costs of the same traffic elsewhere: list prices and own arithmetic, a line a term.
+"""Computes the costs of the same traffic on other systems from list prices, term by term.
 
-Everyone gets the scenario's produced bytes, readers, retention and zones, and machines by one
-rule: as many as carry the peak with a third of them gone at ``UTILISATION`` of the baseline
-network. Nobody's licences, support, or vendor's control plane is counted.
+Each system has the scenario's produced bytes, readers, retention and zones, and machines by one
+rule: enough to carry the peak without a third of them, at ``UTILISATION`` of the baseline network.
+Licences, support and vendors' control planes are not counted.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from tools.aws_cost import HOURS, PRICES, ZONES, Line
 
 DAY_H = DAY_S / 3600
 UTILISATION = 0.7  # with a zone lost
-DISK_FILLED = 0.7  # of EBS, so that nobody is woken at night
+DISK_FILLED = 0.7  # of EBS; the rest is a reserve
 EBS_FREE_MB_PER_S = 125.0  # of each gp3 volume
-LOCAL_H = 6.0  # what Kafka with a tier keeps on its disks
+LOCAL_H = 6.0  # of records on the disks of Kafka with a tier
 KAFKA_SEGMENT_GB = 1.07
 KAFKA_OBJECTS = 3  # segment, index, transaction and producer state together. KIP-405's examples
-WAL_OBJECT_GB = 0.008  # a direct-to-S3 agent flushes at 8 MB, or after
+WAL_OBJECT_GB = 0.008  # a direct-to-S3 agent flushes at 8 MB, or after the interval
 WAL_FLUSH_S = 0.25  # WarpStream's default batchTimeout. Source: its documentation, low latency
 WAL_READ_GB = 0.004  # bytes of a GET; each zone reads each object once and shares it
 COMPACTED_OBJECT_GB = 0.128
-COMPACTIONS = 1.0  # how often every byte is read and written again
+COMPACTIONS = 1.0  # number of times that every byte is read and written again
 
 
 def machine_count(scenario: Scenario, machine: Machine, *, sent: float, received: float) -> int:
-    """Return how many machines carry so many times the peak's produced bytes, each way."""
+    """Return the number of machines; ``sent`` and ``received`` are multiples of the peak."""
     peak = scenario.produced_gb_per_s * scenario.peak_factor
     needed = peak * max(sent, received) / (machine.network_gb_per_s * UTILISATION)
     return math.ceil(needed / (ZONES - 1)) * ZONES
 
 
 def kafka(scenario: Scenario) -> list[Line]:
-    """Apache Kafka, three replicas on EBS, consumers fetch from their zone."""
+    """Return the bill of Apache Kafka with three replicas on EBS; fetches stay in a zone."""
     stored = scenario.stored_gb * REPLICAS / DISK_FILLED
     return [
         *_kafka_machines(scenario),
@@ -53,7 +53,7 @@ def kafka(scenario: Scenario) -> list[Line]:
 
 
 def tiered_kafka(scenario: Scenario) -> list[Line]:
-    """The same with a tier in S3 (KIP-405) and six hours on EBS."""
+    """Return the bill of Kafka with a tier in S3 (KIP-405) and six hours on EBS."""
     per_day = scenario.produced_gb_per_s * DAY_S
     local = scenario.produced_gb_per_s * LOCAL_H * 3600 * REPLICAS / DISK_FILLED
     puts = per_day / KAFKA_SEGMENT_GB * KAFKA_OBJECTS
@@ -65,13 +65,14 @@ def tiered_kafka(scenario: Scenario) -> list[Line]:
 
 
 def direct_to_s3(scenario: Scenario) -> list[Line]:
-    """Stateless agents that write to S3 before they acknowledge (WarpStream, AutoMQ's S3 WAL).
+    """Return the bill of agents that write to S3 before they acknowledge.
 
-    Clients talk to agents of their zone, so nothing crosses zones.
+    They are stateless (WarpStream, AutoMQ's S3 WAL). Clients use agents of their zone, so no
+    traffic crosses zones.
     """
     rate = scenario.produced_gb_per_s
-    # Out: the bucket, compaction's copy, the readers. In: producers, each zone's reading of
-    # what it does not have, compaction's reading.
+    # Sent: to the bucket, by compaction, to readers. Received: from producers, each zone's reads of
+    # all objects, and compaction's reads.
     sent = 1 + COMPACTIONS + scenario.readers
     received = 1 + ZONES + COMPACTIONS
     agents = machine_count(scenario, C6IN_2XLARGE, sent=sent, received=received)
@@ -99,7 +100,7 @@ def _kafka_machines(scenario: Scenario) -> list[Line]:
 
 
 def _ebs(scenario: Scenario, size_gb: float) -> float:
-    """Return what gp3 volumes cost a day; throughput beyond what one volume a machine has."""
+    """Return the daily costs of gp3 volumes, with throughput beyond one volume's per machine."""
     sent, received = REPLICAS - 1 + scenario.readers, REPLICAS
     count = machine_count(scenario, M6I_2XLARGE, sent=sent, received=received)
     peak_mb = scenario.produced_gb_per_s * scenario.peak_factor * REPLICAS * 1000

@@ -1,7 +1,7 @@
 """The simulated scenario: the cluster, its load, its failures, and costs per byte and request.
 
-All assumptions are here, with their units; what the code does is taken from
-the code. A GB is 10^9 bytes.
+All assumptions are here, with their units; constants of the product come from its code. A GB is
+10^9 bytes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ DAY_S = 24 * HOUR_S
 ZONES = 3
 REPLICAS = 3
 
-# As infra/zone.yaml sets them, everything else by default.
+# As in infra/zone.yaml; all other settings have their defaults.
 LOCAL_RETENTION_S = 3600
 NODE = NodeConfig()
 TOPIC = TopicConfig()
@@ -29,11 +29,11 @@ TOPIC = TopicConfig()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuCosts:
-    """Processor seconds of one broker or worker, from bench/README.md.
+    """CPU seconds of one broker or worker, from bench/README.md.
 
-    Under «Replication» three replicas take 1 / 0.28 s a GB in batches of 1 MB, in the measure
-    1.5 of the leader to 0.85 of each follower; a record at a time 370 us of the leader, and
-    980 us of all. The share of a byte is the rest after subtracting that for each batch.
+    Under «Replication» three replicas take 1 / 0.28 s per GB in batches of 1 MB, divided as 1.5
+    for the leader and 0.85 for each follower. A single record takes 370 us of the leader and
+    980 us of all. The cost of a byte is the rest after subtracting that cost of each batch.
     """
 
     leader_gb: float = 1.32
@@ -42,16 +42,16 @@ class CpuCosts:
     follower_request: float = 305e-6  # on the follower, of one fetch and its records
     consumed_gb: float = 1 / 4.7  # «One node»
     cold_gb: float = 1.4  # «Cold reads», node and worker, at S3's pace
-    tiered_gb: float = 1.3  # building an index 0.9, sending 0.4 as receiving takes
+    tiered_gb: float = 1.3  # 0.9 for building an index, 0.4 for sending (as for receiving)
     # 1,500 idle partitions on three brokers take 0.045 of a core each: 4,000 entries of
-    # fetches a second, sent or served. Each fetch names every partition that a follower has of
-    # a leader, because there are no fetch sessions.
+    # fetches per second, sent or served. The model has no fetch sessions: each fetch names every
+    # partition that a follower has of a leader. With sessions a node takes less.
     fetch_entry: float = 11e-6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """A day. Rates are means over it where nothing else is said."""
+    """A day. Rates are means over the day, except where noted."""
 
     seed: int = 7
     # -- the cluster --
@@ -62,7 +62,9 @@ class Scenario:
     partitions_per_topic: int = 60
     # -- the load --
     produced_gb_per_s: float = 1.0
-    peak_factor: float = 1.6  # of the mean, at 15:00; the night has as much less
+    peak_factor: float = (
+        1.6  # of the mean, at 15:00; the night is below the mean by the same amount
+    )
     popularity_exponent: float = 0.7  # Zipf's, over all partitions
     burst: float = 0.15  # standard deviation of a topic's rate around its share, a minute long
     batch_bytes: int = 64 * 1024  # of one partition in one produce request, as sent
@@ -74,7 +76,7 @@ class Scenario:
     cold_read_gb_per_s: float = 0.3  # through nodes, while a backfill runs
     cold_read_from_h: float = 2.0
     cold_read_to_h: float = 4.0
-    spark_read_share: float = 1.0  # of what is produced in a day, read once from the bucket
+    spark_read_share: float = 1.0  # of a day's produced bytes, read once from the bucket
     # -- failures --
     machine_fails_at_h: float = 9.5
     machine_replaced_after_s: float = 240.0  # with an empty disk
@@ -82,7 +84,7 @@ class Scenario:
     zone_fails_for_s: float = 600.0  # its machines are cut off and keep their disks
     # -- other --
     retention_days: float = 7.0
-    function_schedule_s: float = 900.0  # retention of everything
+    function_schedule_s: float = 900.0  # between two runs for all partitions
     s3_connection_gb_per_s: float = 0.087
     table_change_latency_s: float = 0.020  # of a transaction of DynamoDB
     table_read_latency_s: float = 0.005
@@ -111,21 +113,21 @@ class Scenario:
 
     @property
     def commits_per_s(self) -> float:
-        """Offset commits of all members; so many a group do not meet, so none is shared."""
+        """Offset commits of all members; at this rate no two of a group share a write."""
         return self.groups * self.members / self.commit_interval_s
 
     @property
     def offset_pages(self) -> int:
-        """Items that hold a group's offsets of a topic."""
+        """Items with a group's offsets of a topic."""
         return -(-self.partitions_per_topic // OFFSETS_PAGE_PARTITIONS)
 
     @property
     def stored_gb(self) -> float:
-        """Return the size of the bucket once retention is reached."""
+        """Return the size of the bucket after retention was reached."""
         return self.produced_gb_per_s * DAY_S * self.retention_days
 
     def with_load(self, factor: float) -> Scenario:
-        """Return the same cluster with that many times the clients and the bytes."""
+        """Return the same cluster with ``factor`` times the clients and the bytes."""
         return dataclasses.replace(
             self,
             produced_gb_per_s=self.produced_gb_per_s * factor,
@@ -135,9 +137,9 @@ class Scenario:
         )
 
     def grown(self, factor: float) -> Scenario:
-        """Return a cluster that many times as large, with as much more to do.
+        """Return a cluster of ``factor`` times the size and the load.
 
-        More machines, topics and groups; each of them as it was.
+        It has more machines, topics and groups; each of them has the same load as before.
         """
         machines = max(1, round(self.machines_per_zone * factor))
         return dataclasses.replace(

@@ -1,8 +1,8 @@
-"""A day, step by step: load, segments, retention, failures, and what they take.
+"""Simulates a day step by step: load, segments, retention and failures, with their costs.
 
-Rates are constant within a step. Leases, elections and ISRs take seconds, less than a step or
-about one: they happen between two steps, and ``contention`` tells how long the writes take.
-Seeded; the same scenario gives the same day.
+Rates are constant within a step. Leases, elections and ISRs take seconds, at most about a step:
+they happen between two steps, and ``contention`` computes the duration of the writes. Seeded; the
+same scenario gives the same day.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from bench.day.units import transaction_write_units
 
 STEP_S = 10.0
 SEGMENT_GB = TOPIC.segment_bytes / GB
-BURST_MEMORY_S = 60.0  # how long a topic's burst lasts
+BURST_MEMORY_S = 60.0  # duration of a topic's burst
 PREFERRED_AFTER_S = NODE.leader_imbalance_check_interval_seconds
-CATCH_UP_SHARE = 0.5  # of what a machine's network has left
+CATCH_UP_SHARE = 0.5  # of the unused network of a machine
 LEASE_S = LeaseTimes().lease_ms / 1000
 PER_TRANSACTION = COMMIT_WRITES_MAX - 1  # beside the check of the dead leader's lease
 CHUNK_GB = NODE.remote_chunk_bytes / GB
@@ -44,7 +44,7 @@ LIST_PAGE_KEYS = 1000
 
 
 def diurnal(scenario: Scenario, second: float) -> float:
-    """Return the load at that time of the day, in means; the peak is at 15:00."""
+    """Return the load at this time of the day, relative to the mean; the peak is at 15:00."""
     phase = 2 * math.pi * (second / HOUR_S - 15.0) / 24
     return 1 + (scenario.peak_factor - 1) * math.cos(phase)
 
@@ -67,13 +67,13 @@ class _Simulation:
         self._in_sync: Bools = np.ones((partitions, REPLICAS), bool)
         self._leader: Ints = self._cluster.replicas[:, 0].copy()
         self._placement: flows.Placement | None = None  # until the next change
-        self._is_handing_back = False  # some have returned, others have yet to
+        self._is_handing_back = False  # some leaders are back, others are not yet
         self._missing: Floats = np.zeros((partitions, REPLICAS))  # GB that a replica lacks
         self._in_sync_since: Floats = np.full((partitions, REPLICAS), -np.inf)
         self._active: Floats = self._random.random(partitions) * SEGMENT_GB
         self._expiring: Floats = self._random.random(partitions) * SEGMENT_GB
         self._expired: Ints = np.zeros(partitions, np.int64)  # since the last round of retention
-        self._uploads: Floats = np.zeros(brokers)  # GB that wait for the worker
+        self._uploads: Floats = np.zeros(brokers)  # GB that wait for the tier worker
         self._bursts: Floats = np.zeros(scenario.topics)
         self._rates: Floats = np.zeros(partitions)
         self._list_units: Floats = table_load.segment_list_units(scenario, self._cluster)
@@ -88,7 +88,7 @@ class _Simulation:
         return max(1, round(table_load.RETENTION_ROUND_S / self._step_s))
 
     def run(self) -> Day:
-        """Take all steps."""
+        """Simulate all steps."""
         for number in range(int(DAY_S / self._step_s)):
             self._step(number, number * self._step_s)
         return Day(self._scenario, self._hours, self._events)
@@ -114,7 +114,7 @@ class _Simulation:
         return self._placement
 
     def _next_rates(self, now: float) -> Floats:
-        """Return what is produced, GB/s by partition."""
+        """Return the produced bytes, GB/s by partition."""
         scenario = self._scenario
         keep = math.exp(-self._step_s / BURST_MEMORY_S)
         fresh = self._random.standard_normal(scenario.topics) * math.sqrt(1 - keep * keep)
@@ -161,9 +161,9 @@ class _Simulation:
     def _write_partitions(
         self, changed: Bools, hour: Hour, *, by_one: bool = False
     ) -> contention.Outcome:
-        """Account for one logged commit of every leader that has changed partitions.
+        """Account for one logged commit of every leader with changed partitions.
 
-        After a death one broker writes ``by_one`` for all of them, as much as each commit takes.
+        After a failure one broker writes all changes (``by_one``), in transactions of full size.
         """
         leaders = self._leader[changed & (self._leader >= 0)]
         by_leader = Counter(leaders.tolist())
@@ -198,13 +198,13 @@ class _Simulation:
         return outcome
 
     def _return(self, trouble: Trouble, now: float) -> None:
-        """Bring brokers back as followers that lack newer records, or all local ones."""
+        """Restart brokers as followers that lack newer records, or all local ones."""
         who = trouble.who
         self._placement = None
         self._alive = self._alive | who
         back = who[self._cluster.replicas] & ~self._in_sync
         if not trouble.keeps_disk:
-            # A new replica begins where the tier ends: it copies what is not tiered.
+            # A new replica starts at the tier's end: it fetches the records that are not tiered.
             self._missing = np.where(back, self._active[:, None], self._missing)
         self._leader = flows.lead(self._cluster, self._alive, self._in_sync)
         self._note(
@@ -212,7 +212,7 @@ class _Simulation:
         )
 
     def _hand_back(self, now: float, hour: Hour) -> None:
-        """Give leadership back to preferred leaders that have been in sync for long enough."""
+        """Move leadership back to preferred leaders that have been in sync for long enough."""
         preferred = self._cluster.replicas[:, 0]
         stable = self._in_sync[:, 0] & (now - self._in_sync_since[:, 0] >= PREFERRED_AFTER_S)
         due = stable & (self._leader != preferred) & self._alive[preferred]
@@ -225,7 +225,7 @@ class _Simulation:
             self._is_handing_back = bool((self._leader != preferred).any())
 
     def _catch_up(self, found: flows.Flows, rates: Floats, now: float, hour: Hour) -> None:
-        """Let replicas that lack something fetch it with what their machines have left."""
+        """Let lagging replicas fetch with the unused network of their machines."""
         replicas, scenario = self._cluster.replicas, self._scenario
         out_of_sync = ~self._in_sync
         if not out_of_sync.any():
@@ -292,7 +292,7 @@ class _Simulation:
             count * COSTS["upload a segment"].requests["PUT"]
         )
         hour.load.add(table_load.segments_load(count, 0))
-        # One event an index object; followers list before they evict, once for each segment.
+        # One event per index object; followers list once per segment before they evict it.
         hour.function_calls += count
         lists = float((sealed * self._list_units).sum())
         hour.load.add(table_load.functions_load(lists, count))
@@ -301,7 +301,7 @@ class _Simulation:
         )
 
     def _cold_reads(self, found: flows.Flows, now: float, hour: Hour) -> None:
-        """A backfill through the nodes, spread over the leaders by what they lead."""
+        """Add a backfill through the nodes, spread over the leaders by their shares."""
         scenario = self._scenario
         if not scenario.cold_read_from_h * HOUR_S <= now < scenario.cold_read_to_h * HOUR_S:
             return
@@ -317,7 +317,7 @@ class _Simulation:
         hour.requests["GET by nodes"] += gb / CHUNK_GB + gb / SEGMENT_GB
 
     def _retain(self, number: int, now: float, hour: Hour) -> None:
-        """Expire what came a week ago at this time; each node looks every five minutes."""
+        """Expire segments of a week ago; each node applies retention every five minutes."""
         scenario = self._scenario
         total = scenario.produced_gb_per_s * diurnal(scenario, now)
         self._expiring += self._cluster.share * total * self._step_s
@@ -384,7 +384,8 @@ class _Simulation:
 def local_gb(cluster: Cluster, active: Floats, rates: Floats) -> Floats:
     """Return the bytes on each machine's disk, GB: active segments, and an hour of sealed ones.
 
-    A sealed segment goes when its newest record is an hour old, so one more is there too.
+    A sealed segment is deleted when its newest record is an hour old: half a segment more on
+    average.
     """
     each = active + rates * LOCAL_RETENTION_S + SEGMENT_GB / 2
     of_replicas = np.repeat(each[:, None], REPLICAS, axis=1)

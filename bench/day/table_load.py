@@ -1,8 +1,8 @@
-"""Units a second that the metadata table takes: by purpose, and on its hottest keys.
+"""Computes the metadata table's units per second, by purpose and for its hottest keys.
 
-Rates are in, units are out; what one operation takes is measured (``operations``). A key is a
-partition key of the table: everything that one query lists. DynamoDB gives one of them 1,000
-write and 3,000 read units a second at most.
+The input is rates, the output is units; the costs of one operation are measured (``operations``).
+A key is a partition key of the table: all items of one query. DynamoDB allows at most 1,000 write
+and 3,000 read units per second for each.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ LISTED = "segment"
 
 @dataclass(slots=True)
 class Load:
-    """Units of a second, or of the summed time."""
+    """Units of a second, or of a longer time."""
 
     writes: Amounts = field(default_factory=Amounts)  # by purpose
     reads: Amounts = field(default_factory=Amounts)
@@ -48,7 +48,7 @@ class Load:
     key_reads: Amounts = field(default_factory=Amounts)
 
     def add(self, other: Load, times: float = 1.0) -> None:
-        """Add the other so many times."""
+        """Add the other load, multiplied by ``times``."""
         self.writes.add(other.writes, times)
         self.reads.add(other.reads, times)
         self.key_writes.add(other.key_writes, times)
@@ -56,31 +56,31 @@ class Load:
 
 
 def lease_list_units(registered: int) -> int:
-    """Return the read units of one reading of everyone's leases."""
+    """Return the read units of one reading of all leases."""
     return read_units(registered * ITEM_BYTES["lease"])
 
 
 def polls_per_s(brokers: int) -> float:
-    """Return how often each broker asks for the cluster version."""
+    """Return the number of polls of each broker for the cluster version."""
     return min(1000 / NODE.metadata_poll_interval_ms, POLLS_PER_S_MAX / max(1, brokers))
 
 
 def lease_readings_per_s(alive: int, registered: int) -> float:
-    """Return how often all brokers together read everyone's leases."""
+    """Return the number of readings of all leases, by all brokers."""
     watchers = min(alive, WATCHERS_MIN)
     unhurried = min(LEASE_READINGS_PER_S, 1000 / unhurried_interval_ms(registered))
     return watchers * LEASE_READINGS_PER_S + (alive - watchers) * unhurried
 
 
 def segment_list_units(scenario: Scenario, cluster: Cluster) -> Floats:
-    """Return the read units of listing each partition's segments, retention reached."""
+    """Return the read units of listing each partition's segments, after retention was reached."""
     gb = cluster.share * scenario.produced_gb_per_s * DAY_S * scenario.retention_days
     counts = gb * GB / TOPIC.segment_bytes
     return np.maximum(1.0, np.ceil(counts * ITEM_BYTES["segment"] / READ_UNIT_BYTES))
 
 
 def idle_load(scenario: Scenario, alive: int) -> Load:
-    """Return what brokers take a second that have nothing to do."""
+    """Return the load of idle brokers per second."""
     load = Load()
     load.writes["leases"] = alive * RENEWALS_PER_S * COSTS["renew a lease"].writes
     readings = lease_readings_per_s(alive, scenario.brokers) * lease_list_units(scenario.brokers)
@@ -94,7 +94,7 @@ def idle_load(scenario: Scenario, alive: int) -> Load:
 
 
 def client_load(scenario: Scenario) -> Load:
-    """Return what offset commits and transactions take a second."""
+    """Return the load of offset commits and transactions per second."""
     load = Load()
     pages = COMMIT.write_units["offset"] * scenario.offset_pages
     check = COMMIT.write_units["group"]
@@ -108,21 +108,21 @@ def client_load(scenario: Scenario) -> Load:
 
 
 def changelog_entry_bytes(keys: float) -> float:
-    """Return the size of the changelog entry of so many keys, each of another topic."""
+    """Return the size of a changelog entry of ``keys`` keys, each of another topic."""
     further = ITEM_BYTES["changelog entry, each further key"]
     return ITEM_BYTES["changelog entry of one key"] + (keys - 1) * further
 
 
 def changes_load(alive: int, commits: float, keys: float) -> Load:
-    """Return what logged commits a second make every broker read; each changes so many keys.
+    """Return the reads of all brokers for ``commits`` logged commits per second.
 
-    The changelog is asked at most once a poll for all that is new in it.
+    Each commit changes ``keys`` keys. A poll reads all new entries of the changelog at once.
     """
     load = Load()
     if commits <= 0:
         return load
     polls = polls_per_s(alive)
-    asking = polls * -math.expm1(-commits / polls)  # of the polls, those that find something new
+    asking = polls * -math.expm1(-commits / polls)  # polls that find new entries
     found_bytes = changelog_entry_bytes(keys) * commits / asking
     entries = alive * asking * eventual_read_units(math.ceil(found_bytes))
     load.reads["changes"] = entries + alive * commits * keys
@@ -131,7 +131,7 @@ def changes_load(alive: int, commits: float, keys: float) -> Load:
 
 
 def log_starts_load(moves: float) -> Load:
-    """Return what advancing log starts takes a second; each is a logged commit of one key."""
+    """Return the load of advancing log starts per second, each a logged commit of one key."""
     load = Load()
     load.writes["log starts"] = moves * LOG_START.writes
     load.reads["log starts"] = moves * LOG_START.reads
@@ -141,7 +141,7 @@ def log_starts_load(moves: float) -> Load:
 
 
 def segments_load(copied: float, deleted: float) -> Load:
-    """Return what tiering and deleting segments takes a second, the log starts aside."""
+    """Return the load of tiering and deleting segments per second, without log starts."""
     load = Load()
     load.writes["segments"] = copied * sum(c.writes for c in COPY)
     load.writes["segments"] += deleted * sum(c.writes for c in DELETION)
@@ -151,16 +151,13 @@ def segments_load(copied: float, deleted: float) -> Load:
 
 
 def eviction_units() -> int:
-    """Return the read units of a follower's look before it evicts (``read_tiered_end``).
-
-    For one new segment.
-    """
+    """Return the read units of a follower's ``read_tiered_end`` before it evicts a segment."""
     segment = ITEM_BYTES["segment"]
     return read_units(OVERLAPPING_COUNT_MAX * segment) + read_units(segment)
 
 
 def functions_load(lists: float, others: float) -> Load:
-    """Return what retention's functions read: units of listed segments, and calls' other reads."""
+    """Return the reads of retention's functions: listed segments, and each call's other reads."""
     load = Load()
     call = COSTS["a function finds nothing due"]
     load.reads["retention functions"] = lists + others * (call.reads - call.read_units[LISTED])
@@ -168,7 +165,7 @@ def functions_load(lists: float, others: float) -> Load:
 
 
 def groups_of_busiest_shard(scenario: Scenario) -> int:
-    """Return how many of the scenario's groups fall to the shard that has most."""
+    """Return the number of the scenario's groups on the shard that has most."""
     shards = Counter(
         shard_of_group(f"group-{number}", NODE.offsets_topic_num_partitions)
         for number in range(scenario.groups)

@@ -10,7 +10,7 @@ from bench.day.scenario import HOUR_S, Scenario
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """Brokers that are gone for a while."""
+    """Brokers that fail for a time."""
 
     what: str
     who: Bools
@@ -20,7 +20,7 @@ class Trouble:
 
 
 def troubles(scenario: Scenario, cluster: Cluster) -> tuple[Trouble, ...]:
-    """Return the scenario's troubles."""
+    """Return the scenario's failures."""
     return (
         Trouble(
             "a machine",

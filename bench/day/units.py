@@ -1,9 +1,9 @@
-"""Capacity units of DynamoDB: what an item weighs, and what reading and writing it takes.
+"""Computes items' sizes and the capacity units of DynamoDB for reading and writing them.
 
 Sources: DynamoDB developer guide, «DynamoDB item sizes and formats», «Capacity unit
 consumption» and «Managing complex workflows with transactions». A write unit is 1 KiB of the
 larger of the item before and after; a read unit is 4 KiB read consistently; a transaction
-takes both twice, also for an item that it only checks. Pure.
+takes both twice, even for an item that it only checks. Pure.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from tidelog_core.metadata.store import ClusterVersion, Item, ItemKey, Write
 
 WRITE_UNIT_BYTES, READ_UNIT_BYTES = 1024, 4096
 TRANSACTION_FACTOR = 2
-WRITE_ID = "0" * 32  # as long as every other
+WRITE_ID = "0" * 32  # as long as all others
 ANY_TABLE = ""
-VERSION_DIGITS_EXAMPLE = 1_000_000  # cluster versions of a cluster that has lived for a while
+VERSION_DIGITS_EXAMPLE = 1_000_000  # a cluster version after some time of use
 
 
 def attributes_size_bytes(attributes: Mapping[str, Mapping[str, str]]) -> int:
-    """Return what attributes as botocore has them count for, names included."""
+    """Return the counted size of attributes in botocore's form, with their names."""
     return sum(len(name.encode()) + _value_size(value) for name, value in attributes.items())
 
 
@@ -36,7 +36,7 @@ def _value_size(value: Mapping[str, str]) -> int:
 
 
 def written_size_bytes(write: Write) -> int:
-    """Return the size of the item that a write leaves; 0 where it deletes it."""
+    """Return the size of the written item; 0 for a deletion."""
     if write.body is None:
         return 0
     values: Mapping[str, Any] = items.put_request(ANY_TABLE, write, WRITE_ID)[
@@ -59,14 +59,15 @@ def item_size_bytes(item: Item) -> int:
 
 
 def changelog_entry_size_bytes(keys: Iterable[ItemKey]) -> int:
-    """Return the size of the changelog entry of a commit that touches the keys."""
+    """Return the size of the changelog entry of a commit that changes the keys."""
     return attributes_size_bytes(_logging(list(keys))[1]["Put"]["Item"])
 
 
 def logging_units(keys: Iterable[ItemKey]) -> dict[str, int]:
-    """Return the write units of a logged commit beside its own items, by collection.
+    """Return the write units of a logged commit besides its own items, by collection.
 
-    The version's item, the new entry, and the removal of the oldest, taken to be like it.
+    They are for the version's item, the new entry, and the removal of the oldest entry, which is
+    assumed to have the same size.
     """
     keys = list(keys)
     actions = _logging(keys)
@@ -89,7 +90,7 @@ def _logging(keys: list[ItemKey]) -> list[dict[str, Any]]:
 
 
 def write_units(size_bytes: int) -> int:
-    """Return the units of a write by itself; an item that is not there takes one too."""
+    """Return the units of a single write; a missing item takes one too."""
     return max(1, math.ceil(size_bytes / WRITE_UNIT_BYTES))
 
 
@@ -99,7 +100,7 @@ def transaction_write_units(size_bytes: int) -> int:
 
 
 def read_units(size_bytes: int) -> int:
-    """Return the units of a consistent read: of an item, or of all that a query finds."""
+    """Return the units of a consistent read of an item, or of all items of a query."""
     return max(1, math.ceil(size_bytes / READ_UNIT_BYTES))
 
 
