@@ -33,7 +33,7 @@ NODE_SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Transactions and idempotent producers": ("producer.", "transaction"),
     "Listeners": ("advertised.", "inter.broker.listener.", "listener", "ssl.reload."),
     "Connections and requests": (
-        *("connections.", "fetch.", "max.incremental.", "queued.", "socket."),
+        *("connection.", "connections.", "fetch.", "max.incremental.", "queued.", "socket."),
     ),
     "Disk, retention and compaction": ("background.", "log."),
     "Object store": ("remote.", "tier."),

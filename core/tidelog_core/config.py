@@ -152,6 +152,10 @@ class GroupConfig:
 class ListenerConfig:
     """The settings of one listener, after the node's defaults are applied."""
 
+    connections_max_reauth_ms: int = _setting("connections.max.reauth.ms", "long", 0, "How long a client that has logged in by SASL may use its connection before it must log in again on it (KIP-368), so that a user who was removed, or whose password was changed, is out after this time at the latest. Clients that cannot do so are disconnected, and connect again. 0: never.", at_least=0, is_read_only=True)
+    sasl_enabled_mechanisms: tuple[str, ...] = _setting("sasl.enabled.mechanisms", "list", ("SCRAM-SHA-256", "SCRAM-SHA-512"), "How clients of a SASL listener may log in. `PLAIN` sends the password itself, so it also needs TLS or sasl.plain.without.tls.enable. All of them check the same users.", one_of=("SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN"), is_read_only=True)
+    sasl_plain_without_tls_enable: bool = _setting("sasl.plain.without.tls.enable", "boolean", False, "Whether a listener without TLS may have `PLAIN` in sasl.enabled.mechanisms: anyone on the way to the node can then read the passwords.", is_read_only=True)
+    sasl_server_max_receive_size: int = _setting("sasl.server.max.receive.size", "int", 524_288, "The largest request or token of a client that has not logged in; the connection of a larger one is closed.", unit="bytes", at_least=1, is_read_only=True)
     ssl_cipher_suites: tuple[str, ...] = _setting("ssl.cipher.suites", "list", (), "The cipher suites that are allowed for TLS 1.2, by their IANA names such as `TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256`. Empty: all that have forward secrecy and authenticated encryption. The suites of TLS 1.3 all have both and cannot be chosen.", is_read_only=True)
     ssl_client_auth: str = _setting("ssl.client.auth", "string", "none", "Whether clients of a TLS listener must identify themselves by a certificate: `required`, `requested` (those that send none are anonymous) or `none`.", one_of=("none", "requested", "required"), is_read_only=True)
     ssl_enabled_protocols: tuple[str, ...] = _setting("ssl.enabled.protocols", "list", ("TLSv1.2", "TLSv1.3"), "The versions of TLS that are allowed.", one_of=("TLSv1.2", "TLSv1.3"), is_read_only=True)
@@ -180,7 +184,9 @@ class NodeConfig:
     compression_lz4_level: int = _topic_default("compression.lz4.level", "compression.lz4.level")
     compression_type: str = _topic_default("compression.type", "compression.type")
     compression_zstd_level: int = _topic_default("compression.zstd.level", "compression.zstd.level")
+    connection_failed_authentication_delay_ms: int = _setting("connection.failed.authentication.delay.ms", "int", 100, "How long a node waits before it refuses a client that could not log in, so that passwords cannot be tried fast.", at_least=0, at_most=10_000, is_read_only=True)
     connections_max_idle_ms: int = _setting("connections.max.idle.ms", "long", 600_000, "A connection whose client sends nothing for this long is closed, unless an answer is on its way.", at_least=1, is_read_only=True)
+    connections_max_reauth_ms: int = _listener_default("connections.max.reauth.ms")
     controlled_shutdown_enable: bool = _setting("controlled.shutdown.enable", "boolean", True, "Whether a node that is told to stop first hands its partitions to replicas that are in sync, so that clients notice little.")
     default_replication_factor: int = _setting("default.replication.factor", "int", 1, "Replicas of a topic that is created without a number of them.", unit="replicas", at_least=1)
     delete_topic_enable: bool = _setting("delete.topic.enable", "boolean", True, "Whether topics can be deleted; requests to delete one fail with TOPIC_DELETION_DISABLED otherwise.")
@@ -266,6 +272,9 @@ class NodeConfig:
     replica_fetch_wait_max_ms: int = _setting("replica.fetch.wait.max.ms", "int", 500, "How long a leader holds a follower's fetch that finds nothing new; keep it well below replica.lag.time.max.ms.", at_least=1)
     replica_lag_time_max_ms: int = _setting("replica.lag.time.max.ms", "long", 30_000, "A follower that has not caught up with its leader for this long leaves the in-sync replicas, and writes with acks=all no longer wait for it.", at_least=1)
     replica_socket_timeout_ms: int = _setting("replica.socket.timeout.ms", "int", 30_000, "How long a follower waits for a leader's answer, beyond replica.fetch.wait.max.ms, before it connects again.", at_least=1)
+    sasl_enabled_mechanisms: tuple[str, ...] = _listener_default("sasl.enabled.mechanisms")
+    sasl_plain_without_tls_enable: bool = _listener_default("sasl.plain.without.tls.enable")
+    sasl_server_max_receive_size: int = _listener_default("sasl.server.max.receive.size")
     socket_request_max_bytes: int = _setting("socket.request.max.bytes", "int", 104_857_600, "The largest request; the connection of a larger one is closed.", at_least=1, is_read_only=True)
     socket_request_max_elements: int = _setting("socket.request.max.elements", "int", 150_000, "The most topics, partitions, groups and other elements of lists in one request, nested ones included; a request with more is refused, or its connection closed where the answer has no place for that.", unit="elements", at_least=1000, is_read_only=True)
     socket_request_max_partitions: int = _setting("socket.request.max.partitions", "int", 20_000, "The most topics and partitions in one Produce, Fetch or ShareFetch request; one with more closes its connection. Each takes about 4 microseconds during which the node does nothing else. Followers keep within their own node's.", unit="partitions", at_least=1000, is_read_only=True)

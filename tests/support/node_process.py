@@ -136,8 +136,9 @@ class NodeProcess:
     def command(self) -> list[str]:
         """Return the command line that starts the node."""
         command = [sys.executable, "-m", "tidelog_node"]
-        command += ["--broker-id", str(self.broker_id), "--host", "127.0.0.1"]
-        command += ["--port", str(self.port), "--data-dir", str(self.data_dir)]
+        command += ["--broker-id", str(self.broker_id), "--data-dir", str(self.data_dir)]
+        if "listeners" not in self.config:
+            command += ["--host", "127.0.0.1", "--port", str(self.port)]
         if self.metadata_store is not None:
             command += ["--metadata-store", self.metadata_store]
         if self.object_store is not None:

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from tidelog_core.metadata.scram_users import ScramUsers
+
 from tidelog_node.assembly.cluster import Cluster
 from tidelog_node.assembly.logs import Logs
 from tidelog_node.assembly.transactions import Transactions
+from tidelog_node.authentication.authentication import AuthenticationRules
+from tidelog_node.authentication.exchanges import Mechanisms
+from tidelog_node.authentication.login import LoginDesk
+from tidelog_node.authentication.password_checks import PasswordChecks
 from tidelog_node.connections.listener_transports import ListenerTransports
 from tidelog_node.coordinator.coordinator import GroupCoordinator
 from tidelog_node.coordinator.share_offsets import ShareOffsets
@@ -35,6 +42,7 @@ from tidelog_node.handlers.produce import ProduceHandler
 from tidelog_node.handlers.producer_ids import ProducerIdHandlers
 from tidelog_node.handlers.producers import ProducersHandler
 from tidelog_node.handlers.reassignments import ReassignmentHandlers
+from tidelog_node.handlers.sasl import SaslHandlers
 from tidelog_node.handlers.scram_users import ScramUserHandlers
 from tidelog_node.handlers.share_acknowledge import ShareAcknowledgeHandler
 from tidelog_node.handlers.share_fetch import ShareFetchHandler
@@ -86,6 +94,7 @@ def build_serving(
     control = [
         *_control_routes(node, logs, groups, transactions, data_dir=settings.data_dir),
         *ShareAcknowledgeHandler(service=share_service).routes(),
+        *SaslHandlers().routes(),
     ]
     config = node.static_config
     dispatch = Dispatch(
@@ -95,6 +104,7 @@ def build_serving(
         partitions_max=config.socket_request_max_partitions,
     )
     stack.callback(dispatch.close)
+    refusals = RefusalLog()
     nodes = NodeSessions(cluster.trust)
     stack.callback(nodes.start(node.view))
     server = Server(
@@ -110,10 +120,38 @@ def build_serving(
             tls=cluster.tls,
             trust=cluster.trust,
             nodes=nodes,
-            refusals=RefusalLog(),
+            refusals=refusals,
         ),
+        begin_login=_login_desk(node, dispatch, settings, refusals).begin,
     )
     return Serving(server, produce, fetch, share_fetch)
+
+
+def _login_desk(
+    node: NodeContext, dispatch: Dispatch, settings: NodeSettings, refusals: RefusalLog
+) -> LoginDesk:
+    """Return what begins the logins of clients at the listeners with SASL."""
+    failure_delay_ms = node.static_config.connection_failed_authentication_delay_ms
+
+    def users() -> ScramUsers:
+        return node.view.image.scram_users
+
+    return LoginDesk(
+        rules={
+            listener.name: AuthenticationRules(
+                mechanisms=listener.config.sasl_enabled_mechanisms,
+                token_bytes_max=listener.config.sasl_server_max_receive_size,
+                failure_delay_seconds=failure_delay_ms / 1000,
+                session_ms_max=listener.config.connections_max_reauth_ms,
+            )
+            for listener in settings.listeners.clients
+            if listener.protocol.has_sasl
+        },
+        dispatch=dispatch,
+        mechanisms=Mechanisms(users, PasswordChecks(users, node.executor)),
+        refusals=refusals,
+        now=asyncio.get_running_loop().time,
+    )
 
 
 def _start_share_service(stack: AsyncExitStack, node: NodeContext, logs: Logs) -> ShareService:

@@ -41,7 +41,7 @@ NOT_TOLD_HINT = "set the client's security.protocol to that of the listener"
 class Refusals(Protocol):
     """The log of clients that were refused."""
 
-    def note(self, session: Session, reason: str, *, hint: str = "") -> None:
+    def note(self, client: Session, reason: str, *, hint: str = "") -> None:
         """Log it, but not for every attempt of a client."""
 
 

@@ -19,6 +19,7 @@ from tidelog_core.config import ListenerConfig, NodeConfig, listener_config
 from tidelog_core.errors import InvalidConfig
 from tidelog_core.listener_settings import listener_setting_name
 from tidelog_core.metadata.endpoints import NODE, PLAINTEXT, PORT_MAX
+from tidelog_core.security.plain import PLAIN_MECHANISM
 
 HOST_DEFAULT = "127.0.0.1"  # a laptop's node is not for the network
 PORT_DEFAULT = 9092
@@ -134,7 +135,7 @@ def parse_listeners(
             config=_config_of(name, config, overrides.get(name.lower(), {}), problems),
         )
     clients = tuple(one for name, one in listeners.items() if name != of_nodes)
-    problems += _unsupported(clients)
+    problems += _problems_of_clients(clients)
     if problems:
         raise InvalidConfig(problems)
     return Listeners(
@@ -155,12 +156,28 @@ def is_wildcard(host: str) -> bool:
     return False
 
 
-def _unsupported(clients: Sequence[Listener]) -> Iterator[str]:
+def _problems_of_clients(clients: Sequence[Listener]) -> Iterator[str]:
     if not clients:
         yield "listeners has none for clients"
     for listener in clients:
         if listener.protocol.has_sasl:
-            yield f"listener {listener.name}: {listener.protocol} is not supported yet"
+            yield from _sasl_problems(listener)
+
+
+def _sasl_problems(listener: Listener) -> Iterator[str]:
+    config = listener.config
+    mechanisms = listener_setting_name(listener.name, "sasl.enabled.mechanisms")
+    if not config.sasl_enabled_mechanisms:
+        yield f"nobody can log in at listener {listener.name}: give {mechanisms}=SCRAM-SHA-512"
+    is_readable = (
+        PLAIN_MECHANISM in config.sasl_enabled_mechanisms and not listener.protocol.has_tls
+    )
+    if is_readable and not config.sasl_plain_without_tls_enable:
+        allowing = listener_setting_name(listener.name, "sasl.plain.without.tls.enable")
+        yield (
+            f"listener {listener.name} has no TLS, so anyone on the way could read the passwords of"
+            f" PLAIN: make it SASL_SSL, or give {mechanisms}=SCRAM-SHA-512, or {allowing}=true"
+        )
 
 
 def _contradictions(

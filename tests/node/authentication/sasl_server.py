@@ -52,8 +52,9 @@ class RefusalList:
 
     noted: list[tuple[str, str]] = field(default_factory=list)  # reason and hint
 
-    def note(self, _: Session, reason: str, *, hint: str = "") -> None:
+    def note(self, client: Session, reason: str, *, hint: str = "") -> None:
         """Keep it."""
+        assert client.listener == SASL
         self.noted.append((reason, hint))
 
 

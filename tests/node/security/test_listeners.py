@@ -137,6 +137,43 @@ def test_every_protocol_of_kafka_is_known() -> None:
     ]
 
 
+SASL = ("listeners=S://127.0.0.1:1", "listener.security.protocol.map=S:SASL_PLAINTEXT")
+
+
+def test_a_listener_has_its_own_settings_of_sasl() -> None:
+    listeners = listeners_of(
+        "listeners=S://127.0.0.1:1,T://127.0.0.1:2",
+        "listener.security.protocol.map=S:SASL_PLAINTEXT,T:SASL_SSL",
+        "connections.max.reauth.ms=3600000",
+        "listener.name.s.sasl.enabled.mechanisms=SCRAM-SHA-512",
+        "listener.name.t.connections.max.reauth.ms=1000",
+        "listener.name.t.sasl.enabled.mechanisms=PLAIN",
+    )
+    s, t = (one.config for one in listeners.clients)
+    assert (s.sasl_enabled_mechanisms, s.connections_max_reauth_ms) == (("SCRAM-SHA-512",), 3600000)
+    assert (t.sasl_enabled_mechanisms, t.connections_max_reauth_ms) == (("PLAIN",), 1000)
+    (default,) = listeners_of(*SASL).clients
+    assert default.config.sasl_enabled_mechanisms == ("SCRAM-SHA-256", "SCRAM-SHA-512")
+
+
+def test_plain_without_tls_has_to_be_asked_for() -> None:
+    plain = "sasl.enabled.mechanisms=SCRAM-SHA-512,PLAIN"
+    (problem,) = problems_of(*SASL, plain)
+    assert "listener S has no TLS" in problem
+    assert problem.endswith("or listener.name.s.sasl.plain.without.tls.enable=true")
+    assert listeners_of(*SASL, plain, "sasl.plain.without.tls.enable=true").clients
+    tls = ("listeners=S://127.0.0.1:1", "listener.security.protocol.map=S:SASL_SSL")
+    assert listeners_of(*tls, plain).clients
+    assert listeners_of(plain).clients, "no listener asks for a login"
+
+
+def test_mechanisms_are_those_that_there_are() -> None:
+    (problem,) = problems_of(*SASL, "sasl.enabled.mechanisms=")
+    assert "give listener.name.s.sasl.enabled.mechanisms=" in problem
+    with pytest.raises(InvalidConfig, match="must be one of SCRAM-SHA-256, SCRAM-SHA-512, PLAIN"):
+        listeners_of("sasl.enabled.mechanisms=GSSAPI")
+
+
 def test_secrets_are_in_no_text_of_the_settings() -> None:
     given = ["--set", "ssl.keystore.key=canary-1", "--set", "ssl.key.password=canary-2"]
     settings = parse_settings(given, {})

@@ -1,0 +1,282 @@
+"""Real clients at a node that asks who they are."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import logging
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import aiokafka
+import confluent_kafka
+import pytest
+
+from tests.node.authentication.sasl_node import (
+    MECHANISMS,
+    PASSWORD,
+    SECONDS_MAX,
+    TOPIC,
+    USER,
+    SaslNode,
+)
+from tests.support.waiting import eventually
+
+VALUES = [b"a record", b"x" * 300_000]
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SaslNode]:
+    """One node for all clients here."""
+    with SaslNode(tmp_path_factory.mktemp("sasl") / "node") as node:
+        node.prepare()
+        yield node
+
+
+def librdkafka_settings(node: SaslNode, mechanism: str, password: str, user: str) -> dict[str, Any]:
+    return {
+        "bootstrap.servers": node.sasl_address,
+        "security.protocol": "SASL_PLAINTEXT",
+        "sasl.mechanism": mechanism,
+        "sasl.username": user,
+        "sasl.password": password,
+        "log_level": 0,
+    }
+
+
+def librdkafka(node: SaslNode, mechanism: str, password: str, user: str) -> list[bytes]:
+    """Produce and consume in a group; raise the client's own error."""
+    problems: list[confluent_kafka.KafkaError] = []
+    settings = librdkafka_settings(node, mechanism, password, user)
+    settings["error_cb"] = problems.append
+    producer = confluent_kafka.Producer(settings)
+    for value in VALUES:
+        producer.produce(TOPIC, value, partition=0)
+    deadline = time.monotonic() + SECONDS_MAX
+    while producer.flush(0.05) and time.monotonic() < deadline:
+        for problem in problems:
+            if problem.code() == confluent_kafka.KafkaError._AUTHENTICATION:
+                producer.purge()
+                raise confluent_kafka.KafkaException(problem)
+    start = end_offset(node) - len(VALUES)
+    consumer = confluent_kafka.Consumer({**settings, "group.id": "librdkafka"})
+    consumer.assign([confluent_kafka.TopicPartition(TOPIC, 0, start)])
+    values: list[bytes] = []
+    while len(values) < len(VALUES):
+        message = consumer.poll(SECONDS_MAX)
+        assert message is not None
+        assert message.error() is None
+        values.append(message.value())
+    consumer.commit(asynchronous=False)
+    consumer.close()
+    return values
+
+
+def end_offset(node: SaslNode) -> int:
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": node.address, "group.id": "x"})
+    _, end = consumer.get_watermark_offsets(confluent_kafka.TopicPartition(TOPIC, 0), SECONDS_MAX)
+    consumer.close()
+    return int(end)
+
+
+def aiokafka_client(node: SaslNode, mechanism: str, password: str, user: str) -> list[bytes]:
+    async def run() -> list[bytes]:
+        settings = {
+            "bootstrap_servers": node.sasl_address,
+            "security_protocol": "SASL_PLAINTEXT",
+            "sasl_mechanism": mechanism,
+            "sasl_plain_username": user,
+            "sasl_plain_password": password,
+        }
+        producer = aiokafka.AIOKafkaProducer(**settings)
+        try:
+            await producer.start()
+            sent = [await producer.send_and_wait(TOPIC, value, partition=0) for value in VALUES]
+        finally:
+            await producer.stop()
+        async with aiokafka.AIOKafkaConsumer(**settings, group_id=None) as consumer:
+            partition = aiokafka.TopicPartition(TOPIC, 0)
+            consumer.assign([partition])
+            consumer.seek(partition, sent[0].offset)
+            return [(await consumer.getone()).value for _ in VALUES]
+
+    return asyncio.run(asyncio.wait_for(run(), SECONDS_MAX))
+
+
+def kafka_python(node: SaslNode, mechanism: str, password: str, user: str) -> list[bytes]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Its import warns of deprecations.
+        from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+    settings = {
+        "bootstrap_servers": node.sasl_address,
+        "security_protocol": "SASL_PLAINTEXT",
+        "sasl_mechanism": mechanism,
+        "sasl_plain_username": user,
+        "sasl_plain_password": password,
+    }
+    producer = KafkaProducer(**settings)
+    sent = [producer.send(TOPIC, value, partition=0).get(SECONDS_MAX) for value in VALUES]
+    producer.close()
+    consumer = KafkaConsumer(**settings, group_id=None)
+    consumer.assign([TopicPartition(TOPIC, 0)])
+    consumer.seek(TopicPartition(TOPIC, 0), sent[0].offset)
+    values = [next(consumer).value for _ in VALUES]
+    consumer.close()
+    return values
+
+
+Client = Callable[[SaslNode, str, str, str], list[bytes]]
+CLIENTS = [librdkafka, aiokafka_client, kafka_python]
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+@pytest.mark.parametrize("client", CLIENTS)
+def test_clients_produce_and_consume_as_the_user(
+    node: SaslNode, client: Client, mechanism: str
+) -> None:
+    before = len(node.logins())
+    assert client(node, mechanism, PASSWORD, USER) == VALUES
+    logins = node.logins()[before:]
+    assert {(principal, by) for _, principal, by in logins} == {(f"User:{USER}", mechanism)}
+
+
+WRONG = [
+    ("SCRAM-SHA-256", "canary-wrong", USER),
+    ("SCRAM-SHA-512", PASSWORD, "canary-nobody"),
+    ("PLAIN", "canary-wrong", USER),
+]
+
+
+@pytest.mark.parametrize(("mechanism", "password", "user"), WRONG)
+def test_librdkafka_is_told_that_it_could_not_authenticate(
+    node: SaslNode, mechanism: str, password: str, user: str
+) -> None:
+    with pytest.raises(confluent_kafka.KafkaException) as raised:
+        librdkafka(node, mechanism, password, user)
+    problem = raised.value.args[0]
+    assert problem.code() == confluent_kafka.KafkaError._AUTHENTICATION
+    expected = "Invalid username or password" if mechanism == "PLAIN" else "invalid credentials"
+    assert expected in problem.str()
+
+
+@pytest.mark.parametrize(("mechanism", "password", "user"), WRONG)
+def test_aiokafka_is_told_that_it_could_not_authenticate(
+    node: SaslNode, mechanism: str, password: str, user: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It logs the error of the connection and raises one of its own."""
+    with pytest.raises(aiokafka.errors.KafkaConnectionError):
+        aiokafka_client(node, mechanism, password, user)
+    assert "[Error 58] SaslAuthenticationFailed" in caplog.text
+
+
+def test_kafka_python_is_told_that_it_could_not_authenticate(
+    node: SaslNode, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It logs the error of the connection and raises one of its own."""
+    caplog.set_level(logging.DEBUG)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Its import warns of deprecations.
+        from kafka import KafkaAdminClient
+    mechanism, password, user = WRONG[0]
+    with pytest.raises(Exception, match="Unable to bootstrap"):
+        KafkaAdminClient(
+            bootstrap_servers=node.sasl_address,
+            security_protocol="SASL_PLAINTEXT",
+            sasl_mechanism=mechanism,
+            sasl_plain_username=user,
+            sasl_plain_password=password,
+            bootstrap_timeout_ms=1000,
+        )
+    assert "SaslAuthenticationFailed" in caplog.text
+
+
+def test_librdkafka_is_told_which_mechanisms_there_are(node: SaslNode) -> None:
+    problems: list[confluent_kafka.KafkaError] = []
+    settings = librdkafka_settings(node, "OAUTHBEARER", "", "")
+    settings |= {
+        "error_cb": problems.append,
+        "sasl.oauthbearer.config": "principal=x",
+        "enable.sasl.oauthbearer.unsecure.jwt": True,
+    }
+    producer = confluent_kafka.Producer(settings)
+    eventually(lambda: bool(producer.poll(0.05) or problems))
+    assert "SCRAM-SHA-256,SCRAM-SHA-512,PLAIN" in problems[0].str()
+
+
+def test_no_secret_is_in_the_log_at_debug(node: SaslNode) -> None:
+    """CVE-2026-33558."""
+    librdkafka(node, "PLAIN", PASSWORD, USER)
+    with pytest.raises(confluent_kafka.KafkaException):
+        librdkafka(node, *WRONG[1])
+    assert node.logins()
+    assert "client refused" in node.log
+    for secret in ("canary", base64.b64encode(PASSWORD.encode()).decode()):
+        assert secret not in node.log
+    assert "Traceback" not in node.log
+
+
+def renewals(node: SaslNode) -> int:
+    """Return how often the client that did so most has authenticated again."""
+    clients = [client for client, _, _ in node.logins()]
+    return max((clients.count(client) for client in clients), default=1) - 1
+
+
+@pytest.mark.parametrize("count", [1, pytest.param(3, marks=pytest.mark.slow)])
+def test_librdkafka_authenticates_again_without_losing_a_request(
+    tmp_path: Path, count: int
+) -> None:
+    with SaslNode(tmp_path / "node", connections_max_reauth_ms="1200") as node:
+        node.prepare()
+        problems: list[confluent_kafka.KafkaError] = []
+        settings = librdkafka_settings(node, "SCRAM-SHA-512", PASSWORD, USER)
+        settings |= {"error_cb": problems.append, "linger.ms": 0, "retries": 0}
+        producer = confluent_kafka.Producer(settings)
+        refused: list[object] = []
+        sent = 0
+
+        def on_delivery(error: object, _: object) -> None:
+            if error is not None:
+                refused.append(error)
+
+        deadline = time.monotonic() + SECONDS_MAX
+        while renewals(node) < count and time.monotonic() < deadline:
+            for _ in range(20):
+                producer.produce(TOPIC, b"v", partition=0, on_delivery=on_delivery)
+                producer.poll(0.005)
+                sent += 1
+        assert producer.flush(SECONDS_MAX) == 0
+        assert (refused, problems) == ([], [])
+        assert renewals(node) >= count
+        assert end_offset(node) == sent
+
+
+def test_a_client_that_cannot_authenticate_again_connects_again(tmp_path: Path) -> None:
+    """aiokafka (its pull request 1105) ignores the life of a session."""
+    with SaslNode(tmp_path / "node", connections_max_reauth_ms="150") as node:
+        node.prepare()
+
+        async def run() -> int:
+            settings = {
+                "bootstrap_servers": node.sasl_address,
+                "security_protocol": "SASL_PLAINTEXT",
+                "sasl_mechanism": "SCRAM-SHA-256",
+                "sasl_plain_username": USER,
+                "sasl_plain_password": PASSWORD,
+            }
+            sent = 0
+            async with aiokafka.AIOKafkaProducer(**settings) as producer:
+                ends_at = time.monotonic() + 0.6
+                while time.monotonic() < ends_at:
+                    await producer.send_and_wait(TOPIC, b"v", partition=0)
+                    sent += 1
+                    await asyncio.sleep(0.02)
+            return sent
+
+        sent = asyncio.run(asyncio.wait_for(run(), SECONDS_MAX))
+        assert sent > 3
+        assert end_offset(node) == sent
+        assert renewals(node) == 0
+        assert len(node.logins()) > 3
