@@ -1,10 +1,10 @@
-"""Measures how costs grow with idle things beside them: ``python -m bench.scaling``.
+"""Measures how costs grow with idle topics, groups and so on: ``python -m bench.scaling``.
 
-Each dimension grows step by step on a cluster of its own; at every step the nodes are left
-alone, a fixed small workload runs, and they are started again. Slopes are fitted and held
-against what ``dimensions`` argues. Adds to the figures in ``bench/results/scaling/<label>.json``
-those of each dimension that is through, and writes the table into ``<label>.md``; the exit
-status is 1 where a slope is too steep or a dimension could not be measured.
+Each dimension grows step by step on a new cluster. At every step the idle nodes are measured, then
+a fixed small workload, then a restart. Slopes are fitted and compared with the bounds of
+``dimensions``. Each finished dimension's figures are added to
+``bench/results/scaling/<label>.json``, and the table is written to ``<label>.md``. The exit status
+is 1 if a slope is too steep or a dimension could not be measured.
 
     python -m bench.scaling --only partitions --only groups --steps 1,10,100 --quick
     python -m bench.scaling --tree ../older-checkout --label before
@@ -34,7 +34,7 @@ QUICK_STEPS_MAX = 100
 
 
 def main() -> int:
-    """Measure what the arguments name, print and write; return the exit status."""
+    """Measure the requested dimensions, print and write; return the exit status."""
     options = _parser().parse_args()
     chosen = [d for d in DIMENSIONS if not options.only or d.name in options.only]
     server = Tidelog(options.tree.resolve(), is_compiled=not options.interpreted)
@@ -69,11 +69,15 @@ def _parser() -> argparse.ArgumentParser:
     names = [dimension.name for dimension in DIMENSIONS]
     parser.add_argument("--only", action="append", choices=names, metavar="DIMENSION")
     parser.add_argument("--steps", type=_steps, help="counts, ascending: 1,10,100")
-    parser.add_argument("--quick", action="store_true", help="steps up to 100, shorter looks")
+    parser.add_argument(
+        "--quick", action="store_true", help="steps up to 100, shorter measurements"
+    )
     parser.add_argument("--tree", type=Path, default=ROOT, help="the checkout under test")
     parser.add_argument("--interpreted", action="store_true", help="compile nothing")
-    parser.add_argument("--beside", choices=["kafka"], help="measure it too, where it can be")
-    parser.add_argument("--against", metavar="LABEL", help="results to put beside these")
+    parser.add_argument(
+        "--beside", choices=["kafka"], help="measure this broker too, where possible"
+    )
+    parser.add_argument("--against", metavar="LABEL", help="results to compare with")
     parser.add_argument("--label", default="latest", help="name of the results")
     return parser
 
@@ -88,7 +92,7 @@ def _steps(text: str) -> tuple[int, ...]:
 def _measure_all(
     chosen: Sequence[Dimension], server: Server, label: str, options: argparse.Namespace
 ) -> dict[str, str]:
-    """Keep the figures of all dimensions under the label; return what went wrong, by name."""
+    """Store the figures of all dimensions under the label; return the failures by name."""
     problems: dict[str, str] = {}
     for dimension in chosen:
         what = f"{server.name}, {dimension.name}"
@@ -102,7 +106,7 @@ def _measure_all(
                 tell=partial(_tell, what, seen),
             )
         except Exception as error:
-            # The other dimensions are still worth measuring.
+            # The other dimensions are still measured.
             traceback.print_exc()
             problems[what] = f"{type(error).__name__}: {error}"
         RESULTS.add(label, dimension.name, seen)
@@ -112,7 +116,7 @@ def _measure_all(
 def steps_of(
     dimension: Dimension, wanted: Sequence[int] | None, *, is_quick: bool
 ) -> tuple[int, ...]:
-    """Return the steps of a run: those that are wanted, or the dimension's, or its first ones."""
+    """Return the steps of a run: the requested ones, else all or the first of the dimension."""
     if wanted:
         return tuple(wanted)
     few = tuple(step for step in dimension.steps if step <= QUICK_STEPS_MAX)

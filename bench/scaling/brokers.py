@@ -23,7 +23,7 @@ BROKER_ID_FIRST = 10_001
 _SETTINGS = {"group.initial.rebalance.delay.ms": "0"}
 _SOURCES = ("core", "cache_node", "functions", "sdk", "spark", "")
 _METERED = Path(__file__).parent / "metered_node.py"
-_COUNTS = struct.Struct("<dq")  # as metered_node writes them
+_COUNTS = struct.Struct("<dq")  # as written by metered_node
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +35,13 @@ class Units:
 
 
 class Broker(Protocol):
-    """One broker that can be started, with what it had when it was stopped."""
+    """One broker that can be started again with its data."""
 
     def run(self) -> AbstractContextManager[Node]:
-        """Run it; it serves when the block begins, and is stopped in order at its end."""
+        """Run the broker; it serves at the block's start, and is stopped in order at its end."""
 
     def units(self) -> Units:
-        """Return what it has taken of a metadata store since it started."""
+        """Return the units of the metadata store that it has used since its start."""
 
 
 class Server(Protocol):
@@ -50,7 +50,7 @@ class Server(Protocol):
     name: str
 
     def brokers(self, folder: Path, count: int) -> Sequence[Broker]:
-        """Return the brokers of a new cluster that keeps its files in the folder."""
+        """Return the brokers of a new cluster with its files in the folder."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +83,7 @@ class Tidelog:
     name = "tidelog"
 
     def __init__(self, tree: Path, *, is_compiled: bool) -> None:
-        """``is_compiled``: with the hot path compiled, in the checkout's own cache."""
+        """``is_compiled``: run the compiled hot path, in the checkout's own cache."""
         paths = [tree / name for name in _SOURCES]
         if is_compiled:
             source = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))}
@@ -93,7 +93,7 @@ class Tidelog:
         self._environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, paths))}
 
     def brokers(self, folder: Path, count: int) -> Sequence[Broker]:
-        """Return nodes that count what they take of one SQLite store."""
+        """Return nodes that count the units they use of one SQLite store."""
         first_port = free_ports(count)
         return [self._node(folder, index, first_port + index) for index in range(count)]
 
@@ -118,7 +118,7 @@ class Tidelog:
 
 
 def store_url(folder: Path) -> str:
-    """Return where nodes that keep their files in the folder have their metadata."""
+    """Return the URL of the metadata store of nodes with their files in the folder."""
     return f"sqlite://{folder}/metadata.db"
 
 
@@ -142,7 +142,7 @@ class Kafka:
     name = "kafka"
 
     def brokers(self, folder: Path, count: int) -> Sequence[Broker]:
-        """Format the storage of one. Raises ``ToolAbsent``."""
+        """Format the storage of one broker. Raises ``ToolAbsent``."""
         if count != 1:
             raise ValueError("only one broker of Kafka is run")
         kafka_broker.install()

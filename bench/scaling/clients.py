@@ -1,4 +1,4 @@
-"""Connections, client ids, groups and the members of one."""
+"""Dimensions of clients: connections, client ids, groups, and the members of a group."""
 
 from __future__ import annotations
 
@@ -41,26 +41,26 @@ JOIN_SECONDS_MAX = 120.0
 
 
 class Connections:
-    """Connections that have asked for the API versions, as every client does, and nothing since."""
+    """Connections that have only requested the API versions, as every client does."""
 
     def __init__(self) -> None:
         self._clients: list[WireClient] = []
 
     def grow(self, cluster: Cluster, count: int) -> None:
-        """Connect those that are missing."""
+        """Open the missing connections."""
         while len(self._clients) < count:
             client = cluster.client()
             self._clients.append(client)
             client.call(api_versions_request())
 
     def close(self) -> None:
-        """Close them all."""
+        """Close all connections."""
         for client in self._clients:
             client.socket.close()
 
 
 class LongPolls:
-    """Connections that fetch at the end of one idle partition, and again when that is answered."""
+    """Connections that repeat a fetch at the end of one idle partition."""
 
     def __init__(self) -> None:
         self._selector = selectors.DefaultSelector()
@@ -71,7 +71,7 @@ class LongPolls:
         self._request = frame(*FETCH, 1, body, tags=b"")
 
     def grow(self, cluster: Cluster, count: int) -> None:
-        """Connect those that are missing, spread over the time that a poll waits."""
+        """Open the missing connections, spread over the waiting time of a poll."""
         if not self._sockets:
             cluster.create_topics({POLLED: 1})
             await_partitions(cluster.nodes[0], POLLED, 1)
@@ -85,7 +85,7 @@ class LongPolls:
             sock.sendall(self._request)
 
     def close(self) -> None:
-        """Close them all."""
+        """Close all connections."""
         self._is_over.set()
         if self._sockets:
             self._thread.join()
@@ -101,13 +101,13 @@ class LongPolls:
 
 
 class ClientIds:
-    """Clients with an id each that have produced a record to the hot partition, and left."""
+    """Closed clients that each produced a record to the hot partition with an id of their own."""
 
     def __init__(self) -> None:
         self._count = 0
 
     def grow(self, cluster: Cluster, count: int) -> None:
-        """Send for those that are missing, over one connection."""
+        """Produce for the missing clients, over one connection."""
         body = produce_body(HOT, batch_of(RECORD))
         with cluster.client(cluster.await_record()) as client:
             for start in range(self._count, count, _AT_ONCE):
@@ -118,23 +118,23 @@ class ClientIds:
         self._count = count
 
     def close(self) -> None:
-        """Nothing is held here."""
+        """Nothing to release."""
 
 
 def _framed(client_id: str, body: bytes) -> bytes:
-    """Return a Produce request of that client."""
+    """Return a Produce request of the client."""
     header = struct.pack(">hhih", *PRODUCE, 1, len(client_id)) + client_id.encode()
     return struct.pack(">i", len(header) + len(body)) + header + body
 
 
 class Groups:
-    """Groups without members that have committed an offset of the hot partition each."""
+    """Groups without members that each have committed an offset of the hot partition."""
 
     def __init__(self) -> None:
         self._count = 0
 
     def grow(self, cluster: Cluster, count: int) -> None:
-        """Commit for those that are missing, over several connections: a commit waits for one."""
+        """Commit for the missing groups, over several connections: each waits for its answer."""
         cluster.await_coordinator("group-0")
         names = [f"group-{number}" for number in range(self._count, count)]
         clients = [cluster.client() for _ in range(min(_COMMITTING_CONNECTIONS, len(names)))]
@@ -153,7 +153,7 @@ class Groups:
         self._count = count
 
     def close(self) -> None:
-        """Nothing is held here."""
+        """Nothing to release."""
 
 
 class Members:
@@ -166,7 +166,7 @@ class Members:
         self._talks: list[Future[None]] = []
 
     def grow(self, cluster: Cluster, count: int) -> None:
-        """Have those that are missing join, and wait until all are in one epoch."""
+        """Have the missing members join, and wait until all are in one epoch."""
         if not self._thread.is_alive():
             cluster.create_topics({GROUP_TOPIC: GROUP_PARTITIONS})
             cluster.await_coordinator(GROUP)

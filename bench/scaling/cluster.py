@@ -1,4 +1,4 @@
-"""Running brokers, what they have used, and what every dimension asks of them."""
+"""Running brokers, the resources they have used, and the requests of all dimensions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Cluster:
     def __init__(
         self, server: Server, folder: Path, count: int, *, core: int | None = None
     ) -> None:
-        """``core`` is the one that all of them run on; ``None``: on any."""
+        """``core`` is the core of all brokers; ``None``: any core."""
         self._core = core
         self.folder = folder
         self.nodes: list[Node] = []
@@ -39,17 +39,17 @@ class Cluster:
 
     @property
     def store_url(self) -> str:
-        """The metadata store, for who writes synthetic items while the nodes are stopped."""
+        """The metadata store, for writing synthetic items while the nodes are stopped."""
         return store_url(self.folder)
 
     @property
     def port(self) -> int:
-        """Return the first broker's address."""
+        """Return the first broker's port."""
         return self.nodes[0].port
 
     def start(self) -> None:
         """Start all brokers; each serves on return."""
-        # One after the other: the first makes the cluster.
+        # One after the other: the first creates the cluster.
         with nullcontext() if self._core is None else pinned_to(self._core):
             self.nodes = [self._stack.enter_context(broker.run()) for broker in self._brokers]
 
@@ -65,18 +65,18 @@ class Cluster:
     def memory_megabytes(self) -> float:
         """Return resident memory of all processes.
 
-        Shared pages count for each: what is private would depend on who else runs.
+        Shared pages count for each process: the private share would depend on other processes.
         """
         pids = [pid for node in self.nodes for pid in process_tree(node.pid)]
         return sum(map(rss_megabytes, pids))
 
     def units(self) -> Units:
-        """Return what all have taken of the store since they started."""
+        """Return the units of the store that all brokers have used since their start."""
         found = [broker.units() for broker in self._brokers]
         return Units(sum(one.reads for one in found), sum(one.writes for one in found))
 
     def client(self, port: int | None = None) -> WireClient:
-        """Connect to the first broker, or to the one with that port."""
+        """Connect to the first broker, or to the broker with this port."""
         client = WireClient(self.port if port is None else port)
         client.socket.settimeout(CALL_SECONDS_MAX)
         return client
@@ -88,7 +88,7 @@ class Cluster:
         replicas: int = 1,
         settings: Mapping[str, str] | None = None,
     ) -> None:
-        """Create topics with so many partitions each. Raises ``RuntimeError`` where refused."""
+        """Create topics; ``sizes`` are partition counts. Raises ``RuntimeError`` if refused."""
         configs = tuple(
             build(create_topics.CreatableTopicConfig, name=key, value=value)
             for key, value in (settings or {}).items()
@@ -115,14 +115,14 @@ class Cluster:
                     raise RuntimeError(f"a topic was not created: {refused[0]}")
 
     def await_coordinator(self, key: str, *, is_transactional: bool = False) -> None:
-        """Return once somebody coordinates the group or transactional id."""
+        """Return once a broker coordinates the group or transactional id."""
         request = build(
             find_coordinator.FindCoordinatorRequest, key=key, key_type=int(is_transactional)
         )
         self._until(lambda client: client.call(request).error_code == 0, f"{key} has a coordinator")
 
     def await_record(self, topic: str = HOT, partition: int = 0) -> int:
-        """Return who leads the partition, by port, once it has acknowledged a record (acks=all)."""
+        """Return the port of the partition's leader once that has acknowledged a record."""
 
         def leads(client: WireClient) -> bool:
             answer = client.produce(topic, batch_of(b"first"), partition=partition, acks=-1)
@@ -131,7 +131,7 @@ class Cluster:
         return self._until(leads, f"{topic} takes records")
 
     def _until(self, holds: Callable[[WireClient], bool], what: str) -> int:
-        """Return the port of the broker for which it holds."""
+        """Return the port of the first broker that fulfils the condition."""
         deadline = time.monotonic() + CALL_SECONDS_MAX
         while True:
             for node in self.nodes:

@@ -1,4 +1,4 @@
-"""One thing of which there can be many, and what one more of it may cost."""
+"""A thing that a cluster can have many of, and the allowed cost of one more."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Measure(Enum):
 
 JUDGED: Mapping[Measure, Noise] = {
     Measure.IDLE_CPU: Noise(2.5, 0.15),
-    Measure.WORK_CPU: Noise(30.0, 0.2),  # a busy machine takes caches away
+    Measure.WORK_CPU: Noise(30.0, 0.2),  # a busy machine evicts caches
     Measure.MEMORY: Noise(3.0, 0.05),
     Measure.START_CPU: Noise(0.25, 0.15),
     Measure.READ_UNITS: Noise(2.0, 0.2),  # a busy machine polls late
@@ -46,13 +46,13 @@ class Growth:
 
 
 class Grown(Protocol):
-    """Those of a dimension that there are on one cluster."""
+    """The things of a dimension on one cluster."""
 
     def grow(self, cluster: Cluster, count: int) -> None:
-        """Bring them to ``count``, which is more than before."""
+        """Increase their number to ``count``."""
 
     def close(self) -> None:
-        """Let go of what is held on this side: connections, threads."""
+        """Release the client's resources: connections, threads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +67,9 @@ class Dimension:
     may_grow: Mapping[Measure, Growth]
     nodes: int = 1
     is_kept: bool = True
-    """Whether they outlive a restart, so that a start is measured with each step."""
+    """Whether the things outlive a restart, so that a start is measured at each step."""
     hot_settings: Mapping[str, str] = field(default_factory=dict)
-    """Settings of the topic that the workload goes to."""
+    """Settings of the workload's topic."""
     workload: Callable[[Grown], Workload] = lambda _: ProduceAndFetch()
     can_be_kafka: bool = True
-    """Whether Kafka can be given the same."""
+    """Whether the dimension can be measured on Kafka."""

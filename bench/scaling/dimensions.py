@@ -1,7 +1,7 @@
-"""All dimensions, and why each of their costs may grow as it may.
+"""All dimensions, with the allowed growth of each cost and its reason.
 
-Bounds are for nodes with the hot path compiled, per unit; the workload's CPU as a share of
-what it takes at the first step. What is not named must not grow.
+Bounds are for nodes with the compiled hot path, per unit. The bound of the workload's CPU is a
+share of the first step's. Costs that are not named must not grow.
 """
 
 from __future__ import annotations
@@ -68,12 +68,12 @@ DIMENSIONS: tuple[Dimension, ...] = (
         {
             **_partition_growth(1),
             Measure.MEMORY: Growth(0.02, "20 KB: a partition, its topic's settings and name"),
-            Measure.START_CPU: Growth(0.0015, "a partition's, and an item more to read"),
+            Measure.START_CPU: Growth(0.0015, "a partition's cost, and one more item to read"),
         },
     ),
     Dimension(
         "replicas",
-        "a partition with a record and three replicas, which all three nodes have; the workload's"
+        "a partition with a record and three replicas, on all three nodes; the workload's"
         " partition has three too",
         _TO_THOUSAND,
         lambda: Partitions(replicas=3),
@@ -83,13 +83,13 @@ DIMENSIONS: tuple[Dimension, ...] = (
     ),
     Dimension(
         "altered topics",
-        "a topic of one partition of which a setting was changed",
+        "a topic of one partition with a changed setting",
         _TO_THOUSAND,
         lambda: Topics(are_altered=True),
         {
             **_partition_growth(1),
             Measure.MEMORY: Growth(0.024, "24 KB: a topic, and settings of its own"),
-            Measure.START_CPU: Growth(0.002, "a topic's, and its settings to parse"),
+            Measure.START_CPU: Growth(0.002, "a topic's cost, and its settings to parse"),
         },
     ),
     Dimension(
@@ -100,7 +100,7 @@ DIMENSIONS: tuple[Dimension, ...] = (
         {
             **_partition_growth(1),
             Measure.WORK_CPU: Growth(
-                2.5e-3, "each entry of the list is read, its log asked for its end: 0.25 µs of 100"
+                2.5e-3, "each entry of the list is read, and its log's end: 0.25 µs of 100"
             ),
         },
         workload=_itself,
@@ -111,7 +111,7 @@ DIMENSIONS: tuple[Dimension, ...] = (
         _TO_TEN_THOUSAND,
         Groups,
         {
-            Measure.MEMORY: Growth(0.008, "8 KB: what its coordinator keeps while it is asked for"),
+            Measure.MEMORY: Growth(0.008, "8 KB: its coordinator's state while it is in use"),
             Measure.START_CPU: Growth(
                 0.0001, "its shard's next coordinator reads its record and its offsets: 0.1 ms"
             ),
@@ -140,16 +140,14 @@ DIMENSIONS: tuple[Dimension, ...] = (
         SubscribedTopics,
         {
             Measure.IDLE_CPU: _partition_growth(1)[Measure.IDLE_CPU],
-            Measure.MEMORY: Growth(
-                0.012, "12 KB: a topic that nobody uses, and what its group knows of it"
-            ),
+            Measure.MEMORY: Growth(0.012, "12 KB: an unused topic, and its entry in the group"),
         },
         is_kept=False,
         workload=_itself,
     ),
     Dimension(
         "connections",
-        "a connection that has asked for the API versions and nothing since",
+        "a connection that has only requested the API versions",
         (*_TO_THOUSAND, 5_000),
         Connections,
         {Measure.MEMORY: Growth(0.02, "20 KB: a task, buffers, a socket")},
@@ -157,7 +155,7 @@ DIMENSIONS: tuple[Dimension, ...] = (
     ),
     Dimension(
         "long polls",
-        "a connection that waits 5 s for records of another partition, and again",
+        "a connection that repeats a fetch of another partition, which waits 5 s",
         _TO_THOUSAND,
         LongPolls,
         {
@@ -171,7 +169,7 @@ DIMENSIONS: tuple[Dimension, ...] = (
         "a client id that has produced a record to the workload's partition, and left",
         _TO_TEN_THOUSAND,
         ClientIds,
-        {Measure.MEMORY: Growth(0.002, "2 KB: what is counted by client")},
+        {Measure.MEMORY: Growth(0.002, "2 KB: its counters")},
         is_kept=False,
     ),
     Dimension(
@@ -186,7 +184,7 @@ DIMENSIONS: tuple[Dimension, ...] = (
     ),
     Dimension(
         "open transactions",
-        "a transaction with a batch in the workload's partition that nobody ends",
+        "an unfinished transaction with a batch in the workload's partition",
         _TO_THOUSAND,
         OpenTransactions,
         {
@@ -202,7 +200,7 @@ DIMENSIONS: tuple[Dimension, ...] = (
         LocalSegments,
         {
             Measure.MEMORY: Growth(0.004, "4 KB: a segment and its indexes"),
-            Measure.START_CPU: Growth(0.0005, "three files to find and vouch for: 0.5 ms"),
+            Measure.START_CPU: Growth(0.0005, "three files to find and check: 0.5 ms"),
         },
         hot_settings={
             "segment.bytes": str(SEGMENT_SIZE_BYTES),
@@ -212,11 +210,11 @@ DIMENSIONS: tuple[Dimension, ...] = (
     ),
     Dimension(
         "tiered segments",
-        "a segment in the tier of the workload's partition, of which only the item exists",
+        "a tiered segment of the workload's partition, with an item but no objects",
         (100, 1_000, 10_000, 100_000),
         TieredSegments,
         {
-            Measure.MEMORY: Growth(0.0006, "0.6 KB: packed, with the numbers to find it by"),
+            Measure.MEMORY: Growth(0.0006, "0.6 KB: packed, with the numbers of its look-up"),
             Measure.START_CPU: Growth(0.00003, "its item is read once: 30 µs"),
         },
         hot_settings=TIERED_SETTINGS,
@@ -225,14 +223,14 @@ DIMENSIONS: tuple[Dimension, ...] = (
     ),
     Dimension(
         "nodes",
-        "a node that does nothing but renew its lease, beside the one that is measured",
+        "a node that only renews its lease, beside the measured node",
         _TO_THOUSAND,
         Brokers,
         {
-            Measure.IDLE_CPU: Growth(0.005, "its lease is looked at, not parsed, twice a second"),
+            Measure.IDLE_CPU: Growth(0.005, "its lease is compared, not parsed, twice a second"),
             Measure.READ_UNITS: Growth(
                 0.002,
-                "1,000 nodes may together read 2,000 units a second of one key, which takes 3,000",
+                "1,000 nodes may read 2,000 of the 3,000 units a second that one key allows",
             ),
             Measure.MEMORY: Growth(0.004, "4 KB: its record and its lease"),
             Measure.START_CPU: Growth(0.0002, "its item is read: 0.2 ms"),

@@ -1,14 +1,14 @@
 """Fits a cost to a count: a straight line, and the deviation of its end. Pure.
 
-A line, and not a power law: every cost here has a base that has nothing to do with the
-count (imports, timers, the request itself), which hides the exponent of what grows on it; and
-what one more thing may cost can be argued, an exponent cannot. Steps are ten times apart, so
-residuals count relative to the cost, else the largest step would be all that is fitted.
+A line is fitted, not a power law: every cost has a base that does not depend on the count
+(imports, timers, the request itself), which hides the exponent of the growing part. A bound for
+the cost of one more can be justified, a bound for an exponent cannot. Steps are ten times apart,
+so residuals are relative to the cost; otherwise only the largest step would determine the line.
 
-Two slopes are held against the bound: that of the line through all steps, and that of
-the last two, which is what one more costs where there are many. A cost that grows faster
-than its count fails by the second. The exponent of what exceeds the base is printed beside
-them: 1 is a line, 2 a square.
+Two slopes are compared with the bound: the slope of the line through all steps, and the slope
+between the last two, which is the cost of one more among many. A cost that grows faster than its
+count fails by the second. The exponent of the part above the base is printed beside them: 1 is a
+line, 2 a square.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ class Noise:
     share: float
 
     def of(self, cost: float) -> float:
-        """Return what a figure of this size may be off."""
+        """Return the allowed error of a figure of this size."""
         return max(self.amount, self.share * abs(cost))
 
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """The line ``base + slope * count``, and the end of what it goes through."""
+    """The line ``base + slope * count``, and the slope at its end."""
 
     base: float
     slope: float
     last_slope: float  # between the last two steps
-    exponent: float | None  # of what exceeds the first step's cost; None: noise hides it
+    exponent: float | None  # of the part above the first step's cost; None: noise hides it
 
 
 def fit(points: Sequence[Point], noise: Noise) -> Fit:
-    """Return the line through the points, of which there are one or more, by ascending count."""
+    """Return the line through one or more points, in ascending order of counts."""
     weights = [1 / (noise.amount + noise.of(cost)) ** 2 for _, cost in points]
     total = sum(weights)
     middle_count = sum(w * n for w, (n, _) in zip(weights, points, strict=True)) / total
@@ -68,7 +68,7 @@ def fit(points: Sequence[Point], noise: Noise) -> Fit:
 
 
 def is_too_steep(points: Sequence[Point], noise: Noise, *, slope_max: float) -> bool:
-    """Return whether either slope is above what it may be by more than noise explains."""
+    """Return whether either slope exceeds the bound by more than the noise."""
     if len(points) < 2:
         return False
     found = fit(points, noise)
@@ -77,7 +77,7 @@ def is_too_steep(points: Sequence[Point], noise: Noise, *, slope_max: float) -> 
         points[-2],
         points[-1],
     )
-    # The bound leaves room for the cost itself, of which noise is a share.
+    # The noise is a share of the cost.
     noise_all = noise.of(max(first_cost, last_cost))
     noise_end = noise.of(max(before_cost, last_cost))
     return found.slope > slope_max + noise_all / (

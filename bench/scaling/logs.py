@@ -1,4 +1,4 @@
-"""Partitions, topics, replicas, changed settings, and the segments of one partition."""
+"""Dimensions of logs: partitions, replicas, topics, and the segments of one partition."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _ALTERED_AT_ONCE = 200
 
 
 class Partitions:
-    """Partitions of topics of 1,000, with a record in each."""
+    """Partitions with one record each, in topics of 1,000."""
 
     def __init__(self, replicas: int = 1) -> None:
         self._replicas = replicas
         self._count = 0
 
     def grow(self, cluster: Cluster, count: int) -> None:
-        """Create topics for those that are missing, and write to each partition."""
+        """Create topics with the missing partitions, and write to each."""
         for first in range(self._count, count, TOPIC_PARTITIONS_MAX):
             size = min(TOPIC_PARTITIONS_MAX, count - first)
             name = f"idle-{first}"
@@ -38,18 +38,18 @@ class Partitions:
         self._count = count
 
     def close(self) -> None:
-        """Nothing is held here."""
+        """Nothing to release."""
 
 
 class Topics:
-    """Topics of one partition, with a record in each; with a setting that was changed, if asked."""
+    """Topics of one partition with one record; optionally with a changed setting."""
 
     def __init__(self, *, are_altered: bool = False) -> None:
         self._are_altered = are_altered
         self._count = 0
 
     def grow(self, cluster: Cluster, count: int) -> None:
-        """Create those that are missing."""
+        """Create the missing topics."""
         names = [f"idle-{number}" for number in range(self._count, count)]
         sizes = dict.fromkeys(names, 1)
         cluster.create_topics(sizes)
@@ -59,17 +59,17 @@ class Topics:
         self._count = count
 
     def close(self) -> None:
-        """Nothing is held here."""
+        """Nothing to release."""
 
 
 class LocalSegments:
-    """Segments of 16 KiB in the partition that the workload goes to."""
+    """Segments of 16 KiB in the workload's partition."""
 
     def __init__(self) -> None:
         self._count = 1
 
     def grow(self, cluster: Cluster, count: int) -> None:
-        """Append a batch for each, of which two do not fit into a segment."""
+        """Append a batch for each; two batches do not fit into a segment."""
         batch = batch_of(b"x" * (SEGMENT_SIZE_BYTES - 1_000))
         request = frame(*PRODUCE, 1, produce_body(HOT, batch), tags=b"")
         with cluster.client(cluster.await_record()) as client:
@@ -78,7 +78,7 @@ class LocalSegments:
         self._count = count
 
     def close(self) -> None:
-        """Nothing is held here."""
+        """Nothing to release."""
 
 
 def _fill(cluster: Cluster, sizes: Mapping[str, int]) -> None:
@@ -94,7 +94,7 @@ def _fill(cluster: Cluster, sizes: Mapping[str, int]) -> None:
 
 
 def _refused(client: WireClient, partitions: Sequence[tuple[str, int]]) -> list[tuple[str, int]]:
-    """Produce to each of them, some at a time; return those that this broker does not lead."""
+    """Produce to each, some at a time; return the partitions that this broker does not lead."""
     batch = batch_of(b"first")
     refused = []
     for start in range(0, len(partitions), _IN_FLIGHT):

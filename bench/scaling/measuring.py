@@ -1,4 +1,4 @@
-"""A dimension from its first step to its last, on one cluster."""
+"""Measures a dimension from its first step to its last, on one cluster."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ Figures = Mapping[Measure, float]
 
 MEMORY_DIR = Path("/dev/shm")
 _QUIET_SECONDS_MAX = 30.0
-_QUIET_MS = 3.0  # a second, which two stretches in a row may differ by, or a tenth
+_QUIET_MS = 3.0  # a second; two quiet intervals differ by at most this, or by a tenth
 
 
 @dataclass(frozen=True, slots=True)
 class Effort:
     """The durations of the measurements."""
 
-    idle_seconds: float  # twice; nodes renew their leases every 3 s
+    idle_seconds: float  # of each of two windows; nodes renew their leases every 3 s
     operations: int
-    rounds: int  # that the operations are split into
+    rounds: int  # into which the operations are divided
     warm_up: int
-    quiet_step_seconds: float = 1.0  # two such stretches that are alike are quiet
+    quiet_step_seconds: float = 1.0  # two such intervals of about the same CPU time are quiet
 
 
 FULL = Effort(idle_seconds=3.0, operations=2_000, rounds=5, warm_up=200)
@@ -45,11 +45,10 @@ def measure(
     *,
     tell: Callable[[int, Figures], None],
 ) -> None:
-    """Grow to every step in turn and give ``tell`` what was seen there.
+    """Grow to every step in turn, and report each step's figures to ``tell``.
 
-    All brokers run on one core, the clients on another.
-
-    Raises what goes wrong; earlier steps have been reported by then.
+    All brokers run on one core, the clients on another. An error is raised after the reports of
+    the earlier steps.
     """
     place = MEMORY_DIR if MEMORY_DIR.is_dir() else None
     server_core, client_core = server_and_client_core()
@@ -62,7 +61,7 @@ def measure(
             )
             cluster.await_record()
             if dimension.is_kept:
-                # Every later step comes after a restart, and the first is to be like them.
+                # Every later step follows a restart, so the first does too.
                 cluster.stop()
                 cluster.start()
             grow_through(cluster, dimension, steps, effort, tell=tell)
@@ -78,7 +77,7 @@ def grow_through(
     *,
     tell: Callable[[int, Figures], None],
 ) -> None:
-    """Grow to every step in turn on a running cluster that has the workload's topic."""
+    """Grow to every step in turn, on a running cluster with the workload's topic."""
     with closing(dimension.make()) as grown:
         workload = dimension.workload(grown)
         idle_ms = None
@@ -107,7 +106,7 @@ def _step(
 
 
 def _idle(cluster: Cluster, seconds: float) -> dict[Measure, float]:
-    """Return the lesser of two windows: what happens once, a while after a start, is not idle."""
+    """Return the lesser of two windows: delayed work of a start does not count as idle."""
     windows = []
     for _ in range(2):
         cpu, units, started = cluster.cpu_seconds(), cluster.units(), time.perf_counter()
@@ -127,7 +126,7 @@ def _idle(cluster: Cluster, seconds: float) -> dict[Measure, float]:
 def _work(
     cluster: Cluster, workload: Workload, effort: Effort, *, idle: Figures
 ) -> dict[Measure, float]:
-    """Run the workload in rounds; its CPU is that of the cheapest, since others only add to it."""
+    """Run the workload in rounds; its CPU is the cheapest's, since other work only adds to it."""
     units_a_second = idle[Measure.READ_UNITS] + idle[Measure.WRITE_UNITS]
     workload.run(cluster, effort.warm_up)
     rounds: list[tuple[float, float]] = []
@@ -136,7 +135,7 @@ def _work(
         cpu, units, started = cluster.cpu_seconds(), cluster.units(), time.perf_counter()
         done = workload.run(cluster, effort.operations // effort.rounds)
         seconds = time.perf_counter() - started
-        # What goes on anyway is not the workload's.
+        # The idle cost is not the workload's.
         cpu = cluster.cpu_seconds() - cpu - idle[Measure.IDLE_CPU] / 1000 * seconds
         used = cluster.units()
         taken = used.reads + used.writes - units.reads - units.writes - units_a_second * seconds
@@ -150,9 +149,9 @@ def _work(
 
 
 def _restart(cluster: Cluster, effort: Effort, *, idle_ms: float) -> float:
-    """Stop and start; return the CPU seconds until a record is taken and all is quiet again.
+    """Stop and start; return the CPU seconds until a record is accepted and the nodes are quiet.
 
-    What is put off until after the first record is part of a start. The idle cost is not.
+    Work that is delayed until after the first record is part of a start. The idle cost is not.
     """
     cluster.stop()
     cluster.start()
@@ -163,10 +162,11 @@ def _restart(cluster: Cluster, effort: Effort, *, idle_ms: float) -> float:
 
 
 def _await_quiet(cluster: Cluster, step_seconds: float, *, usual_ms: float | None) -> None:
-    """Return once two stretches in a row take about the same CPU time.
+    """Return once two intervals in a row take about the same CPU time.
 
-    And no more than twice ``usual_ms`` a second, if that is known: what is done once may go
-    on evenly for a while. Where it does not end it is not done once.
+    If ``usual_ms`` is known, they must also take no more than twice that per second: work of the
+    start may be steady for a while. Returns after ``_QUIET_SECONDS_MAX``: work that does not end is
+    not part of the start.
     """
     deadline = time.monotonic() + _QUIET_SECONDS_MAX
     before = None

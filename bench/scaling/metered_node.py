@@ -1,8 +1,8 @@
-"""A node that counts what it takes of its metadata store: ``metered_node.py <counts> <arguments>``.
+"""A node that counts its units of the metadata store: ``metered_node.py <counts> <arguments>``.
 
-It is ``python -m tidelog_node`` with ``bench.day.meter`` around the stores that it opens; the
-units so far are in the file ``<counts>`` all the time. Run as a file, so that the packages
-of any checkout can be put before it: it needs nothing of this package.
+It is ``python -m tidelog_node`` with ``bench.day.meter`` around the stores that it opens. The file
+``<counts>`` always has the units so far. It runs as a file and imports nothing of this package, so
+``PYTHONPATH`` can name the packages of any checkout.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SAMPLE_LENGTH = 20
 
 @dataclass(slots=True)
 class SharedUsage(Usage):
-    """Usage that another process can read while it grows."""
+    """Usage that another process can read at any time."""
 
     shared: mmap.mmap | None = None
     reads: float = 0.0
@@ -50,13 +50,13 @@ class SharedUsage(Usage):
 
 
 class SampledStore(MeteredStore):
-    """A metered store that weighs some of the items it lists.
+    """A metered store that computes the sizes of a sample of listed items.
 
-    To weigh each of 100,000 would cost the node more than to read them.
+    Computing all sizes of 100,000 items would cost the node more than reading them.
     """
 
     async def list(self, collection: str, **options: Any) -> list[Item]:
-        """Pass on; a query is rounded up once."""
+        """Forward; a query's size is rounded up once."""
         found = await self._store.list(collection, **options)
         sample = found[:: len(found) // SAMPLE_LENGTH + 1]
         sample_bytes = sum(map(units.item_size_bytes, sample))
@@ -65,7 +65,7 @@ class SampledStore(MeteredStore):
         return found
 
     async def get_many(self, ids: Collection[ItemKey]) -> dict[ItemKey, Item]:
-        """Pass on; items that are read together are small: a unit each."""
+        """Forward; items that are read together are small: a unit each."""
         found = await self._store.get_many(ids)
         for item_id in ids:
             self.usage.count_read(item_id.collection, 1)
@@ -86,7 +86,7 @@ def main() -> int:
         store.usage = usage
         return store
 
-    # The node's wiring takes it from here when it is imported, which is after this.
+    # The node's wiring is imported later, and takes it from this module.
     location.open_metadata_store = open_metered
     from tidelog_node.__main__ import main as run_node
 

@@ -1,6 +1,6 @@
-"""One consumer of very many partitions, which it names in every fetch: it has no session.
+"""A dimension of partitions that one consumer names in every fetch, without a session.
 
-It does so as librdkafka does: each fetch begins with the next partition of its ring.
+As in librdkafka, each fetch begins with the next partition of a ring.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ _PARTITION_BYTES_MAX = 1 << 20
 
 
 class PolledPartitions:
-    """Partitions of one consumer, in topics of their own.
+    """Partitions of one consumer, in separate topics.
 
-    They are their own workload: a long poll over all, a record for one, its delivery.
+    The workload uses them: a long poll over all, a record for one, its delivery.
     """
 
     name = "delivery of a record to a long poll over all"
 
     def __init__(self) -> None:
         self._sizes: dict[str, int] = {}
-        self._ends: dict[str, int] = {}  # of each topic's first partition: all of it is read
+        self._ends: dict[str, int] = {}  # of each topic's first partition, up to which it is read
 
     def grow(self, cluster: Cluster, count: int) -> None:
-        """Create a topic with those that are missing."""
+        """Create a topic with the missing partitions."""
         name = f"polled-{count:06}"
         size = count - sum(self._sizes.values())
         cluster.create_topics({name: size})
@@ -39,10 +39,10 @@ class PolledPartitions:
         await_partitions(cluster.nodes[0], name, size)
 
     def close(self) -> None:
-        """Nothing is held here."""
+        """Nothing to release."""
 
     def run(self, cluster: Cluster, count: int) -> Latencies:
-        """Deliver records to the first partition of the newest topic, one after the other."""
+        """Deliver records to the first partition of the newest topic, one at a time."""
         hot = list(self._sizes)[-1]
         produce = frame(*PRODUCE, 1, produce_body(hot, batch_of(RECORD)), tags=b"")
         with cluster.client() as producer, cluster.client() as consumer:
@@ -65,8 +65,8 @@ class PolledPartitions:
 def _fetch_body(sizes: dict[str, int], offsets: dict[str, int], *, first: int) -> bytes:
     """Return the body of a Fetch request of version 11 that names all partitions.
 
-    It begins with the one at ``first``. Offsets are 0 but for the first partition of those topics
-    that ``offsets`` has.
+    It begins with the partition at ``first``. Offsets are 0, except for the first partitions of the
+    topics in ``offsets``.
     """
     ring = [(name, n) for name, size in sizes.items() for n in range(size)]
     topics: list[tuple[str, list[bytes]]] = []

@@ -1,4 +1,4 @@
-"""Producers that a partition's log remembers: idempotent ones, and open transactions."""
+"""Dimensions of producers in a partition's log: idempotent ones, and open transactions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.batches import batch_of
 from tests.support.wire_client import WireClient, frame, milliseconds, produce_body
 
 PRODUCER_ID_FIRST = 1_000_000
-TRANSACTION_MS = 900_000  # transaction.max.timeout.ms: none ends while it is measured
+TRANSACTION_MS = 900_000  # transaction.max.timeout.ms: none ends during the measurement
 _AT_ONCE = 50
 _RETRIED = {ErrorCode.concurrent_transactions, ErrorCode.not_coordinator}
 
@@ -26,7 +26,7 @@ class IdempotentProducers:
         self._count = 0
 
     def grow(self, cluster: Cluster, count: int) -> None:
-        """Produce for those that are missing."""
+        """Produce for the missing producers."""
         with cluster.client(cluster.await_record()) as client:
             for start in range(self._count, count, _AT_ONCE):
                 numbers = range(start, min(start + _AT_ONCE, count))
@@ -36,17 +36,17 @@ class IdempotentProducers:
         self._count = count
 
     def close(self) -> None:
-        """Nothing is held here."""
+        """Nothing to release."""
 
 
 class OpenTransactions:
-    """Transactions with one batch each in the hot partition, which nobody ends."""
+    """Unfinished transactions with one batch each in the hot partition."""
 
     def __init__(self) -> None:
         self._count = 0
 
     def grow(self, cluster: Cluster, count: int) -> None:
-        """Begin those that are missing."""
+        """Begin the missing transactions."""
         cluster.await_coordinator("t-0", is_transactional=True)
         with cluster.client(cluster.await_record()) as client:
             for number in range(self._count, count):
@@ -54,7 +54,7 @@ class OpenTransactions:
         self._count = count
 
     def close(self) -> None:
-        """Nothing is held here."""
+        """Nothing to release."""
 
 
 def _first_batch(producer_id: int) -> bytes:
@@ -98,7 +98,7 @@ def _begin(client: WireClient, transactional_id: str) -> None:
 
 
 def _transactional_body(transactional_id: str, batch: bytes) -> bytes:
-    """Return a Produce request's body with the id in the place of its null."""
+    """Return a Produce request's body with this transactional id instead of null."""
     body = produce_body(HOT, batch, acks=-1)
     name = transactional_id.encode()
     return len(name).to_bytes(2, "big") + name + body[2:]

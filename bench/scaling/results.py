@@ -1,4 +1,4 @@
-"""Figures of runs by label, in files of one folder."""
+"""Stores figures of runs by label, in files of one folder."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Results:
     folder: Path
 
     def read(self, label: str) -> dict[str, dict[int, Figures]]:
-        """Return the figures of a label by dimension and step; none where there are none."""
+        """Return the figures of a label by dimension and step, empty without a file."""
         path = self.folder / f"{label}.json"
         written = json.loads(path.read_text()) if path.exists() else {}
         return {
@@ -30,7 +30,7 @@ class Results:
         }
 
     def add(self, label: str, name: str, seen: Mapping[int, Figures]) -> None:
-        """Keep the figures of a dimension in the place of those that the label had of it."""
+        """Replace the label's figures of a dimension."""
         figures = {
             name: {
                 str(count): {one.name: value for one, value in figures.items()}
@@ -42,6 +42,6 @@ class Results:
         (self.folder / f"{label}.json").write_text(json.dumps(figures, indent=2) + "\n")
 
     def write_page(self, label: str, pages: Sequence[str]) -> None:
-        """Keep what was printed."""
+        """Write the printed tables."""
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / f"{label}.md").write_text("\n".join(pages))

@@ -1,4 +1,4 @@
-"""The topics that one group subscribes to, and its member's commits."""
+"""A dimension of topics that one group subscribes to, with its member's commits."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class SubscribedTopics:
         self._assigned: tuple[Any, ...] = ()
 
     def grow(self, cluster: Cluster, count: int) -> None:
-        """Create those that are missing, and have the member subscribe until it has all."""
+        """Create the missing topics, and have the member subscribe until it has all."""
         added = [f"subscribed-{number:06}" for number in range(len(self._names), count)]
         cluster.create_topics(dict.fromkeys(added, 1))
         cluster.await_coordinator(SUBSCRIBER)
@@ -44,7 +44,7 @@ class SubscribedTopics:
             self._settle(client)
 
     def run(self, cluster: Cluster, count: int) -> Latencies:
-        """Commit over and over, one commit in flight; a heartbeat first keeps the session."""
+        """Repeat a commit, with one in flight; a first heartbeat renews the session."""
         topic = self._names[0]
         with cluster.client() as client:
             self._settle(client)
@@ -52,7 +52,7 @@ class SubscribedTopics:
             return repeat(lambda: require_committed(client, request, topic), count)
 
     def close(self) -> None:
-        """Nothing is held here: the member's session ends by itself."""
+        """Nothing to release: the member's session expires."""
 
     def _settle(self, client: WireClient) -> None:
         """Send heartbeats until the member has every topic. Raises ``TimeoutError``."""
@@ -63,7 +63,7 @@ class SubscribedTopics:
             time.sleep(_RETRY_SECONDS)
 
     def _beat(self, client: WireClient) -> bool:
-        """Say everything that there is to say; return whether nothing was news."""
+        """Send a full heartbeat; return whether the answer had no changes."""
         answer = client.call(
             build(
                 heartbeat.ConsumerGroupHeartbeatRequest,

@@ -1,7 +1,7 @@
-"""What is written into the metadata store as if it had come about: tiered segments, brokers.
+"""Dimensions of items that are only written into the metadata store: tiered segments, brokers.
 
-A hundred thousand segments or a thousand brokers need not have been made for a node to bear
-what they cost it: it knows of them by their items alone.
+A node reads nothing of such segments and brokers but their items. So their costs can be measured
+without 100,000 real segments or 1,000 real brokers.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ RENEW_SECONDS = 3.0  # as nodes do
 SEGMENTS_AN_OPERATION = 5
 _POLL_SECONDS = 0.05
 _COPY_SECONDS_MAX = 60.0
-_NOBODY_LISTENS = 9  # a port: connections are refused at once
+_NOBODY_LISTENS = 9  # a port without a listener: connections are refused at once
 _LAST_SEGMENT = """
     SELECT body FROM items WHERE collection = (
         SELECT 'segment:' || json_extract(body, '$.topic_id') || ':0' FROM items
@@ -57,10 +57,10 @@ _LAST_SEGMENT = """
 
 
 class TieredSegments:
-    """Segments in the tier of the hot partition, of which only the items exist.
+    """Tiered segments of the hot partition that have items but no objects.
 
-    Each growth ends with a local log that begins where the tier ends, as after a lost disk. They
-    are their own workload: segments of 64 KiB written, copied and evicted, real ones.
+    After each growth the local log begins at the tier's end, as after a lost disk. The workload
+    is real segments of 64 KiB that are written, copied and evicted.
     """
 
     name = f"{SEGMENTS_AN_OPERATION} segments written, copied and evicted"
@@ -74,10 +74,10 @@ class TieredSegments:
         cluster.await_record()
 
     def close(self) -> None:
-        """Nothing is held here."""
+        """Nothing to release."""
 
     def run(self, cluster: Cluster, count: int) -> Latencies:
-        """Write segments and wait until they are copied; a two hundredth of ``count`` times."""
+        """Write segments and wait until they are copied, ``count`` / 200 times."""
         batch = batch_of(*[b"x" * 1_000] * 40)  # two do not fit into a segment
         request = frame(*PRODUCE, 1, produce_body(HOT, batch), tags=b"")
         with cluster.client(cluster.await_record()) as client:
@@ -91,9 +91,9 @@ class TieredSegments:
 
 
 class Brokers:
-    """Registered brokers with leases that somebody renews, and nothing else.
+    """Registered brokers without processes; a thread renews their leases.
 
-    Their ids are below the measured node's, so it is none of the few that watch for all.
+    Their ids are below the measured node's, so it is not one of the few watchers of all leases.
     """
 
     def __init__(self) -> None:
@@ -103,7 +103,7 @@ class Brokers:
         self._thread: threading.Thread | None = None
 
     def grow(self, cluster: Cluster, count: int) -> None:
-        """Register those that are missing; the real node counts."""
+        """Register the missing brokers; the real node counts as one."""
         numbers = range(len(self._leases), count - 1)
         brokers = [_broker(number + 1) for number in numbers]
         leases = [
@@ -119,7 +119,7 @@ class Brokers:
             self._thread.start()
 
     def close(self) -> None:
-        """Renew no more."""
+        """Stop the renewals."""
         self._is_over.set()
         if self._thread is not None:
             self._thread.join()
@@ -157,7 +157,7 @@ async def _write(url: str, writes: Sequence[Write]) -> None:
 
 
 async def _add_segments(url: str, count: int) -> None:
-    """Continue the tier of the hot partition until it has so many segments."""
+    """Extend the tier of the hot partition to ``count`` segments."""
     store = open_metadata_store(url)
     try:
         topic_item = await store.get(records.topic_key(HOT))
@@ -198,9 +198,9 @@ def _segments(partition: Partition, *, first_offset: int, count: int) -> Iterato
 
 
 def _await_copied(cluster: Cluster, offset: int) -> None:
-    """Return once the tier reaches up to the offset.
+    """Return once the tier contains the offset.
 
-    SQLite's file is read: asking the node would be counted as its work.
+    It reads SQLite's file: requests to the node would count as its work.
     """
     deadline = time.monotonic() + _COPY_SECONDS_MAX
     with closing(sqlite3.connect(cluster.folder / "metadata.db")) as connection:

@@ -1,4 +1,4 @@
-"""Figures of all steps as a table with slopes, bounds and verdicts. Pure."""
+"""Writes the figures of all steps as a table with slopes, bounds and verdicts. Pure."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ PER = 1_000  # units for which slopes are printed
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One measure of a dimension at all steps that have it."""
+    """One measure of a dimension at all steps with a figure."""
 
     measure: Measure
     points: Sequence[tuple[int, float]]
-    slope: float | None  # a unit; None: one point has none
+    slope: float | None  # per unit; None: of one point
     last_slope: float | None  # between the last two steps
-    slope_max: float | None  # a unit; None: not judged
+    slope_max: float | None  # per unit; None: not judged
     exponent: float | None
     is_good: bool
     why: str
@@ -34,7 +34,7 @@ class Row:
 
 
 def rows(dimension: Dimension, seen: Mapping[int, Figures]) -> list[Row]:
-    """Return a row for each measure that was taken, in the order of ``Measure``."""
+    """Return a row for each measure with figures, in the order of ``Measure``."""
     found = []
     for measure in Measure:
         points = [(n, figures[measure]) for n, figures in seen.items() if measure in figures]
@@ -65,7 +65,7 @@ def _row(dimension: Dimension, measure: Measure, points: Sequence[tuple[int, flo
 
 
 def page(dimension: Dimension, seen: Mapping[int, Figures], *, beside: str = "") -> str:
-    """Return the dimension's table in Markdown; ``beside`` names what it is of, if not Tidelog."""
+    """Return the dimension's table in Markdown; ``beside`` names a broker other than Tidelog."""
     found = rows(dimension, seen)
     title = f"## {dimension.name}{', ' + beside if beside else ''}"
     lines = [title, "", f"One more is {dimension.what}.", ""]
@@ -87,7 +87,7 @@ def page(dimension: Dimension, seen: Mapping[int, Figures], *, beside: str = "")
 def comparison(
     dimension: Dimension, before: Mapping[int, Figures], after: Mapping[int, Figures]
 ) -> str:
-    """Return what both have, «before → after», in Markdown."""
+    """Return the steps of both runs, as «before → after», in Markdown."""
     counts = [count for count in after if count in before]
     head = [dimension.name, *(f"{count:,}" for count in counts), f"slope per {PER:,}", "may be"]
     lines = [_line(head), _line(["---", *["---:"] * (len(head) - 1)])]

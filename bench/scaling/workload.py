@@ -1,4 +1,4 @@
-"""The fixed small workloads that are measured beside what there is many of."""
+"""The fixed small workloads that are measured beside the growing dimensions."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WORK_SECONDS_MAX = 20.0
 IN_FLIGHT = 5
 _RETRY_SECONDS = 0.05
 COORDINATOR_LATE = (14, 15, 16)  # loading, not available, not the coordinator
-# Of a Produce answer behind correlation id, topic and partition: error code, base offset.
+# In a Produce answer after correlation id, topic and partition: error code, base offset.
 _PRODUCED, _PRODUCED_AT = struct.Struct(">hq"), 4 + 4 + 2 + 4 + 4
 FETCH, _OFFSET_COMMIT = (1, 11), (8, 9)
 
@@ -36,25 +36,25 @@ def p99(latencies: Latencies) -> float:
 
 
 class Workload(Protocol):
-    """A number of operations, one after the other."""
+    """A series of operations."""
 
     name: str
 
     def run(self, cluster: Cluster, count: int) -> Latencies:
-        """Carry them out; fewer where they take too long. Raises ``RuntimeError`` on any error."""
+        """Run the operations, fewer if they take too long. Raises ``RuntimeError`` on any error."""
 
 
 class ProduceAndFetch:
     """Records of 100 bytes with acks=all, five requests in flight, then the fetches of each.
 
-    With one in flight half of the cost would be falling asleep and waking up, which depends
-    on the machine's mood.
+    With one request in flight, half of the cost would be sleeping and waking up, which varies
+    between runs.
     """
 
     name = "produce with acks=all, and fetch, a record"
 
     def run(self, cluster: Cluster, count: int) -> Latencies:
-        """Carry them out on one connection."""
+        """Run the operations on one connection."""
         produce = frame(*PRODUCE, 1, produce_body(HOT, batch_of(RECORD), acks=-1), tags=b"")
         with cluster.client(cluster.await_record()) as client:
 
@@ -75,7 +75,7 @@ class Commit:
     name = "commit of one offset"
 
     def run(self, cluster: Cluster, count: int) -> Latencies:
-        """Commit over and over, one commit in flight."""
+        """Repeat a commit, with one in flight."""
         cluster.await_coordinator(COMMITTER)
         request = commit_frame(COMMITTER, HOT)
         with cluster.client() as client:
@@ -84,9 +84,9 @@ class Commit:
 
 
 def repeat(some: Callable[[], object], count: int, *, at_once: int = 1) -> Latencies:
-    """Carry out as many operations as that, or as there is time for: ``at_once`` at least.
+    """Run ``count`` operations, fewer if time runs out, but at least ``at_once``.
 
-    ``some`` carries out ``at_once``; each of them takes as long as all.
+    ``some`` runs ``at_once`` operations; its duration is the latency of each.
     """
     latencies: Latencies = []
     deadline = time.monotonic() + WORK_SECONDS_MAX
@@ -100,7 +100,7 @@ def repeat(some: Callable[[], object], count: int, *, at_once: int = 1) -> Laten
 def commit_frame(group: str, topic: str, *, member_id: str = "", epoch: int = -1) -> bytes:
     """Return the request that commits an offset of the topic's first partition.
 
-    ``member_id`` and ``epoch`` are those of a member, where the group has some.
+    ``member_id`` and ``epoch`` are those of a member, if the group has members.
     """
     partition = build(
         offset_commit.OffsetCommitRequestPartition,
@@ -122,13 +122,13 @@ def commit_frame(group: str, topic: str, *, member_id: str = "", epoch: int = -1
 
 
 def require_committed(client: WireClient, request: bytes, topic: str) -> None:
-    """Send the commit and take its answer. Raises ``RuntimeError`` where it is refused."""
+    """Send the commit and read its answer. Raises ``RuntimeError`` if it is refused."""
     client.send(request)
     check_committed(client.receive(), topic)
 
 
 def check_committed(answer: bytes, topic: str) -> None:
-    """Raise ``RuntimeError`` where a commit of one partition was refused."""
+    """Raise ``RuntimeError`` if a commit of one partition was refused."""
     if error := commit_error(answer, topic):
         raise RuntimeError(f"a commit was answered with error code {error}")
 
@@ -147,13 +147,13 @@ def await_committed(client: WireClient, request: bytes, topic: str) -> None:
 def is_coordinator_late(answer: bytes, topic: str) -> bool:
     """Whether a commit was refused because its group's coordinator is still being loaded.
 
-    Kafka names a coordinator before that one has read its partition of offsets.
+    Kafka names a coordinator before the coordinator has read its partition of offsets.
     """
     return commit_error(answer, topic) in COORDINATOR_LATE
 
 
 def commit_error(answer: bytes, topic: str) -> int:
-    """Return the error code that an OffsetCommit answer has for one partition."""
+    """Return the error code of an OffsetCommit answer for one partition."""
     # correlation id, tags, throttle time, one topic: name; one partition: index, error code
     return int(struct.unpack_from(">h", answer, 4 + 1 + 4 + 1 + 1 + len(topic) + 1 + 4)[0])
 
@@ -165,19 +165,19 @@ def produced(client: WireClient, request: bytes, topic: str) -> int:
 
 
 def produced_offset(answer: bytes, topic: str) -> int:
-    """Return the offset that a Produce answer has for one partition. Raises ``RuntimeError``."""
+    """Return the offset of a Produce answer for one partition. Raises ``RuntimeError``."""
     if error := produce_error(answer, topic):
         raise RuntimeError(f"a produce request was answered with error code {error}")
     return int(_PRODUCED.unpack_from(answer, _PRODUCED_AT + len(topic))[1])
 
 
 def produce_error(answer: bytes, topic: str) -> int:
-    """Return the error code that a Produce answer has for one partition."""
+    """Return the error code of a Produce answer for one partition."""
     return int(_PRODUCED.unpack_from(answer, _PRODUCED_AT + len(topic))[0])
 
 
 def require_records(answer: bytes) -> None:
-    """Raise ``RuntimeError`` where a fetch of one partition has brought an error or nothing."""
+    """Raise ``RuntimeError`` if a fetch of one partition returned an error or no records."""
     # correlation id, throttle time, error code, session id, one topic: name; one partition:
     # index, error code, three offsets, no aborted transactions, preferred replica, records
     (error,) = struct.unpack_from(">h", answer, 8)

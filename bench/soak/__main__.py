@@ -1,40 +1,40 @@
-"""Half an hour under load: does a node stay as it was? ``make soak``.
+"""Loads a node for half an hour, and checks that its use of resources stays flat: ``make soak``.
 
-One node on SQLite and a folder, with retention, eviction, tiering and compaction going on all
-the time (``shape``: the topics). Clients are processes of their own:
+One node on SQLite and a folder always has retention, eviction, tiering and compaction to do
+(``shape`` has the topics). Clients are separate processes:
 
-load    fills ``tail``, first as fast as it can, then at a pace that waits for nobody
+load    fills ``tail``, first as fast as it can, then at a fixed pace that does not wait for answers
 side    writes the compacted topics, one of them in transactions
-group   reads the tail of all of them, checks every record, commits
-cold    reads a partition from its earliest record now and then; others come, write, join, leave
+group   reads the tail of all topics, checks every record, commits
+cold    reads a partition from its earliest record at intervals; visitors write, join and leave
 
-First the **maximum**: for ``--maximum-seconds`` the load goes as fast as it is acknowledged. What
-the node sustains is the least of what was acknowledged, consumed and tiered meanwhile, for a
-log that is tiered or read more slowly than it grows fills the disk. Then the **hold**: for
-``--seconds``, ``--share`` of it, in bytes a second. Every 5 s a row: memory, descriptors and
-threads of node and tier worker, their CPU, latencies, segments, disk, metadata.
+First the **maximum** is measured: for ``--maximum-seconds`` the load is as fast as the
+acknowledgements. The node's maximum is the least of the acknowledged, consumed and tiered rates,
+because a log that is tiered or read more slowly than it grows fills the disk. Then ``--share`` of
+it, in bytes per second, is **held** for ``--seconds``. Every 5 s a row is written: memory,
+descriptors and threads of node and tier worker, their CPU, latencies, segments, disk, metadata.
 
-Judged after a warm-up (300 s, or a third of a shorter run), by the trend over what is left
-(``verdicts``: how). Allowed growth an hour, as a part of the median, and the noise floor:
+The rows after a warm-up (300 s, or a third of a shorter run) are judged by their trend
+(``verdicts``). Allowed growth per hour, as a part of the median, and the noise floor:
 
-memory        5 %, 2 MB   what would double a node in less than a day fails: at 100 MB that is
-                          5 MB an hour. 4 MB of the worker: its allocator keeps up to 128 MB
-                          on purpose, and takes a megabyte or two when more ranges are under
-                          way than ever before
-descriptors   0 %, 2      each cold reader and visitor that left one would leave ten a minute
-threads       0 %, 4      pools fill up when first needed; a thread a client would be hundreds
-latency       20 %, 1 ms and 10 ms (p99, 50 ms end to end): a machine's own
-                          drift is in it; a structure that grows without end shows in hours
-disk          5 %, 300 MB, and never more than 6 GB: retention comes in steps of segments
+memory        5 %, 2 MB   growth that doubles a node in less than a day fails: at 100 MB that is
+                          5 MB per hour. The floor is 4 MB for the worker: its allocator keeps up
+                          to 128 MB on purpose, and takes a megabyte or two for a new maximum of
+                          concurrent ranges
+descriptors   0 %, 2      a leak of one per cold reader and visitor gives ten per minute
+threads       0 %, 4      pools fill up at their first use; a thread for each client is hundreds
+latency       20 %, 1 ms and 10 ms (p99, 50 ms end to end): it includes the machine's drift; a
+                          structure that grows without bound shows within hours
+disk          5 %, 300 MB, and never more than 6 GB: retention deletes whole segments
 metadata      10 %, 0.5 MB (the file), 2 MB (its log)
 
-And at the end the content: the group has had every acknowledged record of ``tail`` once, in
-order, and each was what was written; committed offsets are where the logs end; the newest
-record of every key of the compacted topics is there; no aborted record was seen; ``tidelog
-verify`` finds nothing in the tier; the load was held; the tier worker is still the same process.
+At the end the content is checked: the group has read every acknowledged record of ``tail`` once,
+in order and as written; committed offsets are the logs' ends; the newest record of every key of
+the compacted topics exists; no aborted record was read; ``tidelog verify`` finds no error in the
+tier; the load was held; the tier worker is still the same process.
 
-Writes bench/results/soak.csv, soak.png and soak.json, prints a table; exit status 1 when a
-verdict fails. Ends by itself, some minutes after ``--maximum-seconds`` and ``--seconds``.
+Writes bench/results/soak.csv, soak.png and soak.json, and prints a table. The exit status is 1 if
+a verdict fails. Ends by itself, some minutes after ``--maximum-seconds`` and ``--seconds``.
 """
 
 from __future__ import annotations
@@ -79,19 +79,19 @@ CLIENTS = ("load", "side", "group", "cold")
 SAMPLE_SECONDS = 5.0
 WARM_UP_SECONDS = 300.0
 RAMP_SECONDS = 10.0  # of the maximum, not counted
-SETTLE_SECONDS_MAX = 180.0  # until the group and the tier have caught up
-BACKLOG_BYTES_MAX = 3_000_000_000  # of what is not tiered while the maximum is looked for
-HELD_MIN = 0.98  # of what was to be produced
+SETTLE_SECONDS_MAX = 180.0  # for the group and the tier to catch up
+BACKLOG_BYTES_MAX = 3_000_000_000  # of records that are not tiered while the maximum is measured
+HELD_MIN = 0.98  # of the wanted bytes
 RESULTS = Path(__file__).parents[1] / "results"
 NODE_SETTINGS = {
     "log.retention.check.interval.ms": "5000",
     "log.cleaner.backoff.ms": "5000",
     "remote.cache.bytes": str(256 << 20),
-    # The worker keeps the memory of as many ranges as it once had under way: make them small
-    # against what a leak would add.
+    # The worker keeps the memory of its maximum of concurrent ranges: small ranges make that small
+    # compared with a leak.
     "remote.chunk.bytes": str(1 << 20),
     "offsets.retention.check.interval.ms": "60000",
-    # So short that state which is let go of when it expires shows that it is.
+    # Short, so that the run shows the release of expired producer state.
     "producer.id.expiration.ms": "120000",
 }
 PROCESSES = ("node", "worker")
@@ -120,7 +120,7 @@ class Options:
     seconds: float
     share: float
     maximum_seconds: float
-    rate_bytes: float | None  # a second; None: the share of the maximum
+    rate_bytes: float | None  # per second; None: the share of the maximum
     is_compiled: bool  # the node's hot path, as in a wheel
 
 
@@ -129,24 +129,24 @@ class Found:
     """The results of the run."""
 
     options: Options
-    maximum_bytes: float = 0.0  # a second
-    held_bytes: float = 0.0  # a second, as wanted
+    maximum_bytes: float = 0.0  # per second
+    held_bytes: float = 0.0  # per second, as wanted
     rows: list[Row] = field(default_factory=list)
     verdicts: list[Verdict] = field(default_factory=list)
     descriptors_gained: Counter[str] = field(default_factory=Counter)  # since the warm-up
 
     @property
     def warm_up_seconds(self) -> float:
-        """From when on rows are judged."""
+        """The time from which rows are judged."""
         return min(WARM_UP_SECONDS, self.options.seconds / 3)
 
     def verdict(self, name: str, is_good: bool, found: str) -> None:
-        """Note what was found of something."""
+        """Note a verdict and the figures behind it."""
         self.verdicts.append(Verdict(name, is_good, found))
 
 
 class Soak:
-    """One node, its clients, and what is done with them."""
+    """One node, its clients, and the phases of the run."""
 
     def __init__(self, node: Node, data_dir: Path, found: Found, stack: ExitStack) -> None:
         self._node = node
@@ -162,7 +162,7 @@ class Soak:
         self._worker_pid: int | None = None
 
     def run(self) -> None:
-        """Find the maximum, hold the load, judge."""
+        """Measure the maximum, hold the load, judge the figures."""
         found, options = self._found, self._found.options
         self._wait_until_all_report()
         if options.rate_bytes is None:
@@ -186,13 +186,13 @@ class Soak:
             self._worker_pid = self._watched.worker_pid()
 
     def _find_maximum(self) -> float:
-        """Return how many bytes a second the node sustains."""
+        """Return the bytes per second that the node sustains."""
         self._load.order("pace", "max")
         self._wait(RAMP_SECONDS)
         before, started = self._progress(), time.monotonic()
         is_paused = False
         while time.monotonic() - started < self._found.options.maximum_seconds:
-            # A log that is tiered too slowly must not fill the disk: its maximum is the tier's.
+            # A log that is tiered too slowly must not fill the disk: the tier limits the maximum.
             log_bytes = self._watched.log_bytes()
             if log_bytes > BACKLOG_BYTES_MAX and not is_paused:
                 self._load.order("pace", "0")
@@ -217,7 +217,7 @@ class Soak:
         }
 
     def _settle(self) -> None:
-        """Wait until the group and the tier have caught up with what was produced."""
+        """Wait until the group and the tier have caught up with the producer."""
         deadline = time.monotonic() + SETTLE_SECONDS_MAX
         local_max = 2 * TAIL_PARTITIONS * int(TOPICS[TAIL][1]["local.retention.bytes"])
         while time.monotonic() < deadline:
@@ -228,7 +228,7 @@ class Soak:
         raise RuntimeError(f"not settled after {SETTLE_SECONDS_MAX:.0f} s")
 
     def _hold(self, bytes_per_second: float, seconds: float) -> None:
-        """Sample every few seconds while the load goes on."""
+        """Sample every few seconds during the load."""
         sent_before, started = self._load.last.get("sent", 0), time.monotonic()
         self._load.order("pace", str(bytes_per_second))
         before: Row = {}
@@ -324,7 +324,7 @@ class Soak:
 
 
 def _rates(before: Row, row: Row) -> Row:
-    """Return what is made from two rows: a second, each."""
+    """Return the rates between two rows, per second."""
     seconds = row["seconds"] - before["seconds"]
 
     def rate(name: str) -> float:
@@ -368,7 +368,7 @@ def _committed(bootstrap: str) -> list[int]:
 
 
 def _check_keys(bootstrap: str, topic: str, keys: int, count: int) -> tuple[bool, str]:
-    """Return whether the newest record of every key, of ``count`` numbers in turn, is there."""
+    """Return whether every key's newest record exists, for ``count`` numbers in turn."""
     newest: dict[int, int] = {}
     aborted = records = 0
     consumer = _consumer(bootstrap, "check")
@@ -420,12 +420,17 @@ def _write(found: Found) -> None:
 
 
 def _options(arguments: Sequence[str]) -> Options:
-    parser = argparse.ArgumentParser(prog="python -m bench.soak", description="Soak one node.")
-    parser.add_argument("--seconds", type=float, default=1800.0, help="how long the load is held")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.soak",
+        description="Loads one node and checks that its use of resources stays flat.",
+    )
+    parser.add_argument("--seconds", type=float, default=1800.0, help="duration of the held load")
     parser.add_argument("--share", type=float, default=0.6, help="of the maximum")
-    parser.add_argument("--maximum-seconds", type=float, default=30.0, help="to find the maximum")
+    parser.add_argument(
+        "--maximum-seconds", type=float, default=30.0, help="for measuring the maximum"
+    )
     parser.add_argument("--rate", type=float, help="MB/s, instead of a share of the maximum")
-    parser.add_argument("--interpreted", action="store_true", help="compile none of the node")
+    parser.add_argument("--interpreted", action="store_true", help="run the node uncompiled")
     given = parser.parse_args(arguments)
     return Options(
         seconds=given.seconds,
@@ -437,7 +442,7 @@ def _options(arguments: Sequence[str]) -> Options:
 
 
 def main() -> int:
-    """Run, write, print; return the exit status."""
+    """Run the soak; write and print the results; return the exit status."""
     found = Found(_options(sys.argv[1:]))
     settings = [f"--set={name}={value}" for name, value in NODE_SETTINGS.items()]
     with ExitStack() as stack:

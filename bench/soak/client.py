@@ -20,7 +20,7 @@ Report = dict[str, Any]
 
 
 class Orders:
-    """In the client: the orders received."""
+    """The orders received, in the client process."""
 
     def __init__(self) -> None:
         self._orders: deque[list[str]] = deque()
@@ -28,7 +28,7 @@ class Orders:
         threading.Thread(target=self._listen, daemon=True).start()
 
     def take(self) -> list[str] | None:
-        """Return the next order's words, or None."""
+        """Return the next order's words, or None without one."""
         return self._orders.popleft() if self._orders else None
 
     def _listen(self) -> None:
@@ -40,14 +40,14 @@ class Orders:
 
 
 class Reporter:
-    """In the client: latencies and counts, reported every few seconds."""
+    """Latencies and counts, in the client process; reports them every few seconds."""
 
     def __init__(self) -> None:
         self._next_at = time.monotonic() + REPORT_SECONDS
         self.latencies_ms: dict[str, list[float]] = {}
 
     def note(self, name: str, latency_ms: float) -> None:
-        """Count a latency in the report to come."""
+        """Count a latency in the next report."""
         self.latencies_ms.setdefault(name, []).append(latency_ms)
 
     def is_due(self) -> bool:
@@ -66,7 +66,7 @@ class Reporter:
 
 
 class Client:
-    """In the bench: a client process and its last report."""
+    """A client process and its last report, in the bench's process."""
 
     def __init__(self, module: str, *arguments: str) -> None:
         self.name = module.rpartition(".")[2]

@@ -1,9 +1,9 @@
-"""The clients that come and go: readers from the start of the log, and visitors.
+"""The short-lived clients: readers from the start of the log, and visitors.
 
-Every ``ROUND_SECONDS`` one partition of ``tail`` is read from its earliest record to where
-its end was, by a consumer made for it. A record that retention takes under the reader is no
-problem, a wrong one is. Between the rounds somebody new writes a record, joins a group, reads
-it, commits and leaves: each with a producer id and a member id of its own.
+Every ``ROUND_SECONDS`` a new consumer reads one partition of ``tail`` from its earliest record to
+its end at that time. Retention may delete records during the read; a wrong record is an error.
+Between the rounds a visitor writes a record, joins a group, reads the record, commits and leaves,
+each with a new producer id and member id.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ JOIN_SECONDS_MAX = 30.0
 
 
 class Cold:
-    """Reads and visits in turn."""
+    """Runs read rounds and visits in turn."""
 
     def __init__(self, bootstrap: str) -> None:
         self._bootstrap = bootstrap

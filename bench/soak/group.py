@@ -1,9 +1,9 @@
-"""The consumer group that reads the tail of everything, checks every record, and commits.
+"""The consumer group that reads the tail of all topics, checks every record, and commits.
 
-Order: ``until <end offset of each partition of tail>``; the client ends there, or when told
-to stop. In ``tail`` a record's number is its offset, so a record that is lost, doubled or out
-of order is seen at once. In the others numbers only rise, and none is of an aborted
-transaction: the group reads committed records.
+Order: ``until <end offset of each partition of tail>``; the client ends there, or at ``stop``. In
+``tail`` a record's number is its offset, which shows lost, duplicate and disordered records at
+once. In the other topics numbers only rise, and none is of an aborted transaction: the group reads
+committed records.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ POLL_RECORDS = 500
 
 
 class Group:
-    """The only member of the group: a rebalance would make records come twice."""
+    """The only member of the group: a rebalance would deliver records twice."""
 
     def __init__(self, bootstrap: str) -> None:
         self._consumer = Consumer(
@@ -75,7 +75,7 @@ class Group:
         except KafkaException as problem:
             if problem.args[0].name() != "_NO_OFFSET":
                 raise
-            # A commit that is not waited for has had everything; the ends are looked at later.
+            # Earlier asynchronous commits had all offsets; the ends are checked later.
 
     def _take(self, message: Message) -> None:
         if message.error() is not None:

@@ -1,9 +1,8 @@
-"""The client that fills ``tail``: as fast as it can, or at a pace that waits for nobody.
+"""The client that fills ``tail``: as fast as it can, or at a fixed pace.
 
-Orders: ``pace <bytes a second>``, ``pace max``, ``pace 0``. With a pace every record has a
-time when it is due, and its latency counts from then: a node that stalls cannot hide behind
-a client that waits for it. The delay of this process itself is reported too: that part of the
-latency is the machine's.
+Orders: ``pace <bytes a second>``, ``pace max``, ``pace 0``. With a pace every record has a due
+time, from which its latency counts: a stalled node also delays the records that could not be sent.
+The delay of this process itself is reported too, as the machine's part of the latency.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from bench.soak.shape import TAIL, TAIL_PARTITIONS, TAIL_RECORD_BYTES, make_valu
 
 TICK_SECONDS = 0.005
 BURST_MAX = 256  # records per tick, before orders and acknowledgements are handled
-MEASURED_EVERY = 8  # records of each partition: the others' latency is not worth its price
+MEASURED_EVERY = 8  # records of each partition; measuring all of them would cost too much
 QUEUE_KBYTES_MAX = 131_072
 FLUSH_SECONDS_MAX = 120
 
@@ -43,9 +42,9 @@ class Load:
         self._reporter = Reporter()
         self._sent = 0
         self._failed = 0
-        self._bytes_per_second: float | None = 0.0  # None: as fast as can be
+        self._bytes_per_second: float | None = 0.0  # None: as fast as possible
         self._began_s = time.monotonic()
-        self._paced = 0  # records since then
+        self._paced = 0  # records since that time
 
     def run(self) -> None:
         """Produce until stopped, then wait for every acknowledgement."""

@@ -14,13 +14,13 @@ from bench.soak.shape import TAIL, TAIL_PARTITIONS, TAIL_RECORD_BYTES, TOPICS
 
 Row = dict[str, float]
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
-_NUMBER = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|\d+")  # ids too
+_NUMBER = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|\d+")  # also ids
 _NAME_DIGITS = 20  # of the base offset in a segment's file and object names
 
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """A node and where its files are."""
+    """A node and its files."""
 
     pid: int
     data_dir: Path
@@ -28,7 +28,7 @@ class Watched:
     def sample(self) -> Row:
         """Return one row of figures. Sizes are in 10^6 bytes, times in seconds.
 
-        Raises ``RuntimeError`` where the node or its worker has ended.
+        Raises ``RuntimeError`` if the node or its worker has ended.
         """
         try:
             row = _process(self.pid, "node")
@@ -51,7 +51,7 @@ class Watched:
         return None
 
     def descriptor_kinds(self) -> Counter[str]:
-        """Return what the node's descriptors stand for, without numbers, and how many of each."""
+        """Return the number of the node's descriptors by target, with digits removed."""
         kinds: Counter[str] = Counter()
         for entry in Path(f"/proc/{self.pid}/fd").iterdir():
             try:
@@ -61,12 +61,12 @@ class Watched:
         return kinds
 
     def log_bytes(self) -> int:
-        """Return how many bytes of ``tail`` are on the node's own disk."""
+        """Return the bytes of ``tail`` on the node's disk."""
         folders = [self.data_dir / f"{TAIL}-{number}" for number in range(TAIL_PARTITIONS)]
         return sum(size for folder in folders for _, size in _files(folder))
 
     def tiered_bytes(self) -> int:
-        """Return how many bytes of ``tail`` have ever reached the tier, deleted ones too."""
+        """Return the bytes of ``tail`` that were ever tiered, with deleted ones."""
         newest: dict[Path, int] = {}
         for path, _ in _files(self.data_dir / "objects"):
             if path.suffix == ".index" and path.parents[1].name.startswith(f"{TAIL}-"):
@@ -109,7 +109,7 @@ def _process(pid: int, name: str) -> Row:
     status = dict(
         line.split(":", 1) for line in (root / "status").read_text().splitlines() if ":" in line
     )
-    # Children that have ended count with the node: the processes that compact are such.
+    # Ended children count with the node: compaction runs in child processes.
     fields = (root / "stat").read_text().rpartition(")")[2].split()
     return {
         f"{name} RSS MB": memory["Rss"] / 1e6,
@@ -123,7 +123,7 @@ def _process(pid: int, name: str) -> Row:
 
 
 def _queued_seconds(root: Path) -> float:
-    """Return how long the process's threads of now have been ready and without a core."""
+    """Return how long the process's current threads have waited for a core."""
     queued_ns = 0
     for thread in (root / "task").iterdir():
         with suppress(FileNotFoundError):  # It ended just now.
@@ -132,7 +132,7 @@ def _queued_seconds(root: Path) -> float:
 
 
 def _machine() -> Row:
-    """Return what all processes have used so far, the host's share, and waits for the disk."""
+    """Return the CPU time of all processes, the time stolen by the host, and disk waits."""
     fields = [int(field) for field in Path("/proc/stat").read_text().split("\n")[0].split()[1:]]
     user, nice, system, _, io_wait, irq, soft_irq, stolen = fields[:8]
     return {
@@ -143,7 +143,7 @@ def _machine() -> Row:
 
 
 def _files(folder: Path) -> Iterator[tuple[Path, int]]:
-    """Yield every file below and its size; files deleted on the way are left out."""
+    """Yield every file below the folder and its size, except files deleted since."""
     for parent, _, names in os.walk(folder):
         for name in names:
             path = Path(parent, name)

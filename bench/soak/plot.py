@@ -1,4 +1,4 @@
-"""The picture of a soak: one panel for every kind of figure, over time."""
+"""Plots a soak: one panel for every kind of figure, over time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LOGARITHMIC = ("ms",)  # units: a p99 beside a p50
 
 
 def draw(rows: Sequence[Row], path: Path, *, title: str, judged_from: float) -> None:
-    """Write the PNG; ``judged_from`` is the second where the warm-up ends."""
+    """Write the PNG; ``judged_from`` is the second at which the warm-up ends."""
     import matplotlib as mpl
 
     mpl.use("Agg")

@@ -1,13 +1,13 @@
-"""The topics of the soak and what a record in them looks like.
+"""The topics of the soak and the format of their records.
 
-tail      tiered and short: local segments are evicted and old ones deleted all the time
+tail      tiered and short: local segments are always evicted, and old ones deleted
 table     compacted, local only: keys of a bounded set, cleaned by the node
 ledger    compacted, deleted by size and tiered; written in transactions, of which some abort
-visitors  written and read by clients that come, do a little and go
+visitors  written and read by short-lived clients
 
-A value is its number in its partition, the time when it was due (CLOCK_MONOTONIC, which the
-processes of one machine share) and a body cut from one random pool where the number says.
-So every record can be checked by itself, by any reader from any start.
+A value has its number in its partition, its due time (CLOCK_MONOTONIC, which the processes of one
+machine share) and a body: a part of one random pool whose position depends on the number. So any
+reader can check each record by itself.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TAIL_RECORD_BYTES = 4096
 SMALL_RECORD_BYTES = 1024
 TABLE_KEYS = 20_000
 LEDGER_KEYS = 4_000
-ABORTED = 1 << 63  # set in the number of what nobody may see who reads committed records
+ABORTED = 1 << 63  # set in the number of an aborted record, which read_committed must not return
 
 MIB = 1 << 20
 TOPICS: dict[str, tuple[int, dict[str, str]]] = {
@@ -61,7 +61,7 @@ DISK_BYTES_MAX = 6_000_000_000  # of log, objects, cache and metadata together
 
 _HEAD = struct.Struct(">QQ")
 _POOL = random.Random(7).randbytes(MIB)
-_STRIDE = 4099  # a prime: neighbours have other bodies
+_STRIDE = 4099  # a prime: consecutive numbers have different bodies
 
 
 def make_value(number: int, due_ns: int, size_bytes: int) -> bytes:
@@ -71,7 +71,7 @@ def make_value(number: int, due_ns: int, size_bytes: int) -> bytes:
 
 
 def read_value(value: bytes) -> tuple[int, int]:
-    """Return number and due time. Raises ``ValueError`` where the value is not what was made."""
+    """Return number and due time. Raises ``ValueError`` if the value was changed."""
     if len(value) < _HEAD.size:
         raise ValueError(f"a value of {len(value)} bytes")
     number, due_ns = _HEAD.unpack_from(value)

@@ -1,7 +1,7 @@
-"""The client that writes the compacted topics, a little all the time.
+"""The client that steadily writes a few records to the compacted topics.
 
-``table`` from an idempotent producer, ``ledger`` in transactions, every fifth of which is
-aborted. The last report names the newest number of every key, as it must be read back.
+An idempotent producer writes ``table``. ``ledger`` is written in transactions, of which every fifth
+is aborted. The last report has the newest number of every key, which a reader must find.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SECONDS_MAX = 60.0
 
 
 class Side:
-    """One tick after the other: a few records of the table, one transaction."""
+    """In each tick writes a few records of the table and one transaction."""
 
     def __init__(self, bootstrap: str) -> None:
         common = {"bootstrap.servers": bootstrap, "linger.ms": 5}
@@ -78,7 +78,7 @@ class Side:
             )
             self._ledger.produce(LEDGER, value, key, partition=0, on_delivery=self._on_delivery)
         if is_aborted:
-            self._ledger.flush(SECONDS_MAX)  # or the client drops what it has not sent yet
+            self._ledger.flush(SECONDS_MAX)  # without it the client drops unsent records
             self._ledger.abort_transaction(SECONDS_MAX)
         else:
             self._ledger.commit_transaction(SECONDS_MAX)

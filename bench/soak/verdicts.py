@@ -1,14 +1,14 @@
-"""Whether a series is flat: decided by numbers, the same ones for every run.
+"""Decides whether a series is flat, by the same numbers for every run.
 
-The trend is the Theil-Sen slope, the median of the slopes of all pairs of samples: a fifth
-of the samples may be anything without moving it. What the trend adds over the time that is
-judged must not be more than
+The trend is the Theil-Sen slope, the median of the slopes of all pairs of samples: outliers among
+a fifth of the samples hardly change it. The growth by the trend over the judged time must not be
+more than
 
     allowed an hour x hours x median  +  noise
 
-where noise is the greater of a floor, below which the figure says nothing, and the median
-distance of the samples from the trend: growth that hides in it is no growth that was seen.
-A fall is no failure, it is shown.
+where noise is the greater of a floor, below which the figure has no meaning, and the median
+distance of the samples from the trend: less growth cannot be told from noise. A fall is reported
+and is no failure.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 SAMPLES_MIN = 10
-SLOPE_SAMPLES_MAX = 400  # pairs grow with the square
+SLOPE_SAMPLES_MAX = 400  # the number of pairs grows with the square
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ def theil_sen(times: Sequence[float], values: Sequence[float]) -> float:
 
 
 def judge(limit: Limit, seconds: Sequence[float], values: Sequence[float]) -> Verdict:
-    """Return whether the series is as flat as the limit wants it."""
+    """Return the verdict whether the series grows no more than the limit allows."""
     if len(values) < SAMPLES_MIN:
         return Verdict(limit.figure, False, f"{len(values)} samples, {SAMPLES_MIN} are needed")
     step = 1 + len(values) // SLOPE_SAMPLES_MAX
