@@ -47,6 +47,11 @@ class Peer:
             self._socket.close()
             self._socket = None
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether there is no connection now."""
+        return self._socket is None
+
     def as_broker(self) -> Peer:
         """Return the same broker, asked by another one."""
         if self._open_as_broker is None:

@@ -90,7 +90,7 @@ def _handshake(
 
 
 def _authenticated(
-    error_code: ErrorCode, *, message: str | None = None, token: bytes = b"", session_ms: int = 0
+    error_code: ErrorCode, *, message: str = "", token: bytes = b"", session_ms: int = 0
 ) -> authenticate_response.SaslAuthenticateResponse:
     return build(
         authenticate_response.SaslAuthenticateResponse,

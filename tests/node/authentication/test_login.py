@@ -35,7 +35,7 @@ async def test_a_client_logs_in_by_scram_and_is_the_user_from_then_on(
     async with sasl_server() as served:
         client = await served.client()
         answer = await client.log_in(mechanism=mechanism, version=version)
-        assert (answer.error_code, answer.error_message) == (ErrorCode.none, None)
+        assert (answer.error_code, answer.error_message) == (ErrorCode.none, "")
         assert await client.hot()
         (session,) = served.hot_sessions
         assert session.principal == Principal("User", USER)
