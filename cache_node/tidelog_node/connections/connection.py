@@ -51,6 +51,8 @@ logger = logging.getLogger(__name__)
 
 UNSENT_SEGMENTS_MAX = 128  # beyond this no further request is read
 UNSENT_BYTES_MAX = 1_048_576  # as UNSENT_SEGMENTS_MAX, without file slices
+# The first three bytes of a TLS handshake: its record type, and versions SSL 3.0 to TLS 1.3.
+TLS_HELLO_MIN, TLS_HELLO_MAX = 0x160300, 0x160304
 
 _SIZE = struct.Struct(">i")
 
@@ -265,7 +267,7 @@ class Connection:
         while end - position >= 4:
             (size,) = _SIZE.unpack_from(buffer, position)
             if not REQUEST_BYTES_MIN <= size <= bytes_max:
-                self._close_broken(f"a request of {size} bytes, allowed are 8 to {bytes_max}")
+                self._close_broken(_wrong_size(size, bytes_max))
                 break
             frame_end = position + 4 + size
             if frame_end > end:
@@ -522,3 +524,9 @@ class Connection:
         if not self._is_closed:
             self._is_writing = False
             self._on_writable()
+
+
+def _wrong_size(size: int, bytes_max: int) -> str:
+    if TLS_HELLO_MIN <= size >> 8 <= TLS_HELLO_MAX:
+        return "the client begins with TLS, which this listener does not have"
+    return f"a request of {size} bytes, allowed are {REQUEST_BYTES_MIN} to {bytes_max}"

@@ -68,10 +68,14 @@ def build_tls_context(config: ListenerConfig, material: TlsMaterial) -> ssl.SSLC
 
 
 def expiry(material: TlsMaterial) -> datetime.datetime:
-    """Return when the certificate expires."""
+    """Return when the certificate expires. Raises ``InvalidConfig`` if it is not well formed."""
     from cryptography import x509
 
-    return x509.load_pem_x509_certificates(material.chain.encode())[0].not_valid_after_utc
+    try:
+        certificates = x509.load_pem_x509_certificates(material.chain.encode())
+    except ValueError as error:
+        raise InvalidConfig([f"the certificate is not well formed: {error}"]) from None
+    return certificates[0].not_valid_after_utc
 
 
 def _load_key(context: ssl.SSLContext, material: TlsMaterial) -> None:

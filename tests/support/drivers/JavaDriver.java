@@ -2,6 +2,9 @@
 
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
+import java.io.Reader;
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.time.Duration;
 import java.util.*;
 import java.util.concurrent.Future;
@@ -27,14 +30,26 @@ public class JavaDriver {
         return data == null ? "~" : Base64.getEncoder().encodeToString(data);
     }
 
+    /** How to connect, with the settings of the file that CLIENT_PROPERTIES names. */
+    static Properties connection(String bootstrap) throws Exception {
+        Properties config = new Properties();
+        String path = System.getenv("CLIENT_PROPERTIES");
+        if (path != null) {
+            try (Reader file = Files.newBufferedReader(Path.of(path))) {
+                config.load(file);
+            }
+        }
+        config.put("bootstrap.servers", bootstrap);
+        return config;
+    }
+
     static void say(String line) {
         System.out.println(line);
         System.out.flush();
     }
 
     static void produce(String bootstrap, String topic, String codec, String idempotent) throws Exception {
-        Properties config = new Properties();
-        config.put("bootstrap.servers", bootstrap);
+        Properties config = connection(bootstrap);
         config.put("compression.type", codec);
         config.put("enable.idempotence", idempotent.equals("1"));
         config.put("acks", "all");
@@ -66,8 +81,7 @@ public class JavaDriver {
 
     static void consume(String bootstrap, String topic, String group, String assignor, String instance,
                         String sessionMs) throws Exception {
-        Properties config = new Properties();
-        config.put("bootstrap.servers", bootstrap);
+        Properties config = connection(bootstrap);
         config.put("group.id", group);
         config.put("auto.offset.reset", "earliest");
         config.put("enable.auto.commit", false);
@@ -122,8 +136,7 @@ public class JavaDriver {
 
     // A member of a share group that does with each record what its value says.
     static void share(String bootstrap, String topic, String group, String mode) throws Exception {
-        Properties config = new Properties();
-        config.put("bootstrap.servers", bootstrap);
+        Properties config = connection(bootstrap);
         config.put("group.id", group);
         config.put("share.acknowledgement.mode", mode);
         Thread stdin = new Thread(() -> {

@@ -1,0 +1,89 @@
+"""A server of this process with one TLS listener, and the sessions of its clients."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import struct
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+
+from tidelog_core.config import ListenerConfig
+from tidelog_core.metadata.image import ClusterView
+from tidelog_node.answers import Answer
+from tidelog_node.connections.listener_transports import ListenerTransports
+from tidelog_node.node_sessions import NodeSessions
+from tidelog_node.security.listener_tls import ListenerTls
+from tidelog_node.security.listeners import Listener, Listeners, SecurityProtocol
+from tidelog_node.security.node_identity import generate_identity
+from tidelog_node.security.node_trust import NodeTrust
+from tidelog_node.security.refusals import RefusalLog
+from tidelog_node.server import Server
+from tidelog_node.session import Session
+
+from tests.support.memory_store import MemoryMetadataStore
+
+NAME = "TLS"
+REQUEST = struct.pack(">i8s", 8, b"request!")
+
+
+def principal_of(_: memoryview, session: Session) -> Answer:
+    """Answer every request with the client's principal."""
+    text = str(session.principal).encode()
+    return [struct.pack(">i", len(text)) + text]
+
+
+@asynccontextmanager
+async def tls_server(
+    config: ListenerConfig, handle: Callable[[memoryview, Session], Answer] = principal_of
+) -> AsyncIterator[tuple[Server, int]]:
+    """Run a server; give it and its port."""
+    listener = Listener(name=NAME, port=0, protocol=SecurityProtocol.SSL, config=config)
+    with ThreadPoolExecutor(1) as executor:
+        tls = ListenerTls([listener], executor)
+        await tls.load()
+        trust = NodeTrust(generate_identity(1), ClusterView(MemoryMetadataStore(latency=0)))
+        server = Server(
+            handle,
+            request_bytes_max=1_000_000,
+            queued_requests_max=10,
+            queued_request_bytes_max=10_000_000,
+            frame_seconds_max=30,
+            idle_seconds_max=30,
+            send_buffer_bytes=0,
+            make_transport=ListenerTransports(
+                Listeners(clients=(listener,)),
+                tls=tls,
+                trust=trust,
+                nodes=NodeSessions(trust),
+                refusals=RefusalLog(),
+            ),
+        )
+        port = server.bind(listener).port
+        server.start_accepting()
+        try:
+            yield server, port
+        finally:
+            await server.close(grace_seconds=0)
+
+
+async def ask(port: int, context: ssl.SSLContext) -> str:
+    """Send a request and return the answer. Raises ``ConnectionError`` if refused."""
+    return await asyncio.to_thread(_ask, port, context)
+
+
+def _ask(port: int, context: ssl.SSLContext) -> str:
+    try:
+        with (
+            socket.create_connection(("127.0.0.1", port), 10) as sock,
+            context.wrap_socket(sock, server_hostname="127.0.0.1") as client,
+        ):
+            client.sendall(REQUEST)
+            answer = client.recv(1000)
+    except ssl.SSLError as error:
+        raise ConnectionRefusedError(str(error)) from error
+    if not answer:
+        raise ConnectionResetError("closed")
+    return answer[4:].decode()
