@@ -8,8 +8,9 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 from tidelog_core.config import ListenerConfig
 from tidelog_core.errors import InvalidConfig
 from tidelog_node.security.cipher_suites import TLS_1_2_SUITES, TLS_1_3_SUITES
@@ -73,6 +74,26 @@ def test_an_encrypted_key_needs_its_password(authority: Authority) -> None:
     assert problem_of(ListenerConfig(), material(pem, password="wrong")) == (
         "the private key cannot be decrypted: is ssl.key.password right?"
     )
+
+
+@pytest.mark.parametrize(
+    "key", [ec.generate_private_key(ec.SECP384R1()), ed25519.Ed25519PrivateKey.generate()]
+)
+def test_a_key_may_be_of_another_kind(key: ec.EllipticCurvePrivateKey) -> None:
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "node")])
+    now = datetime.datetime.now(datetime.UTC)
+    certificate = x509.CertificateBuilder(
+        name, name, key.public_key(), 1, now, now + datetime.timedelta(days=1)
+    ).sign(key, hashes.SHA256() if isinstance(key, ec.EllipticCurvePrivateKey) else None)
+    text = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    ) + certificate.public_bytes(serialization.Encoding.PEM)
+    context = build_tls_context(ListenerConfig(), material(text.decode()))
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.check_hostname, client.verify_mode = False, ssl.CERT_NONE
+    assert shake_hands(context, client)[0] == "TLSv1.3"
 
 
 @pytest.mark.parametrize("kind", ["key", "chain"])
