@@ -300,7 +300,7 @@ class ReplicaManager:
         if refusal is not None and not self._directories.has_log(replica):
             replica.refuse(refusal)
             logger.error(
-                "log must not begin anew, its partition is offline",
+                "log must not start empty, its partition is offline",
                 extra={"partition": str(replica.partition), "reason": str(refusal)},
             )
         return replica

@@ -20,8 +20,8 @@ from tidelog_core.setting import Setting, SettingType, Value
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
 UNLIMITED = -1
-LZ4_LEVEL_DEFAULT = 9  # the fast compressor, as in Kafka; the other levels are what they say
-LOCAL_AS_TOTAL = -2  # local.retention.*: «whatever retention.* says»
+LZ4_LEVEL_DEFAULT = 9  # the fast compressor, as in Kafka
+LOCAL_AS_TOTAL = -2  # local.retention.*: the value of retention.*
 
 
 def _setting(
@@ -139,10 +139,10 @@ class TopicConfig:
 class GroupConfig:
     """The settings of one group of consumers, after the node's defaults are applied (KIP-848, KIP-932)."""
 
-    consumer_heartbeat_interval_ms: int = _setting("consumer.heartbeat.interval.ms", "int", 5000, "How often the members of a consumer group send heartbeats: the node tells them. Rebalances go on with heartbeats, so a shorter one makes them faster.", at_least=1)
+    consumer_heartbeat_interval_ms: int = _setting("consumer.heartbeat.interval.ms", "int", 5000, "How often the members of a consumer group send heartbeats, as the node prescribes. Rebalances advance with heartbeats, so a shorter interval makes them faster.", at_least=1)
     consumer_session_timeout_ms: int = _setting("consumer.session.timeout.ms", "int", 45_000, "A member of a consumer group that sends no heartbeat for this long is removed, and others get its partitions.", at_least=1)
     share_auto_offset_reset: str = _setting("share.auto.offset.reset", "string", "latest", "Where a share group begins to read a partition that it has not read yet: `earliest`, `latest`, or `by_duration:<ISO 8601 duration>` before now, such as `by_duration:PT1H`.", check=parse_offset_reset)
-    share_heartbeat_interval_ms: int = _setting("share.heartbeat.interval.ms", "int", 5000, "How often the members of a share group send heartbeats: the node tells them.", at_least=1)
+    share_heartbeat_interval_ms: int = _setting("share.heartbeat.interval.ms", "int", 5000, "How often the members of a share group send heartbeats, as the node prescribes.", at_least=1)
     share_isolation_level: str = _setting("share.isolation.level", "string", "read_uncommitted", "Whether a share group gets records of transactions that are open or were aborted (`read_uncommitted`) or not (`read_committed`).", one_of=("read_committed", "read_uncommitted"))
     share_record_lock_duration_ms: int = _setting("share.record.lock.duration.ms", "int", 30_000, "How long a member of a share group has to acknowledge a record that it acquired; then the record is delivered again.", at_least=1000)
     share_session_timeout_ms: int = _setting("share.session.timeout.ms", "int", 45_000, "A member of a share group that sends no heartbeat for this long is removed, and its records are delivered to others.", at_least=1)
@@ -164,7 +164,7 @@ class ListenerConfig:
     ssl_keystore_key: str = _setting("ssl.keystore.key", "password", "", "The private key of a TLS listener, as PEM text, instead of a file.", is_read_only=True)
     ssl_keystore_location: str = _setting("ssl.keystore.location", "string", "", "Where the private key and the certificate chain of a TLS listener are: a PEM file with both, or the ARN of a secret in AWS Secrets Manager with the same text. It is read again while the node runs (ssl.reload.interval.ms).", is_read_only=True)
     ssl_keystore_type: str = _setting("ssl.keystore.type", "string", "PEM", "The format of the key and its certificates.", one_of=("PEM",), is_read_only=True)
-    ssl_principal_mapping_rules: str = _setting("ssl.principal.mapping.rules", "string", "DEFAULT", "How a client's certificate becomes the name of its user: rules `RULE:pattern/replacement/[LU]`, of which the first that matches the whole distinguished name counts, and `DEFAULT`, the distinguished name itself (KIP-371).", is_read_only=True)
+    ssl_principal_mapping_rules: str = _setting("ssl.principal.mapping.rules", "string", "DEFAULT", "How a client's certificate becomes the name of its user: the first of the rules `RULE:pattern/replacement/[LU]` that matches the whole distinguished name, or `DEFAULT`, the distinguished name itself (KIP-371).", is_read_only=True)
     ssl_truststore_certificates: str = _setting("ssl.truststore.certificates", "password", "", "The certificates of the authorities that clients' certificates may come from, as PEM text, instead of a file.", is_read_only=True)
     ssl_truststore_location: str = _setting("ssl.truststore.location", "string", "", "Where the certificates of the authorities are that clients' certificates may come from: a PEM file or the ARN of a secret, as for ssl.keystore.location.", is_read_only=True)
     ssl_truststore_type: str = _setting("ssl.truststore.type", "string", "PEM", "The format of the certificates of authorities.", one_of=("PEM",), is_read_only=True)
@@ -174,12 +174,12 @@ class ListenerConfig:
 class NodeConfig:
     """The settings of one node that clients can see and that shape the cluster's defaults."""
 
-    advertised_listeners: str = _setting("advertised.listeners", "string", "", "The addresses that clients are told to connect to, each as `NAME://host:port` of a listener in `listeners`. A listener without one is advertised at its own address.", is_read_only=True)
-    auto_create_topics_enable: bool = _setting("auto.create.topics.enable", "boolean", True, "Whether a client that asks for the metadata of an unknown topic creates it, with the defaults of topics.")
+    advertised_listeners: str = _setting("advertised.listeners", "string", "", "The addresses that nodes publish to clients, each as `NAME://host:port` of a listener in `listeners`. A listener without one is advertised at its own address.", is_read_only=True)
+    auto_create_topics_enable: bool = _setting("auto.create.topics.enable", "boolean", True, "Whether a metadata request for an unknown topic creates it, with the defaults of topics.")
     auto_leader_rebalance_enable: bool = _setting("auto.leader.rebalance.enable", "boolean", True, "Whether a partition goes back to its preferred leader, the first of its replicas, once that has been able to lead for leader.imbalance.check.interval.seconds.")
     background_threads: int = _setting("background.threads", "int", 4, "Threads for fsync and other work on files that would hold up the event loop.", unit="threads", at_least=1, at_most=64, is_read_only=True)
     broker_heartbeat_interval_ms: int = _setting("broker.heartbeat.interval.ms", "int", 3000, "How often a node renews its lease in the metadata store; never less often than three times in broker.session.timeout.ms.", at_least=1, is_read_only=True)
-    broker_session_timeout_ms: int = _setting("broker.session.timeout.ms", "int", 9000, "How long a node's lease lasts: without a renewal it stops serving before that, and others take its partitions over after it. A node whose event loop stands still renews for two thirds of this time and then no more. Give every node the same value.", at_least=100, is_read_only=True)
+    broker_session_timeout_ms: int = _setting("broker.session.timeout.ms", "int", 9000, "How long a node's lease lasts: without a renewal it stops serving before that, and others take its partitions over after it. A node whose event loop is blocked renews for two thirds of this time and then stops. Give every node the same value.", at_least=100, is_read_only=True)
     compression_gzip_level: int = _topic_default("compression.gzip.level", "compression.gzip.level")
     compression_lz4_level: int = _topic_default("compression.lz4.level", "compression.lz4.level")
     compression_type: str = _topic_default("compression.type", "compression.type")
@@ -187,12 +187,12 @@ class NodeConfig:
     connection_failed_authentication_delay_ms: int = _setting("connection.failed.authentication.delay.ms", "int", 100, "How long a node waits before it refuses a client that could not log in, so that passwords cannot be tried fast.", at_least=0, at_most=10_000, is_read_only=True)
     connections_max_idle_ms: int = _setting("connections.max.idle.ms", "long", 600_000, "A connection whose client sends nothing for this long is closed, unless an answer is on its way.", at_least=1, is_read_only=True)
     connections_max_reauth_ms: int = _listener_default("connections.max.reauth.ms")
-    controlled_shutdown_enable: bool = _setting("controlled.shutdown.enable", "boolean", True, "Whether a node that is told to stop first hands its partitions to replicas that are in sync, so that clients notice little.")
+    controlled_shutdown_enable: bool = _setting("controlled.shutdown.enable", "boolean", True, "Whether a node that is stopped first hands its partitions to replicas that are in sync, so that clients notice little.")
     default_replication_factor: int = _setting("default.replication.factor", "int", 1, "Replicas of a topic that is created without a number of them.", unit="replicas", at_least=1)
     delete_topic_enable: bool = _setting("delete.topic.enable", "boolean", True, "Whether topics can be deleted; requests to delete one fail with TOPIC_DELETION_DISABLED otherwise.")
-    fetch_max_bytes: int = _setting("fetch.max.bytes", "int", 57_671_680, "The most bytes of records in one answer to a fetch, whatever the consumer asks for; a batch that is larger is sent all the same.", at_least=1024)
+    fetch_max_bytes: int = _setting("fetch.max.bytes", "int", 57_671_680, "The most bytes of records in one answer to a fetch, even if the consumer requests more; a larger batch is sent all the same.", at_least=1024)
     group_consumer_assignment_interval_ms: int = _setting("group.consumer.assignment.interval.ms", "int", 1000, "The least time between two computations of assignments in a consumer group of more than 100 members; smaller groups do not wait.", at_least=0)
-    group_consumer_assignors: tuple[str, ...] = _setting("group.consumer.assignors", "list", ("uniform", "range"), "The assignors that members of consumer groups may ask for; the first is used where none is asked for.", one_of=("uniform", "range"), is_read_only=True)
+    group_consumer_assignors: tuple[str, ...] = _setting("group.consumer.assignors", "list", ("uniform", "range"), "The assignors that members of consumer groups may request; the first is the default.", one_of=("uniform", "range"), is_read_only=True)
     group_consumer_heartbeat_interval_ms: int = _group_default("group.consumer.heartbeat.interval.ms", "consumer.heartbeat.interval.ms")
     group_consumer_max_heartbeat_interval_ms: int = _setting("group.consumer.max.heartbeat.interval.ms", "int", 15_000, "The longest consumer.heartbeat.interval.ms that can be set for a group.", at_least=1)
     group_consumer_max_session_timeout_ms: int = _setting("group.consumer.max.session.timeout.ms", "int", 60_000, "The longest consumer.session.timeout.ms that can be set for a group.", at_least=1)
@@ -223,7 +223,7 @@ class NodeConfig:
     leader_imbalance_check_interval_seconds: int = _setting("leader.imbalance.check.interval.seconds", "long", 300, "How long a preferred leader must have been alive and in sync before it gets its partition back.", at_least=1, is_read_only=True)
     listener_security_protocol_map: str = _setting("listener.security.protocol.map", "string", "PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL", "The security protocol of each listener, as `NAME:PROTOCOL` with PLAINTEXT, SSL, SASL_PLAINTEXT or SASL_SSL.", is_read_only=True)
     listeners: str = _setting("listeners", "string", "", "The addresses that the node listens on, each as `NAME://host:port` with a name of listener.security.protocol.map; port 0 is one that is free. It replaces the arguments for host and port.", is_read_only=True)
-    log_cleaner_backoff_ms: int = _setting("log.cleaner.backoff.ms", "long", 15_000, "How long compaction waits before it looks again when no log had to be compacted.", at_least=0)
+    log_cleaner_backoff_ms: int = _setting("log.cleaner.backoff.ms", "long", 15_000, "How long compaction waits before the next check if no log had to be compacted.", at_least=0)
     log_cleaner_dedupe_buffer_size: int = _setting("log.cleaner.dedupe.buffer.size", "long", 134_217_728, "Bytes of memory for the keys of the logs that are being compacted, divided among log.cleaner.threads: about 160 bytes and its own length for a key. A log with more keys is compacted in several rounds.", unit="bytes", at_least=1, is_read_only=True)
     log_cleaner_delete_retention_ms: int = _topic_default("log.cleaner.delete.retention.ms", "delete.retention.ms")
     log_cleaner_enable: bool = _setting("log.cleaner.enable", "boolean", True, "Whether this node compacts its logs of topics with cleanup.policy=compact; without it they grow for ever.", is_read_only=True)
@@ -278,7 +278,7 @@ class NodeConfig:
     socket_request_max_bytes: int = _setting("socket.request.max.bytes", "int", 104_857_600, "The largest request; the connection of a larger one is closed.", at_least=1, is_read_only=True)
     socket_request_max_elements: int = _setting("socket.request.max.elements", "int", 150_000, "The most topics, partitions, groups and other elements of lists in one request, nested ones included; a request with more is refused, or its connection closed where the answer has no place for that.", unit="elements", at_least=1000, is_read_only=True)
     socket_request_max_partitions: int = _setting("socket.request.max.partitions", "int", 20_000, "The most topics and partitions in one Produce, Fetch or ShareFetch request; one with more closes its connection. Each takes about 4 microseconds during which the node does nothing else. Followers keep within their own node's.", unit="partitions", at_least=1000, is_read_only=True)
-    socket_send_buffer_bytes: int = _setting("socket.send.buffer.bytes", "int", 102_400, "SO_SNDBUF of client connections; -1 leaves it to the system. Small buffers keep what is sent in the processor's cache; connections that are fast and far need more.", at_least=-1, is_read_only=True)
+    socket_send_buffer_bytes: int = _setting("socket.send.buffer.bytes", "int", 102_400, "SO_SNDBUF of client connections; -1 leaves it to the system. Small buffers keep the sent bytes in the processor's cache; connections that are fast and far need more.", at_least=-1, is_read_only=True)
     ssl_cipher_suites: tuple[str, ...] = _listener_default("ssl.cipher.suites")
     ssl_client_auth: str = _listener_default("ssl.client.auth")
     ssl_enabled_protocols: tuple[str, ...] = _listener_default("ssl.enabled.protocols")
@@ -288,7 +288,7 @@ class NodeConfig:
     ssl_keystore_location: str = _listener_default("ssl.keystore.location")
     ssl_keystore_type: str = _listener_default("ssl.keystore.type")
     ssl_principal_mapping_rules: str = _listener_default("ssl.principal.mapping.rules")
-    ssl_reload_interval_ms: int = _setting("ssl.reload.interval.ms", "long", 10_000, "How often the files of keys and certificates are checked for changes; connections that are open go on, new ones get the new certificate. Secrets of AWS are read every 5 minutes at most.", at_least=100, is_read_only=True)
+    ssl_reload_interval_ms: int = _setting("ssl.reload.interval.ms", "long", 10_000, "How often the files of keys and certificates are checked for changes; open connections continue, new ones get the new certificate. Secrets of AWS are read every 5 minutes at most.", at_least=100, is_read_only=True)
     ssl_truststore_certificates: str = _listener_default("ssl.truststore.certificates")
     ssl_truststore_location: str = _listener_default("ssl.truststore.location")
     ssl_truststore_type: str = _listener_default("ssl.truststore.type")
@@ -298,7 +298,7 @@ class NodeConfig:
     transaction_max_timeout_ms: int = _setting("transaction.max.timeout.ms", "int", 900_000, "The longest transaction.timeout.ms that a producer may ask for: an open transaction holds up consumers with read_committed.", at_least=1)
     transaction_remove_expired_transaction_cleanup_interval_ms: int = _setting("transaction.remove.expired.transaction.cleanup.interval.ms", "int", 3_600_000, "How often a coordinator looks for transactional ids that have expired.", at_least=1, is_read_only=True)
     transaction_state_log_num_partitions: int = _setting("transaction.state.log.num.partitions", "int", 50, "Shards that transactional ids are divided into, each coordinated by one node; fixed when the cluster's first transactional producer comes.", unit="shards", at_least=1, is_read_only=True)
-    transactional_id_expiration_ms: int = _setting("transactional.id.expiration.ms", "int", 604_800_000, "How long a transactional id without transactions is remembered; a producer that comes back later begins anew.", at_least=1, is_read_only=True)
+    transactional_id_expiration_ms: int = _setting("transactional.id.expiration.ms", "int", 604_800_000, "How long a transactional id without transactions is remembered; a producer that comes back later starts without its state.", at_least=1, is_read_only=True)
     unclean_leader_election_enable: bool = _topic_default("unclean.leader.election.enable", "unclean.leader.election.enable")
 # fmt: on
 

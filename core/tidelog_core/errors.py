@@ -17,7 +17,7 @@ class TidelogError(Exception):
     """The root of every error that Tidelog raises on purpose."""
 
     code: ClassVar[ErrorCode] = ErrorCode.unknown_server_error
-    # What an operator should do next. Empty if the message says it, or if nothing can be done.
+    # The operator's next step. Empty if the message has it, or if nothing can be done.
     # An instance may have a hint of its own.
     hint: str = ""
 
@@ -153,8 +153,8 @@ class InvalidProducerIdMapping(TidelogError):
 class AuthenticationFailed(TidelogError):
     """The client has not proved who it is.
 
-    The message is for the client and does not tell whether there is such a user. ``reason`` is for
-    the node's log; neither has any part of what was sent.
+    The message is for the client and does not show whether the user exists. ``reason`` is for
+    the node's log; neither has any part of the client's data.
     """
 
     code = ErrorCode.sasl_authentication_failed
@@ -444,7 +444,7 @@ class VersionConflict(TidelogError):
     code = ErrorCode.invalid_update_version
 
     def __init__(self, keys: Sequence[tuple[str, str]]) -> None:
-        super().__init__(f"changed by someone else: {', '.join('/'.join(key) for key in keys)}")
+        super().__init__(f"changed by another writer: {', '.join('/'.join(key) for key in keys)}")
         self.keys = tuple(keys)
 
 
@@ -493,7 +493,7 @@ class CorruptItem(TidelogError):
     """A metadata item's body does not match its record."""
 
     code = ErrorCode.unknown_server_error
-    hint = "docs/restore.md says what counts meanwhile, and how to put an item right"
+    hint = "docs/restore.md says which value is used until then, and how to repair an item"
 
     def __init__(self, key: tuple[str, str], problem: str) -> None:
         super().__init__(f"metadata item {'/'.join(key)} is corrupt: {problem}")

@@ -4,7 +4,7 @@ Theory of operation. For each session, the node keeps the partitions that the fe
 their fetch offsets. A *full* fetch has session epoch 0, lists all partitions and requests a
 session. The node's answer has the id of the new session, or 0 if it refuses one. Each later
 fetch is *incremental*: its epoch is one higher, and it names only partitions that are new, have
-changed, or are to be removed. The answer leaves out every partition without news.
+changed, or must be removed. The answer leaves out every partition without news.
 
 Fetcher and node must agree on the content of the session, so:
 

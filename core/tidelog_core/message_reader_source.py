@@ -19,7 +19,7 @@ function's errors do not name the field. Each line decodes one field, and ``fiel
 to fields.
 
 Source: the Kafka protocol guide, primitive types; KIP-482 (compact types, tagged fields), KIP-893
-(nullable structs); Kafka's MessageDataGenerator for what is refused.
+(nullable structs); Kafka's MessageDataGenerator for refused values.
 """
 
 from __future__ import annotations

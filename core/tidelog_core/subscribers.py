@@ -1,4 +1,4 @@
-"""Callbacks for one kind of event: any number of owners, none of which replaces another."""
+"""Callbacks for one kind of event. Any number of owners can subscribe."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a loop waits for news or for its next turn, whichever comes first."""
+"""Waiting of a loop, for an event or its next turn."""
 
 from __future__ import annotations
 

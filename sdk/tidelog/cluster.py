@@ -450,6 +450,6 @@ class Cluster:
 
 
 def _retrieve(task: asyncio.Task[Connection]) -> None:
-    """Retrieve the task's exception, in case nobody is left to await the task."""
+    """Retrieve the task's exception, in case no caller awaits the task any more."""
     if not task.cancelled():
         task.exception()

@@ -32,7 +32,7 @@ class OtherTopic(TidelogError):
 def check_limits(options: ReadOptions, catalog: Catalog) -> None:
     """Raise ``InvalidConfig`` unless the limits name exactly the partitions to read.
 
-    Raises ``OtherTopic`` if a topic is not the one that the limits belong to.
+    Raises ``OtherTopic`` if the limits belong to another topic of the same name.
     """
     partitions = {log.partition for log in catalog.logs}
     problems = [

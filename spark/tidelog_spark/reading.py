@@ -219,7 +219,7 @@ class _Fetcher:
         data = await self._store.get_range(key, start, end)
         if len(data) != end - start:
             raise CorruptObject(
-                key, f"it ends at byte {start + len(data)}, and should go on to {end} at least"
+                key, f"it ends at byte {start + len(data)}, and should continue to {end} at least"
             )
         return data
 

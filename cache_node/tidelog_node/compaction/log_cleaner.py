@@ -250,7 +250,7 @@ class LogCleaner:
             bytes_read, bytes_written = await self._rewrite(run, RewriterJob(task, max(1, rate)))
         except FileNotFoundError as error:
             if log.is_offline or log.local_log_start_offset > cleanable.segments[0].base_offset:
-                raise SegmentsChanged(f"segments of {log.partition} went meanwhile") from error
+                raise SegmentsChanged(f"segments of {log.partition} were removed") from error
             raise
         self.run_count += 1
         logger.info(

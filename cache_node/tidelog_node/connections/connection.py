@@ -127,7 +127,7 @@ class Connection:
         self._is_drain_due = False  # the loop will call for owed replies that are settled
         self._is_held = False  # by an answer before which nothing further is handled
         self._is_running_control = False
-        # Whether sending goes on by itself: the loop watches for writability, or a thread reads.
+        # Whether sending continues without a call: the loop watches the socket, or a thread reads.
         self._is_writing = False
         self._is_closed = False
         self._is_reading = True
@@ -243,7 +243,7 @@ class Connection:
                 self._handle_kept()
 
     def _handle_kept(self) -> None:
-        """Handle the whole frames in the kept buffer and move what is left to its front."""
+        """Handle the whole frames in the kept buffer and move the rest to its front."""
         kept = self._kept
         buffer = kept.buffer
         assert buffer is not None
@@ -469,7 +469,7 @@ class Connection:
             self._resume()
 
     def _send_unsent(self) -> None:
-        """Send, unless sending goes on by itself or nothing is unsent."""
+        """Send, unless sending continues without a call or nothing is unsent."""
         if self._is_writing or self._is_closed:
             return
         if self._sender.unsent or self._transport.wants_write:
@@ -509,7 +509,7 @@ class Connection:
     def _read_in(self, cold: ColdBytes) -> None:
         """Have a thread read the next bytes of the slice, then send on.
 
-        It only reads from the file, which it holds, so the connection may be closed meanwhile.
+        It only reads from its file, so the connection may be closed at any time.
         """
         self._sender.cold = None
         if self._is_writing:

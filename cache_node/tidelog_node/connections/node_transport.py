@@ -68,7 +68,7 @@ class NodeTransport:
         return self._transport.sendfile(file, position, size_bytes)
 
     def flush(self) -> None:
-        """Send what is held back, as far as the socket takes it."""
+        """Send the held bytes, as far as the socket accepts them."""
         self._transport.flush()
 
     def close(self) -> None:

@@ -91,7 +91,7 @@ class OffsetPages:
         return found[1]
 
     def keep(self, page: GroupOffsets, term: WriterTerm) -> None:
-        """Remember the page; forget the one that was used longest ago if there are too many."""
+        """Remember the page; forget the least recently used page if there are too many."""
         self._pages[page.item_id] = (term, page)
         self._pages.move_to_end(page.item_id)
         if len(self._pages) > self._pages_max:

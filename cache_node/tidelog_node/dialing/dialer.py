@@ -61,7 +61,7 @@ class Dialer:
     async def is_there(self, broker: Broker, *, timeout_s: float) -> bool:
         """Return whether the process that registered proves to be at its address.
 
-        It need not know this node: it proves who it is before it asks.
+        The other node need not know this one, which proves its identity before its first request.
         """
         try:
             endpoint, context = self._endpoint(broker), self._context(broker, encrypts=True)

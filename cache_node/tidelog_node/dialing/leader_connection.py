@@ -103,7 +103,7 @@ class LeaderConnection(asyncio.BufferedProtocol):
         self._transport = cast("asyncio.Transport", transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Fail what is under way."""
+        """Fail the requests in flight."""
         self._is_closed = True
         self._fail(ConnectionResetError(str(exc or "closed by the leader")))
 
@@ -174,7 +174,7 @@ class LeaderConnection(asyncio.BufferedProtocol):
             self._end.set_result(None)
 
     def _refuse(self) -> None:
-        self._fail(ConnectionAbortedError("the leader sends what was not asked for"))
+        self._fail(ConnectionAbortedError("the leader sends data that was not asked for"))
         self.close()
 
     def _resize(self, size_bytes: int) -> None:

@@ -16,24 +16,24 @@ UNKNOWN_THERE = "the other node has not read this one's registration yet"
 
 
 class NodeProof(asyncio.Protocol):
-    """Makes the handshake on a connection that is open; ``result`` says how to go on."""
+    """Makes the handshake on an open connection; ``result`` has its outcome."""
 
     def __init__(self, context: ssl.SSLContext) -> None:
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing)
         self._transport: asyncio.Transport | None = None
         self._is_established = False
-        # Whether the other end has accepted this one and both go on in plain bytes. False: it
+        # Whether the other end has accepted this one and both continue in plain bytes. False: it
         # wants encryption, and this connection can only be closed. Raises ``OSError``.
         self.result: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin."""
+        """Start the handshake."""
         self._transport = cast("asyncio.Transport", transport)
         self._go_on()
 
     def data_received(self, data: bytes) -> None:
-        """Go on with what the other end says."""
+        """Continue the handshake with the received bytes."""
         self._incoming.write(data)
         self._go_on()
 
@@ -50,7 +50,7 @@ class NodeProof(asyncio.Protocol):
             if self._tls.selected_alpn_protocol() != PLAIN:
                 self._finish(is_plain=False)
             elif self._tls.read(1) or self._incoming.pending:
-                self._fail(ConnectionAbortedError("the node sends what was not asked for"))
+                self._fail(ConnectionAbortedError("the node sends data that was not asked for"))
             else:
                 self._finish(is_plain=True)  # It has ended TLS: so it has accepted this end.
         except ssl.SSLWantReadError:

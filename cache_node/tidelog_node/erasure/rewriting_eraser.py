@@ -9,7 +9,7 @@ carried it out, so a replica that is down finds it when it is back.
                  names each segment in the request, then replaces it
                  reports in the request that it is done
 
-What may interleave, and why that is safe:
+Possible interleavings, and why they are safe:
 
 - Followers fetch. Leader and follower erase from their own files, in any order. A follower begins
   when its high watermark has reached the offset, so it has fetched all records below by then. Every
@@ -17,7 +17,7 @@ What may interleave, and why that is safe:
 - Truncation. Committed records are cut only by an unclean election or when a disk is lost. A run
   stops when the log is cut (``SegmentsChanged``). If the log was cut later, or does not reach the
   offset after a restart while the request exists, the replica takes its report back: it may fetch
-  the records again from a leader that has yet to erase them.
+  the records again from a leader that has not erased them yet.
 - A damaged segment, or the whole log, is fetched from the leader again (``SegmentMender``,
   ``LogReopener``), which may not have erased yet. The log counts the first as a cut; the second
   makes another log object. Either way the replica takes its report back.
@@ -164,7 +164,7 @@ class RewritingEraser:
             self._is_stale = True
         except SegmentsChanged as error:
             logger.info(
-                "erasure begins anew",
+                "erasure starts again",
                 extra={"partition": str(replica.partition), "reason": str(error)},
             )
         except (TidelogError, OSError) as error:
@@ -248,7 +248,7 @@ class RewritingEraser:
                 await self._rewrite(request, replica, source)
             except FileNotFoundError as error:
                 if log.is_offline or log.local_log_start_offset > segments[0].base_offset:
-                    raise SegmentsChanged(f"segments of {log.partition} went meanwhile") from error
+                    raise SegmentsChanged(f"segments of {log.partition} were removed") from error
                 raise
         self._done_logs[request.item_id] = log, cut_count
         await self._say(request, lambda mine: dataclasses.replace(mine, is_done=True))

@@ -316,9 +316,9 @@ class _LongPoll(OwedReply):
             self.wake()
 
     def on_change(self) -> None:
-        """Wait on for records, also while the leader is in doubt: the next read will see it.
+        """Continue to wait for records, even while the leader is in doubt: the next read checks it.
 
-        That is when the time is up, at the latest; a change of leader calls ``wake``.
+        The last read is at the end of the waiting time. A change of leader calls ``wake``.
         """
 
     def wake(self) -> None:

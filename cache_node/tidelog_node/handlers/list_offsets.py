@@ -100,7 +100,7 @@ class ListOffsetsHandler:
         code, found, epoch = ErrorCode.none, _NOT_FOUND, -1
         try:
             if is_repeated:
-                raise InvalidRequest(f"{partition} is asked for twice")
+                raise InvalidRequest(f"{partition} is named twice")
             timestamp = wanted.timestamp
             is_unknown = timestamp < EARLIEST_PENDING_UPLOAD
             if is_unknown or context.api_version < SINCE_VERSION.get(timestamp, 1):

@@ -61,7 +61,7 @@ class ListedFetch(ServedFetch):
             visited.append(partition)
         self._found, self._visited = found, visited
         if listed.is_ended:
-            reading.must_answer = True  # Appends notify no one.
+            reading.must_answer = True  # Appends would not notify this fetch.
         return reading
 
     def read_on(self) -> Reading:

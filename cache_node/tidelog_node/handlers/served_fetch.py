@@ -384,7 +384,7 @@ class SessionFetch(ServedFetch):
             reading.has_more = not has_news
             reading.must_answer = reading.must_answer or has_news  # The next request reads on.
         if session.is_ended:
-            reading.must_answer = True  # Appends notify no one.
+            reading.must_answer = True  # Appends would not notify this fetch.
         return reading
 
     def _is_at_end(

@@ -152,7 +152,7 @@ async def _lay_start(
     directory = directories.claim(held.partition, held.topic_id)
     _write_checkpoints(directory, partition.log_start_offset, end_offset, segments)
     logger.warning(
-        "log lost, goes on where the tier ends",
+        "log lost, continues at the tier's end",
         extra={"partition": str(held.partition), "offset": end_offset},
     )
     return directory, last

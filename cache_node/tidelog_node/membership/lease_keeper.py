@@ -213,7 +213,7 @@ class LeaseKeeper:
         is_turning = self._times.can_renew(turned_ms=turned_ms, now_ms=now_ms)
         if not is_turning and self._was_turning:
             logger.error(
-                "event loop stands still, the lease is not renewed until it turns",
+                "event loop is blocked, the lease is not renewed until it runs again",
                 extra={"duration_ms": round(now_ms - turned_ms)},
             )
         self._was_turning = is_turning

@@ -12,9 +12,9 @@ from tidelog_core.retention.clock_rule import Witness
 class PeerClocks:
     """Witnesses for this node's clock, from readings of the leases. For one event loop.
 
-    Only a lease that has moved since the previous reading tells the time: it was written after that
-    reading had begun, so its clock counts as read at that moment. This overestimates the peer's
-    clock by at most the interval between two readings.
+    Only a lease that has moved since the previous reading has a usable time: it was written after
+    that reading had begun, so its clock counts as read at that moment. This overestimates the
+    peer's clock by at most the interval between two readings.
     """
 
     def __init__(self, broker_id: int) -> None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from tidelog_node.security.in_memory_file import in_memory_file
 
 PLAIN = "tidelog-plain"  # chosen by ALPN, which the handshake protects
-# What is trusted is the certificate, whenever a node's clock believes it is.
+# The certificate itself is trusted, whatever time a node's clock shows.
 _VALID_FROM = datetime.datetime(2000, 1, 1, tzinfo=datetime.UTC)
 _VALID_TO = datetime.datetime(9999, 12, 31, tzinfo=datetime.UTC)
 
@@ -35,8 +35,8 @@ class NodeIdentity:
     ) -> ssl.SSLContext:
         """Return what accepts clients with one of the trusted certificates (DER).
 
-        If it ``may_be_plain`` here and at the other end, both go on without encryption once they
-        have proved who they are.
+        If it ``may_be_plain`` here and at the other end, both continue without encryption once they
+        have proved their identities.
         """
         context = self._context(ssl.PROTOCOL_TLS_SERVER, trusted, may_be_plain=may_be_plain)
         context.num_tickets = 0  # a session that is resumed proves no certificate again

@@ -1,4 +1,4 @@
-"""Which certificate belongs to which broker, as the newest image says.
+"""Maps certificates to brokers, by the newest image.
 
 A node that has just registered is unknown to its peers until they have seen its item, a poll of
 the store later. Until then they refuse its connections, and it tries again.
@@ -23,7 +23,7 @@ SPARE_CERTIFICATES = 16  # of ended processes, besides one a broker, before a co
 
 
 class NodeTrust:
-    """Pins nodes to their certificates, whichever end connects. For the node's event loop."""
+    """Pins nodes to their certificates, in both directions. For the node's event loop."""
 
     def __init__(
         self, identity: NodeIdentity, view: ClusterView, *, encrypts: bool = False
@@ -48,8 +48,8 @@ class NodeTrust:
         """Return what accepts the nodes of the image.
 
         It may also accept certificates that have left the image, since a context cannot forget
-        one: ask ``broker_of`` after the handshake. To make another for every node that starts
-        would take 0.2 s in a cluster of 1,000.
+        one: call ``broker_of`` after the handshake. A new context for every node that starts would
+        take 0.2 s in a cluster of 1,000.
         """
         ids = self._current_ids()
         context = self._server_context

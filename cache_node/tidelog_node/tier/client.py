@@ -175,7 +175,7 @@ class TierClient:
                 return ReadableFile(Path(result["path"]))
             except FileNotFoundError:
                 continue  # Evicted between the answer and now.
-        raise TierUnavailable("the cache of tiered segments is too small for what is asked of it")
+        raise TierUnavailable("the cache of tiered segments is too small for the reads")
 
     async def upload(self, request: UploadRequest) -> UploadResult:
         """Store a segment's two objects; durable on return. May be repeated with the same keys."""
@@ -335,7 +335,9 @@ class TierClient:
             self._ready.clear()
             for answered in self._waiting.values():
                 if not answered.done():
-                    answered.set_exception(TierUnavailable("the tier worker ended meanwhile"))
+                    answered.set_exception(
+                        TierUnavailable("the tier worker ended during the request")
+                    )
             writer.close()
             with contextlib.suppress(OSError):
                 await writer.wait_closed()

@@ -18,7 +18,7 @@ the same, since a partition under compaction for hours has no other. It is never
 
 Without such a reading both raise ``TierRewritten``.
 
-What may interleave, and why that is safe:
+Possible interleavings, and why they are safe:
 
 - Swaps arrive during a reading. It may have missed them, so it covers only those noted before it
   began (``_loaded_number``); the segments stay stale and are read once more. A caller waits for a

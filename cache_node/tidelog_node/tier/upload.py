@@ -3,8 +3,8 @@
 Both keys contain the id of the copy, so an object that already exists was stored by an earlier
 attempt at the same copy; puts are atomic, so it is complete. A retry after a lost reply or a
 restart of the worker is therefore safe and costs no second PUT. An existing index object is
-compared: what it has in addition to the log's bytes, such as the chained hash, may differ now, and
-the metadata must agree with the object.
+compared: its additions to the log's bytes, such as the chained hash, may differ now, and the
+metadata must agree with the object.
 """
 
 from __future__ import annotations

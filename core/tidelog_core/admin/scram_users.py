@@ -126,8 +126,8 @@ class ScramUserAdmin:
     ) -> dict[str, TidelogError | None]:
         """Make the alterations; return the error of each user, ``None`` for one that was altered.
 
-        Each user is altered or not, whatever becomes of the others. A user may be in one
-        alteration only. On return the view's image shows what was stored.
+        Each user is altered or refused independently of the others. A user may be in one
+        alteration only. On return the view's image shows the stored state.
         """
         alterations: list[Alteration] = [*deletions, *upsertions]
         try:
@@ -149,7 +149,7 @@ class ScramUserAdmin:
             newest=self._view.refresh,
         )
         if wanted:
-            # What was committed is done, even if the store has gone away just now.
+            # The committed changes are done, even if the store is unavailable now.
             with contextlib.suppress(StoreUnavailable):
                 await self._view.refresh()
         return {

@@ -73,7 +73,7 @@ class Rewrite:
     ``keep`` is called for every data record below ``end_offset``; all records at or above it stay.
     Without ``transactions``, transactions are ignored: markers stay, and aborted data are treated
     like any. Without ``deletes``, no tombstone or marker is removed for its age and no delete
-    horizon is set: for a pass outside of which older records may exist at any offset.
+    horizon is set: for a pass over a part of a log, with older records at any offset outside it.
     """
 
     end_offset: int  # exclusive

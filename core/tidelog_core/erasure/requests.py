@@ -102,7 +102,7 @@ async def eviction_progress(
     if not request.is_taken_up:
         return ReplicaProgress(None, (), (NOT_TAKEN_UP,))
     left = await _not_evicted(store, request)
-    problems = tuple(f"broker {one} has not let go of its local records" for one in left)
+    problems = tuple(f"broker {one} has not released its local records" for one in left)
     return ReplicaProgress(request.up_to, (), problems)
 
 

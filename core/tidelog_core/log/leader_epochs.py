@@ -84,7 +84,7 @@ class LeaderEpochs:
             self.is_dirty = True
 
     def truncate_from_start(self, start_offset: int) -> None:
-        """Drop the epochs that end at or below ``start_offset``; cut the one that spans it."""
+        """Drop the epochs that end at or below ``start_offset``; cut the epoch that spans it."""
         index = bisect_right(self._entries, start_offset, key=_start_offset) - 1
         if index < 0 or (index == 0 and self._entries[0][1] == start_offset):
             return

@@ -43,7 +43,7 @@ class RecordSource(Protocol):
         """Return the result of ``read`` if it is available without waiting, else ``None``."""
 
     async def read(self, offset: int, limits: ReadLimits) -> SourceRead | None:
-        """Return batches, beginning with the one that holds ``offset``.
+        """Return batches, beginning with the batch that contains ``offset``.
 
         Returns ``None`` if compaction has left no batch from ``offset`` to the source's end.
         Raises ``OffsetOutOfRange`` if the source does not cover the offset, and the errors of the

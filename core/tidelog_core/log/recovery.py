@@ -386,7 +386,7 @@ class _Opening:
 def _missing(directory: Path, offset: int, found: int) -> CorruptLog:
     """Return the error for a log that has no file between two offsets."""
     return CorruptLog(
-        f"segment {segment_path(directory, offset, LOG_SUFFIX)} is missing: the log goes on at "
+        f"segment {segment_path(directory, offset, LOG_SUFFIX)} is missing: the log continues at "
         f"offset {offset}, and the next file begins at {found}"
     )
 

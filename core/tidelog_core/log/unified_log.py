@@ -7,7 +7,7 @@
 The remote source holds every record below the local log start offset: a segment is evicted only
 after it was copied. Where both have a record, the local log is read.
 
-Reads of the remote source and searches of large batches take time. Meanwhile segments may be
+Reads of the remote source and searches of large batches take time. Until they end, segments may be
 copied and evicted, and the log start offset may advance. If an offset is evicted before the
 local log is read, the remote source is read again.
 """

@@ -45,7 +45,7 @@ class MemberState(Enum):
     """A member's progress to its target, by Kafka's names."""
 
     STABLE = "stable"
-    UNREVOKED_PARTITIONS = "unrevoked"  # the member has yet to confirm a revocation
+    UNREVOKED_PARTITIONS = "unrevoked"  # the member has not confirmed a revocation yet
     UNRELEASED_PARTITIONS = "unreleased"  # other members still own some of its target
 
 

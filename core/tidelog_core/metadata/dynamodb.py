@@ -170,7 +170,7 @@ class DynamoDbMetadataStore:
                 keys.update(items.parse_changelog(entry))
             except CorruptItem as error:
                 logger.error(
-                    "changelog cannot be read, everything is read anew",
+                    "changelog cannot be read, everything is read again",
                     extra={"reason": str(error)},
                 )
                 return Changes(newest, None)

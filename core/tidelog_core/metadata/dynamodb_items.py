@@ -6,7 +6,7 @@ One table, partition key ``pk`` (the collection), sort key ``sk`` (the key):
     v            its version
     body         the body as JSON, without an integer ``value``
     value        that integer, where the body has one: ``increment`` adds to it in place
-    w            the id of the write that made it what it is
+    w            the id of the last write
 
     #cluster   / version             n: the cluster version
     #changelog / <version, 20 digits>  keys: see ``changelog_entry``; w: the commit's id

@@ -65,7 +65,7 @@ ITEMS = (
     ItemKind(Topic, ALWAYS, ADMIN, IMAGES),
     ItemKind(
         Partition,
-        "all but its creation, which its topic's item tells",
+        "all but its creation, which its topic's item shows",
         "the leader, the broker that elects one, administration, retention",
         IMAGES,
     ),
@@ -84,7 +84,7 @@ ITEMS = (
     ItemKind(FunctionProgress, NEVER, "the function", "its next run"),
     ItemKind(ScrubOrphans, NEVER, "the scrub", "its next run"),
     ItemKind(JobStart, NEVER, "the function that starts jobs", "its next run"),
-    ItemKind(RestorationMark, NEVER, "the restoration", "the restoration that is to go on"),
+    ItemKind(RestorationMark, NEVER, "the restoration", "the restoration when it continues"),
     ItemKind(
         GroupRecord,
         "by administration",
@@ -113,6 +113,6 @@ ITEMS = (
     ItemKind(TransactionRecord, NEVER, "the transaction coordinator", "its successors"),
     ItemKind(PendingOffsets, NEVER, "the group's coordinator", "its successors, administration"),
     ItemKind(
-        PendingOffsetsClaim, NEVER, "the group's coordinator", "nobody: writes expect its version"
+        PendingOffsetsClaim, NEVER, "the group's coordinator", "no one: writes expect its version"
     ),
 )

@@ -12,7 +12,7 @@ A change of more pages than one transaction can hold becomes valid with the reco
 
 A reader uses the new members of a page whose stamp is not above the record's, and the previous
 ones otherwise. So a crash between the two leaves the group unchanged. A page with a stamp above
-the record's is torn: the group's next write of any kind rewrites all torn pages. Hence no page is
+the record's is torn: the group's next write of any kind rewrites all torn pages. So no page is
 torn when the stamp grows.
 """
 

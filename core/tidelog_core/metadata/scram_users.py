@@ -5,7 +5,7 @@ collections begin with ``scram-``. A collection is the partition key in DynamoDB
 deny them to a role by ``dynamodb:LeadingKeys``. Only a view that was asked to shows them
 (``ClusterView``): nodes' views are, those of functions and of operators' programs are not.
 
-Nobody can log in with an unreadable credential: its last readable value may be of an old password.
+Unreadable credentials allow no log-in: the last readable value may be of an old password.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def _write_credential(record: UserScramCredential) -> JsonValue:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserScramCredential(Record):
-    """What is stored of a user's password for one mechanism."""
+    """The stored form of a user's password for one mechanism."""
 
     KEY = scram_credential_key
 

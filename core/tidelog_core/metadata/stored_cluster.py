@@ -42,7 +42,7 @@ def select_topics(image: ClusterImage, names: Sequence[str]) -> list[str]:
     """
     for name in names:
         if image.topic(name) is None and image.is_unreadable(name):
-            problem = f"what the metadata store holds of topic {name!r} cannot be read"
+            problem = f"the metadata store's items of topic {name!r} cannot be read"
             raise UnknownTopicOrPartition(problem)
         if image.topic(name) is None:
             known = _similar(name, list(image.topics))

@@ -175,7 +175,7 @@ def pending_offsets_claim_key(shard: int) -> ItemKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingOffsetsClaim(Record):
-    """Which coordinator may write a shard's pending offsets: the last one to write this item."""
+    """The right to write a shard's pending offsets: its last writer is the coordinator."""
 
     KEY = pending_offsets_claim_key
 

@@ -1,6 +1,6 @@
 """Updates shared items by compare-and-set: read, decide, write, and retry on a conflict.
 
-What may interleave, and why it is safe:
+Possible interleavings, and why they are safe:
 
 - *Another write between read and commit.* The commit expects the version that was read, so it
   conflicts, and the next attempt decides from the new item. An item that was removed and created

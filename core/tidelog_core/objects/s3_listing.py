@@ -1,7 +1,7 @@
 """Lists a bucket through botocore.
 
 obstore fails a whole page of a listing for one key that is no valid path (``a//b``,
-``a/../b``), and drops the slash at the end of a key. A writer of one such object could thus stop
+``a/../b``), and drops the slash at the end of a key. A writer of one such object could so stop
 all listings. botocore returns every key unchanged.
 
 This is the only place that knows botocore's exceptions of S3.

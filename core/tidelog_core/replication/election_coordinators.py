@@ -38,7 +38,7 @@ COORDINATOR_PLACES = 2  # how many step-in delays successors leave to the coordi
 
 
 class ElectionCoordinators:
-    """Which brokers write for which dead broker, at one moment."""
+    """The brokers that write for each dead broker, at one moment."""
 
     def __init__(
         self,

@@ -4,7 +4,7 @@ Theory of operation. The offset of a follower's fetch is the end of its log, onc
 has passed the divergence check (only then may ``LeaderState.on_fetch`` be called). The high
 watermark is the lowest log end in the ISR and never goes back.
 
-What may interleave with what, and why it is safe:
+Possible interleavings, and why they are safe:
 
 - *ISR writes.* The store may apply a write before, after or without the leader's knowledge,
   and other writers (takeovers, members that leave, reassignments) may come first.

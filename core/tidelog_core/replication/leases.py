@@ -2,33 +2,33 @@
 
 Theory of operation. A broker renews its lease by writing its item with the counter one
 higher; another broker takes it for dead when a reading, begun a whole lease after the
-counter was first seen, still shows the same item version. Nobody compares clocks: each
+counter was first seen, still shows the same item version. Clocks are not compared: each
 side measures on its own monotonic clock, and only the rates have to agree (see
 ``LeaseTimes.margin_ms``).
 
 - The holder counts its lease from *before* it sent the renewal, and a margin less; the
   observer counts from *after* its reading came back. So the holder stops acting before
-  any observer's lease is over, whatever the network and the store delay.
+  any observer's lease is over, at any delay of network and store.
 - A takeover is committed together with a check on the dead leader's lease item
   (``PeerLeases.check``). A renewal and a takeover therefore cannot both win: once a
   renewal is in, no takeover that was decided before can land any more.
-- The holder asks ``may_act`` before every answer, so a process that was stopped (SIGSTOP,
+- The holder calls ``may_act`` before every answer, so a process that was stopped (SIGSTOP,
   a suspended machine) learns from its clock that it is late before it acts on anything.
   A renewal after that does not count until the process has read the cluster again: others may
   have taken over. Because of the check above, a reading begun after the renewal shows every
   takeover that is still possible.
 - A renewal whose outcome is unknown extends nothing, although others may see it: that
   only makes them wait longer.
-- An observer that was stopped itself, or that could not read, sees nobody as dead until
+- An observer that was stopped itself, or that could not read, counts no broker as dead until
   it has read again.
 - Renewals stop once the event loop that answers clients has not turned for
   ``LeaseTimes.stall_ms`` (``can_renew``). So a process that hangs loses its lease at most
   ``stall_ms`` later than one that died.
 
-Two threads use an ``OwnLease``: one renews it, the other acts on it. The one that renews
-calls everything except ``may_act`` and ``on_cluster_read``; those two belong to the one
-that acts, which also sets ``step_down_reason``. Each attribute has one writer, and one assignment
-changes what the other side sees, so there is nothing to lock:
+Two threads use an ``OwnLease``: one renews it, the other acts on it. The renewing thread
+calls everything except ``may_act`` and ``on_cluster_read``; the acting thread calls those two,
+and sets ``step_down_reason``. Each attribute has one writer, and a single assignment publishes a
+change to the other thread, so no lock is needed:
 
 - ``may_act`` reads the grant once. A grant never changes, and is valid until its time on the
   clock. A thread that is delayed between reading the clock and the grant decides as if it
@@ -42,7 +42,7 @@ changes what the other side sees, so there is nothing to lock:
 - A lapse is detected by the clock when a renewal returns. If the renewing thread was delayed
   there, the new grant may already have expired: its time is counted from the sending.
 
-The clock must go on while the process or the machine is suspended (``CLOCK_BOOTTIME``).
+The clock must continue while the process or the machine is suspended (``CLOCK_BOOTTIME``).
 A broker whose lease item was written by another process of the same id must see that
 incarnation dead first, unless it knows that process to be gone (it holds the lock of the
 data directory that the incarnation used).

@@ -265,10 +265,10 @@ def _last_run(
     for segment in kept:
         if run and segment.meta.base_offset > end_offset:
             missing = _missing_before(segment, end_offset)
-            text = f"{missing.text}, and what lies before those is left out"
+            text = f"{missing.text}, and the segments before it are left out"
             problems.append(Remark(segment.log_key, text))
             gap = f"[{end_offset}, {segment.meta.base_offset})"
-            text = f"it lies before the missing offsets {gap} and cannot be served"
+            text = f"it is before the missing offsets {gap} and cannot be served"
             left_out += [Remark(before.index_key, text) for before in run]
             run = []
         run.append(segment)

@@ -5,10 +5,10 @@ days ahead would remove acknowledged records too early, in the bucket too. So it
 other clocks, and expires nothing while it is ahead of them by more than a bound. A clock that is
 behind, or ahead by less, only moves retention by that much.
 
-What it is compared with:
+It is compared with these clocks:
 
-- *witnesses*: other clocks that were heard recently. Since then they are assumed to run at the
-  rate of the steady clock. A witness suspends expiry if our clock is too far ahead of it.
+- *witnesses*: other clocks whose time was received recently. Since then they are assumed to run
+  at the rate of the steady clock. A witness suspends expiry if our clock is too far ahead of it.
 - An *independent* witness is a clock that others maintain: the metadata store's on
   AWS, the bucket's. Its time decides, both ways.
 - The others are the clocks of other nodes and file systems. They may be wrong in the same

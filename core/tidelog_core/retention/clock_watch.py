@@ -72,7 +72,7 @@ class ClockWatch:
                 extra={"ahead_ms": doubt.ahead_ms, "ahead_of": doubt.ahead_of},
             )
         elif doubt is None and doubt_before is not None:
-            logger.info("clock agrees again, what is too old is removed")
+            logger.info("clock agrees again, expired records are removed")
 
     def _read(self) -> ClockReading:
         return ClockReading(self._wall_ms(), self._steady_ms())

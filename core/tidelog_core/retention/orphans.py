@@ -67,7 +67,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """Objects that no item names, by what the scrub does with them."""
+    """Objects that no item names, by the scrub's treatment."""
 
     candidates: tuple[Candidate, ...]
     unexplained: tuple[ObjectMeta, ...] = ()

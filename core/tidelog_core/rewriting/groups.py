@@ -1,6 +1,6 @@
 """Groups the tiered segments that one new segment can replace. Pure decisions.
 
-One commit replaces a group by one new segment. It is valid whatever happens to the other groups:
+One commit replaces a group by one new segment. It is valid independently of the other groups:
 the new segment has the group's offsets and the remaining records.
 """
 
@@ -67,8 +67,8 @@ class SegmentGroup:
 def group_segments(finished: Sequence[SegmentMeta]) -> Iterator[SegmentGroup]:
     """Yield the smallest groups that can be replaced, by offset.
 
-    Those are single segments, and segments that overlap. Overlapping segments of which some
-    offsets are not read cannot be replaced, and are in no group.
+    Those are single segments, and segments that overlap. Overlapping segments with offsets that
+    are not read cannot be replaced, and are in no group.
     """
     cluster: list[SegmentMeta] = []
     end_offset = 0

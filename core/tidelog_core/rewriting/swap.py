@@ -65,7 +65,9 @@ class PartitionClaimed(TidelogError):
     hint = "try again once the other job has ended"
 
     def __init__(self, topic_id: UUID, partition: int) -> None:
-        super().__init__(f"partition {partition} of {topic_id} is being rewritten by someone else")
+        super().__init__(
+            f"partition {partition} of {topic_id} is being rewritten by another process"
+        )
         self.topic_id, self.partition = topic_id, partition
 
 

@@ -41,14 +41,14 @@ KNOWN_SECONDS = 300.0
 
 @dataclass(frozen=True, slots=True)
 class PlainLogin:
-    """What a client claims."""
+    """A client's claim."""
 
     user: str
     password: str = field(repr=False)
 
 
 def parse_plain(message: bytes) -> PlainLogin:
-    """Return what the client claims. Raises ``AuthenticationFailed``."""
+    """Return the client's claim. Raises ``AuthenticationFailed``."""
     if len(message) > MESSAGE_SIZE_BYTES_MAX:
         raise _refusal("the message is too large")
     try:

@@ -6,7 +6,7 @@
     server.user
 
 A name without a credential takes the same steps with a decoy, and fails where a wrong password
-does. So neither the messages nor the time tell who is a user.
+does. So neither the messages nor the time show whether a user exists.
 
 Kafka's rules: no channel binding; an authorization id is empty or the name; ``tokenauth=true``
 says that the name is the id of a delegation token, and all other extensions are ignored. Kafka

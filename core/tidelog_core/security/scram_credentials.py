@@ -34,7 +34,7 @@ class ScramMechanism(StrEnum):
 
     @property
     def number(self) -> int:
-        """Its number in requests. Source: KIP-554; 0 stands for mechanisms that are unknown."""
+        """Its number in requests. Source: KIP-554; 0 is an unknown mechanism."""
         return 1 if self is ScramMechanism.SCRAM_SHA_256 else 2
 
     @property
@@ -53,7 +53,7 @@ MECHANISMS_BY_NUMBER = {mechanism.number: mechanism for mechanism in ScramMechan
 
 @dataclass(frozen=True, slots=True)
 class ScramCredential:
-    """What is stored of a user's password for one mechanism."""
+    """The stored form of a user's password for one mechanism."""
 
     salt: bytes = field(repr=False)
     stored_key: bytes = field(repr=False)
@@ -71,7 +71,7 @@ def salt_password(
 def credential_from(
     mechanism: ScramMechanism, salted_password: bytes, *, salt: bytes, iterations: int
 ) -> ScramCredential:
-    """Return what is stored of a salted password."""
+    """Return the stored form of a salted password."""
     client_key = keyed_hash(mechanism, salted_password, b"Client Key")
     return ScramCredential(
         salt=salt,

@@ -214,7 +214,7 @@ class IndexFile:
 
     @cached_property
     def key_filter(self) -> KeyFilter | None:
-        """Which keys are certainly absent; ``None`` if the segment has no filter."""
+        """The filter of keys that are certainly absent; ``None`` if the segment has none."""
         section = self.sections.get(SectionKind.KEY_FILTER)
         return None if section is None else KeyFilter.parse(section)
 
@@ -388,7 +388,7 @@ def _parse_sections(
             data, HEADER.size + SECTION.size * number
         )
         if position < header_size or position % ALIGNMENT or position + size > len(data):
-            raise ValueError(f"section {kind} lies outside the file")
+            raise ValueError(f"section {kind} is outside the file")
         if kind not in ROW_SIZES_BYTES:
             if flags & REQUIRED_FLAG:
                 raise ValueError(f"section {kind} is required and unknown")

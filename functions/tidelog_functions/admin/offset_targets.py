@@ -133,7 +133,7 @@ def _only_leader(
     cluster: AdminCluster, name: TopicPartition, partition: Partition, what: str
 ) -> OnlyLeaderKnows:
     broker = cluster.view.image.brokers.get(partition.leader)
-    leader = "nobody at the moment" if broker is None else f"broker {broker.broker_id}"
+    leader = "none at the moment" if broker is None else f"broker {broker.broker_id}"
     at = "" if broker is None else f" at {broker.endpoint}"
     return OnlyLeaderKnows(
         f"Only the leader of {name} ({leader}{at}) knows {what}. Ask it with any Kafka client,"

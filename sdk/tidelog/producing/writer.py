@@ -224,7 +224,7 @@ class RecordWriter(Client):
         """Commit or abort another producer's prepared transaction; certain on return, idempotent.
 
         A transaction that is not completed within its ``transaction_timeout_ms`` is aborted.
-        Raises ``TransactionAborted`` if it is to be committed and was aborted.
+        Raises ``TransactionAborted`` if a commit was requested and the transaction was aborted.
         """
         self._check_open()
         async with self._starting:

@@ -1,4 +1,4 @@
-"""Nodes whose event loop stands still: the lease is renewed all the same, but not for ever."""
+"""Nodes with a blocked event loop: the lease is renewed for a time, but not for ever."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_node_whose_loop_stands_still_for_longer_loses_its_lease_and_comes_bac
     with lapsed as node, WireClient(node.port) as client:
         create_topic(node)
         assert produce_while_stalled(node, client) is ErrorCode.not_leader_or_follower
-        assert "event loop stands still" in node.log
+        assert "event loop is blocked" in node.log
         deadline = time.monotonic() + 10
         while produce(client) is not ErrorCode.none:
             assert time.monotonic() < deadline

@@ -40,7 +40,7 @@ def reconcile(
 
     ``seen_epoch`` is the epoch in the member's request: its own, or the previous one if it has
     not got the answer with its own. It is remembered until the member moves again.
-    ``owned`` is what the member reports to own, ``None`` if it does not say.
+    ``owned`` has the partitions that the member reports to own, ``None`` without a report.
     """
     moved = _step(member, target_epoch, owned, is_free)
     return member if moved == member else dataclasses.replace(moved, previous_epoch=seen_epoch)

@@ -369,7 +369,7 @@ class _Wait:
             self.wake()
 
     def on_change(self) -> None:
-        """Wait on for records."""
+        """Continue to wait for records."""
 
     def wake(self) -> None:
         """End the wait, for another pass."""

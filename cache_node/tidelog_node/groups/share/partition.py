@@ -132,7 +132,7 @@ class SharePartition:
         """End the object if nothing uses it: the store has its whole state."""
         is_idle = self._writer is None and not self.members and not self.waiters
         if is_idle and not self.is_reading and self.state.next_deadline_ms is None:
-            self.end(NotLeaderOrFollower("nobody used the share partition"))
+            self.end(NotLeaderOrFollower("the share partition was unused"))
 
     # -- deadlines --
 

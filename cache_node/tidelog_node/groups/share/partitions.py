@@ -213,7 +213,7 @@ class SharePartitions:
         for key in keys:
             held = self._held.get(key)
             if held is not None:
-                held.end(NotLeaderOrFollower("the share partition was changed by someone else"))
+                held.end(NotLeaderOrFollower("the share partition was changed by another writer"))
 
     def _on_end(self, ended: SharePartition) -> None:
         key = _key(ended.group_id, ended.replica)
