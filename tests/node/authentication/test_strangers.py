@@ -1,0 +1,84 @@
+"""A node under clients that never log in, while others do."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+import confluent_kafka
+import pytest
+
+from tests.node.authentication.sasl_node import PASSWORD, TOPIC, USER, SaslNode
+from tests.support.waiting import eventually
+
+SOCKETS = 1000
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SaslNode]:
+    with SaslNode(tmp_path_factory.mktemp("sasl") / "node") as node:
+        node.prepare()
+        produce(node)  # what a login loads is loaded
+        yield node
+
+
+def produce(node: SaslNode) -> None:
+    producer = confluent_kafka.Producer(
+        {
+            "bootstrap.servers": node.sasl_address,
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": "PLAIN",
+            "sasl.username": USER,
+            "sasl.password": PASSWORD,
+        }
+    )
+    producer.produce(TOPIC, b"v", partition=0)
+    assert producer.flush(20) == 0
+
+
+@pytest.mark.parametrize("sent_bytes", [0, 9, 8_000, 200_000])
+def test_half_open_sockets_take_little_memory_and_others_log_in(
+    node: SaslNode, sent_bytes: int
+) -> None:
+    """CVE-2022-34917. Each announces the largest frame and sends a part of it."""
+    before = node.rss_bytes()
+    data = struct.pack(">i", 524_288) + bytes(sent_bytes)
+    with contextlib.ExitStack() as stack:
+        for _ in range(SOCKETS):
+            client = stack.enter_context(socket.create_connection(("127.0.0.1", node.sasl_port)))
+            with contextlib.suppress(ConnectionError):  # closed, as one too many
+                client.sendall(data)
+        produce(node)
+        grown = node.rss_bytes() - before
+        assert grown < 64 * MIB, f"{grown / MIB:.0f} MiB"
+    assert "Traceback" not in node.log
+
+
+def test_a_thousand_rounds_end_after_a_few(node: SaslNode) -> None:
+    """ApiVersions of an unknown version may be repeated in Kafka without end."""
+    frame = struct.pack(">ihhih", 11, 18, 99, 7, -1) + b"\0"
+    with socket.create_connection(("127.0.0.1", node.sasl_port)) as client:
+        client.settimeout(10)
+        with contextlib.suppress(ConnectionError):
+            client.sendall(frame * 1000)
+        received = 0
+        with contextlib.suppress(ConnectionError):
+            while data := client.recv(65_536):
+                received += len(data)
+    assert received < 20 * 50
+    produce(node)
+
+
+def test_a_stopping_node_does_not_wait_for_strangers(tmp_path: Path) -> None:
+    with SaslNode(tmp_path / "node") as node, contextlib.ExitStack() as stack:
+        for _ in range(5):
+            client = socket.create_connection(("127.0.0.1", node.sasl_port))
+            stack.enter_context(client).sendall(b"\0")
+        eventually(lambda: len(node.open_files()) > 5)
+        assert node.stop() == 0
+        assert "Traceback" not in node.log
+        node.start()
