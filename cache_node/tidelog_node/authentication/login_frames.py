@@ -127,5 +127,5 @@ def _wake(event: asyncio.Future[None]) -> None:
 
 def _size_problem(head: bytearray, size: int, bytes_max: int) -> str:
     if head.startswith(_TLS_HANDSHAKE):
-        return "the client sends TLS, and the listener has none: set its security.protocol"
+        return "the client begins with TLS, which this listener does not have"
     return f"a frame of {size} bytes before authentication, allowed are {bytes_max} ({SETTING})"

@@ -23,6 +23,7 @@ from tests.node.authentication.sasl_node import (
     USER,
     SaslNode,
 )
+from tests.support.certificates import Authority
 from tests.support.waiting import eventually
 
 VALUES = [b"a record", b"x" * 300_000]
@@ -280,3 +281,34 @@ def test_a_client_that_cannot_authenticate_again_connects_again(tmp_path: Path) 
         assert end_offset(node) == sent
         assert renewals(node) == 0
         assert len(node.logins()) > 3
+
+
+def test_clients_log_in_over_tls_and_are_the_user_of_the_login(tmp_path: Path) -> None:
+    """Also where they have a certificate: its name is not that of the session."""
+    authority = Authority(tmp_path / "authority")
+    config = {
+        "listener_security_protocol_map": "OPEN:PLAINTEXT,SASL:SASL_SSL",
+        "listener_name_sasl_sasl_plain_without_tls_enable": "false",
+        "listener_name_sasl_ssl_client_auth": "required",
+        "ssl_keystore_location": str(authority.node_pem()),
+        "ssl_truststore_location": str(authority.trusted),
+    }
+    pem = str(authority.client_pem("bob"))
+    with SaslNode(tmp_path / "node", **config) as node:
+        node.prepare()
+        for mechanism in MECHANISMS:
+            settings = librdkafka_settings(node, mechanism, PASSWORD, USER) | {
+                "security.protocol": "SASL_SSL",
+                "ssl.ca.location": str(authority.trusted),
+                "ssl.certificate.location": pem,
+                "ssl.key.location": pem,
+            }
+            producer = confluent_kafka.Producer(settings)
+            producer.produce(TOPIC, VALUES[1], partition=0)
+            assert producer.flush(SECONDS_MAX) == 0
+            problems: list[confluent_kafka.KafkaError] = []
+            settings |= {"sasl.password": "wrong", "error_cb": problems.append}
+            refused = confluent_kafka.Producer(settings)
+            eventually(lambda: bool(refused.poll(0.05) or problems))  # noqa: B023
+            assert problems[0].code() == confluent_kafka.KafkaError._AUTHENTICATION
+        assert {principal for _, principal, _ in node.logins()} == {f"User:{USER}"}
