@@ -35,6 +35,7 @@ USER_KIND = "User"  # of a principal
 API_VERSIONS_KEY, SASL_HANDSHAKE_KEY, SASL_AUTHENTICATE_KEY = 18, 17, 36
 ROUNDS_MAX = 16  # requests and tokens of one authentication; the longest needs 6
 REAUTHENTICATION_SECONDS_MIN = 1.0  # between the beginnings of two
+FAILED_HINT = "check the client's user and password: tidelog user list shows who can log in"
 NOT_TOLD_HINT = "set the client's security.protocol to that of the listener"
 
 
@@ -177,7 +178,7 @@ class Authentication:
                 self._succeed(Principal(USER_KIND, exchange.user))
         except AuthenticationFailed as failed:
             reason = f"authentication failed, {self._mechanism}: {failed.reason or failed}"
-            self._refusals.note(self._session, reason)
+            self._refusals.note(self._session, reason, hint=FAILED_HINT)
             raise
         return answer
 
