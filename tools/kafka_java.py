@@ -25,8 +25,10 @@ def class_path() -> str | None:
     return maven.class_path(_ROOT, f"kafka-clients-{VERSION}.jar")
 
 
-def compiled(source: Path) -> Path:
+def compiled(source: Path, *, with_jars: str | None = None) -> Path:
     """Return the folder with the classes of a program that uses the client.
+
+    ``with_jars`` is its class path, if it needs more than the client.
 
     ``java Program.java`` would compile it at every start, which takes longer than most runs.
     Raises ``ToolAbsent`` if the compiler is missing or rejects the program.
@@ -36,7 +38,7 @@ def compiled(source: Path) -> Path:
         folder.parent.mkdir(exist_ok=True)
         with tempfile.TemporaryDirectory(dir=folder.parent) as building:
             classes = Path(building, "classes")
-            run([require("javac"), "-cp", str(class_path()), "-d", classes, source])
+            run([require("javac"), "-cp", with_jars or str(class_path()), "-d", classes, source])
             try:
                 classes.rename(folder)
             except OSError:

@@ -1,0 +1,85 @@
+"""All ACLs of a cluster, indexed so that a decision looks at few of them.
+
+A set is never changed. Sets that differ in some ACLs share the rest of their index.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from tidelog_core.security.acl import ANY_NAME, Acl, PatternType, ResourceType
+
+_Pattern = tuple[ResourceType, PatternType, str]
+_ByPrincipal = Mapping[str, tuple[Acl, ...]]
+
+
+@dataclass(frozen=True)
+class AclSet:
+    """ACLs, each once. ``AclSet.of`` makes one."""
+
+    acls: frozenset[Acl] = frozenset()
+    _by_pattern: Mapping[_Pattern, _ByPrincipal] = field(default_factory=dict, repr=False)
+    # The lengths of the prefixes of each type in ascending order.
+    _prefix_sizes: Mapping[ResourceType, tuple[int, ...]] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def of(cls, acls: Iterable[Acl]) -> AclSet:
+        """Return the set of these ACLs."""
+        return cls().with_changes(acls, ())
+
+    def with_changes(self, added: Iterable[Acl], removed: Iterable[Acl]) -> AclSet:
+        """Return the set without ``removed``, and then with ``added``."""
+        acls = (self.acls - frozenset(removed)) | frozenset(added)
+        changed = {(acl.resource_type, acl.pattern_type, acl.name) for acl in acls ^ self.acls}
+        if not changed:
+            return self
+        by_pattern = dict(self._by_pattern)
+        of_changed: dict[_Pattern, dict[str, list[Acl]]] = {pattern: {} for pattern in changed}
+        kept = (
+            acl
+            for pattern in changed
+            for some in self._by_pattern.get(pattern, {}).values()
+            for acl in some
+            if acl in acls
+        )
+        for acl in (*kept, *(acls - self.acls)):
+            pattern = (acl.resource_type, acl.pattern_type, acl.name)
+            of_changed[pattern].setdefault(acl.principal, []).append(acl)
+        for pattern, by_principal in of_changed.items():
+            by_pattern.pop(pattern, None)
+            if by_principal:
+                by_pattern[pattern] = {who: tuple(some) for who, some in by_principal.items()}
+        sizes: dict[ResourceType, set[int]] = {}
+        for resource_type, pattern_type, name in by_pattern:
+            if pattern_type is PatternType.PREFIXED:
+                sizes.setdefault(resource_type, set()).add(len(name))
+        return AclSet(acls, by_pattern, {kind: tuple(sorted(some)) for kind, some in sizes.items()})
+
+    def matching(self, resource_type: ResourceType, name: str) -> Iterator[_ByPrincipal]:
+        """Yield the ACLs of each pattern that applies to the resource, by their principals.
+
+        Takes one look-up for the name, one for all names and one for each length of a prefix.
+        """
+        patterns = self._by_pattern
+        for pattern in (
+            (resource_type, PatternType.LITERAL, name),
+            (resource_type, PatternType.LITERAL, ANY_NAME),
+        ):
+            found = patterns.get(pattern)
+            if found is not None:
+                yield found
+        sizes = self._prefix_sizes.get(resource_type, ())
+        for size in sizes[: bisect_right(sizes, len(name))]:
+            found = patterns.get((resource_type, PatternType.PREFIXED, name[:size]))
+            if found is not None:
+                yield found
+
+    def of_type(
+        self, resource_type: ResourceType
+    ) -> Iterator[tuple[PatternType, str, _ByPrincipal]]:
+        """Yield the ACLs of each pattern of the type, by their principals."""
+        for (kind, pattern_type, name), found in self._by_pattern.items():
+            if kind is resource_type:
+                yield pattern_type, name, found

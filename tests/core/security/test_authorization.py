@@ -1,0 +1,333 @@
+"""Decisions of ACLs: Kafka's rules, Kafka's own authorizer, and sets that change."""
+
+from __future__ import annotations
+
+import random
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tidelog_core.security.acl import (
+    ANY_NAME,
+    CLUSTER_NAME,
+    Acl,
+    AclFilter,
+    AclOperation,
+    AclPermission,
+    PatternType,
+    ResourceType,
+)
+from tidelog_core.security.acl_set import AclSet
+from tidelog_core.security.authorization import (
+    Authorizer,
+    Client,
+    Decision,
+    parse_super_users,
+)
+
+from tools import kafka_broker, kafka_java
+from tools.java_options import QUICK_JAVA
+
+ALLOW, DENY = AclPermission.ALLOW, AclPermission.DENY
+LITERAL, PREFIXED = PatternType.LITERAL, PatternType.PREFIXED
+READ, WRITE, DESCRIBE = AclOperation.READ, AclOperation.WRITE, AclOperation.DESCRIBE
+TOPIC = ResourceType.TOPIC
+ALICE = Client(("User:alice",), "10.0.0.1")
+
+TYPES = (ResourceType.TOPIC, ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID)
+NAMES = ("a", "ab", "abc", "b", "ba", "ha", "hard", "*")
+OPERATIONS = [one for one in AclOperation if one is not AclOperation.ANY]
+ASKED = [one for one in OPERATIONS if one is not AclOperation.ALL]
+USERS = ("alice", "bob", "*")
+HOSTS = ("10.0.0.1", "10.0.0.2")
+SETS, QUESTIONS = 200, 20
+SEED = random.SystemRandom().randrange(2**32)
+
+
+def acl(
+    name: str = "t",
+    operation: AclOperation = READ,
+    permission: AclPermission = ALLOW,
+    *,
+    pattern_type: PatternType = LITERAL,
+    principal: str = "User:alice",
+    host: str = "*",
+) -> Acl:
+    return Acl(TOPIC, pattern_type, name, principal, host, operation, permission)
+
+
+def decide(acls: list[Acl], operation: AclOperation = READ, name: str = "t") -> Decision:
+    return Authorizer().decide(AclSet.of(acls), ALICE, operation, TOPIC, name)
+
+
+acls_drawn = st.builds(
+    Acl,
+    st.sampled_from(TYPES),
+    st.sampled_from((LITERAL, PREFIXED)),
+    st.sampled_from(NAMES),
+    st.sampled_from([f"User:{user}" for user in USERS]),
+    st.sampled_from((*HOSTS, "*")),
+    st.sampled_from(OPERATIONS),
+    st.sampled_from((ALLOW, DENY)),
+)
+clients_drawn = st.builds(
+    lambda user, host: Client((f"User:{user}",), host),
+    st.sampled_from(USERS[:2]),
+    st.sampled_from(HOSTS),
+)
+
+
+def naive(
+    authorizer: Authorizer,
+    acls: frozenset[Acl],
+    client: Client,
+    operation: AclOperation,
+    resource_type: ResourceType,
+    name: str,
+) -> bool:
+    """Decide as the rules are written down, without an index."""
+    if authorizer.super_users & set(client.principals):
+        return True
+    covering = [one for one in acls if one.resource_type == resource_type and one.covers(name)]
+    implied = {
+        AclOperation.DESCRIBE: {READ, WRITE, AclOperation.DELETE, AclOperation.ALTER},
+        AclOperation.DESCRIBE_CONFIGS: {AclOperation.ALTER_CONFIGS},
+    }
+    applying = [
+        one
+        for one in covering
+        if one.principal in (*client.principals, "User:*")
+        and one.host in (client.host, "*")
+        and (
+            one.operation in (operation, AclOperation.ALL)
+            or (one.permission is ALLOW and one.operation in implied.get(operation, set()))
+        )
+    ]
+    if applying:
+        return all(one.permission is ALLOW for one in applying)
+    return authorizer.allows_without_acls and not covering
+
+
+@given(
+    st.lists(acls_drawn, max_size=12),
+    clients_drawn,
+    st.sampled_from(ASKED),
+    st.sampled_from(TYPES),
+    st.sampled_from(NAMES),
+    st.booleans(),
+    st.booleans(),
+)
+def test_the_index_changes_no_decision(
+    acls: list[Acl],
+    client: Client,
+    operation: AclOperation,
+    resource_type: ResourceType,
+    name: str,
+    allows: bool,
+    has_super_user: bool,
+) -> None:
+    supers = frozenset({"User:bob"} if has_super_user else ())
+    authorizer = Authorizer(super_users=supers, allows_without_acls=allows)
+    decision = authorizer.decide(AclSet.of(acls), client, operation, resource_type, name)
+    wanted = naive(authorizer, frozenset(acls), client, operation, resource_type, name)
+    assert decision.is_allowed == wanted
+    if decision.acl is not None:
+        assert decision.acl in acls
+        assert (decision.acl.permission is ALLOW) == decision.is_allowed
+
+
+@given(st.lists(st.tuples(st.booleans(), acls_drawn), max_size=30))
+def test_a_changed_set_is_the_set_made_anew(changes: list[tuple[bool, Acl]]) -> None:
+    """CVE-2024-27309: a removed ACL took others of its resource with it."""
+    changed, left = AclSet(), set()
+    for is_added, one in changes:
+        if is_added:
+            changed, left = changed.with_changes([one], []), left | {one}
+        else:
+            changed, left = changed.with_changes([], [one]), left - {one}
+    anew = AclSet.of(left)
+    assert changed.acls == anew.acls == left
+    for resource_type in TYPES:
+        assert index_of(changed, resource_type) == index_of(anew, resource_type)
+        for name in NAMES:
+            assert found(changed, resource_type, name) == found(anew, resource_type, name)
+
+
+def index_of(acls: AclSet, resource_type: ResourceType) -> set[Acl]:
+    return {
+        one
+        for _, _, by_principal in acls.of_type(resource_type)
+        for some in by_principal.values()
+        for one in some
+    }
+
+
+def found(acls: AclSet, resource_type: ResourceType, name: str) -> set[Acl]:
+    return {
+        one
+        for by_principal in acls.matching(resource_type, name)
+        for some in by_principal.values()
+        for one in some
+    }
+
+
+def test_a_decision_looks_at_few_of_many_acls() -> None:
+    """Counted: the ACLs of other topics and of other users are not looked at."""
+    others = [acl(f"topic-{n}", principal=f"User:u{n}") for n in range(1000)]
+    shared = [acl("t", principal=f"User:u{n}") for n in range(1000)]
+    acls = AclSet.of([*others, *shared, acl("t")])
+    (by_principal,) = acls.matching(TOPIC, "t")
+    assert by_principal["User:alice"] == (acl("t"),)
+
+
+def test_deny_wins_wherever_it_is() -> None:
+    for pattern_type, name in ((LITERAL, "t"), (LITERAL, ANY_NAME), (PREFIXED, "t")):
+        deny = acl(name, READ, DENY, pattern_type=pattern_type)
+        decision = decide([acl("t"), acl(ANY_NAME), deny])
+        assert decision == Decision(is_allowed=False, acl=deny)
+
+
+def test_only_allow_implies_describe() -> None:
+    assert decide([acl("t", READ)], DESCRIBE).is_allowed
+    assert not decide([acl("t", DESCRIBE)], READ).is_allowed
+    both = [acl("t", DESCRIBE), acl("t", READ, DENY)]
+    assert decide(both, DESCRIBE).is_allowed
+
+
+def test_groups_and_roles_are_principals_too() -> None:
+    client = Client(("User:alice", "Group:sales", "Role:writer"), "10.0.0.1")
+    acls = AclSet.of([acl(principal="Group:sales"), acl(operation=WRITE, principal="Role:writer")])
+    authorizer = Authorizer()
+    for operation in (READ, WRITE):
+        assert authorizer.decide(acls, client, operation, TOPIC, "t").is_allowed
+        assert not authorizer.decide(acls, ALICE, operation, TOPIC, "t").is_allowed
+    denied = acls.with_changes([acl(permission=DENY, principal="Group:sales")], [])
+    assert not authorizer.decide(denied, client, READ, TOPIC, "t").is_allowed
+
+
+def test_everyone_is_allowed_only_where_no_acl_is_about_the_resource() -> None:
+    authorizer = Authorizer(allows_without_acls=True)
+    acls = AclSet.of([acl("other"), acl("bobs", principal="User:bob")])
+    assert authorizer.decide(acls, ALICE, READ, TOPIC, "free").is_allowed
+    assert not authorizer.decide(acls, ALICE, READ, TOPIC, "bobs").is_allowed
+
+
+def test_super_users_are_parsed() -> None:
+    assert parse_super_users(" User:alice ;User:CN=bob,O=x;") == {"User:alice", "User:CN=bob,O=x"}
+    assert parse_super_users("") == frozenset()
+    for wrong in ("alice", "User:", ":alice"):
+        with pytest.raises(ValueError, match="must be a principal such as User:alice"):
+            parse_super_users(wrong)
+
+
+# -- Kafka's own authorizer --
+
+
+@pytest.fixture(scope="module")
+def class_path() -> str:
+    jars = kafka_broker.class_path()
+    if shutil.which("java") is None or jars is None:
+        pytest.skip("needs java and Kafka's jars (make tools)")
+    return jars
+
+
+def random_acl(chance: random.Random) -> Acl:
+    resource_type = chance.choice((*TYPES, ResourceType.CLUSTER))
+    is_cluster = resource_type is ResourceType.CLUSTER
+    return Acl(
+        resource_type,
+        LITERAL if is_cluster else chance.choice((LITERAL, PREFIXED)),
+        CLUSTER_NAME if is_cluster else chance.choice(NAMES),
+        f"User:{chance.choice(USERS)}",
+        chance.choice((*HOSTS, "*")),
+        chance.choice(OPERATIONS),
+        chance.choice((ALLOW, ALLOW, DENY)),
+    )
+
+
+def random_filter(chance: random.Random) -> AclFilter:
+    return AclFilter(
+        chance.choice((ResourceType.ANY, *TYPES)),
+        chance.choice(list(PatternType)),
+        chance.choice((None, *NAMES)),
+        chance.choice((None, "User:alice", "User:*")),
+        chance.choice((None, *HOSTS, "*")),
+        chance.choice((AclOperation.ANY, READ, WRITE, AclOperation.ALL)),
+        chance.choice((AclPermission.ANY, ALLOW, DENY)),
+    )
+
+
+def questions(chance: random.Random) -> Iterator[tuple[str, str]]:
+    """Yield lines for Kafka, each with our answer; "": none is given."""
+    for _ in range(SETS):
+        authorizer = Authorizer(
+            super_users=frozenset({"User:bob"} if chance.random() < 0.2 else ()),
+            allows_without_acls=chance.random() < 0.5,
+        )
+        yield line("new", ";".join(authorizer.super_users), str(authorizer.allows_without_acls)), ""
+        acls = AclSet.of({random_acl(chance) for _ in range(chance.randint(0, 12))})
+        for one in acls.acls:
+            yield line("acl", *one), ""
+        for _ in range(QUESTIONS):
+            user, host = chance.choice(USERS[:2]), chance.choice(HOSTS)
+            client = Client((f"User:{user}",), host)
+            resource_type, operation = chance.choice(TYPES), chance.choice(ASKED)
+            name = chance.choice(NAMES[:-1])
+            decision = authorizer.decide(acls, client, operation, resource_type, name)
+            yield (
+                line("ask", operation, resource_type, name, user, host),
+                str(int(decision.is_allowed)),
+            )
+            operation = chance.choice((WRITE, READ))
+            may = authorizer.decide_any(acls, client, operation, resource_type)
+            yield line("any", operation, resource_type, user, host), str(int(may))
+            wanted = random_filter(chance)
+            yield line("find", *wanted), str(sum(map(wanted.matches, acls.acls)))
+
+
+def line(*fields: object) -> str:
+    return "\t".join(
+        ""
+        if field is None
+        else str(int(field))
+        if isinstance(field, int) and not isinstance(field, bool)
+        else str(field)
+        for field in fields
+    )
+
+
+def test_decisions_are_those_of_kafka(class_path: str, tmp_path: Path) -> None:
+    print(f"seed {SEED}")
+    asked = list(questions(random.Random(SEED)))
+    (tmp_path / "asked").write_text("\n".join(text for text, _ in asked))
+    classes = kafka_java.compiled(
+        Path(__file__).with_name("JavaAuthorizer.java"), with_jars=class_path
+    )
+    done = subprocess.run(
+        [
+            "java",
+            *QUICK_JAVA,
+            "-cp",
+            f"{class_path}:{classes}",
+            "JavaAuthorizer",
+            tmp_path / "asked",
+        ],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    ours = [(text, answer) for text, answer in asked if answer]
+    theirs = done.stdout.split()
+    assert len(ours) == len(theirs)
+    assert [
+        (text, answer, their)
+        for (text, answer), their in zip(ours, theirs, strict=True)
+        if answer != their
+    ] == []
+    assert {"0", "1"} <= set(theirs)
