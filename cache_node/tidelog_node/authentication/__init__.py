@@ -1,1 +1,1 @@
-"""Clients that log in by SASL: before their first request, and again on a live connection."""
+"""The SASL log-in of clients: before their first request, and again on a live connection."""

@@ -1,16 +1,16 @@
-"""How far one client has got on its way to a user's name.
+"""The states of one client's authentication.
 
     BEGIN      ApiVersions or SaslHandshake
     HANDSHAKE  SaslHandshake: ApiVersions has been answered
     EXCHANGE   tokens, in SaslAuthenticate or raw (after version 0 of SaslHandshake)
     DONE       the session has its principal
 
-On a listener whose sessions end (``connections.max.reauth.ms``, KIP-368) DONE is followed by
-EXCHANGE again and again: SaslHandshake comes on the live connection, and until the client has
-proved once more to be the same user by the same mechanism, nothing else is accepted.
+On a listener whose sessions expire (``connections.max.reauth.ms``, KIP-368) EXCHANGE follows DONE
+repeatedly: the client sends SaslHandshake on the live connection. Until it has proved again to be
+the same user by the same mechanism, no other request is accepted.
 
-Nothing here knows bytes of the wire: ``handlers/sasl.py`` has the two APIs, ``login.py`` the frames
-before a client is known. Source: Kafka's ``SaslServerAuthenticator`` and ``KafkaChannel``.
+This module does not use the wire format: ``handlers/sasl.py`` has the two APIs, ``login.py`` the
+frames before the log-in. Source: Kafka's ``SaslServerAuthenticator`` and ``KafkaChannel``.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ logger = logging.getLogger(__name__)
 USER_KIND = "User"  # of a principal
 API_VERSIONS_KEY, SASL_HANDSHAKE_KEY, SASL_AUTHENTICATE_KEY = 18, 17, 36
 ROUNDS_MAX = 16  # requests and tokens of one authentication; the longest needs 6
-REAUTHENTICATION_SECONDS_MIN = 1.0  # between the beginnings of two
+REAUTHENTICATION_SECONDS_MIN = 1.0  # between the starts of two
 FAILED_HINT = "check the client's user and password: tidelog user list shows who can log in"
 NOT_TOLD_HINT = "set the client's security.protocol to that of the listener"
 
@@ -43,12 +43,12 @@ class Refusals(Protocol):
     """The log of clients that were refused."""
 
     def note(self, client: Session, reason: str, *, hint: str = "") -> None:
-        """Log it, but not for every attempt of a client."""
+        """Log a refusal, but not for every attempt of a client."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuthenticationRules:
-    """What a listener demands of its clients."""
+    """A listener's rules for the authentication of its clients."""
 
     mechanisms: tuple[str, ...]
     token_bytes_max: int = 524_288  # of a frame before the client is known
@@ -85,7 +85,7 @@ class Authentication:
     ) -> None:
         """``now`` is steady, in seconds."""
         self.rules = rules
-        # Until then requests are accepted without a look at the step. -inf: none is.
+        # Until this time requests are accepted without a check of the step. -inf: none is.
         self.expires_at = -math.inf
         self.takes_raw_tokens = False
         self._session = session
@@ -96,7 +96,7 @@ class Authentication:
         self._rounds_left = ROUNDS_MAX
         self._exchange: Exchange | None = None
         self._mechanism = ""  # of the newest exchange
-        self._proved: tuple[Principal, str] | None = None  # who it is, by which mechanism
+        self._proved: tuple[Principal, str] | None = None  # the user, and the mechanism
         self._began_again_at = -math.inf
 
     @property
@@ -106,7 +106,7 @@ class Authentication:
 
     @property
     def is_under_way(self) -> bool:
-        """Whether the next thing must be a token."""
+        """Whether the client must send a token next."""
         return self._step is _Step.EXCHANGE
 
     def admit(self, api_key: int) -> None:
@@ -118,7 +118,7 @@ class Authentication:
             raise CloseConnection(reason, is_expected=True)
 
     def count_round(self) -> None:
-        """Count a request or a raw token. Raises ``CloseConnection`` for one too many."""
+        """Count a request or a raw token. Raises ``CloseConnection`` above ``ROUNDS_MAX``."""
         self._rounds_left -= 1
         if self._rounds_left < 0:
             reason = f"more than {ROUNDS_MAX} requests without an end of the authentication"
@@ -132,7 +132,7 @@ class Authentication:
     def may_begin(self, *, has_headers: bool = True) -> bool:
         """Return whether a SaslHandshake may begin an exchange now.
 
-        On a live session its tokens must have headers: others could be taken for requests.
+        On a live session its tokens must have headers: raw ones could be parsed as requests.
         """
         if self._proved is None:
             return self._step is not _Step.EXCHANGE
@@ -144,7 +144,7 @@ class Authentication:
         )
 
     def begin(self, mechanism: str, *, has_headers: bool) -> None:
-        """Begin an exchange; without headers its tokens come raw.
+        """Begin an exchange; without headers its tokens are raw.
 
         Raises ``UnsupportedSaslMechanism``.
         """
@@ -165,7 +165,7 @@ class Authentication:
         self._step = _Step.EXCHANGE
 
     async def answer(self, token: bytes) -> bytes:
-        """Return the answer to a token; ``is_done`` says whether it was the last one.
+        """Return the answer to a token; ``is_done`` shows whether it was the last one.
 
         Raises ``AuthenticationFailed``, and ``CloseConnection``.
         """
@@ -184,13 +184,13 @@ class Authentication:
 
     @property
     def session_ms(self) -> int:
-        """How long the session lasts from its authentication on; 0: as long as the connection."""
+        """The session's time from its authentication on; 0: as long as the connection."""
         return self.rules.session_ms_max if self.is_done else 0
 
     # -- a live session --
 
     def admit_expired(self, api_key: int) -> None:
-        """Raise ``CloseConnection`` unless the API is one of a session's renewal."""
+        """Raise ``CloseConnection`` unless the API is one of re-authentication."""
         if self.is_under_way:
             self.admit(api_key)
         elif api_key != SASL_HANDSHAKE_KEY or not self.may_begin():
@@ -201,7 +201,7 @@ class Authentication:
     def _check_mechanism(self) -> None:
         """Raise ``CloseConnection`` unless a live session keeps its mechanism.
 
-        Kafka finds out with the first token, too, and sends no answer.
+        As in Kafka, the first token shows it, and gets no answer.
         """
         if self._proved is not None and self._proved[1] != self._mechanism:
             reason = f"{self._mechanism} for a session that was authenticated by {self._proved[1]}"

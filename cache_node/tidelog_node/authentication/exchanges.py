@@ -22,12 +22,12 @@ class Exchange(Protocol):
 
     @property
     def user(self) -> str | None:
-        """The name that the client has proved to have; ``None`` before the exchange succeeded."""
+        """The proved name of the client; ``None`` before the exchange succeeded."""
 
     async def answer(self, token: bytes) -> bytes:
         """Return the node's next token, which may be empty.
 
-        Raises ``AuthenticationFailed``, and ``CloseConnection`` where the node cannot say.
+        Raises ``AuthenticationFailed``, and ``CloseConnection`` if the node cannot decide.
         """
 
 
@@ -55,7 +55,7 @@ class ScramExchange:
 
     @property
     def user(self) -> str | None:
-        """The name that the client has proved to have."""
+        """The proved name of the client."""
         return self._server.user
 
     async def answer(self, token: bytes) -> bytes:
@@ -64,7 +64,7 @@ class ScramExchange:
             answer = self._server.answer(token)
         except AuthenticationFailed as failed:
             if self._has_begun and self._server.is_token:
-                # To the client it is a token that does not exist.
+                # The client gets the error of a token that does not exist.
                 raise AuthenticationFailed(str(failed), reason=TOKENS_ARE_UNSUPPORTED) from failed
             raise
         self._has_begun = True
@@ -80,7 +80,7 @@ class PlainExchange:
         self.user: str | None = None
 
     async def answer(self, token: bytes) -> bytes:
-        """Return the empty token once the password has been found right."""
+        """Return the empty token once the password was checked."""
         login = parse_plain(token)
         await self._checks.check(self._client_host, login)
         self.user = login.user

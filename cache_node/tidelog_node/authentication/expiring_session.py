@@ -14,7 +14,7 @@ API_KEY = struct.Struct(">h")
 
 
 class ExpiringSession:
-    """Passes requests on while the session lasts: one comparison for each."""
+    """Forwards requests while the session lasts, at the cost of one comparison each."""
 
     __slots__ = ("_authentication", "_dispatch", "_now")
 

@@ -1,8 +1,8 @@
-"""A client on a listener with SASL, until it has logged in: then a ``Connection`` takes over.
+"""Handles a client on a listener with SASL until it has logged in, before a ``Connection``.
 
-A login is one task. It takes one frame after the other, looks at nothing but the API of a request,
-and lets the dispatch table parse and answer those few that may come. Everything about it is
-bounded: the size of its frames (``LoginFrames``), their number (``Authentication``) and its time.
+A login is one task. It receives one frame at a time and reads only the API of a request. The
+dispatch table parses and answers the few requests that are allowed. The size of the frames
+(``LoginFrames``), their number (``Authentication``) and the time are bounded.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ REQUEST_BYTES_MAX = 8_192
 REQUEST_BYTES_MIN = 8  # api key, version, correlation id
 _API_KEY = struct.Struct(">h")
 _SIZE = struct.Struct(">i")
-_ERROR_OF_VERSIONS = struct.Struct(">8xh")  # behind the answer's size and correlation id
+_ERROR_OF_VERSIONS = struct.Struct(">8xh")  # after the answer's size and correlation id
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoginDesk:
-    """What the logins of a node share."""
+    """The shared state of a node's logins."""
 
     rules: Mapping[str, AuthenticationRules]  # of the listeners with SASL, by their names
     dispatch: FrameHandler
@@ -71,7 +71,7 @@ class LoginDesk:
 
 
 class Login:
-    """One client's way to a name."""
+    """The log-in of one client."""
 
     def __init__(
         self,
@@ -161,7 +161,7 @@ class Login:
         return _SIZE.pack(len(token)) + token
 
     async def _send_last(self, answer: Reply) -> None:
-        """Send the answer that comes before the end, unless the client does not take it."""
+        """Send the last answer, unless the client does not receive it."""
         with suppress(OSError):  # TimeoutError is one
             async with asyncio.timeout(LAST_ANSWER_SECONDS_MAX):
                 await self._frames.send(_joined(answer))

@@ -1,9 +1,9 @@
-"""The frames of a client that has not logged in: one at a time, and little memory.
+"""Receives the frames of a client that has not logged in, one at a time and with little memory.
 
-No more than the current frame is taken from the transport, so what follows is there for the
-connection that takes over. A frame's size costs nothing: its memory grows with the bytes that have
-come. Memory of frames above ``FRAME_BYTES_UNCOUNTED`` is counted for all clients together, apart
-from the memory of requests: strangers take nothing from clients that are known.
+Only the current frame is read from the transport; the connection after the log-in reads the bytes
+after it. The announced size of a frame takes no memory: its buffer grows with the received bytes.
+Memory of frames above ``FRAME_BYTES_UNCOUNTED`` is counted for all clients together, separately
+from the memory of requests: unknown clients take none from known ones.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _TLS_HANDSHAKE = b"\x16\x03"
 
 
 class LoginMemory:
-    """What the unfinished frames of one loop's strangers share."""
+    """The shared memory of the unfinished frames of one loop's unknown clients."""
 
     __slots__ = ("counted_bytes", "received")
 
     def __init__(self) -> None:
-        self.received = memoryview(bytearray(RECEIVE_BYTES))  # no call keeps anything in it
+        self.received = memoryview(bytearray(RECEIVE_BYTES))  # empty between calls
         self.counted_bytes = 0
 
 
@@ -60,7 +60,7 @@ class LoginFrames:
         return await self._exactly(size)
 
     async def send(self, data: Buffer) -> None:
-        """Return when the transport has taken all of it. Raises ``OSError``."""
+        """Return once the transport has accepted all bytes. Raises ``OSError``."""
         left = memoryview(data)
         while left or self._transport.wants_write:
             try:
@@ -74,7 +74,7 @@ class LoginFrames:
                 await self._wait(for_room=True)
 
     def close(self) -> None:
-        """Count nothing any more."""
+        """Release the counted memory."""
         self._count(0)
 
     async def _exactly(self, size_bytes: int) -> bytearray | None:
@@ -102,7 +102,7 @@ class LoginFrames:
             raise CloseConnection("too many large tokens of clients that are not logged in")
 
     async def _wait(self, *, for_room: bool) -> None:
-        """Return when the socket has something to read, or room if asked for."""
+        """Return once the socket is readable, or writable with ``for_room``."""
         event: asyncio.Future[None] = self._loop.create_future()
         descriptor = self._transport.fileno()
         if for_room:

@@ -1,9 +1,9 @@
 """Checks the passwords of PLAIN in a thread, with bounds.
 
-A check takes several milliseconds of a processor (PBKDF2). So one runs at a time, whatever clients
-send, and hosts take turns: a client with many connections waits for itself. Where too many wait,
-the connection is closed without an answer, which clients take for a fault of the network: they try
-again, while a refusal would be final for many of them.
+A check takes several milliseconds of CPU (PBKDF2). So only one runs at a time, and hosts take
+turns: a client with many connections delays only itself. If too many checks wait, the connection
+is closed without an answer. Clients retry after such a network error, while a refusal would be
+final for many of them.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ class PasswordChecks:
         self._executor = executor
         self._known = KnownPasswords(now)
         self._lane = HostLock()
-        self._waiting: Counter[str] = Counter()  # by host, with the one that runs
+        self._waiting: Counter[str] = Counter()  # by host, with the running one
         self._waiting_count = 0
 
     async def check(self, host: str, login: PlainLogin) -> None:
         """Return if the password is right.
 
-        Raises ``AuthenticationFailed``, and ``CloseConnection`` where too many checks wait.
+        Raises ``AuthenticationFailed``, and ``CloseConnection`` if too many checks wait.
         """
         if self._known.has(login, self._users()):
             return
@@ -71,7 +71,7 @@ class PasswordChecks:
         try:
             await asyncio.shield(checking)
         except asyncio.CancelledError:
-            # The thread works on, and no other check may begin beside it.
+            # The thread continues, and no other check may begin before its end.
             await asyncio.wait([checking])
             raise
         self._known.add(login, users)

@@ -19,10 +19,10 @@ from tidelog_node.session import Session
 
 
 class ListenerTransports:
-    """Makes a ``NodeTransport`` for nodes; for clients TLS or plain, as the listener says.
+    """Makes a ``NodeTransport`` for nodes, and the listener's TLS or plain transport for clients.
 
     The listener for nodes refuses any client that is not a node of the cluster before it reads
-    a request. One that requires certificates of clients refuses those without a good one.
+    a request. A listener that requires client certificates refuses clients without a valid one.
     """
 
     def __init__(

@@ -1,9 +1,10 @@
 """The transport of a connection from another node.
 
-It begins with TLS, by which both ends prove who they are. If neither wants encryption, the server
-ends it right after that (close_notify, which also says that the client was accepted), and both go
-on in plain bytes, with sendfile. The handshake protects the choice (ALPN), so nobody on the way can
-make it for them. The plain bytes are as safe as the network between the nodes.
+It begins with TLS, by which both ends prove their identities. If neither requires encryption, the
+server ends TLS directly after the handshake (close_notify, which also means that the client was
+accepted), and both continue in plain bytes, with sendfile. The handshake protects the choice
+(ALPN), so an attacker on the network cannot change it. The plain bytes are as safe as the network
+between the nodes.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from tidelog_node.security.node_identity import PLAIN
 
 
 class NodeTransport:
-    """TLS, and the plain socket after it if both ends agree."""
+    """TLS, then the plain socket if both ends agree."""
 
     __slots__ = ("_early", "_tls", "_transport")
 
@@ -30,7 +31,7 @@ class NodeTransport:
 
     @property
     def has_received(self) -> bool:
-        """Whether ``recv_into`` has something without the socket."""
+        """Whether ``recv_into`` has bytes without reading the socket."""
         return bool(self._early) or self._transport.has_received
 
     @property

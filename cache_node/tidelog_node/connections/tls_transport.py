@@ -1,12 +1,12 @@
 """A transport that encrypts, with OpenSSL between two buffers in memory.
 
-The socket's bytes go into one buffer (BIO) and OpenSSL takes records out of it; what it encrypts
-goes into the other, and from there to the socket. One large receive serves many records, where
-OpenSSL on a socket makes two system calls for each.
+The socket's bytes go into one buffer (BIO), from which OpenSSL reads records. It writes encrypted
+bytes into the other buffer, from which they go to the socket. One large receive brings many
+records; OpenSSL on a socket would make two system calls for each.
 
-Memory of one connection: at most ``CHUNK_BYTES`` of encrypted bytes are held back for a client that
-does not take them, and nothing is encrypted before they are out. At most ``RECEIVE_BYTES`` are
-received that are not handed out yet.
+Memory of one connection: at most ``CHUNK_BYTES`` of encrypted bytes wait for a slow client, and no
+more are encrypted before they are sent. At most ``RECEIVE_BYTES`` of received bytes wait for
+``recv_into``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ RECEIVE_BYTES = 131_072
 
 
 class TlsBuffers:
-    """What the transports of one loop share: no call keeps anything in them."""
+    """The buffers that the transports of one loop share; they are empty between calls."""
 
     __slots__ = ("file", "received")
 
@@ -108,7 +108,7 @@ class TlsTransport:
         finally:
             # A client that changes its key may want an answer.
             self.wants_write = bool(self._held) or self._outgoing.pending > 0
-        # More than the buffer could take; never a part of a record, of which an event tells.
+        # Only bytes that did not fit. The socket has an event for the rest of a partial record.
         self.has_received = filled == room_bytes and (
             self._tls.pending() > 0 or self._incoming.pending > 0
         )
@@ -124,7 +124,7 @@ class TlsTransport:
         return sent
 
     def sendmsg(self, segments: Sequence[Buffer], *, has_more: bool) -> int:  # noqa: ARG002
-        """Send the segments together: each by itself would be a record, or more."""
+        """Send the segments together: separately each would be a record or more."""
         return self.send(b"".join(segments))
 
     def sendfile(self, file: ReadableFile, position: int, size_bytes: int) -> int:
@@ -140,14 +140,14 @@ class TlsTransport:
         return sent
 
     def flush(self) -> None:
-        """Send what is held back, as far as the socket takes it."""
+        """Send the held bytes, as far as the socket accepts them."""
         with suppress(BlockingIOError):
             self._send_held()
 
     def close(self) -> None:
-        """Say goodbye, if the socket takes it, and close the socket."""
+        """Send close_notify, if the socket accepts it, and close the socket."""
         if self.is_established and not self._held and self._socket.fileno() >= 0:
-            with suppress(OSError):  # «Want read» is one: nobody waits for the other's goodbye.
+            with suppress(OSError):  # «Want read» is one: the client's close_notify is not awaited.
                 self._tls.unwrap()
             with suppress(OSError):
                 self._socket.send(self._outgoing.read())
@@ -157,7 +157,7 @@ class TlsTransport:
     # -- the handshake
 
     def shake_hands(self) -> None:
-        """Go on with the handshake. Raises ``BlockingIOError`` while it wants more."""
+        """Continue the handshake. Raises ``BlockingIOError`` while it needs more bytes."""
         try:
             self._negotiate()
             # A client that it refuses gets no close_notify: between nodes it means acceptance.
@@ -170,16 +170,16 @@ class TlsTransport:
 
     @property
     def application_protocol(self) -> str | None:
-        """What both ends have agreed on by ALPN."""
+        """The protocol chosen by ALPN."""
         return self._tls.selected_alpn_protocol()
 
     def end_encryption(self) -> tuple[PlainTransport, bytes]:
-        """Announce plain bytes; return their transport, and those that have come already.
+        """Announce plain bytes; return their transport, and the plain bytes received so far.
 
-        Call it right after the handshake, before anything is sent, and use this transport no
-        more. Raises ``OSError``.
+        Call it directly after the handshake, before any send. This transport must not be used
+        after it. Raises ``OSError``.
         """
-        early = self._incoming.read()  # First: it would be taken for the client's own end.
+        early = self._incoming.read()  # First: unwrap would read it as the client's own end.
         with suppress(ssl.SSLWantReadError):  # The client does not answer it.
             self._tls.unwrap()
         self._send_held()
@@ -210,7 +210,7 @@ class TlsTransport:
         return count > 0
 
     def _send_chunk(self, chunk: memoryview) -> int:
-        """Encrypt all of it, record by record, and send that as far as the socket takes it."""
+        """Encrypt the chunk, record by record, and send as much as the socket accepts."""
         written, size_bytes = 0, len(chunk)
         while written < size_bytes:
             written += self._tls.write(chunk[written:])
@@ -218,7 +218,7 @@ class TlsTransport:
         return size_bytes
 
     def _send_held(self) -> None:
-        """Send all that is encrypted. Raises ``BlockingIOError`` where some is left."""
+        """Send all encrypted bytes. Raises ``BlockingIOError`` if some are left."""
         if self._socket.fileno() < 0:
             raise OSError(errno.EBADF, os.strerror(errno.EBADF))
         while self._held or self._outgoing.pending:
@@ -227,7 +227,7 @@ class TlsTransport:
                 raise BlockingIOError
 
     def _send_encrypted(self) -> None:
-        """Give the socket what is encrypted; hold back what it does not take."""
+        """Send the encrypted bytes; hold those that the socket does not accept."""
         data = self._held or memoryview(self._outgoing.read())
         try:
             while data:

@@ -1,7 +1,7 @@
-"""The cipher suites of TLS listeners, by their IANA names as Kafka's settings have them.
+"""The cipher suites of TLS listeners, by their IANA names as in Kafka's settings.
 
-Those offered for TLS 1.2 have forward secrecy (ECDHE) and authenticated encryption. TLS 1.3 has no
-others, and Python cannot choose among its suites.
+The suites for TLS 1.2 have forward secrecy (ECDHE) and authenticated encryption. All suites of
+TLS 1.3 have both, and Python cannot choose among them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from tidelog_core.errors import InvalidConfig
 
-# The names that OpenSSL has for them, in the order of preference.
+# By IANA name the name in OpenSSL, in the order of preference.
 TLS_1_2_SUITES: Mapping[str, str] = {
     f"TLS_ECDHE_{key}_WITH_{iana}": f"ECDHE-{key}-{openssl}"
     for iana, openssl in (
@@ -29,7 +29,7 @@ TLS_1_3_SUITES = (
 
 
 def apply_cipher_suites(context: ssl.SSLContext, names: Sequence[str]) -> None:
-    """Allow these suites of TLS 1.2 alone, all of ``TLS_1_2_SUITES`` for no names.
+    """Allow only these suites of TLS 1.2, or all of ``TLS_1_2_SUITES`` without names.
 
     Raises ``InvalidConfig`` for other names.
     """

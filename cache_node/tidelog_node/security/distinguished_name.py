@@ -1,4 +1,4 @@
-"""The subject of a certificate as Kafka's mapping rules and ACLs have it: as Java writes it.
+"""Formats the subject of a certificate as Java does, for Kafka's mapping rules and ACLs.
 
 Rules and ACLs of an existing Kafka cluster were written for the text of
 ``X500Principal.getName()``. It is RFC 2253, but it is not the only text that RFC allows: the order

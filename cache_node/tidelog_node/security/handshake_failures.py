@@ -29,7 +29,7 @@ _HINTS: Mapping[str, str] = {
 
 
 def explain_failure(error: OSError) -> tuple[str, str]:
-    """Return the reason, and what to do about it ("" where that is not known)."""
+    """Return the reason, and the operator's next step ("" if unknown)."""
     if not isinstance(error, ssl.SSLError):
         return str(error), ""
     reason = error.reason or str(error)

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 
 @contextmanager
 def in_memory_file(data: bytes) -> Iterator[str]:
-    """Give the path of a file with these bytes, which this user alone can read.
+    """Yield the path of a file with these bytes that only this user can read.
 
-    It is gone afterwards. On systems without ``memfd_create`` it is a temporary file.
+    It is removed at the end. On systems without ``memfd_create`` it is a temporary file.
     """
     if hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("tidelog-secret")

@@ -1,8 +1,8 @@
 """The TLS contexts of a node's listeners, replaced when their keys or certificates change.
 
-A connection keeps the context that accepted it, so a replacement closes none. Everything that
-``run`` and the listeners share is one reference for each listener, which the event loop reads and
-replaces between its calls.
+A connection keeps the context that accepted it, so a replacement closes none. ``run`` and the
+listeners share one reference for each listener, which the event loop reads and replaces between
+its calls.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ EXPIRY_LOG_SECONDS = 86_400.0
 
 @dataclass(slots=True)
 class _Tls:
-    """What one listener has now."""
+    """The current context of one listener, and its material."""
 
     material: TlsMaterial
     context: ssl.SSLContext
     expires: datetime.datetime
-    problem: str = ""  # why newer material could not replace it
+    problem: str = ""  # the reason why newer material could not replace it
     warned_at: float = float("-inf")  # of the certificate's expiry
 
 
@@ -47,7 +47,7 @@ class ListenerTls:
     """Has the contexts of all TLS listeners. For the node's event loop."""
 
     def __init__(self, listeners: Sequence[Listener], executor: Executor) -> None:
-        """``executor`` reads files and makes contexts: to decrypt a key may take a while."""
+        """``executor`` reads files and makes contexts: decrypting a key may take long."""
         self._executor = executor
         self._reader = PemReader(executor)
         self._configs = {one.name: one.config for one in listeners if one.protocol.has_tls}
@@ -91,7 +91,7 @@ class ListenerTls:
         return Principal(USER_KIND, user)
 
     async def run(self, interval_seconds: float) -> None:
-        """Read keys and certificates again and again, and replace the contexts of changed ones."""
+        """Read keys and certificates at the interval; replace the contexts of changed ones."""
         while True:
             await asyncio.sleep(interval_seconds)
             for name in self._configs:

@@ -1,9 +1,9 @@
-"""The listeners of a node: where clients connect, and by which security protocol.
+"""The listeners of a node, with their addresses and security protocols.
 
 They are given as Kafka's settings ``listeners``, ``advertised.listeners``,
 ``listener.security.protocol.map`` and ``inter.broker.listener.name`` (KIP-103), or as the node's
-arguments for one host and port. One listener is for the other nodes alone. Nodes identify
-themselves there by certificates that they publish, so it has no security protocol to choose.
+arguments for one host and port. One listener is only for the other nodes. Nodes identify
+themselves there by certificates that they publish, so its security protocol cannot be chosen.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tidelog_core.listener_settings import listener_setting_name
 from tidelog_core.metadata.endpoints import NODE, PLAINTEXT, PORT_MAX
 from tidelog_core.security.plain import PLAIN_MECHANISM
 
-HOST_DEFAULT = "127.0.0.1"  # a laptop's node is not for the network
+HOST_DEFAULT = "127.0.0.1"  # without a setting a node is not reachable from the network
 PORT_DEFAULT = 9092
 LISTENERS_MAX = 16
 
@@ -31,7 +31,7 @@ _ADDRESS = re.compile(
 
 
 class SecurityProtocol(StrEnum):
-    """How the clients of a listener are protected and identified."""
+    """A listener's protection and identification of clients."""
 
     PLAINTEXT = "PLAINTEXT"
     SSL = "SSL"
@@ -45,7 +45,7 @@ class SecurityProtocol(StrEnum):
 
     @property
     def has_sasl(self) -> bool:
-        """Whether clients log in before anything else."""
+        """Whether clients log in before their first request."""
         return self in (SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL)
 
 
@@ -55,10 +55,10 @@ class Listener:
 
     name: str  # in upper case
     host: str = HOST_DEFAULT  # "": all of the machine's addresses
-    port: int = PORT_DEFAULT  # 0: one that is free
+    port: int = PORT_DEFAULT  # 0: a free port
     advertised_host: str = HOST_DEFAULT
-    advertised_port: int | None = None  # None: the port that is listened on
-    protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT  # means nothing for the nodes' one
+    advertised_port: int | None = None  # None: the listening port
+    protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT  # unused by the nodes' listener
     config: ListenerConfig = field(default_factory=ListenerConfig)
 
 
@@ -72,7 +72,7 @@ class Listeners:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AddressArguments:
-    """The node's arguments that give addresses; ``None``: not given."""
+    """The node's arguments for addresses; ``None``: not given."""
 
     host: str | None = None
     port: int | None = None
@@ -145,14 +145,14 @@ def parse_listeners(
 
 
 def is_wildcard(host: str) -> bool:
-    """Return whether the address means all of the machine's addresses, in any notation."""
+    """Return whether the address stands for all of the machine's, in any notation."""
     if not host:
         return True
     for family in (socket.AF_INET6, socket.AF_INET):
         with contextlib.suppress(OSError):
             return not any(socket.inet_pton(family, host))
     with contextlib.suppress(OSError):
-        return not any(socket.inet_aton(host))  # «0» is one too
+        return not any(socket.inet_aton(host))  # also «0»
     return False
 
 
@@ -285,7 +285,7 @@ def _no_advertised_host(name: str, host: str, *, has_listeners: bool) -> str:
 def _nodes_listener(
     name: str, listeners: Mapping[str, Listener], first: Listener, port: int | None
 ) -> Listener:
-    """Return the listener for nodes: the one given, else one at the first listener's hosts."""
+    """Return the listener for nodes; by default one at the first listener's hosts."""
     given = listeners.get(name)
     if given is not None:
         return given

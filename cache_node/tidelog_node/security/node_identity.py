@@ -1,8 +1,8 @@
 """The key pair by which a node proves to the other nodes which broker it is.
 
-Each process makes a P-256 key and a certificate that the key signs itself, and publishes the
-certificate in its broker item (``Broker.certificate``). A writer of the metadata store counts as
-a node, so the item is proof enough. The other nodes trust exactly the certificates of the image, so
+Each process makes a P-256 key and a self-signed certificate, and publishes the certificate in its
+broker item (``Broker.certificate``). A writer of the metadata store counts as a node, so the item
+is sufficient proof. The other nodes trust exactly the certificates of the image, so
 there is no authority, no file to distribute and no expiry; a certificate is revoked by leaving the
 image. The key never leaves the process, and the next process of the broker has another.
 """
@@ -33,25 +33,25 @@ class NodeIdentity:
     def server_context(
         self, trusted: Iterable[bytes], *, may_be_plain: bool = False
     ) -> ssl.SSLContext:
-        """Return what accepts clients with one of the trusted certificates (DER).
+        """Return the context that accepts clients with a trusted certificate (DER).
 
         If it ``may_be_plain`` here and at the other end, both continue without encryption once they
         have proved their identities.
         """
         context = self._context(ssl.PROTOCOL_TLS_SERVER, trusted, may_be_plain=may_be_plain)
-        context.num_tickets = 0  # a session that is resumed proves no certificate again
+        context.num_tickets = 0  # a resumed session does not prove the certificate again
         return context
 
     def client_context(
         self, trusted: Iterable[bytes], *, may_be_plain: bool = False
     ) -> ssl.SSLContext:
-        """Return what connects to servers with one of the trusted certificates (DER)."""
+        """Return the context that connects to servers with a trusted certificate (DER)."""
         return self._context(ssl.PROTOCOL_TLS_CLIENT, trusted, may_be_plain=may_be_plain)
 
     def _context(
         self, protocol: int, trusted: Iterable[bytes], *, may_be_plain: bool
     ) -> ssl.SSLContext:
-        """Raises ``ssl.SSLError`` for a trusted one that is no certificate."""
+        """Raises ``ssl.SSLError`` if a trusted certificate is malformed."""
         context = ssl.SSLContext(protocol)
         if may_be_plain:
             context.set_alpn_protocols([PLAIN])
@@ -69,7 +69,7 @@ class NodeIdentity:
 
 def generate_identity(broker_id: int) -> NodeIdentity:
     """Return a new identity. The library takes about 30 ms to load, and 12 MB."""
-    # Nothing else of a node needs it.
+    # No other part of a node needs it.
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec

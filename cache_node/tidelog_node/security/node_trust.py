@@ -1,7 +1,7 @@
 """Maps certificates to brokers, by the newest image.
 
-A node that has just registered is unknown to its peers until they have seen its item, a poll of
-the store later. Until then they refuse its connections, and it tries again.
+A new node is unknown to its peers until their next poll of the store shows its item. Until then
+they refuse its connections, and it tries again.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ class NodeTrust:
     def __init__(
         self, identity: NodeIdentity, view: ClusterView, *, encrypts: bool = False
     ) -> None:
-        """``encrypts`` says whether all connections of this node stay encrypted."""
+        """``encrypts``: all connections of this node stay encrypted."""
         self.identity = identity
         self.encrypts = encrypts
         self._view = view
-        self._brokers: Mapping[int, Broker] = {}  # that the values below are of
+        self._brokers: Mapping[int, Broker] = {}  # from which the values below were read
         self._ids: dict[bytes, int] = {}  # of brokers, by certificate
         self._read: dict[str, bytes | None] = {}  # certificates by their text in the items
-        self._server_context: ssl.SSLContext | None = None  # made when it is needed
-        self._accepted: set[bytes] = set()  # by the context, some perhaps of processes that ended
+        self._server_context: ssl.SSLContext | None = None  # made at its first use
+        self._accepted: set[bytes] = set()  # by the context; some processes may have ended
         # By the certificate dialed, and whether the connection stays encrypted.
         self._client_contexts: dict[tuple[bytes, bool], ssl.SSLContext] = {}
 
     def broker_of(self, certificate: bytes) -> int | None:
-        """Return the broker that the certificate (DER) belongs to, ``None`` if there is none."""
+        """Return the broker of the certificate (DER), ``None`` if it is unknown."""
         return self._current_ids().get(certificate)
 
     def server_context(self) -> ssl.SSLContext:
-        """Return what accepts the nodes of the image.
+        """Return the context that accepts the nodes of the image.
 
         It may also accept certificates that have left the image, since a context cannot forget
         one: call ``broker_of`` after the handshake. A new context for every node that starts would
@@ -63,7 +63,7 @@ class NodeTrust:
         return context
 
     def client_context(self, broker: Broker, *, encrypts: bool) -> ssl.SSLContext | None:
-        """Return what connects to the process that registered, ``None`` if it has no identity."""
+        """Return the context for connecting to the broker, ``None`` if it has no identity."""
         certificate = self._certificate_of(broker)
         if certificate is None:
             return None

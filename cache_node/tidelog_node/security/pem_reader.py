@@ -54,7 +54,7 @@ def _read_file(path: Path) -> str:
 
 
 async def _fetch_secret(arn: str) -> str:
-    try:  # Only nodes with secrets need the library.
+    try:  # Only nodes with secrets need this library.
         import aioboto3
         from botocore.config import Config
         from botocore.exceptions import BotoCoreError, ClientError

@@ -7,7 +7,7 @@ counts: every match in the name is replaced, ``$1`` by the pattern's first group
 ``U`` changes the case of the result. A ``/`` in a pattern or replacement is written ``\/``.
 ``DEFAULT`` is the distinguished name itself.
 
-Patterns are RE2's, whose time grows with the length of the name alone: any client can choose its
+Any client can choose its name, so patterns are RE2's: their time grows only linearly with the
 name. RE2 has no look-around and no back reference inside a pattern; a rule with one is refused.
 
 Source: KIP-371; ``SslPrincipalMapper`` of Kafka, ``Matcher.appendReplacement`` of Java.
@@ -27,7 +27,7 @@ PATTERN_MEMORY_BYTES_MAX = 1_048_576  # RE2's limit for one pattern
 NAME_SIZE_MAX = 65_536  # characters of a mapped name
 
 _SETTING = "ssl.principal.mapping.rules"
-# One rule and the comma behind it.
+# One rule and the comma after it.
 _RULE = re.compile(
     r"\s*(?:(DEFAULT)|RULE:((?:\\.|[^\\/])*)/((?:\\.|[^\\/])*)/([LU]?))\s*(?:,\s*|$)", re.ASCII
 )
@@ -50,7 +50,7 @@ class _Rule:
         return result.upper() if self.case == "U" else result
 
     def _replace_matches(self, name: str) -> str:
-        """Replace each match, also an empty one right behind another, as Java does."""
+        """Replace each match, even an empty one directly after another, as Java does."""
         parts: list[str] = []
         size = copied = position = 0
         while position <= len(name):

@@ -32,7 +32,7 @@ class RefusedClient(Protocol):
 class RefusalLog:
     """Logs one line for each listener, client host and minute. For the node's event loop.
 
-    Many clients try again at once and without end. While more than ``HOSTS_MAX`` hosts are
+    Many clients retry at once and for ever. While more than ``HOSTS_MAX`` hosts are
     refused within a minute, the others are only counted, and the count is in the next line.
     """
 
@@ -44,7 +44,7 @@ class RefusalLog:
     def note(self, client: RefusedClient, reason: str, *, hint: str = "") -> None:
         """Log that the client was refused, unless its host had a line within the last minute.
 
-        ``hint`` says what an operator can do about it.
+        ``hint`` is the operator's next step.
         """
         now, place = self._now(), (client.listener, client.client_host)
         for known, logged_at in list(self._logged.items()):

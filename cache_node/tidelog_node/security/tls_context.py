@@ -1,4 +1,4 @@
-"""Builds the TLS context of a listener from PEM text, and proves it by a handshake with itself.
+"""Builds the TLS context of a listener from PEM text, and tests it by a handshake in memory.
 
 A context is never changed once clients use it. OpenSSL would keep an old certificate beside a new
 one of another key type, and could not forget a trusted authority.
@@ -44,8 +44,8 @@ def build_tls_context(config: ListenerConfig, material: TlsMaterial) -> ssl.SSLC
         raise InvalidConfig(["ssl.enabled.protocols has none: TLSv1.2 and TLSv1.3 are allowed"])
     context.minimum_version, context.maximum_version = versions[0], versions[-1]
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_COMPRESSION
-    # Kafka's clients do not resume sessions. For those of TLS 1.2 tickets stay: without them
-    # OpenSSL would keep up to 20,480 sessions in memory.
+    # Kafka's clients do not resume sessions. TLS 1.2 keeps its tickets: without them OpenSSL would
+    # store up to 20,480 sessions in memory.
     context.num_tickets = 0
     apply_cipher_suites(context, config.ssl_cipher_suites)
     _load_key(context, material)
