@@ -25,7 +25,7 @@ async def stored_users(node: NodeProcess) -> ScramUsers:
     """Return what a node starting now would know."""
     store = SqliteMetadataStore(node.data_dir / "metadata.db")
     try:
-        return (await ClusterView(store, shows_scram_users=True).refresh()).scram_users
+        return (await ClusterView(store, shows_security=True).refresh()).scram_users
     finally:
         await store.close()
 

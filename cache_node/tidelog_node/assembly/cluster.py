@@ -77,7 +77,7 @@ async def open_cluster(settings: NodeSettings, stack: AsyncExitStack) -> Cluster
     stack.push_async_callback(lambda: lease_thread.run(renewal_store.close()))
     known = await ensure_cluster(store, may_create=directories.is_new)
     directories.take_possession(known.cluster_id, broker_id)
-    view = ClusterView(store, shows_scram_users=True)
+    view = ClusterView(store, shows_security=True)
     await view.refresh()
     config = LiveNodeConfig(static_config, view, broker_id)
     membership = new_membership(broker_id, config())

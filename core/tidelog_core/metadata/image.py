@@ -33,6 +33,7 @@ from uuid import UUID
 from tidelog_core.config import GroupConfig, NodeConfig, TopicConfig, group_config, parse_config
 from tidelog_core.errors import CorruptItem, InvalidConfig, StoreUnavailable
 from tidelog_core.metadata import records
+from tidelog_core.metadata.acls import ACL_COLLECTION, Acls, StoredAcl
 from tidelog_core.metadata.group_configs import GROUP_CONFIG_COLLECTION, GroupConfigOverrides
 from tidelog_core.metadata.record import Record
 from tidelog_core.metadata.records import (
@@ -77,6 +78,7 @@ LIST_FROM_SHARE = 1 / 4
 # work. A topic is never divided.
 CHANGES_PER_IMAGE_MAX = 150
 PARTITIONS_PER_STEP = 50  # read from their items before other tasks may run
+_SECURITY_COLLECTIONS = (*SCRAM_COLLECTIONS, ACL_COLLECTION)
 LOST_PARTITIONS_MAX = 1000  # of one topic; if more are missing its count is taken for wrong
 
 
@@ -93,8 +95,9 @@ class ClusterImage:
     deleted_topics: Mapping[UUID, DeletedTopic] = field(default_factory=dict)
     node_configs: Mapping[int | None, NodeConfigOverrides] = field(default_factory=dict)
     group_configs: Mapping[str, GroupConfigOverrides] = field(default_factory=dict)
-    shows_scram_users: bool = False
-    scram_users: ScramUsers = field(default_factory=ScramUsers)  # none where they are not shown
+    shows_security: bool = False  # whether users and ACLs are shown
+    scram_users: ScramUsers = field(default_factory=ScramUsers)
+    acls: Acls = field(default_factory=Acls)
     # Items that are there and cannot be read, and why.
     unreadable: Mapping[ItemKey, str] = field(default_factory=dict)
 
@@ -159,7 +162,7 @@ class ClusterView:
         store: MetadataStore,
         *,
         read_again_seconds: float = 5.0,
-        shows_scram_users: bool = False,
+        shows_security: bool = False,
     ) -> None:
         """Unreadable items are read again that often: their repair may not be logged.
 
@@ -168,7 +171,7 @@ class ClusterView:
         self._store = store
         self._read_again_seconds = read_again_seconds
         self._read_again_at = time.monotonic()  # the unreadable items, last
-        self._image = ClusterImage(shows_scram_users=shows_scram_users)
+        self._image = ClusterImage(shows_security=shows_security)
         self._is_loaded = False
         self._subscribers = Subscribers[ClusterImage, frozenset[str]]()
         self._watchers: list[tuple[str, Watcher]] = []
@@ -292,13 +295,13 @@ async def _load(store: MetadataStore, before: ClusterImage) -> ClusterImage:
     ``before`` has the last readable values of items that are unreadable now.
     """
     version = (await store.changes_since(NO_VERSION)).version
-    image = ClusterImage(version=version, shows_scram_users=before.shows_scram_users)
+    image = ClusterImage(version=version, shows_security=before.shows_security)
     collections = (
         records.CLUSTER_COLLECTION,
         records.BROKER_COLLECTION,
         records.NODE_CONFIG_COLLECTION,
         GROUP_CONFIG_COLLECTION,
-        *(SCRAM_COLLECTIONS if image.shows_scram_users else ()),
+        *(_SECURITY_COLLECTIONS if image.shows_security else ()),
         records.DELETED_TOPIC_COLLECTION,
         records.TOPIC_COLLECTION,
     )
@@ -372,8 +375,8 @@ def _is_shown(image: ClusterImage, collection: str) -> bool:
     if collection.startswith(PARTITION_COLLECTION_PREFIX):
         # Partitions that are not in the image yet are read together with their topic.
         return _id(collection.removeprefix(PARTITION_COLLECTION_PREFIX)) in image.topic_names
-    if collection in SCRAM_COLLECTIONS:
-        return image.shows_scram_users
+    if collection in _SECURITY_COLLECTIONS:
+        return image.shows_security
     return collection in {
         records.CLUSTER_COLLECTION,
         records.BROKER_COLLECTION,
@@ -420,6 +423,8 @@ def _known_count(image: ClusterImage, collection: str) -> int:
         return len(image.group_configs)
     if collection == SCRAM_CREDENTIAL_COLLECTION:
         return len(image.scram_users.records)
+    if collection == ACL_COLLECTION:
+        return len(image.acls.records)
     topic_id = _id(collection.removeprefix(PARTITION_COLLECTION_PREFIX))
     return 0 if topic_id is None else len(image.partitions_by_topic.get(topic_id, ()))
 
@@ -481,7 +486,7 @@ async def _merge(
     node_configs = dict(image.node_configs)
     group_configs = dict(image.group_configs)
     deleted_topics = dict(image.deleted_topics)
-    changed_scram: dict[ItemKey, UserScramCredential | ScramDecoySecret | None] = {}
+    changed_security: dict[ItemKey, Item | None] = {}
     changed_topics: dict[str, Topic | None] = {}
     changed_partitions: dict[ItemKey, Item | None] = {}
     for key, item in changed.items():
@@ -504,12 +509,8 @@ async def _merge(
                 set_before = before.group_configs.get(key.key)
                 group = readings.record(key, item, GroupConfigOverrides.from_item, set_before)
                 _set(group_configs, key.key, group)
-            case collection if key == decoy_secret_key():
-                secret = before.scram_users.decoy_secret
-                changed_scram[key] = readings.record(key, item, ScramDecoySecret.from_item, secret)
-            case collection if collection == SCRAM_CREDENTIAL_COLLECTION:
-                # Not the last readable one: the password may have been changed since.
-                changed_scram[key] = readings.record(key, item, UserScramCredential.from_item, None)
+            case collection if collection in _SECURITY_COLLECTIONS:
+                changed_security[key] = item
             case records.DELETED_TOPIC_COLLECTION if (topic_id := _id(key.key)) is not None:
                 buried = before.deleted_topics.get(topic_id)
                 tombstone = readings.record(key, item, DeletedTopic.from_item, buried)
@@ -530,13 +531,38 @@ async def _merge(
         group_configs=_shared(image.group_configs, group_configs),
         deleted_topics=_shared(image.deleted_topics, deleted_topics),
     )
-    if changed_scram:
-        image = dataclasses.replace(
-            image, scram_users=image.scram_users.with_changes(changed_scram)
-        )
+    image = _replace_security(image, changed_security, before, readings)
     image = await _replace_partitions(store, image, changed_partitions, readings)
     image = await _replace_topics(store, image, changed_topics, before, readings)
     return dataclasses.replace(image, unreadable=_still_shown(image, readings.unreadable))
+
+
+def _replace_security(
+    image: ClusterImage,
+    changed: Mapping[ItemKey, Item | None],
+    before: ClusterImage,
+    readings: _Readings,
+) -> ClusterImage:
+    """Return the image with the changed users and ACLs."""
+    scram: dict[ItemKey, UserScramCredential | ScramDecoySecret | None] = {}
+    acls: dict[str, StoredAcl | None] = {}
+    for key, item in changed.items():
+        if key.collection == ACL_COLLECTION:
+            known = before.acls.records.get(key.key)
+            acls[key.key] = readings.record(key, item, StoredAcl.from_item, known)
+        elif key.collection == SCRAM_CREDENTIAL_COLLECTION:
+            # Not the last readable one: the password may have been changed since.
+            scram[key] = readings.record(key, item, UserScramCredential.from_item, None)
+        elif key == decoy_secret_key():
+            secret = before.scram_users.decoy_secret
+            scram[key] = readings.record(key, item, ScramDecoySecret.from_item, secret)
+        else:
+            readings.note_key(key, item)
+    if scram:
+        image = dataclasses.replace(image, scram_users=image.scram_users.with_changes(scram))
+    if acls:
+        image = dataclasses.replace(image, acls=image.acls.with_changes(acls))
+    return image
 
 
 async def _replace_partitions(

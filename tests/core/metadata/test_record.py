@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tidelog_core.config import INT64_MAX
 from tidelog_core.errors import CorruptItem
+from tidelog_core.metadata.acls import acl_id
 from tidelog_core.metadata.body import encode_body
 from tidelog_core.metadata.consumer_groups import ConsumerGroupState
 from tidelog_core.metadata.endpoints import PORT_MAX, BrokerEndpoint
@@ -26,9 +27,20 @@ from tidelog_core.metadata.share_groups import ShareMember
 from tidelog_core.metadata.share_partitions import RecordState, StateBatch
 from tidelog_core.metadata.store import Item, ItemKey
 from tidelog_core.model import TopicPartition
+from tidelog_core.security.acl import Acl, AclOperation, AclPermission, PatternType, ResourceType
 from tidelog_core.security.scram_credentials import ScramCredential, ScramMechanism
 
 RECORDS = [kind.value for kind in ITEMS if not isinstance(kind.value, ItemKey)]
+
+AN_ACL = Acl(
+    ResourceType.GROUP,
+    PatternType.LITERAL,
+    "g",
+    "User:*",
+    "*",
+    AclOperation.READ,
+    AclPermission.ALLOW,
+)
 
 NUMBERS = st.integers(0, INT64_MAX)
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -79,6 +91,8 @@ OWN: dict[str, st.SearchStrategy[Any]] = {
         iterations=st.integers(4096, 16_384),
     ),
     "MemberPage.before": st.none() | PAGES,
+    "StoredAcl.acl_id": st.just(acl_id(AN_ACL)),
+    "StoredAcl.acl": st.just(AN_ACL),
 }
 
 

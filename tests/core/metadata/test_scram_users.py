@@ -44,7 +44,7 @@ class Followed:
     def __init__(self, path: Path, *, changelog_length: int) -> None:
         self.path = path / "metadata.db"
         self.store = SqliteMetadataStore(self.path, changelog_length=changelog_length)
-        self.view = ClusterView(self.store, read_again_seconds=0, shows_scram_users=True)
+        self.view = ClusterView(self.store, read_again_seconds=0, shows_security=True)
 
     async def users(self) -> ScramUsers:
         return (await self.view.refresh()).scram_users
@@ -93,7 +93,7 @@ async def test_users_are_listed_by_name_with_their_mechanisms_in_order() -> None
 
 async def test_decoys_are_of_the_stored_secret(world: Followed) -> None:
     users = await world.users()
-    again = await ClusterView(world.store, shows_scram_users=True).refresh()
+    again = await ClusterView(world.store, shows_security=True).refresh()
     assert users.decoy("nobody", SHA_256) == again.scram_users.decoy("nobody", SHA_256)
     assert ScramUsers().decoy("nobody", SHA_256) != users.decoy("nobody", SHA_256)
 

@@ -12,6 +12,7 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from tidelog_core.metadata.acls import stored_acl
 from tidelog_core.metadata.body import decode_body, encode_body
 from tidelog_core.metadata.consumer_groups import (
     ClassicProtocols,
@@ -55,6 +56,13 @@ from tidelog_core.metadata.transactions import (
     TransactionState,
 )
 from tidelog_core.model import TopicPartition
+from tidelog_core.security.acl import (
+    Acl,
+    AclOperation,
+    AclPermission,
+    PatternType,
+    ResourceType,
+)
 from tidelog_core.security.scram_credentials import ScramCredential, ScramMechanism
 
 GOLDEN = Path(__file__).with_name("stored_form.json")
@@ -155,6 +163,17 @@ RECORDS: dict[str, Any] = {
         ),
     ),
     "scram decoy secret": ScramDecoySecret(secret=bytes(range(32))),
+    "acl": stored_acl(
+        Acl(
+            ResourceType.TOPIC,
+            PatternType.PREFIXED,
+            "a/ë",
+            "User:CN=b,O=c",
+            "10.0.0.1",
+            AclOperation.WRITE,
+            AclPermission.DENY,
+        )
+    ),
     "local erasure": LocalErasure(topic_id=T, partition=12),
     "local erasure honoured": LocalErasure(
         topic_id=T, partition=12, up_to=70, roll_to=60, honoured=(1, 3)

@@ -42,7 +42,7 @@ class Node:
 
     def __init__(self, store: SqliteMetadataStore, broker_id: int, static: NodeConfig) -> None:
         self.store = store
-        self.view = ClusterView(store, shows_scram_users=True)
+        self.view = ClusterView(store, shows_security=True)
         self.broker_id = broker_id
         self.static = static
         standing = Alone(broker_id)
