@@ -63,7 +63,7 @@ partitions that a request does not name. The follower opens another session and 
 
 A session is not bound to a principal. A client that guesses the id and epoch of another client's
 session can advance it: the owner then gets INVALID_FETCH_SESSION_EPOCH and opens another. The
-guesser reads only what it could read without the session. A follower's session is safe from that:
+guesser reads no records but those it could read without. A follower's session is safe from that:
 Fetch refuses the broker id of a replica unless the connection has proved it (``Session.node_id``).
 
 Source: KIP-227; Kafka's ``FetchSession``.

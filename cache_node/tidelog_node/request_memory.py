@@ -212,7 +212,7 @@ class RequestMemory:
         self._count_unanswered(size_bytes)
 
     def give_back_control(self, size_bytes: int) -> None:
-        """Release what ``add_control`` counted."""
+        """Release the memory that ``add_control`` counted."""
         self._count_unanswered(-size_bytes)
 
     def hold_answer(self, claimant: Claimant, size_bytes: int) -> None:
@@ -229,7 +229,7 @@ class RequestMemory:
             self._check_later()
 
     def release_answer(self, claimant: Claimant) -> None:
-        """Release what ``hold_answer`` counted."""
+        """Release the memory that ``hold_answer`` counted."""
         answer = self._answers.pop(claimant, None)
         if answer is not None:
             self._count_unanswered(-answer.held_bytes)

@@ -6,8 +6,8 @@ than creating the objects:
 
     def read(data, p, left):
         size = len(data)
-        o1 = new(class2)             # what to make, which may be a newer version's class
-        v5, v6 = unpack7(data, p)    # a run of fixed-size fields, and the length of what follows
+        o1 = new(class2)             # the object, perhaps of a newer version's class
+        v5, v6 = unpack7(data, p)    # a run of fixed-size fields, and the length of the next field
         p += 5
         set4(o1, v5)
         ...

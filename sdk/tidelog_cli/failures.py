@@ -33,7 +33,7 @@ class UsageError(Exception):
 
 
 class CommandFailed(Exception):
-    """The command failed; the message says why and what to do."""
+    """The command failed; the message has the reason and the next step."""
 
 
 class CommandGroup(TyperGroup):
@@ -41,7 +41,7 @@ class CommandGroup(TyperGroup):
 
     def main(self, *args: Any, **options: Any) -> NoReturn:
         """Run the command and exit with its status."""
-        # The command reports what the SDK would log, in its one line.
+        # The command's one line reports the failures that the SDK would log.
         logging.getLogger("tidelog").addHandler(logging.NullHandler())
         options.setdefault("prog_name", "tidelog")
         options["standalone_mode"] = False  # The parser raises its errors instead of printing them.

@@ -130,7 +130,7 @@ def build_serving(
 def _login_desk(
     node: NodeContext, dispatch: Dispatch, settings: NodeSettings, refusals: RefusalLog
 ) -> LoginDesk:
-    """Return what begins the logins of clients at the listeners with SASL."""
+    """Return the desk for the logins of clients at the listeners with SASL."""
     failure_delay_ms = node.static_config.connection_failed_authentication_delay_ms
 
     def users() -> ScramUsers:

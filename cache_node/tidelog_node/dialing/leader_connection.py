@@ -65,7 +65,7 @@ class LeaderConnection(asyncio.BufferedProtocol):
         cancelled. Requests include their size field, answers do not. The view of an answer is valid
         until ``next_request`` returns, the last one's until the next request. ``timeout_s`` is
         called with every request. Raises ``OSError`` if the connection is lost or closed,
-        ``TimeoutError``, and what ``next_request`` raises; after an error the connection can only
+        ``TimeoutError``, and the errors of ``next_request``; after an error the connection can only
         be closed.
         """
         assert self._end is None, "one request at a time"

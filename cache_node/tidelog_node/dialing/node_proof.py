@@ -38,7 +38,7 @@ class NodeProof(asyncio.Protocol):
         self._go_on()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Fail what waits."""
+        """Fail the handshake."""
         self._fail(exc or ConnectionResetError("closed during the handshake"))
 
     def _go_on(self) -> None:

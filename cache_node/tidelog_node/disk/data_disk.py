@@ -130,7 +130,7 @@ class DiskWatch:
             await self.check()
 
     async def check(self) -> None:
-        """Check once, and log what has changed."""
+        """Check once, and log changes."""
         loop, disk = asyncio.get_running_loop(), self._disk
         if not disk.is_fit and loop.time() < self._not_before:
             return

@@ -267,7 +267,7 @@ class FetchHandler:
         return poll
 
     async def _read_remote(self, reading: Reading, served: ServedFetch) -> Reply:
-        """Read what this node's disk does not have, all partitions at once, and answer."""
+        """Read the records that are not on this node's disk, all partitions at once, and answer."""
         found = await wait_for_all([owed.read for owed in reading.owed])
         is_committed_only = served.request.isolation_level == READ_COMMITTED
         for owed, read in zip(reading.owed, found, strict=True):

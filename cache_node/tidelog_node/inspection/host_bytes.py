@@ -25,7 +25,7 @@ class HostBytes:
         return True
 
     def give_back(self, host: str, size_bytes: int) -> None:
-        """Give back what ``take`` counted."""
+        """Give back the bytes that ``take`` counted."""
         self._held_bytes -= size_bytes
         self._of_host[host] -= size_bytes
         if not self._of_host[host]:

@@ -86,7 +86,7 @@ class TransactionCoordinator:
         ]
 
     async def close(self) -> None:
-        """Finish what is being stored, stop delivering markers. Idempotent."""
+        """Finish the writes in progress, stop delivering markers. Idempotent."""
         if self._is_closed:
             return
         self._is_closed = True

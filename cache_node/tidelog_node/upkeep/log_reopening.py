@@ -22,7 +22,7 @@ as at a node start:
   first.
 - *A damaged log* is set aside, never removed, if another node leads and this one is not in sync:
   the replica begins with an empty log and gets every record from the leader and the tier. The last
-  replica in sync stays offline: ``tidelog repair`` shows what is left of it.
+  replica in sync stays offline: ``tidelog repair`` shows the rest of it.
 
 Attempts are repeated after growing delays. A log that needs a person is tried again once other
 replicas lead without it. Trouble and its end are reported once each.

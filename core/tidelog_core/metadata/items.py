@@ -115,6 +115,6 @@ ITEMS = (
     ItemKind(TransactionRecord, NEVER, "the transaction coordinator", "its successors"),
     ItemKind(PendingOffsets, NEVER, "the group's coordinator", "its successors, administration"),
     ItemKind(
-        PendingOffsetsClaim, NEVER, "the group's coordinator", "no one: writes expect its version"
+        PendingOffsetsClaim, NEVER, "the group's coordinator", "none: writes expect its version"
     ),
 )

@@ -75,7 +75,7 @@ class PartitionState(Generic[Token]):
         return self._follow(partition)
 
     def end(self) -> None:
-        """End every role, no matter what the last record says: the partition is gone."""
+        """End every role, independently of the last record: the partition is gone."""
         self._end_parts()
 
     def take_released(self) -> list[ReleasedAck[Token]]:

@@ -36,7 +36,7 @@ class Outcome:
 async def write_changes(store: MetadataStore, changes: Sequence[PartitionChange]) -> Outcome:
     """Commit the changes in order, many in one transaction; at most one change per item.
 
-    The next reading of the cluster shows what was written. Never raises errors of the store.
+    The next reading of the cluster shows the written state. Never raises errors of the store.
     """
     outcome = Outcome()
     for some in _transactions(changes):

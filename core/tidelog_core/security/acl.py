@@ -1,4 +1,4 @@
-"""Access control lists: who may do what with which resource, and filters that find them.
+"""Access control lists: rules for principals, operations and resources, and their filters.
 
 The numbers are those of the protocol. Source: KIP-11, KIP-290 (prefixed patterns); Kafka's
 ``AclOperation``, ``AclPermissionType``, ``ResourceType``, ``PatternType``, ``AclBindingFilter``.
@@ -37,7 +37,7 @@ class PatternType(IntEnum):
 
 
 class AclOperation(IntEnum):
-    """What is done with a resource; ``ANY`` is for filters alone."""
+    """An operation on a resource; ``ANY`` is only for filters."""
 
     ANY = 1
     ALL = 2
@@ -57,7 +57,7 @@ class AclOperation(IntEnum):
 
 
 class AclPermission(IntEnum):
-    """What an ACL says of the operation; ``ANY`` is for filters alone."""
+    """Whether an ACL allows or denies the operation; ``ANY`` is only for filters."""
 
     ANY = 1
     DENY = 2

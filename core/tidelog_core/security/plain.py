@@ -74,7 +74,7 @@ def check_password(login: PlainLogin, credentials: ScramCredentials) -> None:
     """Raise ``AuthenticationFailed`` unless the password fits one of the user's credentials.
 
     Takes milliseconds; for any thread. Checks a credential of every mechanism, and decoys in place
-    of those that are missing: the time does not tell what the user has.
+    of those that are missing: the time does not show which the user has.
     """
     is_right = False
     for mechanism in ScramMechanism:

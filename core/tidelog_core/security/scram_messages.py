@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 MESSAGE_SIZE_BYTES_MAX = 8192
 
-# Possessive: what has matched is never tried in another way, which would take memory for each byte.
+# Possessive: a match is never tried in another way, which would take memory for each byte.
 _NAME = rb"(?:[\x01-\x2b\x2d-\x3c\x3e-\x7f]++|=2C|=3D)++"  # no comma, "=" only in escapes
 _NONCE = rb"[\x21-\x2b\x2d-\x7e]++"
 _BASE64 = rb"(?:[A-Za-z0-9+/]{4})*+(?:[A-Za-z0-9+/]{3}=|[A-Za-z0-9+/]{2}==)?+"

@@ -6,7 +6,7 @@
     <cluster id>/<topic>-<topic id>/erasure-<erasure id>.json              receipt of an erasure
     <cluster id>/<topic>-<topic id>/<partition>/log-start-<offset>.json    where the log starts
     <cluster id>/<topic>-<topic id>/<partition>/<segment>.log              a segment's bytes
-    <cluster id>/<topic>-<topic id>/<partition>/<segment>.index            what describes them
+    <cluster id>/<topic>-<topic id>/<partition>/<segment>.index            their description
 
 ``<segment>`` is the base offset (20 digits), the leader epoch of the leader that copied
 it, and the segment's id. Every attempt has another id, so no two attempts share a key.

@@ -1,4 +1,4 @@
-"""A producer's transactions, one after the other: their states, and what may be sent when.
+"""A producer's transactions, one after the other: their states, and the sends in each state.
 
     idle ── begin ──► open ── commit ──► committing ──► idle
                        │ └─── abort ───► aborting ────► idle

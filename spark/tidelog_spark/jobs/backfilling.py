@@ -86,7 +86,7 @@ class BackfillReport:
     row_count: int  # over all runs
 
     def document(self) -> dict[str, object]:
-        """Return what ``--json`` prints."""
+        """Return the output of ``--json``."""
         return asdict(self)
 
 
