@@ -271,7 +271,7 @@ class InvalidPartitions(TidelogError):
 
 
 class InvalidReplicationFactor(TidelogError):
-    """The replication factor cannot be had on the live brokers."""
+    """The replication factor is not possible with the live brokers."""
 
     code = ErrorCode.invalid_replication_factor
     hint = "start more nodes, or ask for fewer replicas"
@@ -564,6 +564,6 @@ class PreferredLeaderNotAvailable(TidelogError):
 
 
 class EligibleLeadersNotAvailable(TidelogError):
-    """No replica lives that could lead."""
+    """No live replica may lead."""
 
     code = ErrorCode.eligible_leaders_not_available

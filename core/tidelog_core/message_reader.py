@@ -34,7 +34,7 @@ _UNBOUNDED = 1 << 62  # a frame has fewer bytes than that
 
 
 class ElementBudget:
-    """How many array elements and tagged fields messages may have, nested ones included."""
+    """The limits of array elements and tagged fields of messages, with nested ones."""
 
     __slots__ = ("left",)
 

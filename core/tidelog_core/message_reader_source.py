@@ -65,7 +65,7 @@ class ReaderSource(NamedTuple):
 
 
 class _Shape(NamedTuple):
-    """How a field is encoded."""
+    """The encoding of a field."""
 
     kind: str  # a Kafka type, or "struct"
     struct: Any  # the class of a struct

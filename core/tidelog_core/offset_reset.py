@@ -1,4 +1,4 @@
-"""Where a group begins to read a partition without a committed offset.
+"""The offset at which a group begins to read a partition without a committed offset.
 
     earliest | latest | by_duration:<ISO 8601 duration, PnDTnHnMn.nS>
 

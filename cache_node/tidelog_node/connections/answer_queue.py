@@ -76,7 +76,7 @@ class AnswerQueue:
 
     @property
     def problem(self) -> Exception | None:
-        """Why the first answer is missing and will never be ready."""
+        """The reason for which the first answer will never be ready."""
         entry = self.waiting[0] if self.waiting else None
         return entry.problem if isinstance(entry, OwedReply) else None
 

@@ -78,7 +78,7 @@ class EpochGroup(ABC):
 
     @property
     def wake_at_ms(self) -> int | None:
-        """When to call ``expire`` at the latest; ``None`` if there is no deadline."""
+        """The latest time to call ``expire``; ``None`` without a deadline."""
         return self._deadlines.wake_at_ms
 
     def kill(self) -> None:

@@ -52,7 +52,7 @@ class TieredReplica(Protocol):
 
     @property
     def held_since(self) -> float:
-        """When this process got the replica, by ``time.monotonic``."""
+        """The time at which this process got the replica, by ``time.monotonic``."""
 
     @property
     def config(self) -> TopicConfig:

@@ -177,7 +177,7 @@ def validate_group_configs(configs: Mapping[str, str], node: NodeConfig) -> None
 
 
 def validate_node_configs(configs: Mapping[str, str]) -> None:
-    """Raise ``InvalidRequest`` with every problem of settings that shall change while running."""
+    """Raise ``InvalidRequest`` with every problem of settings to change while running."""
     declared = settings_of(NodeConfig)
     problems = []
     for name, text in configs.items():

@@ -70,7 +70,7 @@ class TopicPlan:
 
     @property
     def replication_factor(self) -> int:
-        """How many replicas the first of the new partitions has."""
+        """The number of replicas of the first new partition."""
         return len(self.partitions[0].replicas)
 
 

@@ -39,7 +39,7 @@ RewriteBatch = Callable[[Buffer, int, BatchHeader], bytes | None]
 
 @dataclass(frozen=True, slots=True)
 class DeleteRule:
-    """How long tombstones and markers stay once nothing older is left for them to delete."""
+    """The time that tombstones and markers stay after the records that they delete."""
 
     now_ms: int
     delete_retention_ms: int

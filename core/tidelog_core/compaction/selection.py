@@ -19,7 +19,7 @@ from tidelog_core.log.time_index import ENTRY_SIZE_BYTES
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dirtiness:
-    """How much of a log may be compacted now, on a node's disk or in the tier."""
+    """The part of a log that may be compacted now, on a node's disk or in the tier."""
 
     clean_bytes: int
     dirty_bytes: int  # of whole segments
@@ -101,7 +101,7 @@ class SegmentExtent(Protocol):
 
     @property
     def size_bytes(self) -> int:
-        """How large it is now."""
+        """Its current size."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ class CleaningSource:
 
 
 class Cleaning:
-    """How far one log is compacted."""
+    """The progress of one log's compaction."""
 
     __slots__ = ("_durability", "_on_replaced", "_pending", "_segments", "up_to")
 

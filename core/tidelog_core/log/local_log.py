@@ -403,7 +403,7 @@ class LocalLog:
 
     @property
     def roll_due_ms(self) -> int | None:
-        """When to call ``maybe_roll`` next, by this log's clock; ``None`` while it is empty."""
+        """The time of the next ``maybe_roll``, by this log's clock; ``None`` while it is empty."""
         segments = self._segments
         active = segments.active
         if segments.is_offline or active.size_bytes == 0:
@@ -582,7 +582,7 @@ class LocalLog:
 
     @property
     def cut_count(self) -> int:
-        """How often offsets of this object's log got, or may have got, other records.
+        """The number of times that offsets of this log got, or may have got, other records.
 
         Counts truncations, and segments that were fetched from the leader again.
         """

@@ -33,7 +33,7 @@ class LogProducers:
 
     @property
     def count(self) -> int:
-        """How many producers' states are kept."""
+        """The number of producers with a state."""
         return len(self.state)
 
     def items(self) -> Iterator[tuple[int, ProducerEntry]]:
@@ -46,7 +46,7 @@ class LogProducers:
 
     @property
     def next_expiry_ms(self) -> int | None:
-        """When the next producer expires, ``None`` for none. Iterates over all producers."""
+        """The time at which the next producer expires, if any. Iterates over all producers."""
         return self.state.next_expiry_ms
 
     def has_ongoing_transaction(self, producer_id: int, epoch: int | None = None) -> bool:

@@ -232,7 +232,7 @@ class ProducerState:
 
     @property
     def next_expiry_ms(self) -> int | None:
-        """When the first producer has been idle for too long, except in transactions."""
+        """The time at which the first producer without a transaction expires."""
         seen_ms = [
             entry.last_seen_ms
             for entry in self._producers.values()

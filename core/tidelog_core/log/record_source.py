@@ -18,7 +18,7 @@ TimestampOffset = tuple[int, int]
 
 
 class ReadLimits(NamedTuple):
-    """How much one read returns."""
+    """The bounds of one read."""
 
     max_bytes: int
     min_one_batch: bool = True  # the first batch is whole, even if it exceeds ``max_bytes``

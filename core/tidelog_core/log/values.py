@@ -12,7 +12,7 @@ from tidelog_core.model import FileSlice
 
 
 class AppendOrigin(Enum):
-    """Who made the batches, which decides how much of them is checked."""
+    """The source of the batches, which decides the checks."""
 
     CLIENT = "client"  # everything is checked
     COORDINATOR = "coordinator"  # transaction markers: producer epochs, but no sequences

@@ -486,7 +486,7 @@ class DynamoDbMetadataStore:
 
 @dataclass(slots=True)
 class _Attempts:
-    """How often one call was tried, and whether one of the tries may have been carried out."""
+    """The number of attempts of a call, and whether one of them may have been carried out."""
 
     count: int = 0
     unanswered_count: int = 0

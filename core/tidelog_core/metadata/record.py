@@ -156,7 +156,7 @@ def stored_fields(record: type[Record]) -> list[StoredField]:
 
 
 class _Layout:
-    """How the records of one class are stored."""
+    """The stored form of the records of one class."""
 
     def __init__(self, record: type[Record]) -> None:
         fields = stored_fields(record)

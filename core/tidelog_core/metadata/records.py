@@ -131,7 +131,7 @@ class Broker(Record):
 
 
 class StepDownReason(StrEnum):
-    """Why a broker asks others to lead its partitions."""
+    """A broker's reason for asking others to lead its partitions."""
 
     DISK = "disk"  # its disk takes no records: its follower replicas fall behind too
     DRAINING = "draining"  # it stops soon, and follows until then
@@ -243,7 +243,7 @@ class Partition(Record):
 
 
 class SegmentState(Enum):
-    """How far a tiered segment is. Only ``COPY_FINISHED`` segments are read."""
+    """The state of a tiered segment. Only ``COPY_FINISHED`` segments are read."""
 
     COPY_STARTED = "copy-started"
     COPY_FINISHED = "copy-finished"

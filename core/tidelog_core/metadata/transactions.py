@@ -35,7 +35,7 @@ shard_of_transaction = shard_of_group  # Kafka hashes both alike
 
 
 class TransactionState(Enum):
-    """How far a transaction is. The values are Kafka's names, as clients see them."""
+    """The state of a transaction. The values are Kafka's names, as clients see them."""
 
     EMPTY = "Empty"
     ONGOING = "Ongoing"

@@ -30,7 +30,7 @@ class ControlType(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class EndTransactionMarker:
-    """How a producer's transaction ended."""
+    """The outcome of a producer's transaction."""
 
     type: ControlType
     coordinator_epoch: int

@@ -10,7 +10,7 @@ from tidelog_core.metadata.store import Check, Write
 
 
 class ChangeReason(Enum):
-    """Why a partition's item is written, for logs and metrics."""
+    """The reason for a write of a partition's item, for logs and metrics."""
 
     TAKEOVER = "takeover"
     UNCLEAN_TAKEOVER = "unclean-takeover"

@@ -39,7 +39,7 @@ class FollowerProgress:
 
     @property
     def asked_ms(self) -> float:
-        """When it last fetched the next offset, by name or through its session."""
+        """The time of its last fetch of the next offset, by name or through its session."""
         if self.contact is None:
             return self.last_fetch_ms
         return max(self.last_fetch_ms, self.contact.last_fetch_ms)

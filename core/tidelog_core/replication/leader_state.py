@@ -149,7 +149,7 @@ class LeaderState(Generic[Token]):
 
     @property
     def in_sync_count(self) -> int:
-        """How many replicas are in sync for certain, whichever proposals land."""
+        """The number of replicas in sync for certain, whatever the outcome of proposals."""
         return self._in_sync_count
 
     @property

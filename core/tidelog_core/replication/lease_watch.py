@@ -75,7 +75,7 @@ def unhurried_interval_ms(broker_count: int) -> float:
 
 
 class ReadingPace:
-    """How often one broker reads all leases. Without a clock: the caller passes the time."""
+    """The schedule of one broker's readings of all leases. The caller passes the time."""
 
     def __init__(
         self, broker_id: int, *, watching_ms: float, renew_ms: float, chance: random.Random

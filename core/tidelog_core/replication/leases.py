@@ -79,7 +79,7 @@ STALL_NUMERATOR, STALL_DENOMINATOR = 2, 3  # of the lease: 6 s of 9 s
 
 @dataclass(frozen=True, slots=True)
 class LeaseTimes:
-    """How long a lease lasts and how often it is renewed, milliseconds."""
+    """The duration and the renewal interval of a lease, milliseconds."""
 
     lease_ms: int = LEASE_MS
     renew_ms: int = RENEW_MS
@@ -93,7 +93,7 @@ class LeaseTimes:
 
     @property
     def margin_ms(self) -> int:
-        """How much earlier the holder stops than observers see its lease expire.
+        """The time by which the holder stops before observers see its lease expire.
 
         Covers clocks whose rates differ by up to a tenth, and the time from the check of
         ``may_act`` until the answer has left the process.
@@ -111,12 +111,12 @@ class LeaseTimes:
 
     @property
     def retry_ms(self) -> int:
-        """How long to wait after a renewal that failed."""
+        """The pause after a failed renewal."""
         return max(1, self.renew_ms // RENEWALS_RETRIED_PER_INTERVAL)
 
     @property
     def stall_ms(self) -> int:
-        """How long the event loop may be blocked before the lease is no longer renewed."""
+        """The longest time that the event loop may be blocked while the lease is renewed."""
         return self.lease_ms * STALL_NUMERATOR // STALL_DENOMINATOR
 
     def can_renew(self, *, turned_ms: float, now_ms: float) -> bool:
@@ -185,7 +185,7 @@ class OwnLease:
 
     @property
     def next_renewal_ms(self) -> float | None:
-        """When the next renewal is due on the own clock; ``None``: immediately."""
+        """The due time of the next renewal, on the own clock; ``None``: immediately."""
         return self._next_renewal_ms
 
     def begin_renewal(self, now_ms: float) -> BrokerLease:

@@ -57,7 +57,7 @@ class Witness:
 
 @dataclass(frozen=True, slots=True)
 class ClockBounds:
-    """How far the clock may be ahead, and how long a jump is doubted, milliseconds."""
+    """The bound by which a clock may be ahead, and the time after a jump, milliseconds."""
 
     ahead_max_ms: int
     settle_ms: int
@@ -65,7 +65,7 @@ class ClockBounds:
 
 @dataclass(frozen=True, slots=True)
 class Doubt:
-    """Why the clock may not decide."""
+    """The reason why the clock may not decide."""
 
     ahead_ms: int
     ahead_of: str

@@ -51,7 +51,7 @@ class TopicState(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgeLimits:
-    """How long a scrub must have seen an object that nothing needs, before it removes it."""
+    """The time for which a scrub must have seen an orphan before it removes it."""
 
     orphan_age_ms: int  # of objects accounted for
     doubtful_age_ms: int  # of doubtful objects; not less than the other

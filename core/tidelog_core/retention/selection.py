@@ -27,7 +27,7 @@ class RetainedSegment:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much may be kept; ``UNLIMITED`` (-1) for no limit."""
+    """The limits of retention; ``UNLIMITED`` (-1) for no limit."""
 
     retention_ms: int
     retention_bytes: int

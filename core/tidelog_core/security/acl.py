@@ -28,7 +28,7 @@ class ResourceType(IntEnum):
 
 
 class PatternType(IntEnum):
-    """How a name is compared; ``ANY`` and ``MATCH`` are for filters alone."""
+    """The comparison of a name; ``ANY`` and ``MATCH`` are only for filters."""
 
     ANY = 1
     MATCH = 2  # all patterns that apply to the resource of this name

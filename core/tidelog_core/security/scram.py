@@ -45,7 +45,7 @@ OTHER_AUTHORIZATION_ID = (
 
 
 class ScramCredentials(Protocol):
-    """Where the credentials of users and of delegation tokens are looked up."""
+    """A source of the credentials of users and of delegation tokens."""
 
     def find(
         self, name: str, mechanism: ScramMechanism, *, is_token: bool

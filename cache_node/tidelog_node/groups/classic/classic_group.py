@@ -231,7 +231,7 @@ class ClassicGroup:
 
     @property
     def wake_at_ms(self) -> int | None:
-        """When to call ``expire`` at the latest; ``None`` if there is no deadline."""
+        """The latest time to call ``expire``; ``None`` without a deadline."""
         waits = (self._deadlines.wake_at_ms, self._join_deadline_ms, self._sync_deadline_ms)
         return min((at_ms for at_ms in waits if at_ms is not None), default=None)
 

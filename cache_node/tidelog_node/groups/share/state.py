@@ -141,7 +141,7 @@ class SharePartitionState:
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """When the next acquisition expires, ``None`` without acquisitions."""
+        """The time at which the next acquisition expires, ``None`` without acquisitions."""
         deadlines = [r.deadline_ms for r in self._runs if r.state is RecordState.ACQUIRED]
         return min(deadlines, default=None)
 
