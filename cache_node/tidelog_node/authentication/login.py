@@ -35,6 +35,7 @@ logger = logging.getLogger(__name__)
 
 LOGIN_SECONDS_MAX = 30.0  # from the connection's beginning, with its TLS handshake
 LAST_ANSWER_SECONDS_MAX = 1.0
+LINGER_SECONDS_MAX = 0.1  # after a refusal, for the client to close the connection
 # The frames of ApiVersions and SaslHandshake: a session keeps the client's id and software.
 REQUEST_BYTES_MAX = 8_192
 REQUEST_BYTES_MIN = 8  # api key, version, correlation id
@@ -161,10 +162,18 @@ class Login:
         return _SIZE.pack(len(token)) + token
 
     async def _send_last(self, answer: Reply) -> None:
-        """Send the last answer, unless the client does not receive it."""
+        """Send the answer that comes before the end, unless the client does not take it.
+
+        Most clients then close the connection. kafka-python overlooks an answer that comes
+        together with the node's own end of it.
+        """
+        if not answer:
+            return
         with suppress(OSError):  # TimeoutError is one
             async with asyncio.timeout(LAST_ANSWER_SECONDS_MAX):
                 await self._frames.send(_joined(answer))
+            async with asyncio.timeout(LINGER_SECONDS_MAX):
+                await self._frames.discard()
 
     def _handler(self) -> FrameHandler:
         if not self._authentication.rules.session_ms_max:

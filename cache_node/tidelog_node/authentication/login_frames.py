@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from contextlib import suppress
 
 from tidelog_node.answers import CloseConnection
 from tidelog_node.connections.transport import Buffer, Transport
@@ -72,6 +73,15 @@ class LoginFrames:
                 pass
             if left or self._transport.wants_write:
                 await self._wait(for_room=True)
+
+    async def discard(self) -> None:
+        """Discard what comes until the client sends no more. Raises ``OSError``."""
+        while True:
+            with suppress(BlockingIOError):
+                if self._transport.recv_into(self._memory.received) == 0:
+                    return
+            # Also where more is there already: others get their turns in between.
+            await self._wait(for_room=self._transport.wants_write)
 
     def close(self) -> None:
         """Release the counted memory."""

@@ -166,6 +166,16 @@ async def test_a_refusal_is_sent_late_and_is_the_last_answer() -> None:
         assert loop.time() - began >= 0.2
 
 
+async def test_a_refused_client_may_close_the_connection_itself() -> None:
+    """kafka-python overlooks an answer that comes together with the node's end."""
+    async with sasl_server() as served:
+        client = await served.client()
+        assert (await client.log_in_plain("wrong")).error_code == FAILED
+        assert served.server.connection_count == 1
+        client.send(bytes(300_000))  # discarded
+        assert await client.is_closed(), "it need not"
+
+
 @pytest.mark.parametrize("authorization_id", ["root", "alice2", "Alice"])
 async def test_a_client_cannot_act_as_another_user(authorization_id: str) -> None:
     """CVE-2017-12610: brokers took the authorization id for the user."""
