@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import time
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -150,7 +150,7 @@ def _login_desk(
         dispatch=dispatch,
         mechanisms=Mechanisms(users, PasswordChecks(users, node.executor)),
         refusals=refusals,
-        now=asyncio.get_running_loop().time,
+        now=time.monotonic,
     )
 
 
