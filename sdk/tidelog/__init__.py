@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from tidelog.producing.prepared import PreparedTransaction
     from tidelog.producing.sync_producer import SyncDelivery, SyncProducer, SyncTransaction
     from tidelog.producing.transactions import Transaction
+    from tidelog.wire.sasl import Sasl
 
 __all__ = [
     "Admin",
@@ -85,6 +86,7 @@ __all__ = [
     "ProducerDescription",
     "RebalanceListener",
     "RecordMetadata",
+    "Sasl",
     "SubscriptionPattern",
     "SyncAdmin",
     "SyncConsumer",
@@ -116,6 +118,7 @@ _NAMES_OF = {
     "tidelog.consuming.sync_consumer": ("SyncConsumer",),
     "tidelog.errors": ("TidelogError",),
     "tidelog.producer": ("Producer",),
+    "tidelog.wire.sasl": ("Sasl",),
     "tidelog.producing.batch": (
         "Delivery",
         "RecordMetadata",

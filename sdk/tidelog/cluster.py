@@ -36,6 +36,7 @@ from tidelog.options import ClientOptions
 from tidelog.wire.backoff import Backoff
 from tidelog.wire.connection import Address, Connection, open_connection
 from tidelog.wire.requests import FIND_COORDINATOR, METADATA, Api
+from tidelog.wire.sasl import log_in
 
 logger = logging.getLogger(__name__)
 
@@ -355,12 +356,16 @@ class Cluster:
         try:
             if (wait_s := line.retry_at - loop.time()) > 0:
                 await asyncio.sleep(wait_s)
+            if line.connection is not None:
+                # Later requests of a producer must not overtake those in flight.
+                await line.connection.wait_retired()
             connection = await open_connection(
                 address,
                 client_id=self._options.client_id,
                 timeout_s=self.request_timeout_s,
                 ssl=self._options.ssl,
             )
+            await self._log_in(connection)
         except TidelogError:
             line.retry_at = loop.time() + line.backoff.next_s()
             raise
@@ -370,6 +375,16 @@ class Cluster:
             return connection
         finally:
             line.opening = None
+
+    async def _log_in(self, connection: Connection) -> None:
+        """Log in if the options have a login; the connection is closed if that fails."""
+        if self._options.sasl is None:
+            return
+        try:
+            await log_in(connection, self._options.sasl, timeout_s=self.request_timeout_s)
+        except BaseException:
+            connection.abort()
+            raise
 
     async def _keep(self) -> None:
         backoff = self.backoff()

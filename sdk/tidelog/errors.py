@@ -12,6 +12,7 @@ from functools import cache
 
 from kio.schema.errors import ErrorCode
 from tidelog_core.errors import (
+    AuthenticationFailed,
     BrokerIdNotRegistered,
     BrokerNotAvailable,
     CoordinatorNotAvailable,
@@ -71,6 +72,7 @@ from tidelog_core.errors import (
 from tidelog_core.model import TopicPartition
 
 __all__ = [
+    "AuthenticationFailed",
     "BrokerIdNotRegistered",
     "BrokerNotAvailable",
     "BufferExhausted",
@@ -408,6 +410,7 @@ _CLASSES: dict[ErrorCode, type[TidelogError]] = {
         UnreleasedInstanceId,
         UnsupportedCompression,
         UnsupportedMagic,
+        AuthenticationFailed,
         UnsupportedSaslMechanism,
         UnsupportedVersion,
     )

@@ -15,6 +15,7 @@ from tidelog_core.records.batch import CompressionType
 
 from tidelog.errors import InvalidConfig
 from tidelog.wire.connection import Address
+from tidelog.wire.sasl import Sasl
 
 Partitioner = Callable[[str, bytes | None, bytes | None, int], int]
 """Returns a partition for topic, key, value and the number of partitions."""
@@ -37,6 +38,13 @@ IN_FLIGHT_MAX_IDEMPOTENT = 5  # A partition's leader remembers so many batches o
 DEFAULT_PORT = 9092
 
 
+class Security(TypedDict):
+    """How clients are protected: see ``ClientOptions``."""
+
+    ssl: ssl_module.SSLContext | None
+    sasl: Sasl | None
+
+
 class ClientSettings(TypedDict, total=False):
     """Connection settings that every client accepts: see ``ClientOptions``."""
 
@@ -48,6 +56,7 @@ class ClientSettings(TypedDict, total=False):
     reconnect_backoff_ms: int
     reconnect_backoff_max_ms: int
     ssl: ssl_module.SSLContext | None
+    sasl: Sasl | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +72,7 @@ class ClientOptions:
     reconnect_backoff_ms: int = 50  # wait before the first reconnection to a node; doubles
     reconnect_backoff_max_ms: int = 1_000
     ssl: ssl_module.SSLContext | None = None  # None: plain TCP
+    sasl: Sasl | None = None  # None: no login
 
     def problems(self) -> list[str]:
         """Return the problems, one sentence each."""
@@ -70,6 +80,7 @@ class ClientOptions:
             *positive(self, "request_timeout_ms", "metadata_max_age_ms"),
             *positive(self, "retry_backoff_ms", "retry_backoff_max_ms"),
             *positive(self, "reconnect_backoff_ms", "reconnect_backoff_max_ms"),
+            *(self.sasl.problems() if self.sasl is not None else ()),
         ]
 
 

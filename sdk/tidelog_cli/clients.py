@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, TypeVar
 
+from tidelog_cli.options import command_config
+
 if TYPE_CHECKING:
     from tidelog.admin import Admin
     from tidelog.client_factory import ClientFactory
@@ -23,10 +25,18 @@ ADMIN_TIMEOUT_MS = 30_000
 def client_factory(
     bootstrap: str, *, request_timeout_ms: int = REQUEST_TIMEOUT_MS
 ) -> ClientFactory:
-    """Return the factory that makes a command's clients."""
-    from tidelog.client_factory import ClientFactory
+    """Return the factory that makes a command's clients.
 
-    return ClientFactory(bootstrap, client_id=CLIENT_ID, request_timeout_ms=request_timeout_ms)
+    They connect as the file of ``--command-config`` says. Raises ``InvalidConfig``.
+    """
+    from tidelog.client_factory import ClientFactory
+    from tidelog.client_properties import connection_settings, read_properties
+
+    path = command_config()
+    security = connection_settings({} if path is None else read_properties(path))
+    return ClientFactory(
+        bootstrap, client_id=CLIENT_ID, request_timeout_ms=request_timeout_ms, **security
+    )
 
 
 @asynccontextmanager

@@ -10,6 +10,7 @@ from tidelog_cli.erase import erase
 from tidelog_cli.failures import EXIT_STATUS, CommandGroup
 from tidelog_cli.job_compact import compact
 from tidelog_cli.jobs import job
+from tidelog_cli.options import take_command_config
 from tidelog_cli.produce import produce
 from tidelog_cli.repair import repair
 from tidelog_cli.restore import restore
@@ -25,6 +26,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+app.callback()(take_command_config)
 
 topic = typer.Typer(cls=CommandGroup, help="Topics: create, list, describe, alter and delete them.")
 topic.command("create")(topics.create)

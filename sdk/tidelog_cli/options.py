@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextvars import ContextVar
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -26,6 +28,29 @@ OnlyTopics = Annotated[
     list[str] | None,
     typer.Argument(metavar="[TOPIC]...", help="Only these topics; all by default."),
 ]
+
+
+_COMMAND_CONFIG: ContextVar[Path | None] = ContextVar("command config", default=None)
+
+
+def take_command_config(
+    path: Annotated[
+        Path | None,
+        typer.Option(
+            "--command-config",
+            envvar="TIDELOG_COMMAND_CONFIG",
+            metavar="FILE",
+            help="How to connect: a file with Kafka's names, such as security.protocol.",
+        ),
+    ] = None,
+) -> None:
+    """Note the options that precede a command."""
+    _COMMAND_CONFIG.set(path)
+
+
+def command_config() -> Path | None:
+    """Return the file that ``--command-config`` gives to the command."""
+    return _COMMAND_CONFIG.get()
 
 
 def require_choice(option: str, value: str, allowed: Sequence[str]) -> None:

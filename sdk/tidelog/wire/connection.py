@@ -78,6 +78,8 @@ class Connection(asyncio.BufferedProtocol):
         self._pending: dict[int, _Pending] = {}
         self._next_correlation_id = 0
         self._error: TidelogError | None = None
+        self._is_retired = False
+        self._retirement: asyncio.TimerHandle | None = None
         self._closed = self._loop.create_future()
         self._writable = asyncio.Event()
         self._writable.set()
@@ -90,8 +92,8 @@ class Connection(asyncio.BufferedProtocol):
 
     @property
     def is_open(self) -> bool:
-        """Whether requests can be sent."""
-        return self._error is None and self._transport is not None
+        """Whether new requests should use the connection."""
+        return self._error is None and self._transport is not None and not self._is_retired
 
     @property
     def in_flight_count(self) -> int:
@@ -134,6 +136,15 @@ class Connection(asyncio.BufferedProtocol):
         """Close the connection; requests still waiting fail with ``ConnectionFailed``."""
         self._fail(ConnectionFailed(f"connection to {self.address} was closed"))
         await self._closed
+
+    def retire_after(self, seconds: float) -> None:
+        """Retire after that time: close as soon as no request is in flight."""
+        self._retirement = self._loop.call_later(seconds, self._retire)
+
+    async def wait_retired(self) -> None:
+        """Return when the connection is closed, if it has retired; else at once."""
+        if self._is_retired:
+            await asyncio.shield(self._closed)
 
     def abort(self) -> None:
         """Close the connection without waiting for it."""
@@ -215,6 +226,22 @@ class Connection(asyncio.BufferedProtocol):
         self._scratch_filled = filled - position
 
     def _on_frame(self, frame: bytes) -> None:
+        self._process(frame)
+        if self._is_retired and not self._pending:
+            self._end_retired()
+
+    def _retire(self) -> None:
+        self._is_retired = True
+        if not self._pending:
+            self._end_retired()
+
+    def _end_retired(self) -> None:
+        if self._error is None:
+            self._error = ConnectionFailed(f"connection to {self.address} has retired")
+            if self._transport is not None:
+                self._transport.close()  # after the bytes that are buffered
+
+    def _process(self, frame: bytes) -> None:
         pending = self._pending.pop(correlation_id_of(frame), None)
         if pending is None:
             if self._error is None:
@@ -266,6 +293,8 @@ class Connection(asyncio.BufferedProtocol):
         if self._error is not None:
             return
         self._error = error
+        if self._retirement is not None:
+            self._retirement.cancel()
         for pending in self._pending.values():
             pending.timer.cancel()
             if not pending.future.done():

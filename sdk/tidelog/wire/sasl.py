@@ -1,0 +1,124 @@
+"""How a client logs in at a listener that asks who it is (SASL).
+
+After ApiVersions the client names its mechanism (SaslHandshake) and sends the mechanism's messages
+(SaslAuthenticate). The answer to the last one says how long the connection may be used (KIP-368).
+
+Source: KIP-43, KIP-152, KIP-368; RFC 5802 and RFC 4616 for the messages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from dataclasses import dataclass, field
+
+from kio.schema.errors import ErrorCode
+from kio.schema.sasl_authenticate.v2.request import SaslAuthenticateRequest
+from kio.schema.sasl_authenticate.v2.response import SaslAuthenticateResponse
+from kio.schema.sasl_handshake.v1.request import SaslHandshakeRequest
+from tidelog_core.security.plain import PLAIN_MECHANISM
+from tidelog_core.security.scram_client import ScramClient
+from tidelog_core.security.scram_credentials import ScramMechanism
+from tidelog_core.security.scram_messages import escaped_name
+from tidelog_core.wire_messages import build
+
+from tidelog.errors import UnsupportedSaslMechanism, error_for
+from tidelog.wire.connection import Connection
+from tidelog.wire.requests import SASL_AUTHENTICATE, SASL_HANDSHAKE
+
+MECHANISMS = (*(mechanism.value for mechanism in ScramMechanism), PLAIN_MECHANISM)
+NONCE_SIZE_BYTES = 24
+# The part of a session after which its connection is replaced. The rest is for requests in flight.
+RETIRE_AFTER_SHARE = 0.8
+
+
+@dataclass(frozen=True, slots=True)
+class Sasl:
+    """A user's login: a mechanism (SCRAM-SHA-256, SCRAM-SHA-512 or PLAIN), name and password.
+
+    PLAIN sends the password itself, so it needs TLS.
+    """
+
+    mechanism: str
+    user: str
+    password: str = field(repr=False)
+
+    def problems(self) -> list[str]:
+        """Return the problems, one sentence each."""
+        found = []
+        if self.mechanism not in MECHANISMS:
+            allowed = ", ".join(MECHANISMS)
+            found.append(f"the SASL mechanism must be one of {allowed}, not {self.mechanism!r}")
+        if not self.user or not self.password:
+            found.append("a SASL login needs a user and a password")
+        if "\0" in self.user + self.password:
+            found.append("a SASL user and password must not have a NUL character")
+        if self.mechanism != PLAIN_MECHANISM:
+            try:
+                escaped_name(self.user)
+            except ValueError as error:
+                found.append(f"the SASL user: {error}")
+        return found
+
+
+async def log_in(connection: Connection, sasl: Sasl, *, timeout_s: float) -> None:
+    """Log in on a connection that has negotiated versions.
+
+    The connection retires before the node ends its session. Raises ``AuthenticationFailed`` and
+    ``UnsupportedSaslMechanism``, which no retry mends, and the errors of requests.
+    """
+    exchange = _Exchange(connection, timeout_s)
+    await exchange.choose(sasl.mechanism)
+    if sasl.mechanism == PLAIN_MECHANISM:
+        message = f"\0{sasl.user}\0{sasl.password}".encode()
+        last = await exchange.send(message)
+    else:
+        scram = ScramClient(
+            ScramMechanism(sasl.mechanism),
+            sasl.user,
+            sasl.password,
+            nonce=secrets.token_urlsafe(NONCE_SIZE_BYTES),
+        )
+        challenge = await exchange.send(scram.first_message())
+        # Milliseconds of PBKDF2.
+        proof = await asyncio.to_thread(scram.final_message, challenge.auth_bytes)
+        last = await exchange.send(proof)
+        scram.check(last.auth_bytes)
+    lifetime_s = last.session_lifetime.total_seconds()
+    if lifetime_s > 0:
+        connection.retire_after(lifetime_s * RETIRE_AFTER_SHARE)
+
+
+class _Exchange:
+    """The requests of one login."""
+
+    def __init__(self, connection: Connection, timeout_s: float) -> None:
+        self._connection = connection
+        self._timeout_s = timeout_s
+
+    async def choose(self, mechanism: str) -> None:
+        """Name the mechanism. Raises ``UnsupportedSaslMechanism`` with those of the node."""
+        answer = await self._connection.request(
+            SASL_HANDSHAKE,
+            build(SaslHandshakeRequest, mechanism=mechanism),
+            timeout_s=self._timeout_s,
+        )
+        if answer.error_code is ErrorCode.unsupported_sasl_mechanism:
+            offered = ", ".join(answer.mechanisms) or "none"
+            raise UnsupportedSaslMechanism(
+                f"{self._connection.address} does not offer {mechanism}, it offers {offered}"
+            )
+        if answer.error_code is not ErrorCode.none:
+            raise error_for(answer.error_code, None, about=self._connection.address)
+
+    async def send(self, message: bytes) -> SaslAuthenticateResponse:
+        """Send a message of the mechanism. Raises ``AuthenticationFailed``."""
+        answer: SaslAuthenticateResponse = await self._connection.request(
+            SASL_AUTHENTICATE,
+            build(SaslAuthenticateRequest, auth_bytes=message),
+            timeout_s=self._timeout_s,
+        )
+        if answer.error_code is not ErrorCode.none:
+            address = self._connection.address
+            raise error_for(answer.error_code, answer.error_message, about=address)
+        return answer
