@@ -17,7 +17,9 @@ from tests.node.many_elements import messages_with
 from tests.support.loop_turns import loop_turns
 
 COUNT = 4_000
-LONGEST_SHARE_MAX = 0.06  # of the time that all turns take; copies of a list take up to 0.04
+# Of the time that all turns take, 7 to 15 us an element. Copies of a list and the growth of a dict
+# take up to 0.08 on a busy machine.
+LONGEST_SHARE_MAX = 0.12
 LISTS = [  # API, version, list
     (19, 7, "topics"),
     (37, 3, "topics"),
