@@ -28,7 +28,7 @@ class Case:
     repeats_max: int | None = None
     """Slow cases are repeated less often."""
     peers: tuple[str, ...] | None = None
-    """The only peers that have it; ``None`` stands for all."""
+    """The only peers with this case; ``None`` means all."""
 
 
 @dataclass(frozen=True, slots=True)

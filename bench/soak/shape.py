@@ -2,7 +2,7 @@
 
 tail      tiered and short: local segments are always evicted, and old ones deleted
 table     compacted, local only: keys of a bounded set, cleaned by the node
-ledger    compacted, deleted by size and tiered; written in transactions, of which some abort
+ledger    compacted, deleted by size and tiered; written in transactions, some of them aborted
 visitors  written and read by short-lived clients
 
 A value has its number in its partition, its due time (CLOCK_MONOTONIC, which the processes of one

@@ -1,6 +1,6 @@
 """The client that steadily writes a few records to the compacted topics.
 
-An idempotent producer writes ``table``. ``ledger`` is written in transactions, of which every fifth
+An idempotent producer writes ``table``. ``ledger`` is written in transactions, and every fifth one
 is aborted. The last report has the newest number of every key, which a reader must find.
 """
 

@@ -7,8 +7,8 @@ more than
     allowed an hour x hours x median  +  noise
 
 where noise is the greater of a floor, below which the figure has no meaning, and the median
-distance of the samples from the trend: less growth cannot be told from noise. A fall is reported
-and is no failure.
+distance of the samples from the trend: less growth cannot be distinguished from noise. A fall is
+reported and is no failure.
 """
 
 from __future__ import annotations
