@@ -45,6 +45,9 @@ _KNOWN = frozenset(
         "ssl.endpoint.identification.algorithm",
     }
 )
+SECURITY_NAMES = (*sorted(_KNOWN), *_OTHER_NAMES)
+"""Every setting of TLS and SASL."""
+
 _JAAS_MODULE = re.compile(
     r"\s*[\w.]+\.(?:Scram|Plain)LoginModule\s+required\s+(.*?);?\s*", re.DOTALL
 )
@@ -75,31 +78,52 @@ def read_properties(path: Path) -> dict[str, str]:
     return settings
 
 
-def connection_settings(properties: Mapping[str, str]) -> Security:
-    """Return the ``ssl`` and ``sasl`` of clients. Other settings are passed over.
+def check_properties(properties: Mapping[str, str]) -> list[str]:
+    """Return the problems of the settings, one sentence each. No file is read.
 
-    Raises ``InvalidConfig`` with every problem; a setting of TLS or SASL that is not known is one.
+    A setting of TLS or SASL that is not known is a problem; other settings are passed over.
     """
-    given = {_OTHER_NAMES.get(name, name): value for name, value in properties.items()}
+    given = _with_java_names(properties)
     problems = [
         f"{name} is not known, known are {', '.join(sorted(_KNOWN))}"
         for name in given
         if name.startswith(("ssl.", "sasl.", "security.")) and name not in _KNOWN
     ]
-    protocol = given.get("security.protocol", "PLAINTEXT").upper()
-    if protocol not in PROTOCOLS:
-        problems.append(f"security.protocol must be one of {', '.join(PROTOCOLS)}")
     problems += [
         f"{name} must be PEM: convert keystores to PEM files"
         for name in ("ssl.truststore.type", "ssl.keystore.type")
         if given.get(name, "PEM").upper() != "PEM"
     ]
+    protocol = _protocol(given)
+    if protocol not in PROTOCOLS:
+        problems.append(f"security.protocol must be one of {', '.join(PROTOCOLS)}")
+    elif protocol.startswith("SASL"):
+        try:
+            problems += _sasl(given).problems()
+        except InvalidConfig as error:
+            problems += error.problems
+    return problems
+
+
+def connection_settings(properties: Mapping[str, str]) -> Security:
+    """Return the ``ssl`` and ``sasl`` of clients. Raises ``InvalidConfig`` with every problem."""
+    problems = check_properties(properties)
     if problems:
         raise InvalidConfig(problems)
+    given = _with_java_names(properties)
+    protocol = _protocol(given)
     return Security(
         ssl=_ssl_context(given) if protocol.endswith("SSL") else None,
         sasl=_sasl(given) if protocol.startswith("SASL") else None,
     )
+
+
+def _with_java_names(properties: Mapping[str, str]) -> dict[str, str]:
+    return {_OTHER_NAMES.get(name, name): value for name, value in properties.items()}
+
+
+def _protocol(given: Mapping[str, str]) -> str:
+    return given.get("security.protocol", "PLAINTEXT").upper()
 
 
 def _ssl_context(given: Mapping[str, str]) -> ssl_module.SSLContext:
@@ -120,6 +144,7 @@ def _ssl_context(given: Mapping[str, str]) -> ssl_module.SSLContext:
 
 
 def _sasl(given: Mapping[str, str]) -> Sasl:
+    """Return the login, which is not checked. Raises ``InvalidConfig``."""
     user, password = given.get("sasl.username", ""), given.get("sasl.password", "")
     jaas = given.get("sasl.jaas.config")
     if jaas is not None:
@@ -131,8 +156,4 @@ def _sasl(given: Mapping[str, str]) -> Sasl:
             name: re.sub(r"\\(.)", r"\1", value) for name, value in _JAAS_OPTION.findall(module[1])
         }
         user, password = options.get("username", ""), options.get("password", "")
-    sasl = Sasl(given.get("sasl.mechanism", ""), user, password)
-    problems = sasl.problems()
-    if problems:
-        raise InvalidConfig(problems)
-    return sasl
+    return Sasl(given.get("sasl.mechanism", ""), user, password)

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
 from tidelog.client_factory import ClientFactory
+from tidelog.client_properties import SECURITY_NAMES, check_properties, connection_settings
+
+from tidelog_spark.option_reader import OptionReader
+
+_PREFIX = "kafka."
+SECURITY_OPTIONS = tuple(_PREFIX + name for name in SECURITY_NAMES)
+
+SecurityOptions = tuple[tuple[str, str], ...]
+"""Settings of TLS and SASL by Kafka's names. Tasks make what they need of them themselves."""
 
 
 class Reached(Protocol):
@@ -16,12 +26,29 @@ class Reached(Protocol):
     def client_id(self) -> str: ...
     @property
     def request_timeout_ms(self) -> int: ...
+    @property
+    def security(self) -> SecurityOptions: ...
 
 
 def client_factory(options: Reached) -> ClientFactory:
-    """Return the factory that makes the clients."""
+    """Return the factory that makes the clients.
+
+    Raises ``InvalidConfig`` where a file of keys or certificates cannot be used.
+    """
     return ClientFactory(
         options.bootstrap_servers,
         client_id=options.client_id,
         request_timeout_ms=options.request_timeout_ms,
+        **connection_settings(dict(options.security)),
     )
+
+
+def parse_security(reader: OptionReader) -> SecurityOptions:
+    """Return the options of TLS and SASL. Problems are added; files are left to the tasks."""
+    given: Mapping[str, str] = {
+        name.removeprefix(_PREFIX): reader.text(name)
+        for name in SECURITY_OPTIONS
+        if reader.has(name)
+    }
+    reader.problems += [f"options 'kafka.*': {problem}" for problem in check_properties(given)]
+    return tuple(given.items())

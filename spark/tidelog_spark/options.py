@@ -18,6 +18,7 @@ from tidelog_core.setting import parse_bool
 
 from tidelog_spark import option_values as values
 from tidelog_spark.bookmarks import Bookmark
+from tidelog_spark.clients import SECURITY_OPTIONS, SecurityOptions, parse_security
 from tidelog_spark.option_reader import OptionReader
 from tidelog_spark.option_values import (
     EARLIEST,
@@ -57,7 +58,7 @@ _NODE_NAMES = (
     "kafka.bootstrap.servers",
     "kafka.client.id",
     "kafka.request.timeout.ms",
-    "kafka.security.protocol",
+    *SECURITY_OPTIONS,
 )
 OPTION_NAMES = tuple(
     sorted(
@@ -105,6 +106,7 @@ class NodeOptions:
     bootstrap_servers: str
     client_id: str = CLIENT_ID
     request_timeout_ms: int = REQUEST_TIMEOUT_MS
+    security: SecurityOptions = field(default=(), repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -315,7 +317,6 @@ def _keys(reader: OptionReader) -> frozenset[bytes] | None:
 
 
 def _nodes(reader: OptionReader) -> NodeOptions | None:
-    reader.choice("kafka.security.protocol", {"plaintext": None}, default=None)
     if not reader.has("kafka.bootstrap.servers"):
         reader.problems += [
             f"option {name!r} needs 'kafka.bootstrap.servers'"
@@ -331,6 +332,7 @@ def _nodes(reader: OptionReader) -> NodeOptions | None:
         request_timeout_ms=reader.parsed(
             "kafka.request.timeout.ms", values.parse_positive, default=REQUEST_TIMEOUT_MS
         ),
+        security=parse_security(reader),
     )
 
 

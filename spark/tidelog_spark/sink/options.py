@@ -27,6 +27,7 @@ from tidelog_core.records.codecs import LEVELS
 from tidelog_core.setting import parse_bool
 
 from tidelog_spark import option_values as values
+from tidelog_spark.clients import SECURITY_OPTIONS, SecurityOptions, parse_security
 from tidelog_spark.option_reader import OptionReader
 
 WRITE_ID_SIZE_MAX = 200  # characters; it becomes part of transactional ids and a group id
@@ -58,6 +59,7 @@ class SinkOptions:
     request_timeout_ms: int = 30_000
     delivery_timeout_ms: int = 120_000
     max_block_ms: int = 60_000
+    security: SecurityOptions = field(default=(), repr=False)
     write_id: str | None = None  # of a repeatable batch write; None: a new one
 
 
@@ -88,6 +90,7 @@ def parse_sink_options(given: Mapping[str, str]) -> SinkOptions:
         request_timeout_ms=count("kafka.request.timeout.ms", defaults.request_timeout_ms),
         delivery_timeout_ms=count("kafka.delivery.timeout.ms", defaults.delivery_timeout_ms),
         max_block_ms=count("kafka.max.block.ms", defaults.max_block_ms),
+        security=parse_security(reader),
         write_id=reader.parsed("writeId", _write_id, default=None),
     )
     if options.delivery_timeout_ms < options.request_timeout_ms:
@@ -213,6 +216,7 @@ OPTION_NAMES = (
     "kafka.request.timeout.ms",
     "kafka.delivery.timeout.ms",
     "kafka.max.block.ms",
+    *SECURITY_OPTIONS,
     *_FIXED,
 )
 # Options that Spark itself adds to a stream.
