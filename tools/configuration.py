@@ -32,6 +32,7 @@ NODE_SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Groups and offsets": ("group.", "offset"),
     "Transactions and idempotent producers": ("producer.", "transaction"),
     "Listeners": ("advertised.", "inter.broker.listener.", "listener", "ssl.reload."),
+    "Authorization": ("allow.everyone.", "authorizer.", "super."),
     "Connections and requests": (
         *("connection.", "connections.", "fetch.", "max.incremental.", "queued.", "socket."),
     ),

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from tidelog_core.authorizer_settings import check_authorizer, parse_super_users
 from tidelog_core.errors import InvalidConfig
 from tidelog_core.offset_reset import parse_offset_reset
 from tidelog_core.setting import Setting, SettingType, Value
@@ -175,6 +176,8 @@ class NodeConfig:
     """The settings of one node that clients can see and that shape the cluster's defaults."""
 
     advertised_listeners: str = _setting("advertised.listeners", "string", "", "The addresses that nodes publish to clients, each as `NAME://host:port` of a listener in `listeners`. A listener without one is advertised at its own address.", is_read_only=True)
+    allow_everyone_if_no_acl_found: bool = _setting("allow.everyone.if.no.acl.found", "boolean", False, "Whether a client may do everything with a resource that no ACL covers, whoever the ACL is for. For clusters that get their ACLs one after the other.", is_read_only=True)
+    authorizer_class_name: str = _setting("authorizer.class.name", "string", "", "Whether ACLs decide what clients may do: `tidelog.acl`, or Kafka's name for the same rules, `org.apache.kafka.metadata.authorizer.StandardAuthorizer`. Empty: every client may do everything, and there are no ACLs.", check=check_authorizer, is_read_only=True)
     auto_create_topics_enable: bool = _setting("auto.create.topics.enable", "boolean", True, "Whether a metadata request for an unknown topic creates it, with the defaults of topics.")
     auto_leader_rebalance_enable: bool = _setting("auto.leader.rebalance.enable", "boolean", True, "Whether a partition goes back to its preferred leader, the first of its replicas, once that has been able to lead for leader.imbalance.check.interval.seconds.")
     background_threads: int = _setting("background.threads", "int", 4, "Threads for fsync and other work on files that would hold up the event loop.", unit="threads", at_least=1, at_most=64, is_read_only=True)
@@ -292,6 +295,7 @@ class NodeConfig:
     ssl_truststore_certificates: str = _listener_default("ssl.truststore.certificates")
     ssl_truststore_location: str = _listener_default("ssl.truststore.location")
     ssl_truststore_type: str = _listener_default("ssl.truststore.type")
+    super_users: str = _setting("super.users", "string", "", "The principals that may do everything whatever the ACLs are, separated by semicolons: `User:alice;User:CN=admin,O=example`.", check=parse_super_users, is_read_only=True)
     tier_key_filter_records_max: int = _setting("tier.key.filter.records.max", "int", 250_000, "Tiered segments of at most this many records get a filter of their keys, by which erasure and key look-ups skip segments; it costs about 3 microseconds a record. 0 writes none.", unit="records", at_least=0)
     tier_multipart_threshold: int = _setting("tier.multipart.threshold", "long", 1_073_741_824, "Objects up to this many bytes are uploaded with one PUT, larger ones in parts.", unit="bytes", at_least=5_242_880, is_read_only=True)
     transaction_abort_timed_out_transaction_cleanup_interval_ms: int = _setting("transaction.abort.timed.out.transaction.cleanup.interval.ms", "int", 10_000, "How often a coordinator looks for transactions that have been open for longer than their producer asked for, and aborts them.", at_least=1, is_read_only=True)

@@ -289,6 +289,12 @@ class InvalidRequest(TidelogError):
     code = ErrorCode.invalid_request
 
 
+class SecurityDisabled(TidelogError):
+    """The cluster has no authorizer, so it has no ACLs."""
+
+    code = ErrorCode.security_disabled
+
+
 class InvalidRecordState(TidelogError):
     """The member has not acquired the records that it acknowledges, or has lost them."""
 

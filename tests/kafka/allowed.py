@@ -32,7 +32,7 @@ _FEATURES = "Kafka's features are about its controllers' log, which Tidelog has 
 _NO_CONTROLLERS = "there is no controllers' log, and nobody votes"
 _ONE_LEVEL = "the feature is on for good: Tidelog has no other level to go down to"
 _NOT_SERVED = {
-    "access control, delegation tokens and quotas": (*(29, 30, 31, 38, 39, 40, 41, 48, 49),),
+    "delegation tokens and quotas": (*(38, 39, 40, 41, 48, 49),),
     "share coordinators: where share groups stand lies in the metadata store": (
         *(83, 84, 85, 86, 87),
     ),
@@ -46,7 +46,36 @@ _TRAILING = "Kafka drops what follows the batch without a word; Tidelog loses no
 
 _ONLY_SASL = "before a client is known, Tidelog parses nothing but what leads to a login"
 
+_UNKNOWN_TYPE = "Kafka closes the connection where a type is 0; an answer says what is wrong"
+_USELESS_ACL = "an ACL that fits no client is a mistake"
+
 ALLOWED: tuple[Allowed, ...] = (
+    # -- ACLs
+    *(
+        Allowed(case, path, _UNKNOWN_TYPE, kafka="connection closed")
+        for case, path in (
+            ("test_acls_that_are_refused", "/resource 0"),
+            ("test_acls_that_are_refused", "/operation 0"),
+            ("test_filters_that_are_refused", "/describe * 0"),
+            ("test_filters_that_are_refused", "/delete * 0"),
+            ("test_null_in_any_place", "/describe_acls 1 null *"),
+            ("test_null_in_any_place", "/delete_acls 1 null *"),
+        )
+    ),
+    *(
+        Allowed("test_acls_that_are_refused", f"/{label}/*", _CRASHES, kafka="unknown_server_error")
+        for label in ("any resource", "matching pattern", "any operation", "any permission")
+    ),
+    *(
+        Allowed(
+            "test_acls_that_are_refused",
+            f"/{label}/*",
+            _USELESS_ACL,
+            kafka="none",
+            tidelog="invalid_request",
+        )
+        for label in ("only a kind", "no kind", "no host")
+    ),
     # -- logins
     Allowed(
         "test_requests_out_of_order",

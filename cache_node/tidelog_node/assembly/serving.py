@@ -23,6 +23,7 @@ from tidelog_node.coordinator.share_offsets import ShareOffsets
 from tidelog_node.dispatch import Dispatch
 from tidelog_node.groups.share.partitions import SharePartitions
 from tidelog_node.groups.share.service import ShareService
+from tidelog_node.handlers.acls import AclHandlers
 from tidelog_node.handlers.alter_log_dirs import AlterLogDirsHandler
 from tidelog_node.handlers.api_versions import ApiVersionsHandler
 from tidelog_node.handlers.cluster import ClusterHandlers
@@ -180,6 +181,7 @@ def _control_routes(
         TopicHandlers(node),
         ConfigHandlers(node),
         ScramUserHandlers(node),
+        AclHandlers(node),
         ClusterHandlers(node),
         find_coordinator,
         GroupHandlers(coordinator=groups),

@@ -15,7 +15,7 @@ Kafka has one principal for a client. Here it may have several: its user, its gr
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tidelog_core.security.acl import (
@@ -145,16 +145,3 @@ def _is_covered(pattern: tuple[PatternType, str], denied: set[tuple[PatternType,
     if pattern_type is PatternType.LITERAL and pattern in denied:
         return True
     return any((PatternType.PREFIXED, name[:size]) in denied for size in range(1, len(name) + 1))
-
-
-def parse_super_users(text: str) -> frozenset[str]:
-    """Return the principals of ``super.users``, which semicolons separate.
-
-    Raises ``ValueError`` for one without a kind, as in ``User:alice``.
-    """
-    principals: Sequence[str] = [part.strip() for part in text.split(";") if part.strip()]
-    for principal in principals:
-        kind, colon, name = principal.partition(":")
-        if not (kind and colon and name):
-            raise ValueError(f"{principal!r} must be a principal such as User:alice")
-    return frozenset(principals)

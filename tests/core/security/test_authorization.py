@@ -26,7 +26,6 @@ from tidelog_core.security.authorization import (
     Authorizer,
     Client,
     Decision,
-    parse_super_users,
 )
 
 from tools import kafka_broker, kafka_java
@@ -214,14 +213,6 @@ def test_everyone_is_allowed_only_where_no_acl_is_about_the_resource() -> None:
     acls = AclSet.of([acl("other"), acl("bobs", principal="User:bob")])
     assert authorizer.decide(acls, ALICE, READ, TOPIC, "free").is_allowed
     assert not authorizer.decide(acls, ALICE, READ, TOPIC, "bobs").is_allowed
-
-
-def test_super_users_are_parsed() -> None:
-    assert parse_super_users(" User:alice ;User:CN=bob,O=x;") == {"User:alice", "User:CN=bob,O=x"}
-    assert parse_super_users("") == frozenset()
-    for wrong in ("alice", "User:", ":alice"):
-        with pytest.raises(ValueError, match="must be a principal such as User:alice"):
-            parse_super_users(wrong)
 
 
 # -- Kafka's own authorizer --

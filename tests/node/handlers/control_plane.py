@@ -19,6 +19,7 @@ from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.node_config import LiveNodeConfig
 from tidelog_core.metadata.records import Broker, Cluster
 from tidelog_core.metadata.sqlite import SqliteMetadataStore
+from tidelog_node.handlers.acls import AclHandlers
 from tidelog_node.handlers.cluster import ClusterHandlers
 from tidelog_node.handlers.configs import ConfigHandlers
 from tidelog_node.handlers.elections import ElectionHandlers
@@ -61,6 +62,7 @@ class Node:
             *TopicHandlers(node).routes(),
             *ConfigHandlers(node).routes(),
             *ScramUserHandlers(node).routes(),
+            *AclHandlers(node).routes(),
             *ClusterHandlers(node).routes(),
             *FindCoordinatorHandlers(node).routes(),
             *ElectionHandlers(node).routes(),

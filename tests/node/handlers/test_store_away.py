@@ -46,13 +46,13 @@ class UnsteadyStore(SqliteMetadataStore):
         return await super().changes_since(version)
 
 
-async def one_node(path: Path) -> tuple[UnsteadyStore, Node]:
+async def one_node(path: Path, static: NodeConfig | None = None) -> tuple[UnsteadyStore, Node]:
     store = UnsteadyStore(path / "metadata.db")
     broker = Broker(
         broker_id=1, incarnation=uuid4(), endpoints=plaintext_endpoints("h", 1), rack=None
     )
     await store.commit([records.put(Cluster(cluster_id=CLUSTER_ID)), records.put(broker)])
-    node = Node(store, 1, NodeConfig())
+    node = Node(store, 1, static or NodeConfig())
     await node.view.refresh()
     return store, node
 
