@@ -10,7 +10,7 @@ import ssl
 import pytest
 from tidelog_core.errors import ErrorCode
 from tidelog_node.connections.tls_transport import TlsBuffers, TlsTransport
-from tidelog_node.connections.transport import Transport
+from tidelog_node.connections.transport import Transport, TransportFactory
 from tidelog_node.security.node_identity import generate_identity
 from tidelog_node.session import Session
 
@@ -56,20 +56,28 @@ async def test_a_login_goes_through_a_transport_that_hands_out_few_bytes(seed: i
         assert answer.error_code == ErrorCode.unsupported_sasl_mechanism
 
 
-async def test_a_login_over_tls_is_taken_over_with_what_was_decrypted_already() -> None:
+def tls_ends() -> tuple[TransportFactory, ssl.SSLContext]:
+    """Return the node's end of TLS and a client's context."""
     node, other = generate_identity(1), generate_identity(2)
     server_context = node.server_context([other.certificate])
-    client_context = other.client_context([node.certificate])
     buffers = TlsBuffers()
 
     def make(sock: socket.socket, _: Session) -> Transport:
         return TlsTransport(sock, server_context, buffers=buffers, on_established=lambda _: None)
 
+    return make, other.client_context([node.certificate])
+
+
+async def connect_by_tls(port: int, context: ssl.SSLContext) -> Client:
+    return Client(
+        *await asyncio.open_connection("127.0.0.1", port, ssl=context, server_hostname="")
+    )
+
+
+async def test_a_login_over_tls_is_taken_over_with_what_was_decrypted_already() -> None:
+    make, context = tls_ends()
     async with sasl_server(make_transport=make) as served:
-        streams = await asyncio.open_connection(
-            "127.0.0.1", served.port, ssl=client_context, server_hostname=""
-        )
-        client = Client(*streams)
+        client = await connect_by_tls(served.port, context)
         await log_in_and_ask(client)
         assert len(served.hot_sessions) == HOT_REQUESTS
         client.close()
@@ -77,21 +85,19 @@ async def test_a_login_over_tls_is_taken_over_with_what_was_decrypted_already() 
 
 
 async def test_a_refusal_over_tls_reaches_the_client() -> None:
-    node, other = generate_identity(1), generate_identity(2)
-    server_context = node.server_context([other.certificate])
-    buffers = TlsBuffers()
-
-    def make(sock: socket.socket, _: Session) -> Transport:
-        return TlsTransport(sock, server_context, buffers=buffers, on_established=lambda _: None)
-
+    make, context = tls_ends()
     async with sasl_server(make_transport=make) as served:
-        context: ssl.SSLContext = other.client_context([node.certificate])
-        client = Client(
-            *await asyncio.open_connection(
-                "127.0.0.1", served.port, ssl=context, server_hostname=""
-            )
-        )
+        client = await connect_by_tls(served.port, context)
         answer = await client.log_in_plain("wrong")
         assert answer.error_code == ErrorCode.sasl_authentication_failed
         assert await client.is_closed()
         client.close()
+
+
+async def test_a_handshake_of_tls_counts_in_the_time_of_a_login() -> None:
+    make, _ = tls_ends()
+    async with sasl_server(make_transport=make, seconds_max=0.2) as served:
+        client = await served.client()
+        client.send(b"\x16\x03\x01")
+        assert await client.is_closed()
+        assert "no login within" in served.refusals.noted[0][0]

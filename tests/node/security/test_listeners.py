@@ -174,6 +174,13 @@ def test_mechanisms_are_those_that_there_are() -> None:
         listeners_of("sasl.enabled.mechanisms=GSSAPI")
 
 
+@pytest.mark.parametrize("name", ["sasl.jaas.config", "listener.name.s.plain.sasl.jaas.config"])
+def test_no_setting_names_a_login_module(name: str) -> None:
+    """CVE-2023-25194: such settings had brokers load classes and ask foreign servers."""
+    with pytest.raises(InvalidConfig, match=f"unknown setting '{re.escape(name)}'"):
+        listeners_of(*SASL, f"{name}=com.sun.security.auth.module.JndiLoginModule required;")
+
+
 def test_secrets_are_in_no_text_of_the_settings() -> None:
     given = ["--set", "ssl.keystore.key=canary-1", "--set", "ssl.key.password=canary-2"]
     settings = parse_settings(given, {})
