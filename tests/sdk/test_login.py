@@ -12,9 +12,9 @@ from tidelog import Admin, Consumer, Producer, Sasl, TopicPartition
 from tidelog.client_properties import connection_settings, read_properties
 from tidelog.errors import AuthenticationFailed, InvalidConfig, UnsupportedSaslMechanism
 
-from tests.node.authentication.sasl_node import MECHANISMS, PASSWORD, TOPIC, USER, SaslNode
 from tests.support.certificates import Authority
 from tests.support.command import called
+from tests.support.sasl_node import MECHANISMS, PASSWORD, TOPIC, USER, SaslNode
 
 REAUTHENTICATION_MS = 1500
 

@@ -12,8 +12,8 @@ from tidelog.errors import InvalidConfig
 from tidelog_spark.options import parse_options
 from tidelog_spark.sink.options import parse_sink_options
 
-from tests.node.authentication.sasl_node import PASSWORD, TOPIC, USER, SaslNode
 from tests.support.certificates import Authority
+from tests.support.sasl_node import PASSWORD, TOPIC, USER, SaslNode
 
 STORES = {"metadata": "sqlite:///m.db", "objects": "file:///o", "subscribe": TOPIC}
 

@@ -11,7 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.node.authentication.sasl_node import (
+from tests.support.drivers.java import java_driver
+from tests.support.drivers.lines import Message, to_line
+from tests.support.drivers.process import Driver
+from tests.support.sasl_node import (
     MECHANISMS,
     PASSWORD,
     SECONDS_MAX,
@@ -19,9 +22,6 @@ from tests.node.authentication.sasl_node import (
     USER,
     SaslNode,
 )
-from tests.support.drivers.java import java_driver
-from tests.support.drivers.lines import Message, to_line
-from tests.support.drivers.process import Driver
 
 VALUES = [b"a record", b"x" * 300_000]
 MODULES = "org.apache.kafka.common.security"

@@ -15,7 +15,8 @@ import aiokafka
 import confluent_kafka
 import pytest
 
-from tests.node.authentication.sasl_node import (
+from tests.support.certificates import Authority
+from tests.support.sasl_node import (
     MECHANISMS,
     PASSWORD,
     SECONDS_MAX,
@@ -23,7 +24,6 @@ from tests.node.authentication.sasl_node import (
     USER,
     SaslNode,
 )
-from tests.support.certificates import Authority
 from tests.support.waiting import eventually
 
 VALUES = [b"a record", b"x" * 300_000]

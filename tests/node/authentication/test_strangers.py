@@ -11,7 +11,7 @@ from pathlib import Path
 import confluent_kafka
 import pytest
 
-from tests.node.authentication.sasl_node import PASSWORD, TOPIC, USER, SaslNode
+from tests.support.sasl_node import PASSWORD, TOPIC, USER, SaslNode
 from tests.support.waiting import eventually
 
 SOCKETS = 1000
