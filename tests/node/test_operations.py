@@ -1,0 +1,21 @@
+"""Every API that a node answers has an entry in the table of operations."""
+
+from __future__ import annotations
+
+from kio.schema.index import api_key_map
+from tidelog_core.security.operations import OPERATIONS
+
+from tests.support.node_process import NodeProcess
+from tests.support.wire_client import WireClient, api_versions_request
+
+
+def test_the_table_of_operations_has_every_api_of_a_node(node: NodeProcess) -> None:
+    """A route without an entry would be open to everyone, or closed to all."""
+    with WireClient(node.port) as client:
+        served = {int(api.api_key) for api in client.call(api_versions_request()).api_keys}
+    assert served == OPERATIONS.keys()
+
+
+def test_names_are_those_of_the_protocol() -> None:
+    for api_key, api in OPERATIONS.items():
+        assert api.name.lower() == api_key_map[api_key].replace("_", ""), api_key
