@@ -33,7 +33,7 @@ from pathlib import Path
 
 from tidelog_core.errors import InvalidConfig
 from tidelog_core.listener_settings import LISTENER_PREFIX
-from tidelog_core.metadata.endpoints import PORT_MAX
+from tidelog_core.metadata.endpoints import PLAINTEXT, PORT_MAX
 
 logger = logging.getLogger(__name__)
 
@@ -59,6 +59,7 @@ class ClusterSettings:
     object_store_url: str | None = None  # default: a folder in the data directory
     config_overrides: Mapping[str, str] = field(default_factory=dict)  # of NodeConfig
     log_level: str = "INFO"
+    security_protocol: str = PLAINTEXT  # of the listener that each node has for clients
 
     def __post_init__(self) -> None:
         problems = []
@@ -78,8 +79,7 @@ class ClusterSettings:
         """Return the command line of one node."""
         metadata, objects = self._stores()
         command = [sys.executable, "-m", "tidelog_node"]
-        command += ["--broker-id", str(broker_id), "--host", self.host]
-        command += ["--port", str(self.port + broker_id - 1)]
+        command += ["--broker-id", str(broker_id), *self._address(self.port + broker_id - 1)]
         command += ["--data-dir", str(self.data_dir.absolute() / f"node-{broker_id}")]
         command += ["--metadata-store", metadata, "--object-store", objects]
         command += ["--log-level", self.log_level, "--stop-with-parent"]
@@ -97,6 +97,12 @@ class ClusterSettings:
     def has_objects_of_one_process(self) -> bool:
         """Whether only a node's own tier worker sees its objects, and functions would see none."""
         return self._stores()[1].startswith("memory:")
+
+    def _address(self, port: int) -> list[str]:
+        if self.security_protocol == PLAINTEXT:
+            return ["--host", self.host, "--port", str(port)]
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return ["--set", f"listeners={self.security_protocol}://{host}:{port}"]
 
     def _stores(self) -> tuple[str, str]:
         data_dir = self.data_dir.absolute()

@@ -27,6 +27,7 @@ from tidelog_node.settings import NodeSettings
 logger = logging.getLogger(__name__)
 
 SHUTDOWN_GRACE_SECONDS = 2.0
+OPEN_HINT = "give it the protocol SASL_SSL, or SSL with ssl.client.auth=required"
 
 
 async def run_node(
@@ -85,6 +86,10 @@ async def _start(
     await start_rewriting(cluster, logs, tasks)
     listeners = settings.listeners
     endpoints = tuple(server.bind(one) for one in (*listeners.clients, listeners.nodes))
+    for one in listeners.clients:
+        if one.is_open:
+            extra = {"listener": one.name, "host": one.host, "hint": OPEN_HINT}
+            logger.warning("listener is open to everyone who can reach it", extra=extra)
     await member.take_lease(lease_tasks.add)
     register = partial(cluster.register, endpoints, rack=settings.rack)
     await register()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import importlib.util
 import socket
@@ -55,6 +56,13 @@ def up(
         str | None, typer.Option(metavar="URL", help="Object store, if not in the data directory.")
     ] = None,
     log_level: Annotated[str, typer.Option(help=f"{', '.join(LOG_LEVELS)}.")] = "WARNING",
+    secure: Annotated[
+        bool,
+        typer.Option(
+            "--secure",
+            help="Encrypt connections and ask clients to log in; see DATA_DIR/secure.",
+        ),
+    ] = False,
 ) -> None:
     """Run a cluster on this machine until Ctrl-C or SIGTERM.
 
@@ -73,6 +81,11 @@ def up(
     _check_data_dir(data_dir, nodes)
     _require_free_ports(host, range(port, min(port + nodes, 65_536)))
     configure_logging("cluster", log_level.upper())
+    protocol, protection = "PLAINTEXT", dict[str, str]()
+    if secure:
+        protocol, protection = _secure(data_dir, host, range(port, port + nodes), metadata)
+    else:
+        _warn_of_openness(data_dir, host)
     settings = ClusterSettings(
         data_dir=data_dir,
         node_count=nodes,
@@ -80,12 +93,38 @@ def up(
         port=port,
         metadata_store_url=metadata,
         object_store_url=objects,
-        config_overrides={**QUICK_START, **overrides},
+        config_overrides={**QUICK_START, **protection, **overrides},
         log_level=log_level.upper(),
+        security_protocol=protocol,
     )
     status = run_cluster(settings, announce=_announce)
     if status:
         raise CommandFailed("a node could not start, so the cluster was stopped; its log is above")
+
+
+def _secure(
+    data_dir: Path, host: str, ports: range, metadata: str | None
+) -> tuple[str, dict[str, str]]:
+    """Make keys, certificates and the admin if they are missing.
+
+    Returns the security protocol of the nodes' listeners, and settings of the nodes.
+    """
+    from tidelog_cli import secured
+
+    made = secured.prepare(data_dir, host, ports)
+    url = metadata or f"sqlite://{data_dir.absolute()}/metadata.db"
+    asyncio.run(secured.ensure_admin(url, made.password))
+    note(f"clients connect with {made.client_properties}")
+    return secured.PROTOCOL, {"ssl.keystore.location": str(made.node_pem)}
+
+
+def _warn_of_openness(data_dir: Path, host: str) -> None:
+    from tidelog_node.security.listeners import is_loopback
+
+    if (data_dir / "secure").exists():
+        note(f"{data_dir} was secure before, and is open now: give --secure")
+    if not is_loopback(host):
+        note(f"anyone who can reach {host} may read and write everything: give --secure")
 
 
 def _announce(line: str) -> None:

@@ -144,3 +144,15 @@ def test_a_host_is_not_taken_for_a_wildcard() -> None:
     for host in ("127.0.0.1", "::1", "node.example", "fd00::", "10.0.0.0"):
         (listener,) = parse_settings(["--host", host], {}).listeners.clients
         assert listener.advertised_host == host
+
+
+def test_a_node_says_that_it_is_open_to_other_machines(tmp_path: Path) -> None:
+    port = free_port()
+    config = {
+        "listeners": f"PLAINTEXT://0.0.0.0:{port}",
+        "advertised.listeners": f"PLAINTEXT://127.0.0.1:{port}",
+    }
+    with NodeProcess(tmp_path / "node", port=port, config=config) as node:
+        assert "listener is open to everyone who can reach it" in node.log
+    with NodeProcess(tmp_path / "other") as node:
+        assert "open to everyone" not in node.log

@@ -9,6 +9,7 @@ themselves there by certificates that they publish, so its security protocol can
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import re
 import socket
 from collections.abc import Iterator, Mapping, Sequence
@@ -60,6 +61,14 @@ class Listener:
     advertised_port: int | None = None  # None: the listening port
     protocol: SecurityProtocol = SecurityProtocol.PLAINTEXT  # unused by the nodes' listener
     config: ListenerConfig = field(default_factory=ListenerConfig)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it takes clients of other machines without asking who they are."""
+        has_identity = self.protocol.has_sasl or (
+            self.protocol.has_tls and self.config.ssl_client_auth == "required"
+        )
+        return not has_identity and not is_loopback(self.host)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +162,15 @@ def is_wildcard(host: str) -> bool:
             return not any(socket.inet_pton(family, host))
     with contextlib.suppress(OSError):
         return not any(socket.inet_aton(host))  # also «0»
+    return False
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only programs of this machine can connect to the address."""
+    if host == "localhost":
+        return True
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
     return False
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from tidelog_core.config import NodeConfig, parse_config
+from tidelog_core.config import ListenerConfig, NodeConfig, parse_config
 from tidelog_core.errors import InvalidConfig
 from tidelog_node.security.listeners import (
     AddressArguments,
@@ -126,6 +126,26 @@ def test_settings_of_an_unknown_listener_are_refused() -> None:
         listeners_of("listener.name.other.ssl.client.auth=none")
     with pytest.raises(InvalidConfig, match=r"setting 'listener\.name\.plaintext\.num\.part"):
         listeners_of("listener.name.plaintext.num.partitions=1")
+
+
+@pytest.mark.parametrize(
+    ("host", "protocol", "client_auth", "is_open"),
+    [
+        ("127.0.0.1", "PLAINTEXT", "none", False),
+        ("::1", "SSL", "none", False),
+        ("localhost", "PLAINTEXT", "none", False),
+        ("10.0.0.1", "PLAINTEXT", "none", True),
+        ("node.example", "SSL", "requested", True),
+        ("0.0.0.0", "SSL", "required", False),
+        ("::", "SASL_PLAINTEXT", "none", False),
+    ],
+)
+def test_a_listener_is_open_if_strangers_of_other_machines_get_in(
+    host: str, protocol: str, client_auth: str, is_open: bool
+) -> None:
+    config = ListenerConfig(ssl_client_auth=client_auth)
+    listener = Listener(name="L", host=host, protocol=SecurityProtocol(protocol), config=config)
+    assert listener.is_open == is_open
 
 
 def test_every_protocol_of_kafka_is_known() -> None:

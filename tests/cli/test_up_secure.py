@@ -1,0 +1,87 @@
+"""``tidelog up --secure``: encrypted, with a login, and ready for every client."""
+
+from __future__ import annotations
+
+import datetime
+import ssl
+import stat
+from pathlib import Path
+
+import confluent_kafka
+import pytest
+from confluent_kafka.admin import AdminClient
+from cryptography import x509
+from tidelog.client_properties import connection_settings, read_properties
+from tidelog_cli import secured
+from tidelog_cli.secured import prepare
+
+from tests.cli.test_up import running
+from tests.support.command import called
+from tools.ports import free_ports
+
+SECONDS_MAX = 30.0
+
+
+def test_a_cluster_is_secure_in_one_word(tmp_path: Path) -> None:
+    data_dir, port = tmp_path / "data", free_ports(2)
+    folder = data_dir / "secure"
+    with running(data_dir, port, "--nodes", "2", "--secure"):
+        properties = read_properties(folder / "librdkafka.properties")
+        admin = AdminClient(properties)
+        brokers = admin.list_topics(timeout=SECONDS_MAX).brokers.values()
+        assert sorted(broker.port for broker in brokers) == [port, port + 1]
+        connect = ("--command-config", folder / "client.properties")
+        bootstrap = f"127.0.0.1:{port + 1}"
+        called(*connect, "topic", "create", "t", bootstrap=bootstrap)
+        assert "t" in called(*connect, "topic", "list", bootstrap=bootstrap).out.decode()
+        plain = called("topic", "list", bootstrap=bootstrap, status=None)
+        assert plain.status == 1
+        password = properties["sasl.password"]
+        wrong = AdminClient({**properties, "sasl.password": "wrong", "log_level": 0})
+        with pytest.raises(confluent_kafka.KafkaException):
+            wrong.list_topics(timeout=5)
+    # The same files and the same user after a restart.
+    with running(data_dir, port, "--secure"):
+        assert read_properties(folder / "librdkafka.properties")["sasl.password"] == password
+        assert "t" in AdminClient(properties).list_topics(timeout=SECONDS_MAX).topics
+
+
+def test_only_the_user_may_read_what_is_made(tmp_path: Path) -> None:
+    made = prepare(tmp_path / "data", "127.0.0.1", range(9092, 9093))
+    assert stat.S_IMODE(made.folder.stat().st_mode) == 0o700
+    for path in made.folder.iterdir():
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    names = {"authority.key.pem", "authority.pem", "node.pem"}
+    names |= {"client.properties", "librdkafka.properties"}
+    assert {path.name for path in made.folder.iterdir()} == names
+
+
+def test_both_files_say_the_same(tmp_path: Path) -> None:
+    made = prepare(tmp_path / "data", "::1", range(9092, 9094))
+    java = read_properties(made.client_properties)
+    librdkafka = read_properties(made.folder / "librdkafka.properties")
+    assert java["bootstrap.servers"] == librdkafka["bootstrap.servers"] == "[::1]:9092,[::1]:9093"
+    for given in (java, librdkafka):
+        security = connection_settings(given)
+        assert security["sasl"] is not None
+        assert (security["sasl"].user, security["sasl"].password) == ("admin", made.password)
+        assert isinstance(security["ssl"], ssl.SSLContext)
+
+
+def test_the_nodes_certificate_is_made_again_when_it_must_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def node_pem(host: str) -> bytes:
+        return prepare(tmp_path / "data", host, range(9092, 9093)).node_pem.read_bytes()
+
+    first = node_pem("127.0.0.1")
+    assert node_pem("127.0.0.1") == first
+    authority = (tmp_path / "data/secure/authority.pem").read_bytes()
+    other_host = node_pem("node.example")
+    assert other_host != first
+    names = x509.load_pem_x509_certificates(other_host)[0].extensions
+    found = names.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert {"node.example", "localhost"} == set(found.get_values_for_type(x509.DNSName))
+    monkeypatch.setattr(secured, "RENEWED_BEFORE", secured.VALID_FOR + datetime.timedelta(days=1))
+    assert node_pem("node.example") != other_host
+    assert (tmp_path / "data/secure/authority.pem").read_bytes() == authority
