@@ -12,6 +12,9 @@ from uuid import UUID
 
 import pytest
 import yaml
+from tidelog_core.metadata.dynamodb_items import key_of
+from tidelog_core.metadata.scram_users import scram_credential_key
+from tidelog_core.security.scram_credentials import ScramMechanism
 from tidelog_core.tier.keys import deletion_key, log_start_key
 
 from tests.aws.lambda_runtime import BuiltFunction
@@ -74,11 +77,18 @@ def statements(role: str) -> list[dict[str, Any]]:
 
 def actions(role: str, service: str) -> set[str]:
     """Return the actions of a service that the role is allowed."""
-    listed = [
-        [statement["Action"]] if isinstance(statement["Action"], str) else statement["Action"]
-        for statement in statements(role)
-    ]
-    return {one for some in listed for one in some if one.startswith(f"{service}:")}
+    allowed = (one for one in statements(role) if one["Effect"] == "Allow")
+    return {
+        action
+        for statement in allowed
+        for action in listed(statement["Action"])
+        if action.startswith(f"{service}:")
+    }
+
+
+def listed(given: str | list[str]) -> list[str]:
+    """Return what a statement names, one or several, as a list."""
+    return [given] if isinstance(given, str) else given
 
 
 @pytest.mark.slow  # `make template` says it too
@@ -294,9 +304,27 @@ def test_admin_cannot_write_to_the_bucket() -> None:
     assert actions("AdminRole", "s3") <= {"s3:GetObject", "s3:ListBucket"}
 
 
+def test_nodes_alone_can_read_the_keys_of_users() -> None:
+    """Whether ``dynamodb:LeadingKeys`` begin like users' keys. A scan has none, so none may."""
+    collection = key_of(scram_credential_key("alice", ScramMechanism.SCRAM_SHA_256))["pk"]["S"]
+    for name, _ in resources("AWS::IAM::Role"):
+        granted = statements(name)
+        allowed = [one for one in granted if one["Effect"] == "Allow"]
+        actions_of = [action for one in allowed for action in listed(one["Action"])]
+        assert not {"dynamodb:Scan", "dynamodb:PartiQLSelect"} & set(actions_of), name
+        if name == "NodeRole" or not any(a.startswith("dynamodb:") for a in actions_of):
+            continue
+        (denied,) = [one for one in granted if one["Effect"] == "Deny"]
+        patterns = denied["Condition"]["ForAnyValue:StringLike"]["dynamodb:LeadingKeys"]
+        assert denied["Action"] == "dynamodb:*"
+        assert any(fnmatchcase(collection, pattern) for pattern in patterns), name
+
+
 def test_no_role_is_allowed_everything_of_anything() -> None:
     for role, _ in resources("AWS::IAM::Role"):
         for statement in statements(role):
+            if statement["Effect"] == "Deny":
+                continue
             assert "*" not in str(statement["Action"]), (role, statement)
             if statement["Resource"] == "*":
                 # PutMetricData knows no resources; a namespace stands in for one.

@@ -26,7 +26,7 @@ from tidelog_core.security.acl import (
     ResourceType,
 )
 
-from tests.core.security.test_authorization import acl, acls_drawn
+from tests.support.random_acls import acl, acls_drawn
 
 
 class World:

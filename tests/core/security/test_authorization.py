@@ -28,51 +28,37 @@ from tidelog_core.security.authorization import (
     Decision,
 )
 
+from tests.support.random_acls import (
+    ALLOW,
+    DENY,
+    HOSTS,
+    LITERAL,
+    NAMES,
+    OPERATIONS,
+    PREFIXED,
+    READ,
+    TOPIC,
+    TYPES,
+    USERS,
+    WRITE,
+    acl,
+    acls_drawn,
+)
 from tools import kafka_broker, kafka_java
 from tools.java_options import QUICK_JAVA
 
-ALLOW, DENY = AclPermission.ALLOW, AclPermission.DENY
-LITERAL, PREFIXED = PatternType.LITERAL, PatternType.PREFIXED
-READ, WRITE, DESCRIBE = AclOperation.READ, AclOperation.WRITE, AclOperation.DESCRIBE
-TOPIC = ResourceType.TOPIC
+DESCRIBE = AclOperation.DESCRIBE
 ALICE = Client(("User:alice",), "10.0.0.1")
 
-TYPES = (ResourceType.TOPIC, ResourceType.GROUP, ResourceType.TRANSACTIONAL_ID)
-NAMES = ("a", "ab", "abc", "b", "ba", "ha", "hard", "*")
-OPERATIONS = [one for one in AclOperation if one is not AclOperation.ANY]
 ASKED = [one for one in OPERATIONS if one is not AclOperation.ALL]
-USERS = ("alice", "bob", "*")
-HOSTS = ("10.0.0.1", "10.0.0.2")
 SETS, QUESTIONS = 200, 20
 SEED = random.SystemRandom().randrange(2**32)
-
-
-def acl(
-    name: str = "t",
-    operation: AclOperation = READ,
-    permission: AclPermission = ALLOW,
-    *,
-    pattern_type: PatternType = LITERAL,
-    principal: str = "User:alice",
-    host: str = "*",
-) -> Acl:
-    return Acl(TOPIC, pattern_type, name, principal, host, operation, permission)
 
 
 def decide(acls: list[Acl], operation: AclOperation = READ, name: str = "t") -> Decision:
     return Authorizer().decide(AclSet.of(acls), ALICE, operation, TOPIC, name)
 
 
-acls_drawn = st.builds(
-    Acl,
-    st.sampled_from(TYPES),
-    st.sampled_from((LITERAL, PREFIXED)),
-    st.sampled_from(NAMES),
-    st.sampled_from([f"User:{user}" for user in USERS]),
-    st.sampled_from((*HOSTS, "*")),
-    st.sampled_from(OPERATIONS),
-    st.sampled_from((ALLOW, DENY)),
-)
 clients_drawn = st.builds(
     lambda user, host: Client((f"User:{user}",), host),
     st.sampled_from(USERS[:2]),
