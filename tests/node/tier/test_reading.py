@@ -288,12 +288,20 @@ async def test_a_segment_that_someone_else_removed_is_out_of_range(tmp_path: Pat
         replica, _ = await evicted(node, 1)
         first = await node.read(replica, 0, max_bytes=1)
         assert first.slice is not None
+        cache = tmp_path / "cache"
+
+        async def is_ahead() -> bool:
+            """Whether the next chunk has come too: later it would be in the cache again."""
+            count = (await node.tier.client.status())["get_count"]
+            return count >= 3 and not list(cache.glob("*.partial"))
+
+        await eventually_async(is_ahead)
         # Someone else removes the segment, as retention in a function does.
         (meta,) = await node.finished(replica)
         marked = await start_deletions(node.store, [meta], deletable_ms=0)
         for path in [
             *node.objects_folder.rglob("*.log"),
-            *(tmp_path / "cache").glob("*.log.*"),
+            *cache.glob("*.log.*"),
         ]:
             path.unlink()
         await drop_segments(node.store, marked)
