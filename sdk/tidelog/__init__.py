@@ -11,6 +11,14 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tidelog_core.model import TopicPartition
+    from tidelog_core.security.acl import (
+        Acl,
+        AclFilter,
+        AclOperation,
+        AclPermission,
+        PatternType,
+        ResourceType,
+    )
 
     from tidelog.admin import Admin
     from tidelog.administering.results import (
@@ -57,6 +65,10 @@ if TYPE_CHECKING:
     from tidelog.wire.sasl import Sasl
 
 __all__ = [
+    "Acl",
+    "AclFilter",
+    "AclOperation",
+    "AclPermission",
     "Admin",
     "ClusterDescription",
     "ConfigEntry",
@@ -81,11 +93,13 @@ __all__ = [
     "OffsetSpec",
     "PartitionDescription",
     "PartitionLag",
+    "PatternType",
     "PreparedTransaction",
     "Producer",
     "ProducerDescription",
     "RebalanceListener",
     "RecordMetadata",
+    "ResourceType",
     "Sasl",
     "SubscriptionPattern",
     "SyncAdmin",
@@ -105,6 +119,14 @@ __all__ = [
 
 _NAMES_OF = {
     "tidelog_core.model": ("TopicPartition",),
+    "tidelog_core.security.acl": (
+        "Acl",
+        "AclFilter",
+        "AclOperation",
+        "AclPermission",
+        "PatternType",
+        "ResourceType",
+    ),
     "tidelog.admin": ("Admin",),
     "tidelog.administering.sync_admin": ("SyncAdmin",),
     "tidelog.consumer": ("Consumer",),

@@ -1,4 +1,4 @@
-"""``Admin`` manages topics, configs, records, groups, transactions, users and the cluster."""
+"""``Admin`` manages topics, configs, records, groups, transactions, users, ACLs and the cluster."""
 
 from __future__ import annotations
 

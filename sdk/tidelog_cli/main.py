@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import typer
 
-from tidelog_cli import group_configs, group_offsets, groups, topics, transactions, users
+from tidelog_cli import acls, group_configs, group_offsets, groups, topics, transactions, users
+from tidelog_cli.acl_explain import explain
 from tidelog_cli.consume import consume
 from tidelog_cli.erase import erase
 from tidelog_cli.failures import EXIT_STATUS, CommandGroup
@@ -57,6 +58,12 @@ user.command("add")(users.add)
 user.command("alter")(users.alter)
 user.command("remove")(users.remove)
 
+acl = typer.Typer(cls=CommandGroup, help="ACLs: list, add, remove and explain them.")
+acl.command("list")(acls.list_)
+acl.command("add")(acls.add)
+acl.command("remove")(acls.remove)
+acl.command("explain")(explain)
+
 tier = typer.Typer(cls=CommandGroup, help="Segments in the object store.")
 tier.command("status")(status)
 
@@ -69,6 +76,7 @@ app.command("consume")(consume)
 app.add_typer(group, name="group")
 app.add_typer(transaction, name="transaction")
 app.add_typer(user, name="user")
+app.add_typer(acl, name="acl")
 app.add_typer(tier, name="tier")
 app.add_typer(job, name="job")
 app.command("erase")(erase)

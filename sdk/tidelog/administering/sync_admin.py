@@ -41,3 +41,6 @@ class SyncAdmin(SyncClient[EveryCall]):
     describe_users = Blocking(EveryCall.describe_users)
     set_password = Blocking(EveryCall.set_password)
     delete_credentials = Blocking(EveryCall.delete_credentials)
+    describe_acls = Blocking(EveryCall.describe_acls)
+    create_acls = Blocking(EveryCall.create_acls)
+    delete_acls = Blocking(EveryCall.delete_acls)

@@ -1,0 +1,144 @@
+"""Admin calls for ACLs. Source: KIP-140, KIP-290."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from kio.schema.create_acls.v3.request import AclCreation, CreateAclsRequest
+from kio.schema.delete_acls.v3.request import DeleteAclsFilter, DeleteAclsRequest
+from kio.schema.describe_acls.v3.request import DescribeAclsRequest
+from kio.schema.errors import ErrorCode
+from tidelog_core.security.acl import (
+    Acl,
+    AclFilter,
+    AclOperation,
+    AclPermission,
+    PatternType,
+    ResourceType,
+)
+from tidelog_core.wire_messages import build
+
+from tidelog.administering.calls import AdminCalls, raise_failures
+from tidelog.errors import MalformedResponse, error_for
+from tidelog.wire.requests import CREATE_ACLS, DELETE_ACLS, DESCRIBE_ACLS
+
+EVERY_ACL = AclFilter()
+
+
+class AclCalls(AdminCalls):
+    """Admin calls for ACLs. Each raises ``SecurityDisabled`` if the nodes have no authorizer."""
+
+    async def describe_acls(self, wanted: AclFilter = EVERY_ACL) -> list[Acl]:
+        """Return the ACLs that the filter fits, in their order; all of them by default."""
+        request = build(DescribeAclsRequest, **_filter_fields(wanted))
+
+        async def attempt() -> list[Acl]:
+            response = await self._cluster.request(DESCRIBE_ACLS, request)
+            if response.error_code is not ErrorCode.none:
+                raise error_for(response.error_code, response.error_message, about="ACLs")
+            return sorted(
+                _acl(resource, entry) for resource in response.resources for entry in resource.acls
+            )
+
+        return await self._retried(attempt)
+
+    async def create_acls(self, acls: Iterable[Acl]) -> None:
+        """Create the ACLs; one that is there already stays. They count within the poll interval.
+
+        Raises ``InvalidRequest`` for one that cannot be, ``SeveralFailed`` for several.
+        """
+        wanted = list(dict.fromkeys(acls))
+        request = build(
+            CreateAclsRequest,
+            creations=tuple(
+                build(
+                    AclCreation,
+                    resource_type=acl.resource_type,
+                    resource_name=acl.name,
+                    resource_pattern_type=acl.pattern_type,
+                    principal=acl.principal,
+                    host=acl.host,
+                    operation=acl.operation,
+                    permission_type=acl.permission,
+                )
+                for acl in wanted
+            ),
+        )
+
+        async def attempt() -> None:
+            response = await self._cluster.request(CREATE_ACLS, request)
+            if len(response.results) != len(wanted):
+                raise MalformedResponse(
+                    f"{len(response.results)} results for {len(wanted)} created ACLs"
+                )
+            results = zip(wanted, response.results, strict=True)
+            raise_failures(
+                {acl_text(acl): (one.error_code, one.error_message) for acl, one in results},
+                what="ACL",
+            )
+
+        await self._retried(attempt)
+
+    async def delete_acls(self, filters: Iterable[AclFilter]) -> list[Acl]:
+        """Delete the ACLs that any of the filters fits; return them, each once, in their order.
+
+        After a request whose answer was lost, those that it deleted are not among them.
+        """
+        wanted = tuple(
+            build(DeleteAclsFilter, **_filter_fields(one)) for one in dict.fromkeys(filters)
+        )
+        request = build(DeleteAclsRequest, filters=wanted)
+
+        async def attempt() -> list[Acl]:
+            response = await self._cluster.request(DELETE_ACLS, request)
+            deleted: set[Acl] = set()
+            failures: dict[object, tuple[ErrorCode, str | None]] = {}
+            for number, result in enumerate(response.filter_results, 1):
+                failures[f"filter {number}"] = (result.error_code, result.error_message)
+                for one in result.matching_acls:
+                    acl = _acl(one, one)
+                    deleted.add(acl)
+                    failures[f"ACL {acl_text(acl)}"] = (one.error_code, one.error_message)
+            raise_failures(failures, what="")
+            return sorted(deleted)
+
+        return await self._retried(attempt)
+
+
+def acl_text(acl: Acl) -> str:
+    """Return the ACL in one line: ALLOW READ on TOPIC a* to User:alice from any host."""
+    ending = "*" if acl.pattern_type is PatternType.PREFIXED else ""
+    host = "any host" if acl.host == "*" else acl.host
+    return (
+        f"{acl.permission.name} {acl.operation.name} on {acl.resource_type.name}"
+        f" {acl.name}{ending} to {acl.principal} from {host}"
+    )
+
+
+def _filter_fields(wanted: AclFilter) -> dict[str, object]:
+    return {
+        "resource_type_filter": wanted.resource_type,
+        "resource_name_filter": wanted.name,
+        "pattern_type_filter": wanted.pattern_type,
+        "principal_filter": wanted.principal,
+        "host_filter": wanted.host,
+        "operation": wanted.operation,
+        "permission_type": wanted.permission,
+    }
+
+
+def _acl(resource: Any, entry: Any) -> Acl:
+    """Return the ACL. Raises ``MalformedResponse`` for types that came later."""
+    try:
+        return Acl(
+            resource_type=ResourceType(resource.resource_type),
+            pattern_type=PatternType(resource.pattern_type),
+            name=resource.resource_name,
+            principal=entry.principal,
+            host=entry.host,
+            operation=AclOperation(entry.operation),
+            permission=AclPermission(entry.permission_type),
+        )
+    except ValueError as error:
+        raise MalformedResponse(f"an ACL of the node: {error}") from error
