@@ -29,6 +29,7 @@ from tidelog_core.turns import Turn
 
 NAME_SIZE_MAX = 1000  # characters of a resource's name, of a principal and of a host
 CHANGES_MAX = 10_000  # ACLs that one request creates or deletes, as in Kafka
+COMPARISONS_MAX = 1_000_000  # of ACLs with the filters of one request: about a second
 
 
 class AclAdmin:
@@ -76,7 +77,17 @@ class AclAdmin:
         except StoreUnavailable as error:
             return [error] * len(filters)
         found: list[list[Acl]] = []
+        comparison_count = 0
+        turn = Turn()
         for wanted in filters:
+            await turn.step()
+            comparison_count += len(image.acls.index.candidates(wanted))
+            if comparison_count > COMPARISONS_MAX and len(filters) > 1:
+                problem = InvalidRequest(
+                    f"The {len(filters)} filters would be compared with too many ACLs: delete with"
+                    " fewer filters, or with filters that name a resource."
+                )
+                return [problem] * len(filters)
             found.append(await find_acls(image, wanted))
             if sum(map(len, found)) > CHANGES_MAX:
                 problem = InvalidRequest(
@@ -118,7 +129,7 @@ async def find_acls(image: ClusterImage, wanted: AclFilter) -> list[Acl]:
     """Return the ACLs that the filter fits, in their order. Other tasks run in between."""
     found = []
     turn = Turn()
-    for acl in image.acls.index.acls:
+    for acl in image.acls.index.candidates(wanted):
         await turn.step()
         if wanted.matches(acl):
             found.append(acl)

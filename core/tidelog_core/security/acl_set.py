@@ -6,10 +6,10 @@ A set is never changed. Sets that differ in some ACLs share the rest of their in
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from tidelog_core.security.acl import ANY_NAME, Acl, PatternType, ResourceType
+from tidelog_core.security.acl import ANY_NAME, Acl, AclFilter, PatternType, ResourceType
 
 _Pattern = tuple[ResourceType, PatternType, str]
 _ByPrincipal = Mapping[str, tuple[Acl, ...]]
@@ -75,6 +75,28 @@ class AclSet:
             found = patterns.get((resource_type, PatternType.PREFIXED, name[:size]))
             if found is not None:
                 yield found
+
+    def candidates(self, wanted: AclFilter) -> Collection[Acl]:
+        """Return the ACLs that the filter may fit: all of them unless it names a resource."""
+        name = wanted.name
+        if name is None:
+            return self.acls
+        found: set[Acl] = set()
+        for resource_type in ResourceType:
+            if wanted.resource_type not in (ResourceType.ANY, resource_type):
+                continue
+            if wanted.pattern_type is PatternType.MATCH:
+                some = self.matching(resource_type, name)
+            else:
+                of_name = (
+                    self._by_pattern.get((resource_type, pattern_type, name))
+                    for pattern_type in (PatternType.LITERAL, PatternType.PREFIXED)
+                )
+                some = (one for one in of_name if one is not None)
+            for by_principal in some:
+                for acls in by_principal.values():
+                    found.update(acls)
+        return found
 
     def of_type(
         self, resource_type: ResourceType

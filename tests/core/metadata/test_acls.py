@@ -137,6 +137,22 @@ async def test_a_request_has_a_bound(world: World, monkeypatch: pytest.MonkeyPat
     assert await world.acls() == {A, B, C}
 
 
+async def test_comparisons_of_a_request_are_bounded(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Thousands of filters and thousands of ACLs would take minutes of the node's time."""
+    await world.admin.create([acl(f"topic-{number}") for number in range(10)])
+    monkeypatch.setattr(acl_admin, "COMPARISONS_MAX", 25)
+    everyones = [AclFilter(principal=f"User:u{number}") for number in range(3)]
+    refused = await world.admin.delete([AclFilter(name="topic-1"), *everyones])
+    assert all(isinstance(one, InvalidRequest) for one in refused)
+    assert len(await world.acls()) == 10
+    named = [AclFilter(name=f"topic-{number % 20}") for number in range(40)]
+    deleted = await world.admin.delete(named)
+    assert not any(isinstance(one, InvalidRequest) for one in deleted)
+    assert await world.acls() == frozenset()
+
+
 async def test_many_acls_are_created_and_found(world: World) -> None:
     many = [acl(f"topic-{number}") for number in range(300)]
     assert await world.admin.create(many) == [None] * 300

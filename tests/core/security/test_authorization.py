@@ -51,7 +51,7 @@ DESCRIBE = AclOperation.DESCRIBE
 ALICE = Client(("User:alice",), "10.0.0.1")
 
 ASKED = [one for one in OPERATIONS if one is not AclOperation.ALL]
-SETS, QUESTIONS = 200, 20
+SETS, MANY_SETS, QUESTIONS = 200, 10_000, 20
 SEED = random.SystemRandom().randrange(2**32)
 
 
@@ -160,6 +160,23 @@ def found(acls: AclSet, resource_type: ResourceType, name: str) -> set[Acl]:
     }
 
 
+filters_drawn = st.builds(
+    AclFilter,
+    st.sampled_from((ResourceType.ANY, *TYPES)),
+    st.sampled_from(PatternType),
+    st.sampled_from((None, *NAMES)),
+    st.sampled_from((None, "User:alice")),
+)
+
+
+@given(st.lists(acls_drawn, max_size=20), filters_drawn)
+def test_filters_find_by_the_index_what_they_fit(acls: list[Acl], wanted: AclFilter) -> None:
+    candidates = AclSet.of(acls).candidates(wanted)
+    assert set(filter(wanted.matches, candidates)) == set(filter(wanted.matches, acls))
+    if wanted.name is not None:
+        assert all(one.covers(wanted.name) or one.name == wanted.name for one in candidates)
+
+
 def test_a_decision_looks_at_few_of_many_acls() -> None:
     """Counted: the ACLs of other topics and of other users are not looked at."""
     others = [acl(f"topic-{n}", principal=f"User:u{n}") for n in range(1000)]
@@ -238,9 +255,9 @@ def random_filter(chance: random.Random) -> AclFilter:
     )
 
 
-def questions(chance: random.Random) -> Iterator[tuple[str, str]]:
+def questions(chance: random.Random, set_count: int) -> Iterator[tuple[str, str]]:
     """Yield lines for Kafka, each with our answer; "": none is given."""
-    for _ in range(SETS):
+    for _ in range(set_count):
         authorizer = Authorizer(
             super_users=frozenset({"User:bob"} if chance.random() < 0.2 else ()),
             allows_without_acls=chance.random() < 0.5,
@@ -277,9 +294,10 @@ def line(*fields: object) -> str:
     )
 
 
-def test_decisions_are_those_of_kafka(class_path: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("set_count", [SETS, pytest.param(MANY_SETS, marks=pytest.mark.slow)])
+def test_decisions_are_those_of_kafka(class_path: str, tmp_path: Path, set_count: int) -> None:
     print(f"seed {SEED}")
-    asked = list(questions(random.Random(SEED)))
+    asked = list(questions(random.Random(SEED), set_count))
     (tmp_path / "asked").write_text("\n".join(text for text, _ in asked))
     classes = kafka_java.compiled(
         Path(__file__).with_name("JavaAuthorizer.java"), with_jars=class_path
