@@ -414,7 +414,7 @@ class FetchSessions:
         self._unfile(session)
         session.end()
 
-    # -- room
+    # -- room --
 
     def _has_place(self, size: int, is_follower: bool, now_ms: float) -> bool:
         """Return whether there may be another session of this size; may evict others."""

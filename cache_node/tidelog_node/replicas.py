@@ -209,7 +209,7 @@ class ReplicaManager:
         """
         await asyncio.get_running_loop().run_in_executor(self._node.executor, open_each, replicas)
 
-    # -- following the image
+    # -- following the image --
 
     def _on_image(self, image: ClusterImage, changed_topics: frozenset[str]) -> None:
         self._opening.allow_here()

@@ -234,7 +234,7 @@ class RequestMemory:
         if answer is not None:
             self._count_unanswered(-answer.held_bytes)
 
-    # -- inside
+    # -- inside --
 
     def _is_wanted(self) -> bool:
         """Return whether memory is short or claims wait."""

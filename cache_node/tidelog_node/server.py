@@ -1,4 +1,4 @@
-"""The listening sockets: accept, hand each connection its socket, sweep the idle ones."""
+"""Accepts connections at the listening sockets, and closes the idle ones."""
 
 from __future__ import annotations
 
@@ -47,7 +47,10 @@ class Server:
         make_transport: TransportFactory = plain_transport,
         begin_login: LoginFactory = lambda _, __: None,
     ) -> None:
-        """``make_transport`` decides how the clients of a listener are talked to."""
+        """``make_transport`` returns the transport for a listener's client.
+
+        ``begin_login`` returns its login on listeners where clients log in.
+        """
         self._loop = asyncio.get_running_loop()
         self._handle = handle
         self._buffers = LoopBuffers(
@@ -69,7 +72,7 @@ class Server:
 
     @property
     def connection_count(self) -> int:
-        """How many connections are open, with those of clients that are about to log in."""
+        """The number of open connections, with those of clients that have not logged in yet."""
         return len(self._connections) + len(self._logins)
 
     def bind(self, listener: Listener) -> BrokerEndpoint:
@@ -89,7 +92,7 @@ class Server:
         return BrokerEndpoint(listener.name, listener.advertised_host, advertised_port)
 
     def start_accepting(self) -> None:
-        """Let clients in at every address taken."""
+        """Accept clients at every address taken."""
         for listener in self._listeners:
             self._loop.add_reader(listener.fileno(), self._accept, listener)
         if self._sweep_timer is None:
@@ -113,7 +116,7 @@ class Server:
         while self._loop.time() < deadline:
             if all(connection.is_answered for connection in self._connections):
                 break
-            await asyncio.sleep(0.01)  # only here: the node is leaving, nothing waits on it
+            await asyncio.sleep(0.01)  # polling is fine here: the node stops
         for connection in list(self._connections):
             connection.close("node shuts down")
         self._buffers.disk.shutdown(wait=False, cancel_futures=True)
@@ -123,7 +126,7 @@ class Server:
         for login in tuple(self._logins):  # whose tasks were cancelled before they began
             login.close()
 
-    # -- the owner of connections
+    # -- the owner of connections --
 
     def forget(self, connection: Connection) -> None:
         """Note that the connection is closed."""
@@ -135,7 +138,7 @@ class Server:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    # -- inside
+    # -- inside --
 
     def _accept(self, listener: socket.socket) -> None:
         for _ in range(ACCEPTS_PER_EVENT_MAX):
@@ -153,7 +156,7 @@ class Server:
             try:
                 self._welcome(sock, address, self._listeners[listener])
             except OSError:
-                sock.close()  # it left again already
+                sock.close()  # the client has disconnected already
 
     def _welcome(self, sock: socket.socket, address: tuple[Any, ...], listener: str) -> None:
         sock.setblocking(False)
@@ -217,7 +220,7 @@ def _listen(host: str, port: int) -> socket.socket:
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
-        # At once: two may be bound to one port until either listens.
+        # At once: two sockets may be bound to one port until one of them listens.
         listener.listen(BACKLOG)
         listener.setblocking(False)
     except OSError:

@@ -1,8 +1,8 @@
-"""Parses the settings of a node process: arguments, environment, defaults, in this order.
+"""Parses the settings of a node process: arguments, then the environment, then defaults.
 
-Everything that a process must know before it can reach the metadata store is here; what
-clients can see and change is in ``NodeConfig``, of which single settings can be given
-too (``--set num.partitions=3`` or ``TIDELOG_CONFIG_NUM_PARTITIONS=3``).
+``NodeSettings`` has the settings that a process needs before it can open the metadata store. The
+settings that clients see and change are in ``NodeConfig``. Each of them can be given too, as
+``--set num.partitions=3`` or ``TIDELOG_CONFIG_NUM_PARTITIONS=3``.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ DEFAULT_DATA_DIR = "tidelog-data"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSettings:
-    """One node process. ``parse_settings`` is the only maker outside of tests."""
+    """The settings of one node process. Only ``parse_settings`` and tests make it."""
 
-    broker_id: int = 1  # unique in the cluster, the same after a restart
+    broker_id: int = 1  # unique in the cluster, and the same after a restart
     listeners: Listeners = field(default_factory=Listeners)
-    data_dir: Path = Path(DEFAULT_DATA_DIR)  # logs; one node's own
+    data_dir: Path = Path(DEFAULT_DATA_DIR)  # of the logs; each node has its own
     metadata_store_url: str = ""  # default: SQLite in the data directory
     object_store_url: str = ""  # default: a folder in the data directory
-    rack: str | None = None  # availability zone, for clients that care
+    rack: str | None = None  # the availability zone, for rack-aware clients
     # Of NodeConfig. Without the settings of single listeners, which are parsed already.
     config_overrides: Mapping[str, str] = field(default_factory=dict, repr=False)
-    log_level: str = "INFO"  # of the process's own log on stderr
-    stops_with_parent: bool = False  # the end of stdin stops the node, as SIGTERM does
+    log_level: str = "INFO"  # of the process's log on stderr
+    stops_with_parent: bool = False  # whether the end of stdin stops the node, as SIGTERM does
 
 
 def parse_settings(
@@ -106,10 +106,10 @@ def _parser() -> argparse.ArgumentParser:
     for option, text in (
         ("--broker-id", "unique number of this node in its cluster (1)"),
         ("--host", "address to listen on (127.0.0.1)"),
-        ("--port", "port to listen on, 0 for a free one (9092)"),
-        ("--advertised-host", "host that clients are told (the host)"),
-        ("--advertised-port", "port that clients are told (the port)"),
-        ("--inter-broker-port", "port for the other nodes, 0 for a free one (0)"),
+        ("--port", "port to listen on, 0 for a free port (9092)"),
+        ("--advertised-host", "host that clients connect to (the host)"),
+        ("--advertised-port", "port that clients connect to (the port)"),
+        ("--inter-broker-port", "port for the other nodes, 0 for a free port (0)"),
         ("--data-dir", "directory of this node's logs (./tidelog-data)"),
         ("--metadata-store", "sqlite:///path or dynamodb://table (SQLite in the data directory)"),
         ("--object-store", "file:///path, s3://bucket/prefix or memory: (in the data directory)"),

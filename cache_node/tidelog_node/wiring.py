@@ -1,4 +1,4 @@
-"""Put a node together, run it, take it apart again in the opposite order.
+"""Assembles a node, runs it, and stops its parts in the opposite order.
 
 settings → data directory, metadata store → view → membership → replicas, tier → coordinators
          → handlers → dispatch → server → lease → registration → takeovers → ready
@@ -56,7 +56,7 @@ async def _start(
     stop: asyncio.Event,
     drains: Callable[[], bool],
 ) -> BrokerEndpoint:
-    """Start every part; the stack takes them apart. Return the first endpoint for clients."""
+    """Start every part; the stack stops them. Return the first endpoint for clients."""
     cluster = await open_cluster(settings, stack)
     node, member = cluster.node, cluster.member
     logs = await open_logs(settings, stack, cluster)
@@ -64,12 +64,12 @@ async def _start(
     transactions = build_transactions(stack, node, logs, groups)
     serving = build_serving(stack, cluster, logs, groups, transactions, settings=settings)
     server = serving.server
-    # The lease goes when nobody is answered any more, and before logs take time to close.
+    # The lease is released after the last answer, and before the logs, whose closing takes time.
     stack.push_async_callback(member.leave)
     lease_tasks = Background(stop)
     stack.push_async_callback(lease_tasks.close)
     stack.push_async_callback(server.close, grace_seconds=SHUTDOWN_GRACE_SECONDS)
-    # Requests that wait are answered first, so that the server has nothing to wait for.
+    # Waiting requests are answered first, so that the server need not wait for them.
     await groups.start()
     stack.push_async_callback(groups.close)
     await transactions.coordinator.start()
@@ -96,12 +96,12 @@ async def _start(
     start_replication(stack, cluster, logs, tasks, register=register)
     lease_tasks.add(wait_until_replaced(node.view, node.broker_id, node.incarnation))
     await member.enter(logs.replicas, lease_tasks.add)
-    # Leaderships go first, while clients are still told where they are now.
+    # Leaderships are handed over first, while clients can still ask for the new leaders.
     stack.push_async_callback(member.drain, drains)
     leading = Background(stop)
     stack.push_async_callback(leading.close)
     member.begin_leading(leading.add)
-    # Not before: a client that is told of a cluster without nodes waits long to ask again.
+    # Not before: a client that gets metadata without nodes waits long before it asks again.
     server.start_accepting()
     first = endpoints[0]
     logger.info("node serves", extra={"broker_id": node.broker_id, "port": first.port})

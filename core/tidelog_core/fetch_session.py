@@ -115,7 +115,7 @@ class FetcherSession(Generic[Key, Wanted]):
         """Return the parameters last sent for the partition, ``None`` if there were none."""
         return self._told.get(key)
 
-    # -- wanted partitions
+    # -- wanted partitions --
 
     def want(self, key: Key, wanted: Wanted) -> None:
         """Fetch the partition with these parameters from the next fetch on."""
@@ -145,7 +145,7 @@ class FetcherSession(Generic[Key, Wanted]):
             if self._wanted.get(key) != value:
                 self.want(key, value)
 
-    # -- fetches and their answers
+    # -- fetches and their answers --
 
     def next_fetch(self) -> FetchPlan[Key, Wanted] | None:
         """Return the next fetch, ``None`` if no partition is wanted.

@@ -55,7 +55,7 @@ def test_the_document_has_the_tables_that_the_simulation_gives() -> None:
     assert not missing, "run python -m bench.day"
 
 
-# -- bytes
+# -- bytes --
 
 
 @pytest.mark.parametrize("lost", [None, 0, 1, 2])
@@ -120,7 +120,7 @@ def test_a_lost_zone_comes_back_and_everything_is_in_sync_again() -> None:
     assert any(what.startswith("a zone is gone") and " 0 have none" in what for what in told)
 
 
-# -- limits
+# -- limits --
 
 
 def test_a_breaking_point_is_where_the_pressure_comes_to_one() -> None:
@@ -185,7 +185,7 @@ def test_coordinators_that_step_in_make_no_crowd(brokers: int, idle: int, writin
     assert 1 / table_load.polls_per_s(brokers) + LATENCIES["latency_s"] < STEP_IN_DELAY_MS / 1000
 
 
-# -- commits that meet
+# -- commits that meet --
 
 
 def test_commits_that_meet_nobody_are_written_at_once() -> None:
@@ -213,7 +213,7 @@ def test_more_writers_than_turns_within_their_attempts_are_given_up() -> None:
     assert found.written + found.given_up == 400
 
 
-# -- dollars
+# -- dollars --
 
 
 def test_the_bill_of_a_day_by_hand() -> None:

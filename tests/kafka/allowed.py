@@ -50,7 +50,7 @@ _UNKNOWN_TYPE = "Kafka closes the connection where a type is 0; an answer says w
 _USELESS_ACL = "an ACL that fits no client is a mistake"
 
 ALLOWED: tuple[Allowed, ...] = (
-    # -- ACLs
+    # -- ACLs --
     *(
         Allowed(case, path, _UNKNOWN_TYPE, kafka="connection closed")
         for case, path in (
@@ -76,7 +76,7 @@ ALLOWED: tuple[Allowed, ...] = (
         )
         for label in ("only a kind", "no kind", "no host")
     ),
-    # -- logins
+    # -- logins --
     Allowed(
         "test_requests_out_of_order",
         "/versions between",
@@ -97,7 +97,7 @@ ALLOWED: tuple[Allowed, ...] = (
         "/wrong password/2/text",
         "the text says «authentication» where Kafka's says «re-authentication»",
     ),
-    # -- users
+    # -- users --
     Allowed(
         "test_alterations_that_are_refused",
         "/no password/results/*/error_code",
@@ -105,7 +105,7 @@ ALLOWED: tuple[Allowed, ...] = (
         kafka="unknown_server_error",
         tidelog="unacceptable_credential",
     ),
-    # -- Produce
+    # -- Produce --
     Allowed("test_a_batch_with_part_of_another_is_refused", "/trailing*", _TRAILING),
     Allowed("test_no_records_at_all_are_refused", "/null*", _CRASHES, kafka="no answer"),
     Allowed(
@@ -154,7 +154,7 @@ ALLOWED: tuple[Allowed, ...] = (
         "/stamped by a client, broker's time/record_errors",
         _HEADER_ONLY,
     ),
-    # -- Fetch, ListOffsets, OffsetForLeaderEpoch
+    # -- Fetch, ListOffsets, OffsetForLeaderEpoch --
     *(
         Allowed(
             "test_only_brokers_may_fetch_as_replicas",
@@ -189,7 +189,7 @@ ALLOWED: tuple[Allowed, ...] = (
         "/newest/*",
         "Kafka points at a record that has been deleted",
     ),
-    # -- transactions
+    # -- transactions --
     Allowed(
         "test_markers_that_an_administrator_writes",
         "/old epoch/*error_code",
@@ -197,7 +197,7 @@ ALLOWED: tuple[Allowed, ...] = (
         kafka="unknown_server_error",
         tidelog="invalid_producer_epoch",
     ),
-    # -- topics and cluster
+    # -- topics and cluster --
     Allowed(
         "test_requests_to_create_that_contradict_themselves",
         "/collision/topics/1/*",
@@ -214,7 +214,7 @@ ALLOWED: tuple[Allowed, ...] = (
         "/unknown ''/topics/0/*",
         _CRASHES,
     ),
-    # -- requests
+    # -- requests --
     Allowed(
         "test_null_in_any_place",
         "/describe_share_group_offsets 0 null 2",
@@ -238,7 +238,7 @@ ALLOWED: tuple[Allowed, ...] = (
     ),
     Allowed("test_partitions_without_a_quorum", "/the quorum ?/*", _NO_CONTROLLERS),
     Allowed("test_features_that_are_not_changed", "/a* downgrade ?/*", _ONE_LEVEL),
-    # -- settings
+    # -- settings --
     *(
         Allowed(
             "test_topic_settings_are_described_in_every_version",
@@ -301,7 +301,7 @@ ALLOWED: tuple[Allowed, ...] = (
         kafka="unknown_server_error",
         tidelog="invalid_request",
     ),
-    # -- groups
+    # -- groups --
     Allowed(
         "test_find_coordinator",
         "/[123] 0 *error_message",
@@ -317,7 +317,7 @@ ALLOWED: tuple[Allowed, ...] = (
         "/twice/topics",
         "a topic named twice is answered once, with all that was asked",
     ),
-    # -- fetch sessions
+    # -- fetch sessions --
     Allowed(
         "test_a_deleted_topic_in_a_session",
         "/deleted 16/responses/0/partitions/0/error_code",
@@ -325,7 +325,7 @@ ALLOWED: tuple[Allowed, ...] = (
         kafka="unknown_topic_or_partition",
         tidelog="unknown_topic_id",
     ),
-    # -- share groups
+    # -- share groups --
     Allowed("test_start_offsets_of_share_groups", "/all of ''/*", _EMPTY_GROUP),
     *(
         Allowed("test_start_offsets_are_altered", path, _ALTERED, kafka=kafka)

@@ -148,7 +148,7 @@ async def test_connections_that_have_closed_take_no_turn_of_their_host_and_leave
     assert tried == list(range(1000))
 
 
-# -- a node
+# -- a node --
 
 
 @pytest.fixture(scope="module")

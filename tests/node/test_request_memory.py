@@ -380,7 +380,7 @@ async def test_no_claims_are_lost_whatever_happens() -> None:
     assert memory.waiting_count == 0
 
 
-# -- a node
+# -- a node --
 
 
 @pytest.fixture(scope="module")

@@ -58,7 +58,7 @@ async def other_topic(broker: TransactionalBroker, name: str) -> str:
     return await make_topic(broker, f"{name}-other")
 
 
-# -- committing and aborting
+# -- committing and aborting --
 
 
 @on_every_broker
@@ -229,7 +229,7 @@ async def test_closing_the_producer_aborts_what_is_open(
     assert await read_all(broker, topic) == []
 
 
-# -- what is refused
+# -- what is refused --
 
 
 async def test_send_needs_a_transaction_and_there_is_one_at_a_time(
@@ -269,7 +269,7 @@ async def test_transaction_timeout_that_the_node_does_not_allow_is_an_error_at_t
     await producer.close()
 
 
-# -- fencing
+# -- fencing --
 
 
 async def test_later_producer_of_the_same_id_aborts_and_fences_the_earlier(
@@ -337,7 +337,7 @@ async def test_transaction_that_takes_too_long_is_aborted(
     assert values(await read_all(broker, topic)) == expected
 
 
-# -- consuming, transforming, producing
+# -- consuming, transforming, producing --
 
 
 async def seed(broker: TransactionalBroker, topic: str, count: int) -> None:
@@ -500,7 +500,7 @@ async def test_group_metadata_needs_a_group_and_a_membership(broker: Transaction
             consumer.group_metadata()
 
 
-# -- reading committed records
+# -- reading committed records --
 
 
 async def test_reader_of_committed_records_waits_before_an_open_transaction(
@@ -598,7 +598,7 @@ async def test_readers_get_exactly_what_was_committed_of_transactions_side_by_si
     assert values(got) == sorted(expected)
 
 
-# -- lost answers
+# -- lost answers --
 
 
 @on_every_broker
@@ -685,7 +685,7 @@ async def test_coordinator_that_cannot_be_reached_leaves_the_outcome_to_the_next
     assert counts["1"] == 0  # It never got to the coordinator, which aborted it.
 
 
-# -- without an event loop
+# -- without an event loop --
 
 
 def test_transactions_without_an_event_loop(

@@ -305,7 +305,7 @@ def test_apache_kafka_is_written_to_in_the_same_way(tmp_path):
         pytest.skip(str(absent))
 
 
-# -- tasks of a batch write
+# -- tasks of a batch write --
 
 
 def whole(query: Query, numbers: Sequence[int], *, task: int = 0) -> int:
@@ -343,7 +343,7 @@ def test_a_later_attempt_fences_off_one_that_is_still_about(address):
     assert query.values() == list(range(10))
 
 
-# -- the record of a decision
+# -- the record of a decision --
 
 
 @given(

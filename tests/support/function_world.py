@@ -217,7 +217,7 @@ class FunctionWorld:
         async for found in self.objects.list(""):
             yield found.key
 
-    # -- the functions
+    # -- the functions --
 
     async def retain(self, *keys: SegmentKey, steps: int = 1_000_000) -> PassResult:
         """Run the retention function: for events of these keys, or with none as scheduled."""

@@ -60,7 +60,7 @@ class Peer:
         asked._socket = self._open_as_broker()
         return asked
 
-    # -- bytes
+    # -- bytes --
 
     def exchange(self, data: bytes, *, timeout: float = TIMEOUT_SECONDS) -> bytes | str:
         """Send bytes as they are; return the next frame without its size, ``CLOSED`` or ``NO_ANSWER``."""
@@ -111,7 +111,7 @@ class Peer:
             data += part
         return data
 
-    # -- messages
+    # -- messages --
 
     def call(self, api: str, version: int, **fields: object) -> Any:
         """Send a request and return the response as plain values, or ``CLOSED``."""

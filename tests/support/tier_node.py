@@ -124,7 +124,7 @@ class TierNode:
         self.executor.shutdown()
         shutil.rmtree(self.run_folder)
 
-    # -- the cluster
+    # -- the cluster --
 
     async def create_topic(
         self, name: str = TOPIC, *, configs: Mapping[str, str] | None = None
@@ -162,7 +162,7 @@ class TierNode:
     def replica(self, name: str = TOPIC) -> Replica:
         return self.replicas.leader(TopicPartition(name, 0))
 
-    # -- records
+    # -- records --
 
     def produce(self, replica: Replica, batch_count: int, *, value_size: int = 50) -> bytes:
         """Append batches of 10 records; return their bytes as the log has them."""
@@ -186,7 +186,7 @@ class TierNode:
         replica.log.flush()
         return segments
 
-    # -- the tier
+    # -- the tier --
 
     async def metas(self, replica: Replica) -> list[SegmentMeta]:
         collection = records.segment_collection(replica.topic_id, 0)

@@ -196,7 +196,7 @@ class Authentication:
         elif api_key != SASL_HANDSHAKE_KEY or not self.may_begin():
             raise CloseConnection("the session has expired", is_expected=True)
 
-    # -- inside
+    # -- inside --
 
     def _check_mechanism(self) -> None:
         """Raise ``CloseConnection`` unless a live session keeps its mechanism.

@@ -154,7 +154,7 @@ class TlsTransport:
         self._held = memoryview(b"")
         self._socket.close()
 
-    # -- the handshake
+    # -- the handshake --
 
     def shake_hands(self) -> None:
         """Continue the handshake. Raises ``BlockingIOError`` while it needs more bytes."""
@@ -185,7 +185,7 @@ class TlsTransport:
         self._send_held()
         return PlainTransport(self._socket), early
 
-    # -- inside
+    # -- inside --
 
     def _negotiate(self) -> None:
         try:

@@ -126,7 +126,7 @@ class LeaderFetcher:
             self._is_interrupted = True
             connection.close()
 
-    # -- the loop
+    # -- the loop --
 
     async def _run(self) -> None:
         while True:

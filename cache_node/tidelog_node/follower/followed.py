@@ -133,7 +133,7 @@ class FollowedPartitions:
         heappush(self._waits, (followed.not_before, self._wait_count, followed))
         self._to_update[followed] = None
 
-    # -- the next fetch
+    # -- the next fetch --
 
     def update_all_next(self) -> None:
         """Have all partitions checked before the next fetch."""
@@ -177,7 +177,7 @@ class FollowedPartitions:
         self._start(followed, self._catch_up.begin(followed.replica, followed.follower))
         return True
 
-    # -- answers
+    # -- answers --
 
     def take(self, key: PartitionKey, answer: FetchedPartition) -> None:
         """Apply the leader's answer for one partition; failures are logged and retried later."""

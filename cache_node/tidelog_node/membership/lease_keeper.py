@@ -200,7 +200,7 @@ class LeaseKeeper:
             self._was_able = False
             self._node_loop.report_store_lost("the metadata store was deleted or replaced")
             logger.error(
-                "metadata store was deleted or replaced, the node serves nobody: put its files"
+                "metadata store was deleted or replaced, the node serves no client: put its files"
                 " back, or stop all nodes, restore it (docs/restore.md) and start them again"
             )
         elif self._was_store_lost and not is_lost:

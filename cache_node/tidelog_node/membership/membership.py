@@ -118,7 +118,7 @@ class Membership:
         self._is_leaving = True
         self._set_step_down_reason()
 
-    # -- for the tasks that do the I/O
+    # -- for the tasks that do the I/O --
 
     def start(self, partitions: Iterable[Partition]) -> None:
         """Use the first reading of the cluster after this process has registered."""

@@ -54,13 +54,13 @@ class LeadChecks:
                 await self._catch_up.before_leading(replica)
             except (TidelogError, OSError) as error:
                 logger.warning(
-                    "tier cannot be asked before leading, will retry",
+                    "tier check before leading failed, will retry",
                     extra={"partition": str(replica.partition), "reason": str(error)},
                 )
             except Exception:
                 # Any failure: the partition has no leader until the check succeeds.
                 logger.exception(
-                    "tier cannot be asked before leading, will retry",
+                    "tier check before leading failed, will retry",
                     extra={"partition": str(replica.partition)},
                 )
             else:

@@ -98,7 +98,7 @@ class ListenerTls:
                 await self._renew(name)
                 self._warn_of_expiry(name)
 
-    # -- inside
+    # -- inside --
 
     async def _renew(self, name: str) -> None:
         """Replace the context if its material has changed. A failure is logged once."""

@@ -139,7 +139,7 @@ class ChunkCache:
         self._size_bytes -= self._files.pop(name)
         return None
 
-    # -- reading ahead
+    # -- reading ahead --
 
     def _fetch_ahead(self, ranges: tuple[ByteRange, ...]) -> None:
         """Queue the ranges for read-ahead; drop the oldest queued ones beyond the limit."""
@@ -199,7 +199,7 @@ class ChunkCache:
         if name in self._ahead:
             self._ahead_bytes -= self._ahead.pop(name)[0]
 
-    # -- filling
+    # -- filling --
 
     def _start(self, name: str, wanted: ByteRange) -> asyncio.Task[Path]:
         task = asyncio.create_task(self._fill(name, wanted))

@@ -185,7 +185,7 @@ class TierClient:
         """Remove the cached ranges of these objects."""
         await self._call(ForgetRequest(keys))
 
-    # -- the object store
+    # -- the object store --
 
     async def put(self, key: str, data: bytes) -> None:
         """Store ``data``, of at most INLINE_BYTES_MAX. Raises ``ObjectExists``."""

@@ -439,6 +439,6 @@ class TransactionCoordinator:
             pass
         except TidelogError as error:
             logger.warning(
-                "transaction is not looked after",
+                "transaction could not be cleaned up",
                 extra={"transactional_id": loaded.transactional_id, "reason": str(error)},
             )

@@ -85,7 +85,7 @@ _NEXT_STATES: Mapping[SegmentState | None, frozenset[SegmentState | None]] = {
 }
 
 
-# -- deciding
+# -- deciding --
 
 
 def is_valid_transition(source: SegmentState | None, target: SegmentState | None) -> bool:
@@ -134,7 +134,7 @@ def next_deletable_ms(metas: Iterable[SegmentMeta]) -> int | None:
     return min((meta.deletable_ms for meta in started), default=None)
 
 
-# -- copying, in a leader epoch
+# -- copying, in a leader epoch --
 
 
 async def read_segments(
@@ -180,7 +180,7 @@ async def forsake(
     return True
 
 
-# -- deleting
+# -- deleting --
 
 
 async def start_deletions(
@@ -243,7 +243,7 @@ async def drop_segments(store: MetadataStore, segments: Sequence[SegmentMeta]) -
                 await _drop_one(store, segment)
 
 
-# -- committing
+# -- committing --
 
 
 async def _put(store: MetadataStore, leadership: Leadership, segment: SegmentMeta) -> SegmentMeta:

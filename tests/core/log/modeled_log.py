@@ -190,7 +190,7 @@ class ModeledLog:
         self.source = FolderSource(self.folder / "source", self.random)
         self.log = UnifiedLog(self.local, lambda: self.source)
 
-    # -- what happens
+    # -- what happens --
 
     def append(self) -> None:
         """Append a batch of any producer."""
@@ -292,7 +292,7 @@ class ModeledLog:
         # Elections of a replica that lacks committed batches are rare.
         self.cut() if self.random.random() < 0.02 else self.random.choice(happens)()
 
-    # -- what the list says
+    # -- what the list says --
 
     def transactions(self) -> list[tuple[int, list[int], Batch | None]]:
         """Return each one's producer, the base offsets of its batches, and its marker."""

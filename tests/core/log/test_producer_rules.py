@@ -36,7 +36,7 @@ def log(tmp_path: Path) -> Iterator[LocalLog]:
     log.close()
 
 
-# -- sequences
+# -- sequences --
 
 
 def test_duplicate_of_a_batch_in_the_middle_of_the_last_five_is_known(log: LocalLog) -> None:
@@ -121,7 +121,7 @@ def test_client_can_neither_write_markers_nor_leave_out_its_sequence(log: LocalL
     assert (log.log_end_offset, log.producers.count) == (0, 0)
 
 
-# -- markers
+# -- markers --
 
 
 def test_marker_of_an_unknown_producer_is_written_and_fences_from_then_on(
@@ -246,7 +246,7 @@ def test_one_append_may_end_and_begin_several_transactions(log: LocalLog) -> Non
     follower.close()
 
 
-# -- followers
+# -- followers --
 
 
 def test_follower_takes_sequences_that_a_leader_would_refuse(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def rolled_log(directory: Path, segment_count: int, **options: Any) -> LocalLog:
     return log
 
 
-# -- where snapshots are
+# -- where snapshots are --
 
 
 def test_every_roll_leaves_a_snapshot_and_only_one(tmp_path: Path) -> None:
@@ -190,7 +190,7 @@ def test_transactions_are_rebuilt_without_any_snapshot(tmp_path: Path) -> None:
     log.close()
 
 
-# -- what is in them
+# -- what is in them --
 
 
 def test_snapshot_comes_back_as_it_was() -> None:
@@ -248,7 +248,7 @@ def test_damaged_snapshot_is_passed_over_for_the_one_before(tmp_path: Path, dama
     log.close()
 
 
-# -- truncation
+# -- truncation --
 
 
 def test_truncation_goes_back_to_the_snapshot_below_it(tmp_path: Path) -> None:
@@ -340,7 +340,7 @@ def test_full_truncation_takes_all_snapshots_but_that_of_its_start(tmp_path: Pat
     log.close()
 
 
-# -- retention
+# -- retention --
 
 
 def test_deleted_records_leave_their_producer_known(tmp_path: Path) -> None:
@@ -390,7 +390,7 @@ def test_log_that_begins_above_all_that_is_here_takes_any_sequence(tmp_path: Pat
     log.close()
 
 
-# -- expiry
+# -- expiry --
 
 
 def test_producers_expire_after_their_time_whatever_their_records_say(tmp_path: Path) -> None:

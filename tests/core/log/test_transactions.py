@@ -55,7 +55,7 @@ def write_marker(log: LocalLog, producer_id: int, *, is_commit: bool) -> None:
     log.append_as_leader(content, leader_epoch=0, origin=AppendOrigin.COORDINATOR)
 
 
-# -- the last stable offset
+# -- the last stable offset --
 
 
 def test_data_outside_transactions_is_stable_as_it_is_replicated(log: LocalLog) -> None:
@@ -140,7 +140,7 @@ def test_log_start_within_an_open_transaction_is_the_last_stable_offset(tmp_path
     log.close()
 
 
-# -- aborted transactions
+# -- aborted transactions --
 
 
 def test_aborted_transaction_over_several_segments_is_told_with_each(tmp_path: Path) -> None:
@@ -186,7 +186,7 @@ def test_aborted_transactions_are_the_same_at_the_leader_and_behind_it(tmp_path:
         log.close()
 
 
-# -- a log that begins in the tier
+# -- a log that begins in the tier --
 
 
 def test_log_that_begins_in_the_tier_has_the_producers_of_its_past(tmp_path: Path) -> None:
@@ -241,7 +241,7 @@ def test_log_that_begins_in_the_tier_has_the_producers_of_its_past(tmp_path: Pat
     log.close()
 
 
-# -- everything at once
+# -- everything at once --
 
 
 @dataclass

@@ -80,7 +80,7 @@ def test_who_is_not_registered_does_not_watch() -> None:
     assert not is_watcher(99, in_racks(30, 3), lambda _: True)
 
 
-# -- all brokers together
+# -- all brokers together --
 
 
 def units_by_second(

@@ -236,7 +236,7 @@ class LifecycleWorld:
         found = [parse_log_start_key(key) for key in await self._keys()]
         return max((one.offset for one in found if one is not None), default=0)
 
-    # -- what must be so
+    # -- what must be so --
 
     async def judge_put(self, key: str) -> None:
         parsed, start = parse_segment_key(key), parse_log_start_key(key)

@@ -86,7 +86,7 @@ class FetchWorld:
         self.directories.close()
         self.executor.shutdown()
 
-    # -- the cluster
+    # -- the cluster --
 
     async def register(self, broker_id: int) -> None:
         await register_broker(
@@ -155,7 +155,7 @@ class FetchWorld:
     def key(self, name: str, index: int, *, by_id: bool) -> Key:
         return (self.view.image.topics[name].topic_id.bytes if by_id else name.encode()), index
 
-    # -- the judge
+    # -- the judge --
 
     def everything(self, client: SessionClient, wanted: dict[Key, FetchPartition]) -> Everything:
         """Return what a request without a session finds now; it notes nothing."""

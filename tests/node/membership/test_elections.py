@@ -463,7 +463,7 @@ def test_a_started_node_waits_a_moment_for_those_that_start_with_it(tmp_path: Pa
     run(main())
 
 
-# -- leaderships that go back, leave, or carry no records
+# -- leaderships that go back, leave, or carry no records --
 
 
 def test_preferred_leaders_get_their_partitions_back_when_they_have_proved_stable(

@@ -104,7 +104,7 @@ class LedNode:
     def can_serve(self) -> bool:
         return self.may_serve
 
-    # -- the cluster
+    # -- the cluster --
 
     async def create_topic(
         self,
@@ -156,7 +156,7 @@ class LedNode:
     def epoch_of(self, broker_id: int) -> int:
         return self.view.image.brokers[broker_id].version
 
-    # -- requests
+    # -- requests --
 
     def send(self, *values: bytes, acks: int = -1, timeout_ms: int = 30_000) -> Any:
         """Produce one batch; return the partition's answer, or the future of it."""
