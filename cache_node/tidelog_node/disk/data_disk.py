@@ -196,7 +196,7 @@ class DiskWatch:
         extra = {"path": str(self._path), "reason": reason}
         if is_full and self.health.report(FULL, reason):
             logger.warning(
-                "disk is full, other replicas lead where they can; the node resumes once there is room",
+                "disk is full, others lead where they can; the node resumes once there is room",
                 extra=extra,
             )
         elif not is_full and self.health.clear(FULL):
