@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 import re
 import socket
 import ssl
@@ -18,6 +19,7 @@ import aiokafka
 import confluent_kafka
 import pytest
 
+from tests.node.security.test_hostile_handshakes import broken
 from tests.support.certificates import Authority
 from tests.support.drivers.java import java_driver
 from tests.support.drivers.lines import Message
@@ -347,3 +349,27 @@ def test_an_answer_of_many_records_is_whole(node: NodeProcess, authority: Author
             (size, correlation_id) = struct.unpack_from(">ii", received)
             assert correlation_id == number
             del received[: 4 + size]
+
+
+def test_broken_handshakes_stop_nobody_and_do_not_fill_the_log(
+    tmp_path: Path, authority: Authority
+) -> None:
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    context = authority.client_context(authority.client_pem("alice"))
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    with contextlib.suppress(ssl.SSLWantReadError):
+        context.wrap_bio(incoming, outgoing, server_hostname="127.0.0.1").do_handshake()
+    hello = outgoing.read()
+    with tls_node(tmp_path, authority, ssl_client_auth="required") as node:
+        ask_versions(node, context)
+        files = len(node.open_files())
+        with contextlib.ExitStack() as stack:
+            for _ in range(300):
+                client = stack.enter_context(socket.create_connection(("127.0.0.1", node.port), 10))
+                client.sendall(broken(hello, chance))
+            ask_versions(node, context)
+        eventually(lambda: len(node.open_files()) <= files + 1, "all are closed")
+        assert "Traceback" not in node.log
+        assert node.log.count("client refused") <= 1
