@@ -67,23 +67,28 @@ class Secured:
         return self.folder / "client.properties"
 
     @property
+    def librdkafka_properties(self) -> Path:
+        """The admin's settings by librdkafka's names."""
+        return self.folder / "librdkafka.properties"
+
+    @property
     def password(self) -> str:
         """The admin's password."""
-        return read_properties(self.folder / "librdkafka.properties")["sasl.password"]
+        return read_properties(self.librdkafka_properties)["sasl.password"]
 
 
 def prepare(data_dir: Path, host: str, ports: range) -> Secured:
     """Make the files that are missing, and return their paths.
 
-    The nodes' certificate is made again for another host, and before it expires.
+    The nodes' certificate is made again for another host, and before it expires. The admin keeps
+    the password, whatever the addresses are.
     """
     secured = Secured(data_dir.absolute() / "secure")
     secured.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     authority, key = _authority(secured)
     if not _is_current(secured.node_pem, host, authority):
         _make_node_pem(secured, host, authority, key)
-    if not secured.client_properties.exists():
-        _write_properties(secured, host, ports)
+    _write_properties(secured, host, ports)
     return secured
 
 
@@ -168,13 +173,14 @@ def _make_node_pem(
 
 
 def _write_properties(secured: Secured, host: str, ports: range) -> None:
-    password = secrets.token_urlsafe(PASSWORD_SIZE_BYTES)
+    is_new = not secured.librdkafka_properties.exists()
+    password = secrets.token_urlsafe(PASSWORD_SIZE_BYTES) if is_new else secured.password
     address = f"[{host}]" if ":" in host else host
     servers = ",".join(f"{address}:{port}" for port in ports)
     both = f"bootstrap.servers={servers}\nsecurity.protocol={PROTOCOL}\n"
     both += f"sasl.mechanism={MECHANISM}\n"
     _write(
-        secured.folder / "librdkafka.properties",
+        secured.librdkafka_properties,
         f"{both}ssl.ca.location={secured.authority_pem}\n"
         f"sasl.username={ADMIN}\nsasl.password={password}\n".encode(),
     )

@@ -68,6 +68,14 @@ def test_both_files_say_the_same(tmp_path: Path) -> None:
         assert isinstance(security["ssl"], ssl.SSLContext)
 
 
+def test_other_ports_are_in_the_files_and_the_password_stays(tmp_path: Path) -> None:
+    made = prepare(tmp_path / "data", "127.0.0.1", range(9092, 9093))
+    password = made.password
+    made = prepare(tmp_path / "data", "127.0.0.1", range(19_092, 19_094))
+    servers = read_properties(made.client_properties)["bootstrap.servers"]
+    assert (servers, made.password) == ("127.0.0.1:19092,127.0.0.1:19093", password)
+
+
 def test_the_nodes_certificate_is_made_again_when_it_must_be(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
