@@ -235,7 +235,7 @@ def _numbers(request: describe_request.DescribeAclsRequest) -> Iterable[int]:
 
 
 def _known(kind: type[E], number: Any, problem: str) -> E:
-    try:
-        return kind(number)
-    except ValueError:
-        raise InvalidRequest(problem) from None
+    for member in kind:
+        if member == number:
+            return member
+    raise InvalidRequest(problem)  # A ``ValueError`` in its context would hold the request.

@@ -30,32 +30,37 @@ class AclSet:
         return cls().with_changes(acls, ())
 
     def with_changes(self, added: Iterable[Acl], removed: Iterable[Acl]) -> AclSet:
-        """Return the set without ``removed``, and then with ``added``."""
-        acls = (self.acls - frozenset(removed)) | frozenset(added)
-        changed = {(acl.resource_type, acl.pattern_type, acl.name) for acl in acls ^ self.acls}
-        if not changed:
+        """Return the set without ``removed``, and then with ``added``.
+
+        Takes time for the changes, and to copy two tables of pointers.
+        """
+        given = frozenset(added)
+        new = given - self.acls
+        gone = (frozenset(removed) & self.acls) - given
+        if not new and not gone:
             return self
-        by_pattern = dict(self._by_pattern)
-        of_changed: dict[_Pattern, dict[str, list[Acl]]] = {pattern: {} for pattern in changed}
+        of_changed: dict[_Pattern, dict[str, list[Acl]]] = {
+            (acl.resource_type, acl.pattern_type, acl.name): {} for acl in (*new, *gone)
+        }
         kept = (
             acl
-            for pattern in changed
+            for pattern in of_changed
             for some in self._by_pattern.get(pattern, {}).values()
             for acl in some
-            if acl in acls
+            if acl not in gone
         )
-        for acl in (*kept, *(acls - self.acls)):
+        for acl in (*kept, *new):
             pattern = (acl.resource_type, acl.pattern_type, acl.name)
             of_changed[pattern].setdefault(acl.principal, []).append(acl)
+        by_pattern = dict(self._by_pattern)
         for pattern, by_principal in of_changed.items():
             by_pattern.pop(pattern, None)
             if by_principal:
                 by_pattern[pattern] = {who: tuple(some) for who, some in by_principal.items()}
-        sizes: dict[ResourceType, set[int]] = {}
-        for resource_type, pattern_type, name in by_pattern:
-            if pattern_type is PatternType.PREFIXED:
-                sizes.setdefault(resource_type, set()).add(len(name))
-        return AclSet(acls, by_pattern, {kind: tuple(sorted(some)) for kind, some in sizes.items()})
+        sizes = self._prefix_sizes
+        if any(pattern_type is PatternType.PREFIXED for _, pattern_type, _ in of_changed):
+            sizes = _sizes_of_prefixes(by_pattern)
+        return AclSet((self.acls - gone) | new, by_pattern, sizes)
 
     def matching(self, resource_type: ResourceType, name: str) -> Iterator[_ByPrincipal]:
         """Yield the ACLs of each pattern that applies to the resource, by their principals.
@@ -105,3 +110,11 @@ class AclSet:
         for (kind, pattern_type, name), found in self._by_pattern.items():
             if kind is resource_type:
                 yield pattern_type, name, found
+
+
+def _sizes_of_prefixes(patterns: Iterable[_Pattern]) -> dict[ResourceType, tuple[int, ...]]:
+    sizes: dict[ResourceType, set[int]] = {}
+    for resource_type, pattern_type, name in patterns:
+        if pattern_type is PatternType.PREFIXED:
+            sizes.setdefault(resource_type, set()).add(len(name))
+    return {resource_type: tuple(sorted(some)) for resource_type, some in sizes.items()}

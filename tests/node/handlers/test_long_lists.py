@@ -14,6 +14,7 @@ from tidelog_node import request_turns
 
 from tests.node.handlers.control_plane import cluster, make
 from tests.node.many_elements import messages_with
+from tests.support.acls import acl_filter, creation
 from tests.support.loop_turns import loop_turns
 
 COUNT = 4_000
@@ -22,6 +23,8 @@ COUNT = 4_000
 LONGEST_SHARE_MAX = 0.12
 LISTS = [  # API, version, list
     (19, 7, "topics"),
+    (30, 3, "creations"),
+    (31, 3, "filters"),
     (37, 3, "topics"),
     (45, 1, "topics.partitions"),
     (50, 0, "users"),
@@ -66,7 +69,7 @@ async def test_no_turn_of_the_loop_is_about_all_elements_of_a_list(
 
     A millisecond of another program's work is in a turn now and then, and only lengthens it.
     """
-    static = NodeConfig(auto_create_topics_enable=False)
+    static = NodeConfig(auto_create_topics_enable=False, authorizer_class_name="tidelog.acl")
     for attempt in range(3):
         async with cluster(tmp_path / str(attempt), static=static) as (node,):
             few, many = (dict(messages_with(n, api_key, version))[name] for n in (10, COUNT))
@@ -78,3 +81,26 @@ async def test_no_turn_of_the_loop_is_about_all_elements_of_a_list(
         if share < LONGEST_SHARE_MAX:
             return
     pytest.fail(f"{share:.2%} of the time in {turns.longest}")
+
+
+async def test_no_turn_of_the_loop_is_about_all_acls_of_a_request(tmp_path: Path) -> None:
+    """As above, of ACLs that are stored and filters that find them."""
+    create: Any = load_request_schema(30, 3)
+    describe: Any = load_request_schema(29, 3)
+    delete: Any = load_request_schema(31, 3)
+    static = NodeConfig(authorizer_class_name="tidelog.acl")
+    async with cluster(tmp_path, static=static) as (node,):
+        for count in (10, COUNT // 4):  # The first loads what is loaded once.
+            names = [f"t-{count}-{number}" for number in range(count)]
+            requests = (
+                (30, make(create, {"creations": [creation(name) for name in names]})),
+                (29, make(describe, acl_filter())),
+                (31, make(delete, {"filters": [acl_filter(name) for name in names]})),
+            )
+            for api_key, request in requests:
+                with loop_turns() as turns:
+                    await node.handle(api_key, 3, request)
+                share = turns.longest_seconds / turns.total_seconds
+                print(f"API {api_key}: {turns.longest_seconds * 1000:.1f} ms, {share:.2%}")
+                assert count == 10 or turns.longest_seconds < 0.03, turns.longest
+        assert not node.view.image.acls.records
