@@ -12,8 +12,9 @@ from uuid import UUID
 
 import pytest
 import yaml
+from tidelog_core.metadata.acls import acl_key
 from tidelog_core.metadata.dynamodb_items import key_of
-from tidelog_core.metadata.scram_users import scram_credential_key
+from tidelog_core.metadata.scram_users import decoy_secret_key, scram_credential_key
 from tidelog_core.security.scram_credentials import ScramMechanism
 from tidelog_core.tier.keys import deletion_key, log_start_key
 
@@ -304,9 +305,10 @@ def test_admin_cannot_write_to_the_bucket() -> None:
     assert actions("AdminRole", "s3") <= {"s3:GetObject", "s3:ListBucket"}
 
 
-def test_nodes_alone_can_read_the_keys_of_users() -> None:
-    """Whether ``dynamodb:LeadingKeys`` begin like users' keys. A scan has none, so none may."""
-    collection = key_of(scram_credential_key("alice", ScramMechanism.SCRAM_SHA_256))["pk"]["S"]
+def test_nodes_alone_can_read_and_write_the_keys_of_users_and_acls() -> None:
+    """Whether ``dynamodb:LeadingKeys`` are those of users' keys and ACLs. A scan has none, so none may."""
+    user = scram_credential_key("alice", ScramMechanism.SCRAM_SHA_256)
+    collections = [key_of(key)["pk"]["S"] for key in (user, decoy_secret_key(), acl_key("0"))]
     for name, _ in resources("AWS::IAM::Role"):
         granted = statements(name)
         allowed = [one for one in granted if one["Effect"] == "Allow"]
@@ -317,7 +319,8 @@ def test_nodes_alone_can_read_the_keys_of_users() -> None:
         (denied,) = [one for one in granted if one["Effect"] == "Deny"]
         patterns = denied["Condition"]["ForAnyValue:StringLike"]["dynamodb:LeadingKeys"]
         assert denied["Action"] == "dynamodb:*"
-        assert any(fnmatchcase(collection, pattern) for pattern in patterns), name
+        for collection in collections:
+            assert any(fnmatchcase(collection, pattern) for pattern in patterns), name
 
 
 def test_no_role_is_allowed_everything_of_anything() -> None:
