@@ -7,7 +7,9 @@ They are made on the first start, in ``secure`` under the data directory:
     client.properties                  an admin's settings for the command, Java and Kafka's tools
     librdkafka.properties              the same for librdkafka: kcat -F
 
-Only this user may read those with keys or passwords.
+Only this user may read those with keys or passwords. The nodes take PLAIN too, which TLS protects:
+librdkafka before 2.6.1, as Debian 12's kcat has it, cannot log in by SCRAM at a server that checks
+the nonce (CVE-2024-56128).
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from tidelog_core.admin.scram_users import ScramUpsertion, ScramUserAdmin
 from tidelog_core.errors import TidelogError
 from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.location import opened_metadata_store
+from tidelog_core.security.plain import PLAIN_MECHANISM
 from tidelog_core.security.scram_credentials import (
     ITERATIONS_MIN,
     SALT_SIZE_BYTES,
@@ -55,6 +58,14 @@ class Secured:
     def node_pem(self) -> Path:
         """The nodes' key and certificate."""
         return self.folder / "node.pem"
+
+    @property
+    def node_settings(self) -> dict[str, str]:
+        """The settings of the nodes."""
+        return {
+            "ssl.keystore.location": str(self.node_pem),
+            "sasl.enabled.mechanisms": ",".join((*ScramMechanism, PLAIN_MECHANISM)),
+        }
 
     @property
     def authority_pem(self) -> Path:
@@ -178,15 +189,15 @@ def _write_properties(secured: Secured, host: str, ports: range) -> None:
     address = f"[{host}]" if ":" in host else host
     servers = ",".join(f"{address}:{port}" for port in ports)
     both = f"bootstrap.servers={servers}\nsecurity.protocol={PROTOCOL}\n"
-    both += f"sasl.mechanism={MECHANISM}\n"
     _write(
         secured.librdkafka_properties,
-        f"{both}ssl.ca.location={secured.authority_pem}\n"
+        f"{both}ssl.ca.location={secured.authority_pem}\nsasl.mechanism={PLAIN_MECHANISM}\n"
         f"sasl.username={ADMIN}\nsasl.password={password}\n".encode(),
     )
     _write(
         secured.client_properties,
         f"{both}ssl.truststore.type=PEM\nssl.truststore.location={secured.authority_pem}\n"
+        f"sasl.mechanism={MECHANISM}\n"
         "sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required"
         f' username="{ADMIN}" password="{password}";\n'.encode(),
     )

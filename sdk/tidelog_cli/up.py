@@ -115,7 +115,7 @@ def _secure(
     url = metadata or f"sqlite://{data_dir.absolute()}/metadata.db"
     asyncio.run(secured.ensure_admin(url, made.password))
     note(f"clients connect with {made.client_properties}")
-    return secured.PROTOCOL, {"ssl.keystore.location": str(made.node_pem)}
+    return secured.PROTOCOL, made.node_settings
 
 
 def _warn_of_openness(data_dir: Path, host: str) -> None:

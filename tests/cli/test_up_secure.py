@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import ssl
 import stat
+import subprocess
 from pathlib import Path
 
 import confluent_kafka
@@ -17,6 +18,7 @@ from tidelog_cli.secured import prepare
 
 from tests.cli.test_up import running
 from tests.support.command import called
+from tools import kcat
 from tools.ports import free_ports
 
 SECONDS_MAX = 30.0
@@ -34,6 +36,8 @@ def test_a_cluster_is_secure_in_one_word(tmp_path: Path) -> None:
         bootstrap = f"127.0.0.1:{port + 1}"
         called(*connect, "topic", "create", "t", bootstrap=bootstrap)
         assert "t" in called(*connect, "topic", "list", bootstrap=bootstrap).out.decode()
+        listing = kcat_listing(folder / "librdkafka.properties")
+        assert listing is None or '"t"' in listing
         plain = called("topic", "list", bootstrap=bootstrap, status=None)
         assert plain.status == 1
         password = properties["sasl.password"]
@@ -44,6 +48,19 @@ def test_a_cluster_is_secure_in_one_word(tmp_path: Path) -> None:
     with running(data_dir, port, "--secure"):
         assert read_properties(folder / "librdkafka.properties")["sasl.password"] == password
         assert "t" in AdminClient(properties).list_topics(timeout=SECONDS_MAX).topics
+
+
+def kcat_listing(properties: Path) -> str | None:
+    """Return what kcat lists, ``None`` if it is not installed."""
+    found = kcat.command()
+    if found is None:
+        return None
+    program, environment = found
+    command = [program, "-F", str(properties), "-L"]
+    done = subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=SECONDS_MAX, check=True
+    )
+    return done.stdout
 
 
 def test_only_the_user_may_read_what_is_made(tmp_path: Path) -> None:
