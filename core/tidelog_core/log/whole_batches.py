@@ -9,6 +9,8 @@ as well:
 - Behind damaged batches, the next one is searched at the ends that their headers give, and
   at the positions in the offset index. Its base offset must agree with the damaged batch, with
   the next batch, or with the end of the file.
+- No gap lies across ``last_gap_max``, the end of what was flushed: a batch ended there. So a
+  base offset above it is not believed behind damage below it, whatever other headers say.
 
 Gaps need no other proof: a replica that fetched from a compacted leader has them too.
 """
@@ -72,8 +74,9 @@ def read_whole_batches(
 ) -> FileContent:
     """Read every batch of the file that can be found. Raises ``OSError``.
 
-    All offsets are below ``limit``. A last batch behind a gap must end at ``last_gap_max`` or
-    below, or its base offset is taken for damaged.
+    All offsets are below ``limit``. A batch behind a gap that begins below ``last_gap_max`` must
+    end there or below, or begin there; a last batch behind any gap must end there or below. If
+    not, its base offset is taken for damaged.
     """
     found = FileContent(base_offset, path.stat().st_size, [], [], [])
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -138,6 +141,8 @@ class _BatchReader:
         """Return whether a whole batch fits directly behind another, perhaps after a gap."""
         if header.base_offset == next_offset:
             return True
+        if self._is_beyond_flushed_gap(header, next_offset):
+            return False
         following = self.header_at(position + header.size_bytes)
         # The lowest base offset that the next batch can have, whether or not there is a gap here.
         earliest = next_offset + header.last_offset_delta + 1
@@ -153,12 +158,17 @@ class _BatchReader:
         by_index = ((at, None) for at in _index_positions(path) if at > damaged_at)
         for position, claimed_offset in merge(by_headers, by_index, key=itemgetter(0)):
             header = self.whole_batch(position, next_offset + 1)
-            if header is None:
+            if header is None or self._is_beyond_flushed_gap(header, next_offset):
                 continue
             is_claimed = header.base_offset == claimed_offset
             if is_claimed or self.continues(header, position, next_offset):
                 return position, header
         return None
+
+    def _is_beyond_flushed_gap(self, header: BatchHeader, next_offset: int) -> bool:
+        """Return whether the gap before the batch lies across ``last_gap_max``."""
+        is_across = next_offset < self._last_gap_max < header.next_offset
+        return is_across and header.base_offset != self._last_gap_max
 
     def _by_headers(self, position: int) -> Iterator[tuple[int, int | None]]:
         """Yield the batch positions and offsets that follow from a damaged header."""

@@ -184,6 +184,29 @@ def test_random_damage_is_repaired(tmp_path: Path) -> None:
         log.close()
 
 
+def test_two_wrong_base_offsets_that_agree_are_not_believed(tmp_path: Path) -> None:
+    folder = tmp_path / "t-0"
+    bases = a_log(folder)
+    path, size_bytes = path_of(folder, bases[-1]), batch_size(folder)
+    flip(path, 70)  # a record of the first batch
+    flip(path, size_bytes + 23)  # the second one's last offset delta: it is negative now
+    flip(path, 2 * size_bytes + 7)  # the base offsets of the third and the fourth one:
+    flip(path, 3 * size_bytes + 3)  # both are larger now, the fourth's by more
+    plan = plan_repair(folder)
+    assert plan.intact == (OffsetRange(0, bases[-1]),)
+    assert plan.lost == (OffsetRange(bases[-1], BATCH_COUNT * RECORDS),)
+
+
+def test_a_wrong_base_offset_is_not_believed_for_another_wrong_one(tmp_path: Path) -> None:
+    folder = tmp_path / "t-0"
+    bases = a_log(folder)
+    path, size_bytes = path_of(folder, bases[-1]), batch_size(folder)
+    flip(path, 2)  # The same byte of both base offsets: the first claims the second's.
+    flip(path, size_bytes + 2)
+    plan = plan_repair(folder)
+    assert plan.lost == (OffsetRange(bases[-1], bases[-1] + 2 * RECORDS),)
+
+
 def test_damage_of_an_unflushed_tail_is_left_to_recovery(tmp_path: Path) -> None:
     folder = tmp_path / "t-0"
     log = open_log(folder)
