@@ -191,6 +191,7 @@ class FetchSession:
         "poll",
         "replica_epoch",
         "replica_id",
+        "rights",
         "session_id",
         "size",
         "terms",
@@ -223,6 +224,8 @@ class FetchSession:
         self.poll: ReplicaWaiter | None = None  # the waiting request
         # Isolation level and rack of all reads. A change requires ``mark_all``.
         self.terms: tuple[int, bytes] | None = None
+        # The rights by which settled partitions were checked: ``Access.generation``.
+        self.rights: object = None
         self.is_ended = False
         # For ``FetchSessions``: the counted partitions, and whether it is filed in ``_by_all``.
         self.size = 0

@@ -33,7 +33,7 @@ class NodeSessions:
         if broker_id is None:
             raise PermissionError("the certificate belongs to no broker of this cluster")
         session.node_id = broker_id
-        session.principal = Principal(NODE_KIND, str(broker_id))
+        session.become(Principal(NODE_KIND, str(broker_id)))
         self._certificates[session] = certificate
         session.on_close(self._forget)
 
@@ -42,7 +42,7 @@ class NodeSessions:
             if self._trust.broker_of(certificate) is None:
                 # Another process of this id has registered, or the broker was removed.
                 session.node_id = NO_NODE
-                session.principal = ANONYMOUS
+                session.become(ANONYMOUS)
                 self._forget(session)
 
     def _forget(self, session: Session) -> None:

@@ -15,6 +15,7 @@ from tidelog_node.wire.primitives import request_header
 
 if TYPE_CHECKING:
     from tidelog_node.authentication.authentication import Authentication
+    from tidelog_node.authorization.access import Decisions
 
 NO_NODE = -1
 
@@ -30,6 +31,7 @@ class Session:
         "client_id_bytes",
         "client_id_length",
         "client_port",
+        "decisions",
         "header",
         "listener",
         "node_id",
@@ -44,6 +46,7 @@ class Session:
         self.client_port = client_port
         self.listener = listener  # the name of the listener that accepted the connection
         self.principal: Principal = ANONYMOUS
+        self.decisions: Decisions | None = None  # what the principal may do
         # While the client logs in, and later if it has to authenticate again. Else ``None``.
         self.authentication: Authentication | None = None
         self.node_id = NO_NODE  # the broker whose identity the client has proved
@@ -55,6 +58,11 @@ class Session:
         self.software_version = ""
         self.throttle_ms = 0  # the throttle time in answers
         self._on_close: dict[Callable[[Session], None], None] = {}
+
+    def become(self, principal: Principal) -> None:
+        """Set the principal of the requests from now on."""
+        self.principal = principal
+        self.decisions = None
 
     def note_client_id(self, client_id: bytes | None) -> None:
         """Set the client id of the newest request. Only called if it has changed."""

@@ -86,8 +86,6 @@ def parse_settings(
     values["stops_with_parent"] = given["stop_with_parent"]
     try:
         config = parse_config(NodeConfig, values["config_overrides"])
-        if config.authorizer_class_name:  # Such a node would let everyone in.
-            problems.append("authorizer.class.name: ACLs are not enforced yet; leave it empty")
         values["listeners"] = parse_listeners(config, of_listeners, addresses)
     except InvalidConfig as error:
         problems.extend(error.problems)

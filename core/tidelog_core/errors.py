@@ -138,6 +138,18 @@ class UnknownProducerId(TidelogError):
     code = ErrorCode.unknown_producer_id
 
 
+class TopicAuthorizationFailed(TidelogError):
+    """The caller may not do this with the topic."""
+
+    code = ErrorCode.topic_authorization_failed
+
+
+class GroupAuthorizationFailed(TidelogError):
+    """The caller may not do this with the group."""
+
+    code = ErrorCode.group_authorization_failed
+
+
 class TransactionalIdAuthorizationFailed(TidelogError):
     """The caller may not use the transactional id, or gave none although one is needed."""
 

@@ -7,16 +7,19 @@ from typing import Any
 
 import pytest
 
-from tests.support.acl_node import node_with_acls
 from tests.support.command import Outcome, called
+from tests.support.node_process import NodeProcess
 
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a node with an authorizer and a super user."""
-    config = {"super.users": "User:admin"}
-    with node_with_acls(tmp_path_factory.mktemp("acls") / "node", config) as port:
-        yield f"127.0.0.1:{port}"
+    """The address of a node with an authorizer and super users."""
+    config = {
+        "authorizer.class.name": "tidelog.acl",
+        "super.users": "User:admin;User:ANONYMOUS",
+    }
+    with NodeProcess(tmp_path_factory.mktemp("acls") / "node", config=config) as node:
+        yield node.address
 
 
 def acl(address: str, *arguments: object, status: int = 0) -> Outcome:

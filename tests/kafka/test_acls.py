@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from tests.kafka.compare import Pair, compared
-from tests.support.acl_node import node_with_acls
 from tests.support.acls import (
     ALL,
     ANY,
@@ -29,6 +28,7 @@ from tests.support.acls import (
     acl_filter,
     creation,
 )
+from tests.support.node_process import NodeProcess
 from tests.support.peer import Peer
 from tools import kafka_broker
 from tools.places import ToolAbsent
@@ -48,8 +48,9 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
             )
         except ToolAbsent as absent:
             pytest.skip(str(absent))
-        node_port = stack.enter_context(node_with_acls(root / "tidelog", SUPER))
-        peers = Pair(Peer("kafka", port), Peer("tidelog", node_port))
+        config = SUPER | {"authorizer.class.name": "tidelog.acl"}
+        node = stack.enter_context(NodeProcess(root / "tidelog", config=config))
+        peers = Pair(Peer("kafka", port), Peer("tidelog", node.port))
         yield peers
         peers.close()
 

@@ -16,10 +16,10 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from tests.support.acl_node import node_with_acls
 from tests.support.node_process import NodeProcess
 
 SECONDS_MAX = 20.0
+SUPER = {"super.users": "User:ANONYMOUS", "authorizer.class.name": "tidelog.acl"}
 _RULE = ("User:alice", "*", AclOperation.READ, AclPermissionType.ALLOW)
 TOPIC_ACL = AclBinding(ResourceType.TOPIC, "orders", ResourcePatternType.LITERAL, *_RULE)
 GROUP_ACL = AclBinding(ResourceType.GROUP, "re", ResourcePatternType.PREFIXED, *_RULE)
@@ -37,8 +37,8 @@ EVERY_ACL = AclBindingFilter(
 @pytest.fixture(scope="module")
 def admin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AdminClient]:
     """A client of a node with an authorizer."""
-    with node_with_acls(tmp_path_factory.mktemp("acls") / "node", {}) as port:
-        yield AdminClient({"bootstrap.servers": f"127.0.0.1:{port}"})
+    with NodeProcess(tmp_path_factory.mktemp("acls") / "node", config=SUPER) as node:
+        yield AdminClient({"bootstrap.servers": node.address})
 
 
 def test_librdkafka_creates_describes_and_deletes_acls(admin: AdminClient) -> None:

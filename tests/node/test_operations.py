@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from kio.schema.index import api_key_map
 from tidelog_core.security.operations import OPERATIONS
+from tidelog_node.authorization.guarded_routes import GUARDS
 
 from tests.support.node_process import NodeProcess
 from tests.support.wire_client import WireClient, api_versions_request
@@ -14,6 +15,12 @@ def test_the_table_of_operations_has_every_api_of_a_node(node: NodeProcess) -> N
     with WireClient(node.port) as client:
         served = {int(api.api_key) for api in client.call(api_versions_request()).api_keys}
     assert served == OPERATIONS.keys()
+
+
+def test_every_api_has_a_guard_or_asks_for_itself() -> None:
+    hot = {0, 1, 78}  # Produce, Fetch and ShareFetch
+    assert GUARDS.keys() | hot == OPERATIONS.keys()
+    assert not GUARDS.keys() & hot
 
 
 def test_names_are_those_of_the_protocol() -> None:

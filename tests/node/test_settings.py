@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tidelog_core.authorizer_settings import ACL_AUTHORIZERS
 from tidelog_core.errors import InvalidConfig
 from tidelog_node.settings import parse_settings
 
@@ -52,10 +51,3 @@ def test_a_node_on_every_address_must_say_where_it_is_reached() -> None:
     arguments = ["--host", "0.0.0.0", "--advertised-host", "node.example"]
     (listener,) = parse_settings(arguments, {}).listeners.clients
     assert listener.advertised_host == "node.example"
-
-
-@pytest.mark.parametrize("name", ACL_AUTHORIZERS)
-def test_a_node_does_not_start_with_acls_that_nobody_enforces(name: str) -> None:
-    with pytest.raises(InvalidConfig, match="ACLs are not enforced yet"):
-        parse_settings(["--set", f"authorizer.class.name={name}"], {})
-    parse_settings(["--set", "authorizer.class.name="], {})

@@ -17,15 +17,15 @@ from tidelog import (
 from tidelog.administering.acls import acl_text
 from tidelog.errors import InvalidRequest, SecurityDisabled, SeveralFailed
 
-from tests.support.acl_node import node_with_acls
 from tests.support.node_process import NodeProcess
 
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a node with an authorizer."""
-    with node_with_acls(tmp_path_factory.mktemp("acls") / "node", {}) as port:
-        yield f"127.0.0.1:{port}"
+    config = {"authorizer.class.name": "tidelog.acl", "super.users": "User:ANONYMOUS"}
+    with NodeProcess(tmp_path_factory.mktemp("acls") / "node", config=config) as node:
+        yield node.address
 
 
 def acl(name: str, operation: AclOperation = AclOperation.READ, **fields: object) -> Acl:

@@ -31,8 +31,13 @@ class Peer:
         port: int,
         *,
         open_as_broker: Callable[[], socket.socket] | None = None,
+        address: str = "",
     ) -> None:
-        """``open_as_broker`` connects as another broker does; ``None``: as any client."""
+        """``open_as_broker`` connects as another broker does; ``None``: as any client.
+
+        ``address`` is the client's own.
+        """
+        self._address = address
         self.name = name
         self._open_as_broker = open_as_broker
         self.port = port
@@ -70,7 +75,9 @@ class Peer:
     def send(self, data: bytes) -> None:
         """Send bytes as they are."""
         if self._socket is None:
-            self._socket = socket.create_connection(("127.0.0.1", self.port), TIMEOUT_SECONDS)
+            self._socket = socket.create_connection(
+                ("127.0.0.1", self.port), TIMEOUT_SECONDS, (self._address, 0)
+            )
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket.sendall(data)
 

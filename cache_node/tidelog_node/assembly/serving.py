@@ -8,7 +8,9 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from tidelog_core.authorizer_settings import parse_super_users
 from tidelog_core.metadata.scram_users import ScramUsers
+from tidelog_core.security.authorization import Authorizer
 
 from tidelog_node.assembly.cluster import Cluster
 from tidelog_node.assembly.logs import Logs
@@ -17,6 +19,8 @@ from tidelog_node.authentication.authentication import AuthenticationRules
 from tidelog_node.authentication.exchanges import Mechanisms
 from tidelog_node.authentication.login import LoginDesk
 from tidelog_node.authentication.password_checks import PasswordChecks
+from tidelog_node.authorization.access import Access
+from tidelog_node.authorization.guarded_routes import guard_routes
 from tidelog_node.connections.listener_transports import ListenerTransports
 from tidelog_node.coordinator.coordinator import GroupCoordinator
 from tidelog_node.coordinator.share_offsets import ShareOffsets
@@ -81,26 +85,31 @@ def build_serving(
 ) -> Serving:
     """Return the server and its handlers; the stack closes the dispatch table's resources."""
     node = cluster.node
+    access = _access(node)
     produce = ProduceHandler(
         node,
         replicas=logs.replicas,
         flusher=logs.flusher,
         inspector=logs.inspector,
         gate=ProduceGate(transactions.verifier),
+        access=access,
     )
-    fetch = FetchHandler(node, replicas=logs.replicas, closest=RackAwareness(node))
+    fetch = FetchHandler(node, replicas=logs.replicas, closest=RackAwareness(node), access=access)
     share_service = _start_share_service(stack, node, logs)
-    share_fetch = ShareFetchHandler(node, service=share_service)
+    share_fetch = ShareFetchHandler(node, service=share_service, access=access)
     hot = [produce.hot_route(), fetch.hot_route(), share_fetch.hot_route()]
     control = [
-        *_control_routes(node, logs, groups, transactions, data_dir=settings.data_dir),
+        *_control_routes(node, logs, groups, transactions, access, data_dir=settings.data_dir),
         *ShareAcknowledgeHandler(service=share_service).routes(),
         *SaslHandlers().routes(),
     ]
+    control += ApiVersionsHandler(hot, control).routes()
+    if access is not None:
+        control = guard_routes(control, access, node.view)
     config = node.static_config
     dispatch = Dispatch(
         hot,
-        [*control, *ApiVersionsHandler(hot, control).routes()],
+        control,
         elements_max=config.socket_request_max_elements,
         partitions_max=config.socket_request_max_partitions,
     )
@@ -126,6 +135,16 @@ def build_serving(
         begin_login=_login_desk(node, dispatch, settings, refusals).begin,
     )
     return Serving(server, produce, fetch, share_fetch)
+
+
+def _access(node: NodeContext) -> Access | None:
+    """Return the rights of clients, ``None`` if the node has no authorizer."""
+    config = node.static_config
+    if not config.authorizer_class_name:
+        return None
+    super_users = parse_super_users(config.super_users)
+    authorizer = Authorizer(super_users, allows_without_acls=config.allow_everyone_if_no_acl_found)
+    return Access(authorizer, node.view)
 
 
 def _login_desk(
@@ -170,6 +189,7 @@ def _control_routes(
     logs: Logs,
     groups: GroupCoordinator,
     transactions: Transactions,
+    access: Access | None,
     *,
     data_dir: Path,
 ) -> Iterator[Route]:
@@ -177,8 +197,8 @@ def _control_routes(
     replicas, coordinator = logs.replicas, transactions.coordinator
     find_coordinator = FindCoordinatorHandlers(node)
     handlers = (
-        MetadataHandlers(node),
-        TopicHandlers(node),
+        MetadataHandlers(node, access=access),
+        TopicHandlers(node, access=access),
         ConfigHandlers(node),
         ScramUserHandlers(node),
         AclHandlers(node),

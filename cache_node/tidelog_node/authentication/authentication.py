@@ -219,7 +219,7 @@ class Authentication:
         self._proved = principal, self._mechanism
         self._exchange = None
         self._step = _Step.DONE
-        self._session.principal = principal
+        self._session.become(principal)
         lasts_ms = self.rules.session_ms_max
         self.expires_at = self._now() + lasts_ms / 1000 if lasts_ms else math.inf
         logger.debug(

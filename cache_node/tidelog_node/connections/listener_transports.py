@@ -70,7 +70,7 @@ class ListenerTransports:
 
     def _admit_client(self, session: Session, tls: ssl.SSLObject) -> None:
         certificate = tls.getpeercert(binary_form=True)
-        session.principal = self._tls.principal(session.listener, certificate)
+        session.become(self._tls.principal(session.listener, certificate))
 
     def _refuse(self, session: Session, error: OSError) -> None:
         reason, hint = explain_failure(error)

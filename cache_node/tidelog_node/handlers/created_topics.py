@@ -43,12 +43,29 @@ class CreatedTopics:
         self._topic_count = 0
         self._configs: dict[frozenset[tuple[str, str]], bytes] = {}
 
-    def add_created(self, plan: TopicPlan) -> None:
-        """Add a topic that was created, or passed validation."""
+    def add_created(self, plan: TopicPlan, *, has_configs: bool = True) -> None:
+        """Add a topic that was created, or passed validation.
+
+        A client that may not see its settings is not told its partitions either.
+        """
         fields = {
             "error_code": ErrorCode.none,
             "name": plan.topic.name,
             "topic_id": plan.topic.topic_id,
+        }
+        if not has_configs:
+            self._add(
+                self._encode(
+                    fields
+                    | {
+                        "topic_config_error_code": ErrorCode.topic_authorization_failed,
+                        "num_partitions": -1,
+                        "replication_factor": -1,
+                    }
+                )
+            )
+            return
+        fields |= {
             "num_partitions": plan.topic.partition_count,
             "replication_factor": plan.replication_factor,
         }

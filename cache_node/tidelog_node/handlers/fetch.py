@@ -23,6 +23,7 @@ from tidelog_core.errors import ErrorCode
 from tidelog_core.fetch_epochs import FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION
 
 from tidelog_node.answers import Answer, OwedReply, Reply, TaskReply
+from tidelog_node.authorization.access import Access
 from tidelog_node.fetch_lists import FetchLists, FullList, RecalledFetch
 from tidelog_node.fetch_sessions import FetchSession, may_keep
 from tidelog_node.handlers.fetch_reading import (
@@ -59,13 +60,15 @@ class FetchHandler:
         closest: ClosestReplica | None = None,
         loop: asyncio.AbstractEventLoop | None = None,
         make_serving: Callable[..., FetchServing] = FetchServing,
+        access: Access | None = None,
     ) -> None:
         """``loop`` times the long polls; the default is the running one. ``make_serving`` makes
         the ``FetchServing``; one other than the node's may answer with values.
+        Without ``access`` every client may read.
         """
         self._loop = loop or asyncio.get_running_loop()
         self._replicas = replicas
-        self.serving = make_serving(node, replicas=replicas, closest=closest)
+        self.serving = make_serving(node, replicas=replicas, closest=closest, access=access)
         self._reader = self.serving.reader
         self.sessions = self.serving.sessions
         self.lists = FetchLists(self.sessions)
@@ -271,7 +274,9 @@ class FetchHandler:
         found = await wait_for_all([owed.read for owed in reading.owed])
         is_committed_only = served.request.isolation_level == READ_COMMITTED
         for owed, read in zip(reading.owed, found, strict=True):
-            owed.fill_in(read, is_committed_only=is_committed_only)
+            # Again: the client may have lost its right during the read.
+            refusal = self._reader.refusal(reading, owed.topic)
+            owed.fill_in(refusal or read, is_committed_only=is_committed_only)
         return served.reply(reading)
 
 

@@ -20,14 +20,18 @@ from tidelog_core.errors import (
     NotLeaderOrFollower,
     OffsetOutOfRange,
     TidelogError,
+    TopicAuthorizationFailed,
+    UnknownTopicId,
 )
 from tidelog_core.log.unified_log import RemoteRead
 from tidelog_core.log.values import LogRead
 from tidelog_core.replication.follower_progress import FollowerContact
 from tidelog_core.replication.follower_state import find_divergence
 
+from tidelog_node.authorization.access import Access
 from tidelog_node.replica import Replica, require_epoch
 from tidelog_node.replicas import ReplicaManager
+from tidelog_node.session import Session
 from tidelog_node.wire import fetch
 from tidelog_node.wire.fetch import FetchPartition, FetchRequest
 from tidelog_node.wire.fetch_answer import FetchResult
@@ -52,6 +56,7 @@ class OwedResult:
 
     results: list[FetchResult]  # the list that the result belongs to
     index: int  # its place in the list
+    topic: bytes  # its name or id
     wanted: FetchPartition
     read: RemoteRead
 
@@ -60,8 +65,8 @@ class OwedResult:
 
         A cancelled read leaves the empty result: the client asks again.
         """
-        if isinstance(found, OffsetOutOfRange):
-            result = FetchResult(self.wanted.partition, OffsetOutOfRange.code)
+        if isinstance(found, OffsetOutOfRange | TopicAuthorizationFailed | UnknownTopicId):
+            result = FetchResult(self.wanted.partition, found.code)
         elif isinstance(found, Exception):
             result = FetchResult(self.wanted.partition, ErrorCode.kafka_storage_error)
         elif found is None:
@@ -81,6 +86,7 @@ class Reading:
     is_new: bool  # the first pass: it notes a follower's position
     bytes_left: int
     contact: FollowerContact | None = None  # of the follower's session
+    client: Session | None = None  # the one whose rights are checked, if any are
     topics: list[tuple[bytes, list[FetchResult]]] = field(default_factory=list)
     size_bytes: int = 0
     must_answer: bool = False  # an error or a divergence: answer at once
@@ -100,7 +106,10 @@ class PartitionReader:
         *,
         replicas: ReplicaManager,
         closest: ClosestReplica | None,
+        access: Access | None = None,
     ) -> None:
+        """Without ``access`` every client may read."""
+        self.access = access
         self._replicas = replicas
         self._closest = closest
 
@@ -133,6 +142,8 @@ class PartitionReader:
         """
         bytes_max = min(wanted.bytes_max, reading.bytes_left)
         try:
+            if reading.client is not None:
+                self._require_reader(reading, name)
             if replica is None:
                 leaders = self._replicas.leaders
                 raise leaders.refusal(name, wanted.partition, is_id=reading.has_ids)
@@ -141,7 +152,7 @@ class PartitionReader:
             if reading.request.replica_id >= 0:
                 result = self._read_for_follower(reading, replica, wanted, bytes_max)
             else:
-                result = self._read_for_consumer(reading, replica, wanted, bytes_max, results)
+                result = self._read_for_consumer(reading, name, replica, wanted, bytes_max, results)
         except TidelogError as error:
             reading.must_answer = True
             result = FetchResult(wanted.partition, error.code)
@@ -157,9 +168,21 @@ class PartitionReader:
             reading.size_bytes += records.size_bytes
         return result
 
-    def _read_for_consumer(
+    def _require_reader(self, reading: Reading, name: bytes) -> None:
+        refusal = self.refusal(reading, name)
+        if refusal is not None:
+            raise refusal
+
+    def refusal(self, reading: Reading, name: bytes) -> TidelogError | None:
+        """Return the error for a client that must not read the topic now, else ``None``."""
+        if reading.client is None or self.access is None:
+            return None
+        return self.access.read_refusal(reading.client, name, is_id=reading.has_ids)
+
+    def _read_for_consumer(  # noqa: PLR0917
         self,
         reading: Reading,
+        name: bytes,
         replica: Replica,
         wanted: FetchPartition,
         bytes_max: int,
@@ -203,7 +226,7 @@ class PartitionReader:
         )
         if isinstance(read, RemoteRead):
             if read.found is None:
-                reading.owed.append(OwedResult(results, len(results), wanted, read))
+                reading.owed.append(OwedResult(results, len(results), name, wanted, read))
                 # The size is not known yet: count the most that it may be.
                 reading.bytes_left -= bytes_max
                 return _nothing(replica, wanted)

@@ -40,7 +40,8 @@ class ListedFetch(ServedFetch):
         reader = serving.reader
         if listed.is_ended or not serving.can_serve():
             listed.mark_all()  # No replica has notified the list, or none will.
-        reading = serving.begin(request, self.version, is_new=is_new, contact=None)
+        serving.note_rights(listed)
+        reading = serving.begin(request, self.context, is_new=is_new, contact=None)
         led_by = reader.led(has_ids=reading.has_ids)
         found: list[FetchResult] = []
         visited: list[ListedPartition] = []

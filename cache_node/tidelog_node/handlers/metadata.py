@@ -35,7 +35,9 @@ from tidelog_core.errors import (
 from tidelog_core.metadata.image import ClusterImage
 from tidelog_core.metadata.records import Broker, Partition, Topic
 from tidelog_core.model import NO_LEADER
+from tidelog_core.security.acl import CLUSTER_NAME, AclOperation, ResourceType
 
+from tidelog_node.authorization.access import Access
 from tidelog_node.handlers.administration import cluster_admin
 from tidelog_node.handlers.authorized_operations import NOT_REQUESTED, ON_CLUSTER, ON_TOPIC
 from tidelog_node.handlers.live_brokers import ReachableBrokers
@@ -68,8 +70,10 @@ CacheKey = tuple[int, str, bool, bool, tuple[str, ...] | None]
 class MetadataHandlers:
     """Serves the topics and brokers of the cluster."""
 
-    def __init__(self, node: NodeContext) -> None:
+    def __init__(self, node: NodeContext, *, access: Access | None = None) -> None:
+        """Without ``access`` every client sees all topics, and may create some."""
         self._node = node
+        self._access = access
         self._reachable_brokers = ReachableBrokers(node.standing)
         self._admin = cluster_admin(node)
         self._cache = _EncodedResponses()
@@ -95,25 +99,63 @@ class MetadataHandlers:
         if topics is None or (version == 0 and not topics):
             image = await self._refreshed()
             everyone = tuple(image.topics)
-            return await self._known(image, everyone, request, context, is_all=True)
+            shown = await self._visible(everyone, context, turn)
+            return await self._known(
+                image, shown, request, context, is_all=len(shown) == len(everyone)
+            )
         if ids:
             return await self._by_id(ids, request, context)
-        wanted = tuple([name or "" async for name in turn.each(names)])
+        asked = [name or "" async for name in turn.each(names)]
+        wanted = await self._visible(asked, context, turn)
         image = self._node.view.image
         if not all([name in image.topics async for name in turn.each(wanted)]):
             image = await self._refreshed()
         unknown = [name async for name in turn.each(wanted) if name not in image.topics]
-        if not unknown:
+        hidden = dict.fromkeys(asked).keys() - set(wanted)
+        if not unknown and not hidden:
             return await self._known(image, wanted, request, context)
-        errors = await self._create_or_refuse(unknown, request, turn)
+        errors = await self._create_or_refuse(unknown, request, context, turn)
         image = self._node.view.image
         answers = [
             await self._topic(image, image.topics[name], request, context, turn)
             if name in image.topics
-            else self._no_topic(errors.get(name, ErrorCode.unknown_topic_or_partition), name=name)
+            else self._no_topic(
+                errors.get(name, ErrorCode.unknown_topic_or_partition),
+                name=name,
+                operations=self._operations(name, request, context),
+            )
             async for name in turn.each(wanted)
         ]
+        answers += [
+            self._no_topic(ErrorCode.topic_authorization_failed, name=name)
+            async for name in turn.each(sorted(hidden))
+        ]
         return self._response(image, answers, request, context)
+
+    async def _visible(
+        self, names: Sequence[str], context: RequestContext, turn: RequestTurn
+    ) -> tuple[str, ...]:
+        """Return the names of the topics that the client may describe."""
+        if self._access is None:
+            return tuple(names)
+        return tuple(
+            [
+                name
+                async for name in turn.each(names)
+                if self._may(context, AclOperation.DESCRIBE, name)
+            ]
+        )
+
+    def _may(self, context: RequestContext, operation: AclOperation, topic: str) -> bool:
+        return self._access is None or self._access.may(
+            context.session, operation, ResourceType.TOPIC, topic
+        )
+
+    def _may_create(self, context: RequestContext, topic: str) -> bool:
+        return self._may(context, AclOperation.CREATE, topic) or (
+            self._access is not None
+            and self._access.may_to_cluster(context.session, AclOperation.CREATE)
+        )
 
     async def describe_topic_partitions(
         self, request: describe_request.DescribeTopicPartitionsRequest, context: RequestContext
@@ -193,6 +235,10 @@ class MetadataHandlers:
         turn = RequestTurn()
         async for topic_id in turn.each(ids):
             topic = image.topic_by_id(topic_id)
+            if topic is not None and not self._may(context, AclOperation.DESCRIBE, topic.name):
+                code = ErrorCode.topic_authorization_failed
+                answers.append(self._no_topic(code, topic_id=topic_id))
+                continue
             answers.append(
                 self._no_topic(ErrorCode.unknown_topic_id, topic_id=topic_id)
                 if topic is None
@@ -201,7 +247,11 @@ class MetadataHandlers:
         return self._response(image, answers, request, context)
 
     async def _create_or_refuse(
-        self, names: Sequence[str], request: MetadataRequest, turn: RequestTurn
+        self,
+        names: Sequence[str],
+        request: MetadataRequest,
+        context: RequestContext,
+        turn: RequestTurn,
     ) -> dict[str, ErrorCode]:
         """Create the topics that may be created; return the codes of those still missing."""
         may_create = (
@@ -214,7 +264,10 @@ class MetadataHandlers:
             if self._node.view.image.is_unreadable(name):
                 errors[name] = ErrorCode.leader_not_available  # It exists: the client retries.
             elif may_create and errors[name] is not ErrorCode.invalid_topic_exception:
-                wanted.append(name)
+                if self._may_create(context, name):
+                    wanted.append(name)
+                else:
+                    errors[name] = ErrorCode.topic_authorization_failed
         failed = await self._admin.ensure_topics(wanted)
         async for name, error in turn.each(failed.items()):
             match error:
@@ -239,8 +292,16 @@ class MetadataHandlers:
         context: RequestContext,
         *,
         is_all: bool = False,
-    ) -> bytes:
+    ) -> object:
         version = context.api_version
+        if self._access is not None and request.include_topic_authorized_operations:
+            # Another client's answer has other operations.
+            turn = RequestTurn()
+            answers = [
+                await self._topic(image, image.topics[name], request, context, turn)
+                async for name in turn.each(names)
+            ]
+            return self._response(image, answers, request, context)
         key: CacheKey = (
             version,
             context.session.listener,
@@ -296,7 +357,15 @@ class MetadataHandlers:
             _partition(brokers, partition, context.api_version)
             async for partition in turn.each(image.partitions(topic.name))
         ]
-        return _known_topic(topic, tuple(partitions), request)
+        operations = self._operations(topic.name, request, context)
+        return _known_topic(topic, tuple(partitions), operations)
+
+    def _operations(self, topic: str, request: MetadataRequest, context: RequestContext) -> int:
+        if not request.include_topic_authorized_operations:
+            return NOT_REQUESTED
+        if self._access is None:
+            return ON_TOPIC
+        return self._access.operations(context.session, ResourceType.TOPIC, topic)
 
     async def _encoded_topic(  # noqa: PLR0917
         self,
@@ -311,11 +380,17 @@ class MetadataHandlers:
             encode_partition(_partition(brokers, partition, version), version)
             async for partition in turn.each(image.partitions(topic.name))
         ]
-        empty = encode_topic(_known_topic(topic, (), request), version)
+        operations = ON_TOPIC if request.include_topic_authorized_operations else NOT_REQUESTED
+        empty = encode_topic(_known_topic(topic, (), operations), version)
         return join_partitions(empty, partitions, version)
 
     def _no_topic(
-        self, error: ErrorCode, *, name: str | None = None, topic_id: UUID | None = None
+        self,
+        error: ErrorCode,
+        *,
+        name: str | None = None,
+        topic_id: UUID | None = None,
+        operations: int = NOT_REQUESTED,
     ) -> object:
         return build(
             response_v13.MetadataResponseTopic,
@@ -323,6 +398,7 @@ class MetadataHandlers:
             name=name,
             topic_id=topic_id,
             is_internal=name is not None and is_internal(name),
+            topic_authorized_operations=operations,
         )
 
     def _response(
@@ -352,10 +428,18 @@ class MetadataHandlers:
         if context.api_version >= 11:
             return build(response_v13.MetadataResponse, error_code=ErrorCode.none, **shared)
         requested = getattr(request, "include_cluster_authorized_operations", False)
-        operations = ON_CLUSTER if requested else NOT_REQUESTED
+        operations = self._cluster_operations(context) if requested else NOT_REQUESTED
         return build(
             response_v10.MetadataResponse, cluster_authorized_operations=operations, **shared
         )
+
+    def _cluster_operations(self, context: RequestContext) -> int:
+        access, session = self._access, context.session
+        if access is None:
+            return ON_CLUSTER
+        if not access.may_to_cluster(session, AclOperation.DESCRIBE):
+            return 0
+        return access.operations(session, ResourceType.CLUSTER, CLUSTER_NAME)
 
 
 class _EncodedResponses:
@@ -429,8 +513,7 @@ def _name_error(name: str) -> ErrorCode:
     return ErrorCode.unknown_topic_or_partition
 
 
-def _known_topic(topic: Topic, partitions: tuple[object, ...], request: MetadataRequest) -> object:
-    operations = ON_TOPIC if request.include_topic_authorized_operations else NOT_REQUESTED
+def _known_topic(topic: Topic, partitions: tuple[object, ...], operations: int) -> object:
     return build(
         response_v13.MetadataResponseTopic,
         error_code=ErrorCode.none,

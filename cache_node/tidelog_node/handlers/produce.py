@@ -16,6 +16,7 @@ import asyncio
 import logging
 import struct
 from collections.abc import Coroutine, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from tidelog_core.errors import (
@@ -29,12 +30,14 @@ from tidelog_core.errors import (
     RecordListTooLarge,
     StorageError,
     TidelogError,
+    TopicAuthorizationFailed,
     TransactionalIdAuthorizationFailed,
     UnsupportedCompression,
 )
 from tidelog_core.log.values import AppendInfo
 from tidelog_core.log.verification import VerificationGuard
 from tidelog_core.records.batch import HEADER_SIZE, LOG_OVERHEAD, MAGIC, parse_header
+from tidelog_core.security.acl import AclOperation, ResourceType
 
 from tidelog_node.answers import (
     NO_ANSWER,
@@ -45,6 +48,7 @@ from tidelog_node.answers import (
     Reply,
     TaskReply,
 )
+from tidelog_node.authorization.access import Access
 from tidelog_node.handlers.owed_answers import OwedAck, OwedAnswer, OwedAnswers, OwedFlush, Topics
 from tidelog_node.handlers.produce_inspection import (
     InspectionResults,
@@ -57,6 +61,7 @@ from tidelog_node.node_context import NodeContext
 from tidelog_node.replica import Replica
 from tidelog_node.replicas import ReplicaManager
 from tidelog_node.routes import HotRoute, RequestContext
+from tidelog_node.session import NO_NODE
 from tidelog_node.transactions.produce_gate import NotVerified, ProduceGate, Turn, Verified
 from tidelog_node.upkeep.flushing import Flusher
 from tidelog_node.wire import produce
@@ -101,8 +106,10 @@ class ProduceHandler:
         flusher: Flusher,
         inspector: BatchInspector,
         gate: ProduceGate | None = None,
+        access: Access | None = None,
     ) -> None:
-        """Without a ``gate`` no transaction can begin here."""
+        """Without a ``gate`` no transaction can begin here, without ``access`` all may write."""
+        self._access = access
         self._gate = gate
         self._inspector = ProduceInspector(inspector)
         self._held = HostBytes(HELD_BYTES_MAX)
@@ -132,6 +139,9 @@ class ProduceHandler:
 
     def handle(self, request: ProduceRequest, context: RequestContext) -> Answer:
         """Append the request's batches and return the answer. Raises ``CloseConnection``."""
+        access, session = self._access, context.session
+        if access is not None and session.node_id == NO_NODE:
+            request = self._authorized(access, request, context)
         acks = request.acks
         if not ACKS_ALL <= acks <= 1:
             return self._encode(context, _same_error(request, ErrorCode.invalid_required_acks))
@@ -142,6 +152,36 @@ class ProduceHandler:
             if inspected.is_spent:
                 return self._hold(request, context, inspected)
         return self._carry_out(request, context, inspected)
+
+    def _authorized(
+        self, access: Access, request: ProduceRequest, context: RequestContext
+    ) -> ProduceRequest:
+        """Return the request without the topics that the client may not write.
+
+        They cause no inspection, and become no part of a transaction.
+        """
+        session, transactional_id = context.session, request.transactional_id
+        is_id = context.api_version >= produce.TOPIC_ID_FROM
+        refusal: TidelogError | None = None
+        if transactional_id is not None:
+            name = str(transactional_id, "utf-8", "replace")
+            if not access.may(session, AclOperation.WRITE, ResourceType.TRANSACTIONAL_ID, name):
+                refusal = TransactionalIdAuthorizationFailed(
+                    f"the client may not write with the transactional id {name}"
+                )
+        allowed: list[produce.ProduceTopic] = []
+        refused: Topics = []
+        for topic, partitions in request.topics:
+            error = refusal or access.write_refusal(session, topic, is_id=is_id)
+            if error is None:
+                allowed.append((topic, partitions))
+            else:
+                refused.append((topic, [_failed(index, None, error) for index, _ in partitions]))
+        if not refused:
+            return request
+        if not request.acks:
+            raise CloseConnection("produce with acks=0 was not authorized", is_expected=True)
+        return replace(request, topics=allowed, refused=refused)
 
     def _hold(
         self, request: ProduceRequest, context: RequestContext, inspected: InspectionResults
@@ -262,18 +302,24 @@ class ProduceHandler:
         has_ids = version >= produce.TOPIC_ID_FROM
         led_by = self._led_by(context)
         can_serve = self._can_serve()
-        topics = []
+        topics: Topics = [*request.refused]
         failures: list[tuple[int, TidelogError]] = []
         flushes: list[OwedFlush] = []
         owed_acks: list[OwedAck] = []
         place = -1
+        access = None if context.session.node_id != NO_NODE else self._access
         for name, partitions in request.topics:
             led = led_by.get(name, _NONE)
             results: list[ProduceResult] = []
+            refusal = None
+            if access is not None:  # Again: the request may have waited for an inspection.
+                refusal = access.write_refusal(context.session, name, is_id=has_ids)
             for index, records in partitions:
                 place += 1
                 replica = led.get(index)
                 try:
+                    if refusal is not None:
+                        raise refusal
                     if replica is None:
                         raise self._refusal(name, index, has_ids=has_ids)
                     if not can_serve:
@@ -385,6 +431,7 @@ def _kept_request(request: ProduceRequest) -> ProduceRequest:
             (name, [(index, _kept(records)) for index, records in partitions])
             for name, partitions in request.topics
         ],
+        refused=request.refused,
     )
 
 
@@ -447,6 +494,7 @@ _WITHOUT_LOG_START = (
     NotVerified,
     RecordListTooLarge,
     StorageError,
+    TopicAuthorizationFailed,
     TransactionalIdAuthorizationFailed,
 )
 
@@ -499,6 +547,9 @@ def _failed(index: int, replica: Replica | None, error: TidelogError) -> Produce
 
 def _same_error(request: ProduceRequest, code: ErrorCode) -> Topics:
     return [
-        (name, [ProduceResult(index, code) for index, _ in partitions])
-        for name, partitions in request.topics
+        *request.refused,
+        *(
+            (name, [ProduceResult(index, code) for index, _ in partitions])
+            for name, partitions in request.topics
+        ),
     ]

@@ -8,6 +8,7 @@ more, ``BatchInspector`` inspects all its batches.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from contextlib import suppress
 
@@ -110,7 +111,7 @@ class InspectionResults:
                 else:
                     kept.append((index, records))
             topics.append((name, kept))
-        return ProduceRequest(request.transactional_id, request.acks, request.timeout_ms, topics)
+        return dataclasses.replace(request, topics=topics)
 
     def for_copy(self) -> InspectionResults:
         """Return the results that hold for copied batches: the refusals."""

@@ -18,6 +18,7 @@ from tidelog_core.fetch_epochs import NO_SESSION
 from tidelog_core.replication.follower_progress import FollowerContact
 
 from tidelog_node.answers import Reply
+from tidelog_node.authorization.access import Access
 from tidelog_node.fetch_sessions import FetchSession, FetchSessions, SessionPartition, may_keep
 from tidelog_node.handlers.fetch_reading import (
     NO_REPLICAS,
@@ -44,12 +45,17 @@ class FetchServing:
     """The shared means of serving requests: the reader, the sessions, and leaders' endpoints."""
 
     def __init__(
-        self, node: NodeContext, *, replicas: ReplicaManager, closest: ClosestReplica | None
+        self,
+        node: NodeContext,
+        *,
+        replicas: ReplicaManager,
+        closest: ClosestReplica | None,
+        access: Access | None = None,
     ) -> None:
         self.can_serve = node.standing.can_serve  # whether this node may answer now
         self._replicas = replicas
         self._node_config = node.config
-        self.reader = PartitionReader(replicas=replicas, closest=closest)
+        self.reader = PartitionReader(replicas=replicas, closest=closest, access=access)
         config = node.config()
         self.sessions = FetchSessions(
             slots_max=config.max_incremental_fetch_session_cache_slots,
@@ -72,7 +78,7 @@ class FetchServing:
     def begin(
         self,
         request: FetchRequest,
-        version: int,
+        context: RequestContext,
         *,
         is_new: bool,
         contact: FollowerContact | None,
@@ -80,12 +86,22 @@ class FetchServing:
         """Return the start of a pass over partitions."""
         return Reading(
             request,
-            version >= fetch.TOPIC_ID_FROM,
+            context.api_version >= fetch.TOPIC_ID_FROM,
             self.can_serve(),
             is_new,
             min(request.max_bytes, self._node_config().fetch_max_bytes),
             contact,
+            None if self.reader.access is None or request.replica_id >= 0 else context.session,
         )
+
+    def note_rights(self, session: FetchSession) -> None:
+        """Mark all of a session's partitions if rights have changed since they were checked."""
+        access = self.reader.access
+        if access is not None:
+            generation = access.generation()
+            if session.rights is not generation:
+                session.rights = generation
+                session.mark_all()
 
     def encode(
         self,
@@ -224,7 +240,7 @@ class FullFetch(ServedFetch):
         """Read every partition of the request."""
         serving, request, version = self.serving, self.request, self.version
         reader = serving.reader
-        reading = serving.begin(request, version, is_new=is_new, contact=self._contact)
+        reading = serving.begin(request, self.context, is_new=is_new, contact=self._contact)
         led_by = reader.led(has_ids=reading.has_ids)
         for name, partitions in request.topics:
             led = led_by.get(name, NO_REPLICAS)
@@ -327,6 +343,7 @@ class SessionFetch(ServedFetch):
         session = self._session
         if not self.serving.can_serve():
             session.mark_all()  # No replica has notified the session.
+        self.serving.note_rights(session)
         self._left_count = len(session.dirty)
         if is_new:
             self._new_count = self._left_count
@@ -340,7 +357,7 @@ class SessionFetch(ServedFetch):
         count = min(self._new_count or self._left_count, serving.sessions.checks_max)
         is_part = count < len(session.dirty)
         is_new = self._new_count > 0
-        reading = serving.begin(request, version, is_new=is_new, contact=session.contact)
+        reading = serving.begin(request, self.context, is_new=is_new, contact=session.contact)
         led_by = reader.led(has_ids=reading.has_ids)
         found: list[FetchResult] = []
         visited: list[SessionPartition] = []

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 
-from tidelog_core.errors import InvalidRequest, TidelogError
+from tidelog_core.errors import GroupAuthorizationFailed, InvalidRequest, TidelogError
+from tidelog_core.security.acl import AclOperation, ResourceType
 
 from tidelog_node.answers import Answer, Reply, TaskReply
-from tidelog_node.groups.share.delivery import ShareDelivery
+from tidelog_node.authorization.access import Access
+from tidelog_node.groups.share.delivery import RefusalOf, ShareDelivery
 from tidelog_node.groups.share.service import ShareService
 from tidelog_node.groups.share.sessions import FINAL_EPOCH, INITIAL_EPOCH, ShareSession
 from tidelog_node.node_context import NodeContext
@@ -32,7 +34,11 @@ SHUTDOWN_SECONDS = 1.0  # for waiting requests to be answered
 class ShareFetchHandler:
     """Serves ShareFetch on the partitions that this node leads."""
 
-    def __init__(self, node: NodeContext, *, service: ShareService) -> None:
+    def __init__(
+        self, node: NodeContext, *, service: ShareService, access: Access | None = None
+    ) -> None:
+        """Without ``access`` every client may do everything."""
+        self._access = access
         self._service = service
         self._delivery = ShareDelivery(service=service, node_config=node.config)
         self._loop = asyncio.get_running_loop()
@@ -62,6 +68,7 @@ class ShareFetchHandler:
     def handle(self, request: ShareFetchRequest, context: RequestContext) -> Answer:
         """Return the answer, or a reply that will have it."""
         try:
+            self._require_member(request, context.session)
             session = self._session(request, context.session)
         except TidelogError as error:
             return encode_share_fetch(
@@ -75,6 +82,19 @@ class ShareFetchHandler:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return TaskReply(task)
+
+    def _require_member(self, request: ShareFetchRequest, client: Session) -> None:
+        """Raise ``GroupAuthorizationFailed`` unless the client may read for the group."""
+        access, group_id = self._access, request.group_id
+        if access is None or access.may(client, AclOperation.READ, ResourceType.GROUP, group_id):
+            return
+        raise GroupAuthorizationFailed(f"the client may not read for the group {group_id}")
+
+    def _refusal_of(self, client: Session) -> RefusalOf:
+        access = self._access
+        if access is None:
+            return lambda _: None
+        return lambda key: access.read_refusal(client, key[0], is_id=True)
 
     def _session(self, request: ShareFetchRequest, client: Session) -> ShareSession:
         """Return the session that the request opens, continues or closes."""
@@ -101,14 +121,23 @@ class ShareFetchHandler:
     async def _answer(
         self, session: ShareSession, request: ShareFetchRequest, context: RequestContext
     ) -> Reply:
+        refusal_of = self._refusal_of(context.session)
+        refused = {
+            key: refusal
+            for key, acknowledged in request.partitions.items()
+            if acknowledged and (refusal := refusal_of(key)) is not None
+        }
         outcome = await self._service.acknowledge(
-            session, request.partitions, may_renew=request.renews
+            session,
+            {key: said for key, said in request.partitions.items() if key not in refused},
+            may_renew=request.renews,
         )
+        outcome |= refused
         results: dict[PartitionKey, ShareFetchResult] = {}
         if request.session_epoch == FINAL_EPOCH:
             await self._service.end_session(session)
         elif not request.renews:
-            results = await self._delivery.deliver(session, request)
+            results = await self._delivery.deliver(session, request, refusal_of)
         if request.session_epoch == INITIAL_EPOCH:
             results = {key: results.get(key, ShareFetchResult()) for key in session.partitions}
         for key, error in outcome.items():

@@ -26,12 +26,15 @@ from tidelog_core.errors import (
     PolicyViolation,
     StoreUnavailable,
     TidelogError,
+    TopicAuthorizationFailed,
     TopicDeletionDisabled,
     UnknownTopicId,
     UnknownTopicOrPartition,
 )
 from tidelog_core.metadata.image import ClusterImage
+from tidelog_core.security.acl import AclOperation, ResourceType
 
+from tidelog_node.authorization.access import Access
 from tidelog_node.handlers.administration import admin_outcome, cluster_admin
 from tidelog_node.handlers.created_topics import CREATE_TOPICS_KEY, CreatedTopics
 from tidelog_node.node_context import NodeContext
@@ -48,8 +51,10 @@ CREATE_PARTITIONS_KEY = 37
 class TopicHandlers:
     """Creates, widens and deletes topics."""
 
-    def __init__(self, node: NodeContext) -> None:
+    def __init__(self, node: NodeContext, *, access: Access | None = None) -> None:
+        """Without ``access`` every client may create topics."""
         self._node = node
+        self._access = access
         self._admin = cluster_admin(node)
 
     def routes(self) -> list[Route]:
@@ -66,16 +71,17 @@ class TopicHandlers:
     ) -> bytes:
         """Answer CreateTopics, encoded."""
         turn = RequestTurn()
-        repeated = await _repeated(turn, (topic.name for topic in request.topics))
+        asked, refused = await self._creatable(request.topics, context, turn)
+        repeated = await _repeated(turn, (topic.name for topic in asked))
         wanted = [
-            _new_topic(topic)
-            async for topic in turn.each(request.topics)
-            if topic.name not in repeated
+            _new_topic(topic) async for topic in turn.each(asked) if topic.name not in repeated
         ]
         answer = CreatedTopics(
             context.api_version,
             NodeLayers.of(self._node.static_config, self._node.view.image, self._node.broker_id),
         )
+        async for name in turn.each(refused):
+            answer.add_refused(name, TopicAuthorizationFailed("Authorization failed."))
         async for twice in turn.each(repeated):
             answer.add_refused(twice, InvalidRequest("Duplicate topic name."))
         try:
@@ -90,8 +96,32 @@ class TopicHandlers:
             if isinstance(outcome, TidelogError):
                 answer.add_refused(name, outcome)
             else:
-                answer.add_created(outcome)
+                answer.add_created(outcome, has_configs=self._shows_configs(name, context))
         return answer.encoded()
+
+    async def _creatable(
+        self,
+        topics: Iterable[create_request.CreatableTopic],
+        context: RequestContext,
+        turn: RequestTurn,
+    ) -> tuple[list[create_request.CreatableTopic], dict[str, None]]:
+        """Return the topics that the client may create, and the names of the others."""
+        access, session = self._access, context.session
+        if access is None or access.may_to_cluster(session, AclOperation.CREATE):
+            return list(topics), {}
+        asked: list[create_request.CreatableTopic] = []
+        refused: dict[str, None] = {}
+        async for topic in turn.each(topics):
+            if access.may(session, AclOperation.CREATE, ResourceType.TOPIC, topic.name):
+                asked.append(topic)
+            else:
+                refused[topic.name] = None
+        return asked, refused
+
+    def _shows_configs(self, name: str, context: RequestContext) -> bool:
+        return self._access is None or self._access.may(
+            context.session, AclOperation.DESCRIBE_CONFIGS, ResourceType.TOPIC, name
+        )
 
     async def delete_topics_by_name(
         self, request: delete_request_v5.DeleteTopicsRequest, context: RequestContext

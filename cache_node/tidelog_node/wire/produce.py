@@ -74,6 +74,8 @@ class ProduceRequest:
     timeout_ms: int
     topics: list[ProduceTopic]
     element_count: int = field(default=1, compare=False)  # topics and partitions
+    # The results of topics that the client may not write, which are no longer in ``topics``.
+    refused: Sequence[tuple[bytes, list[ProduceResult]]] = ()
 
 
 class ProduceResult(NamedTuple):

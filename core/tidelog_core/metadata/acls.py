@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Annotated, Any, TypeVar
@@ -103,9 +103,16 @@ class Acls:
 
     records: Mapping[str, StoredAcl] = field(default_factory=dict)  # by ``acl_id``
     index: AclSet = field(default_factory=AclSet)
+    # The ``acl_id`` of each that has never been readable. It may deny anything.
+    unknown: frozenset[str] = frozenset()
 
-    def with_changes(self, changed: Mapping[str, StoredAcl | None]) -> Acls:
-        """Return it with these records by their ``acl_id``; ``None`` for one that is removed."""
+    def with_changes(
+        self, changed: Mapping[str, StoredAcl | None], *, unknown: Set[str] = frozenset()
+    ) -> Acls:
+        """Return it with these records by their ``acl_id``.
+
+        ``None`` is for one that is removed, or not readable and so among the ``unknown``.
+        """
         records = dict(self.records)
         added: list[Acl] = []
         removed: list[Acl] = []
@@ -116,4 +123,5 @@ class Acls:
                 added.append(record.acl)
             elif before is not None:
                 removed.append(before.acl)
-        return Acls(records, self.index.with_changes(added, removed))
+        index = self.index.with_changes(added, removed)
+        return Acls(records, index, (self.unknown - changed.keys()) | unknown)

@@ -561,7 +561,13 @@ def _replace_security(
     if scram:
         image = dataclasses.replace(image, scram_users=image.scram_users.with_changes(scram))
     if acls:
-        image = dataclasses.replace(image, acls=image.acls.with_changes(acls))
+        # With the last readable value an ACL still counts: its item never changes.
+        unknown = {
+            one
+            for one, record in acls.items()
+            if record is None and ItemKey(ACL_COLLECTION, one) in readings.unreadable
+        }
+        image = dataclasses.replace(image, acls=image.acls.with_changes(acls, unknown=unknown))
     return image
 
 

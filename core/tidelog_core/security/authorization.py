@@ -79,7 +79,7 @@ class Authorizer:
         name: str,
     ) -> Decision:
         """Return whether the client may do the operation with the resource."""
-        if self._is_super_user(client):
+        if self.is_super_user(client):
             return ALLOWED_TO_SUPER_USER
         allowing: Acl | None = None
         has_acls = False
@@ -127,7 +127,8 @@ class Authorizer:
             return True
         return any(not _is_covered(pattern, denied) for pattern in allowed)
 
-    def _is_super_user(self, client: Client) -> bool:
+    def is_super_user(self, client: Client) -> bool:
+        """Return whether the client may do everything."""
         return not self.super_users.isdisjoint(client.principals)
 
 

@@ -60,8 +60,13 @@ _KNOWN_ERRORS = frozenset(
         ErrorCode.inconsistent_topic_id,
         ErrorCode.unknown_leader_epoch,
         ErrorCode.corrupt_message,
+        ErrorCode.topic_authorization_failed,
     }
 )
+
+
+RefusalOf = Callable[[PartitionKey], TidelogError | None]
+"""Returns the error for a client that must not read the partition's topic now, else ``None``."""
 
 
 class _Found(NamedTuple):
@@ -110,10 +115,12 @@ class ShareDelivery:
             wait.wake()
 
     async def deliver(
-        self, session: ShareSession, request: ShareFetchRequest
+        self, session: ShareSession, request: ShareFetchRequest, refusal_of: RefusalOf
     ) -> dict[PartitionKey, ShareFetchResult]:
         """Return records for the member, and errors; waits for the first of either.
 
+        ``refusal_of`` is asked in each pass, and again when records are acquired: a member that has
+        lost its right during the wait gets no more records.
         Returns at once if the request fetches nothing: then only unknown partitions are errors.
         Source: ``SharePartitionManager.processShareFetch`` of Kafka 4.2.
         """
@@ -125,7 +132,7 @@ class ShareDelivery:
             wait = _Wait(self._loop)
             self._waits.add(wait)
             try:
-                this_pass = await self._find(session, keys, request, wait)
+                this_pass = await self._find(session, keys, request, wait, refusal_of)
                 wait.missing_bytes = request.min_bytes - this_pass.size_bytes
                 is_late = self._is_closing or self._loop.time() >= ends_at or not keys
                 must_answer = bool(this_pass.results) or is_late
@@ -134,7 +141,7 @@ class ShareDelivery:
                 elif wait.missing_bytes > 0 and not must_answer:
                     await wait.until(ends_at)
                     continue
-                results = self._acquire(this_pass, session, request)
+                results = self._acquire(this_pass, session, request, refusal_of)
                 if results or is_late:
                     return results
                 # All records found are aborted ones, or acquired by now.
@@ -149,10 +156,11 @@ class ShareDelivery:
         keys: list[PartitionKey],
         request: ShareFetchRequest,
         wait: _Wait,
+        refusal_of: RefusalOf,
     ) -> _Pass:
         """Find the records that could be acquired, loading share partitions first."""
         this_pass = _Pass()
-        shares = await self._load(session, keys, this_pass)
+        shares = await self._load(session, keys, this_pass, refusal_of)
         for share in shares.values():
             share.members.add(session.member_id)
             wait.join(share)
@@ -174,13 +182,21 @@ class ShareDelivery:
         return this_pass
 
     async def _load(
-        self, session: ShareSession, keys: list[PartitionKey], this_pass: _Pass
+        self,
+        session: ShareSession,
+        keys: list[PartitionKey],
+        this_pass: _Pass,
+        refusal_of: RefusalOf,
     ) -> dict[PartitionKey, SharePartition]:
         """Return the usable share partitions; note the errors of the others."""
         partitions = self._service.partitions
         shares: dict[PartitionKey, SharePartition] = {}
         missing: dict[PartitionKey, Replica] = {}
         for key in keys:
+            refusal = refusal_of(key)
+            if refusal is not None:
+                this_pass.results[key] = self._failure(key, refusal)
+                continue
             try:
                 replica = self._service.led(key)
             except TidelogError as error:
@@ -266,7 +282,11 @@ class ShareDelivery:
     # -- acquiring --
 
     def _acquire(
-        self, this_pass: _Pass, session: ShareSession, request: ShareFetchRequest
+        self,
+        this_pass: _Pass,
+        session: ShareSession,
+        request: ShareFetchRequest,
+        refusal_of: RefusalOf,
     ) -> dict[PartitionKey, ShareFetchResult]:
         """Acquire as many of the found records as the request wants."""
         results = dict(this_pass.results)
@@ -274,6 +294,10 @@ class ShareDelivery:
         for key, found in this_pass.found.items():
             if records_left <= 0:
                 break
+            refusal = refusal_of(key)
+            if refusal is not None:
+                results[key] = self._failure(key, refusal)
+                continue
             try:
                 result = self._acquire_of(found, session, request, records_left)
             except (TidelogError, OSError) as error:

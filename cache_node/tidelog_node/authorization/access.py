@@ -1,0 +1,175 @@
+"""Decides for the requests of clients what they may do, by the ACLs of the newest image.
+
+Decisions are kept for each user and host: most requests repeat the last one's topics, and a kept
+decision costs a lookup. They are forgotten when any ACL changes, so a request is never decided by
+an older image than the one that its handler sees. Kept are at most ``DECISIONS_MAX`` for the whole
+node, however many names clients make up.
+
+If an ACL cannot be read, and never could be since the start of the node, nobody knows whom it
+denies what: until it can, only super users may do anything.
+
+A node that has proved its identity may do everything: its requests are the cluster's own.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from tidelog_core.errors import TidelogError, TopicAuthorizationFailed, UnknownTopicId
+from tidelog_core.metadata.image import ClusterView
+from tidelog_core.security.acl import CLUSTER_NAME, AclOperation, ResourceType
+from tidelog_core.security.authorization import Authorizer, Client
+from tidelog_core.security.operations import SUPPORTED_OPERATIONS
+
+from tidelog_node.session import NO_NODE, Session
+
+if TYPE_CHECKING:
+    from tidelog_core.model import Principal
+
+DECISIONS_MAX = 200_000  # with names of 249 characters they take some 80 MB
+
+
+class Decisions:
+    """The kept decisions for one user on one host."""
+
+    __slots__ = ("client", "generation", "others", "read", "write")
+
+    def __init__(self, principal: Principal, host: str, generation: object) -> None:
+        self.client = Client((str(principal),), host)
+        self.generation = generation
+        # By the topic as requests name it: by its name, and by its id.
+        self.read: tuple[dict[bytes, bool], dict[bytes, bool]] = ({}, {})
+        self.write: tuple[dict[bytes, bool], dict[bytes, bool]] = ({}, {})
+        self.others: dict[tuple[AclOperation, ResourceType, str], bool] = {}
+
+
+class Access:
+    """The decisions of a node with an authorizer. For its event loop."""
+
+    def __init__(self, authorizer: Authorizer, view: ClusterView) -> None:
+        self._authorizer = authorizer
+        self._view = view
+        self._acls = view.image.acls
+        self._generation = object()
+        self._kept: dict[tuple[Principal, str], Decisions] = {}
+        self._count = 0  # of kept decisions
+
+    def may(
+        self, session: Session, operation: AclOperation, resource_type: ResourceType, name: str
+    ) -> bool:
+        """Return whether the client may do the operation with the resource."""
+        if session.node_id != NO_NODE:
+            return True
+        decisions = self._decisions_of(session)
+        key = (operation, resource_type, name)
+        known = decisions.others.get(key)
+        if known is None:
+            known = self._decide(decisions, operation, resource_type, name)
+            decisions.others[key] = known
+        return known
+
+    def may_to_cluster(self, session: Session, operation: AclOperation) -> bool:
+        """Return whether the client may do the operation with the cluster."""
+        return self.may(session, operation, ResourceType.CLUSTER, CLUSTER_NAME)
+
+    def may_with_some(
+        self, session: Session, operation: AclOperation, resource_type: ResourceType
+    ) -> bool:
+        """Return whether there can be a resource of the type that the client may use so."""
+        if session.node_id != NO_NODE:
+            return True
+        client = self._decisions_of(session).client
+        if self._acls.unknown and not self._authorizer.is_super_user(client):
+            return False
+        return self._authorizer.decide_any(self._acls.index, client, operation, resource_type)
+
+    def operations(self, session: Session, resource_type: ResourceType, name: str) -> int:
+        """Return the bit field of the operations that the client may do with the resource."""
+        return sum(
+            1 << operation
+            for operation in SUPPORTED_OPERATIONS[resource_type]
+            if self.may(session, operation, resource_type, name)
+        )
+
+    def read_refusal(self, session: Session, topic: bytes, *, is_id: bool) -> TidelogError | None:
+        """Return the error for a client that must not read the topic, else ``None``.
+
+        ``topic`` is its name or id, as the request has it.
+        """
+        decisions = self._decisions_of(session)
+        known = decisions.read[is_id].get(topic)
+        if known is not None:
+            return None if known else _refusal(AclOperation.READ)
+        return self._topic_refusal(
+            session, decisions, decisions.read[is_id], AclOperation.READ, topic, is_id=is_id
+        )
+
+    def write_refusal(self, session: Session, topic: bytes, *, is_id: bool) -> TidelogError | None:
+        """Return the error for a client that must not write the topic, else ``None``."""
+        decisions = self._decisions_of(session)
+        known = decisions.write[is_id].get(topic)
+        if known is not None:
+            return None if known else _refusal(AclOperation.WRITE)
+        return self._topic_refusal(
+            session, decisions, decisions.write[is_id], AclOperation.WRITE, topic, is_id=is_id
+        )
+
+    def generation(self) -> object:
+        """Return an object that is another one after each change of the ACLs."""
+        if self._view.image.acls is not self._acls or self._count > DECISIONS_MAX:
+            self._acls = self._view.image.acls
+            self._generation = object()
+            self._kept = {}
+            self._count = 0
+        return self._generation
+
+    def _topic_refusal(
+        self,
+        session: Session,
+        decisions: Decisions,
+        kept: dict[bytes, bool],
+        operation: AclOperation,
+        topic: bytes,
+        *,
+        is_id: bool,
+    ) -> TidelogError | None:
+        if session.node_id != NO_NODE:
+            return None
+        if is_id:
+            name = self._view.image.topic_names.get(UUID(bytes=bytes(topic)))
+            if name is None:  # Nobody can say who may use it.
+                return UnknownTopicId("there is no topic with this id")
+        else:
+            name = str(topic, "utf-8", "replace")
+        known = self._decide(decisions, operation, ResourceType.TOPIC, name)
+        kept[bytes(topic)] = known
+        return None if known else _refusal(operation)
+
+    def _decisions_of(self, session: Session) -> Decisions:
+        generation = self.generation()
+        known = session.decisions
+        if known is not None and known.generation is generation:
+            return known
+        key = (session.principal, session.client_host)
+        kept = self._kept.get(key)
+        if kept is None:
+            kept = self._kept[key] = Decisions(*key, generation)
+            self._count += 1
+        session.decisions = kept
+        return kept
+
+    def _decide(
+        self, decisions: Decisions, operation: AclOperation, resource_type: ResourceType, name: str
+    ) -> bool:
+        self._count += 1
+        if self._acls.unknown and not self._authorizer.is_super_user(decisions.client):
+            return False
+        decision = self._authorizer.decide(
+            self._acls.index, decisions.client, operation, resource_type, name
+        )
+        return decision.is_allowed
+
+
+def _refusal(operation: AclOperation) -> TopicAuthorizationFailed:
+    return TopicAuthorizationFailed(f"the client may not {operation.name.lower()} the topic")

@@ -1,0 +1,136 @@
+"""Kept decisions are those that the authorizer would make now, and their number is bounded."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import cast
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tidelog_core.errors import UnknownTopicId
+from tidelog_core.metadata.acls import Acls
+from tidelog_core.metadata.image import ClusterImage, ClusterView
+from tidelog_core.model import Principal
+from tidelog_core.security.acl import Acl, AclOperation, ResourceType
+from tidelog_core.security.acl_set import AclSet
+from tidelog_core.security.authorization import Authorizer, Client
+from tidelog_node.authorization import access as access_module
+from tidelog_node.authorization.access import Access
+from tidelog_node.session import Session
+
+from tests.support.random_acls import HOSTS, NAMES, acl, acls_drawn
+
+ID = UUID(int=7)
+USERS = ("alice", "bob")
+
+
+class View:
+    """A view whose image a test replaces."""
+
+    def __init__(self, *acls: Acl) -> None:
+        self.image = ClusterImage()
+        self.change(*acls)
+
+    def change(self, *acls: Acl) -> None:
+        index = AclSet().with_changes(acls, ())
+        self.image = ClusterImage(acls=Acls(index=index), topic_names={ID: "a"})
+
+
+def session_of(user: str = "alice", host: str = HOSTS[0]) -> Session:
+    session = Session(host, 1, "PLAINTEXT")
+    session.become(Principal("User", user))
+    return session
+
+
+@given(
+    st.lists(st.lists(acls_drawn, max_size=6), min_size=2, max_size=4),
+    st.sampled_from(list(ResourceType)),
+    st.sampled_from([one for one in AclOperation if one > AclOperation.ALL]),
+)
+def test_a_kept_decision_is_that_of_the_newest_acls(
+    changes: list[list[Acl]], resource_type: ResourceType, operation: AclOperation
+) -> None:
+    authorizer, view = Authorizer(), View()
+    access = Access(authorizer, cast("ClusterView", view))
+    sessions = [session_of(user, host) for user in USERS for host in HOSTS]
+    for acls in changes:
+        view.change(*acls)
+        for session in sessions * 2:
+            client = Client((str(session.principal),), session.client_host)
+
+            def decided(
+                kind: ResourceType, of: AclOperation, name: str, who: Client = client
+            ) -> bool:
+                return authorizer.decide(view.image.acls.index, who, of, kind, name).is_allowed
+
+            for name in NAMES:
+                assert access.may(session, operation, resource_type, name) == decided(
+                    resource_type, operation, name
+                )
+                for refusal, wanted in (
+                    (access.read_refusal, AclOperation.READ),
+                    (access.write_refusal, AclOperation.WRITE),
+                ):
+                    refused = refusal(session, name.encode(), is_id=False)
+                    assert (refused is None) == decided(ResourceType.TOPIC, wanted, name)
+            refused = access.read_refusal(session, ID.bytes, is_id=True)
+            assert (refused is None) == decided(ResourceType.TOPIC, AclOperation.READ, "a")
+
+
+def test_an_unknown_id_is_neither_allowed_nor_kept() -> None:
+    view = View(acl("*"))
+    access, session = Access(Authorizer(), cast("ClusterView", view)), session_of()
+    for _ in range(2):
+        refused = access.read_refusal(session, UUID(int=8).bytes, is_id=True)
+        assert isinstance(refused, UnknownTopicId)
+    image = dataclasses.replace(view.image, topic_names={UUID(int=8): "late"})
+    view.image = image
+    assert access.read_refusal(session, UUID(int=8).bytes, is_id=True) is None
+
+
+def test_an_acl_that_was_never_readable_denies_everything() -> None:
+    view = View(acl("*"))
+    access = Access(Authorizer(frozenset({"User:root"})), cast("ClusterView", view))
+    alice, root = session_of(), session_of("root")
+    assert access.read_refusal(alice, b"t", is_id=False) is None
+    readable = view.image.acls
+    unknown = readable.with_changes({"id": None}, unknown={"id"})
+    view.image = dataclasses.replace(view.image, acls=unknown)
+    assert access.read_refusal(alice, b"t", is_id=False) is not None
+    assert not access.may_with_some(alice, AclOperation.READ, ResourceType.TOPIC)
+    assert access.read_refusal(root, b"t", is_id=False) is None
+    assert access.may_with_some(root, AclOperation.READ, ResourceType.TOPIC)
+    view.image = dataclasses.replace(view.image, acls=unknown.with_changes({"id": None}))
+    assert access.read_refusal(alice, b"t", is_id=False) is None
+
+
+def test_the_number_of_kept_decisions_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(access_module, "DECISIONS_MAX", 20)
+    access = Access(Authorizer(), cast("ClusterView", View(acl("t"))))
+    for number in range(200):
+        session = session_of(host=f"10.0.0.{number % 50}")
+        name = f"t-{number}"
+        assert access.read_refusal(session, name.encode(), is_id=False) is not None
+        assert access.read_refusal(session, b"t", is_id=False) is None
+        assert not access.may(session, AclOperation.READ, ResourceType.TOPIC, name)
+        kept = access._kept.values()
+        count = sum(len(one.read[0]) + len(one.others) for one in kept)
+        assert count + len(kept) <= 20 + 4
+
+
+def test_a_node_may_do_everything() -> None:
+    access, session = Access(Authorizer(), cast("ClusterView", View())), session_of()
+    assert not access.may_to_cluster(session, AclOperation.CLUSTER_ACTION)
+    session.node_id = 2
+    assert access.may_to_cluster(session, AclOperation.CLUSTER_ACTION)
+    assert access.read_refusal(session, b"a", is_id=False) is None
+
+
+def test_another_user_of_a_connection_has_other_rights() -> None:
+    access = Access(Authorizer(), cast("ClusterView", View(acl("t", principal="User:alice"))))
+    session = session_of()
+    assert access.read_refusal(session, b"t", is_id=False) is None
+    session.become(Principal("User", "bob"))
+    assert access.read_refusal(session, b"t", is_id=False) is not None
