@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 
 from tidelog.client_properties import read_properties
 from tidelog_core.admin.scram_users import ScramUpsertion, ScramUserAdmin
+from tidelog_core.authorizer_settings import ACL_AUTHORIZERS
 from tidelog_core.errors import TidelogError
 from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.location import opened_metadata_store
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric import ec
 
+USER_KIND = "User"  # of a principal
 PROTOCOL = "SASL_SSL"  # of the nodes' listeners
 ADMIN = "admin"
 MECHANISM = ScramMechanism.SCRAM_SHA_512
@@ -65,6 +67,8 @@ class Secured:
         return {
             "ssl.keystore.location": str(self.node_pem),
             "sasl.enabled.mechanisms": ",".join((*ScramMechanism, PLAIN_MECHANISM)),
+            "authorizer.class.name": ACL_AUTHORIZERS[0],
+            "super.users": f"{USER_KIND}:{ADMIN}",
         }
 
     @property

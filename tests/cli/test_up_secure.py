@@ -6,6 +6,8 @@ import datetime
 import ssl
 import stat
 import subprocess
+import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import confluent_kafka
@@ -41,6 +43,7 @@ def test_a_cluster_is_secure_in_one_word(tmp_path: Path) -> None:
         plain = called("topic", "list", bootstrap=bootstrap, status=None)
         assert plain.status == 1
         password = properties["sasl.password"]
+        give_alice_a_right(connect, bootstrap, properties, tmp_path)
         wrong = AdminClient({**properties, "sasl.password": "wrong", "log_level": 0})
         with pytest.raises(confluent_kafka.KafkaException):
             wrong.list_topics(timeout=5)
@@ -48,6 +51,24 @@ def test_a_cluster_is_secure_in_one_word(tmp_path: Path) -> None:
     with running(data_dir, port, "--secure"):
         assert read_properties(folder / "librdkafka.properties")["sasl.password"] == password
         assert "t" in AdminClient(properties).list_topics(timeout=SECONDS_MAX).topics
+
+
+def give_alice_a_right(
+    connect: tuple[object, ...], bootstrap: str, properties: Mapping[str, str], folder: Path
+) -> None:
+    """A user has no rights but those that ACLs give."""
+    password = folder / "alice"
+    password.write_text("secret-1")
+    given = ("--password-file", password)
+    called(*connect, "user", "add", "alice", *given, bootstrap=bootstrap)
+    alice = AdminClient({**properties, "sasl.username": "alice", "sasl.password": "secret-1"})
+    assert "t" not in alice.list_topics(timeout=SECONDS_MAX).topics
+    rule = ("--topic", "t", "--operation", "Read", "--allow-principal", "User:alice")
+    called(*connect, "acl", "add", *rule, bootstrap=bootstrap)
+    deadline = time.monotonic() + SECONDS_MAX  # The other node sees the ACL a little later.
+    while "t" not in alice.list_topics(timeout=SECONDS_MAX).topics:
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
 
 
 def kcat_listing(properties: Path) -> str | None:
