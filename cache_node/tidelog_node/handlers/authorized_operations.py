@@ -1,30 +1,20 @@
-"""The bit fields of authorized operations. Nothing is restricted yet: all that apply are set.
+"""The bit fields of all operations that a resource has: those of a client on a node without ACLs.
 
-Source: ``AclOperation`` of Kafka, bit ``1 << code``, and ``AclEntry.supportedOperations``.
+Source: ``AclEntry.supportedOperations`` of Kafka; bit ``1 << code``.
 """
 
 from __future__ import annotations
 
+from tidelog_core.security.acl import ResourceType
+from tidelog_core.security.operations import SUPPORTED_OPERATIONS
+
 NOT_REQUESTED = -(2**31)
 
-_READ, _WRITE, _CREATE, _DELETE, _ALTER, _DESCRIBE = 3, 4, 5, 6, 7, 8
-_CLUSTER_ACTION, _DESCRIBE_CONFIGS, _ALTER_CONFIGS, _IDEMPOTENT_WRITE = 9, 10, 11, 12
+
+def _all_of(resource_type: ResourceType) -> int:
+    return sum(1 << operation for operation in SUPPORTED_OPERATIONS[resource_type])
 
 
-def _bits(*operations: int) -> int:
-    return sum(1 << operation for operation in operations)
-
-
-ON_TOPIC = _bits(
-    _READ, _WRITE, _CREATE, _DELETE, _ALTER, _DESCRIBE, _DESCRIBE_CONFIGS, _ALTER_CONFIGS
-)
-ON_CLUSTER = _bits(
-    _CREATE,
-    _ALTER,
-    _DESCRIBE,
-    _CLUSTER_ACTION,
-    _DESCRIBE_CONFIGS,
-    _ALTER_CONFIGS,
-    _IDEMPOTENT_WRITE,
-)
-ON_GROUP = _bits(_READ, _DELETE, _DESCRIBE, _DESCRIBE_CONFIGS, _ALTER_CONFIGS)
+ON_TOPIC = _all_of(ResourceType.TOPIC)
+ON_CLUSTER = _all_of(ResourceType.CLUSTER)
+ON_GROUP = _all_of(ResourceType.GROUP)
