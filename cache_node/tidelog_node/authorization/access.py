@@ -22,6 +22,7 @@ from tidelog_core.security.acl import CLUSTER_NAME, AclOperation, ResourceType
 from tidelog_core.security.authorization import Authorizer, Client
 from tidelog_core.security.operations import SUPPORTED_OPERATIONS
 
+from tidelog_node.authorization.dry_run import DryRunLog
 from tidelog_node.session import NO_NODE, Session
 
 if TYPE_CHECKING:
@@ -47,8 +48,12 @@ class Decisions:
 class Access:
     """The decisions of a node with an authorizer. For its event loop."""
 
-    def __init__(self, authorizer: Authorizer, view: ClusterView) -> None:
+    def __init__(
+        self, authorizer: Authorizer, view: ClusterView, *, dry_run: DryRunLog | None = None
+    ) -> None:
+        """With a ``dry_run`` nothing is denied, but noted there."""
         self._authorizer = authorizer
+        self._dry_run = dry_run
         self._view = view
         self._acls = view.image.acls
         self._generation = object()
@@ -59,15 +64,9 @@ class Access:
         self, session: Session, operation: AclOperation, resource_type: ResourceType, name: str
     ) -> bool:
         """Return whether the client may do the operation with the resource."""
-        if session.node_id != NO_NODE:
+        if self.has_right(session, operation, resource_type, name):
             return True
-        decisions = self._decisions_of(session)
-        key = (operation, resource_type, name)
-        known = decisions.others.get(key)
-        if known is None:
-            known = self._decide(decisions, operation, resource_type, name)
-            decisions.others[key] = known
-        return known
+        return self._is_dry_run(session, operation, resource_type, name)
 
     def may_to_cluster(self, session: Session, operation: AclOperation) -> bool:
         """Return whether the client may do the operation with the cluster."""
@@ -81,15 +80,40 @@ class Access:
             return True
         client = self._decisions_of(session).client
         if self._acls.unknown and not self._authorizer.is_super_user(client):
-            return False
-        return self._authorizer.decide_any(self._acls.index, client, operation, resource_type)
+            is_allowed = False
+        else:
+            is_allowed = self._authorizer.decide_any(
+                self._acls.index, client, operation, resource_type
+            )
+        return is_allowed or self._is_dry_run(session, operation, resource_type, "of any name")
+
+    def has_right(
+        self, session: Session, operation: AclOperation, resource_type: ResourceType, name: str
+    ) -> bool:
+        """Return the decision of the ACLs, which a dry run does not change.
+
+        For what the client is shown of its rights, and for a right that is one of several.
+        """
+        if session.node_id != NO_NODE:
+            return True
+        decisions = self._decisions_of(session)
+        key = (operation, resource_type, name)
+        known = decisions.others.get(key)
+        if known is None:
+            known = self._decide(decisions, operation, resource_type, name)
+            decisions.others[key] = known
+        return known
+
+    def has_right_to_cluster(self, session: Session, operation: AclOperation) -> bool:
+        """Return the decision of the ACLs about the cluster, which a dry run does not change."""
+        return self.has_right(session, operation, ResourceType.CLUSTER, CLUSTER_NAME)
 
     def operations(self, session: Session, resource_type: ResourceType, name: str) -> int:
-        """Return the bit field of the operations that the client may do with the resource."""
+        """Return the bit field of the operations that the client has the right to."""
         return sum(
             1 << operation
             for operation in SUPPORTED_OPERATIONS[resource_type]
-            if self.may(session, operation, resource_type, name)
+            if self.has_right(session, operation, resource_type, name)
         )
 
     def read_refusal(self, session: Session, topic: bytes, *, is_id: bool) -> TidelogError | None:
@@ -142,9 +166,21 @@ class Access:
                 return UnknownTopicId("there is no topic with this id")
         else:
             name = str(topic, "utf-8", "replace")
-        known = self._decide(decisions, operation, ResourceType.TOPIC, name)
+        known = self._decide(decisions, operation, ResourceType.TOPIC, name) or self._is_dry_run(
+            session, operation, ResourceType.TOPIC, name
+        )
         kept[bytes(topic)] = known
         return None if known else _refusal(operation)
+
+    def _is_dry_run(
+        self, session: Session, operation: AclOperation, resource_type: ResourceType, name: str
+    ) -> bool:
+        """Note what would be denied, in a dry run."""
+        if self._dry_run is None:
+            return False
+        client = self._decisions_of(session).client
+        self._dry_run.note(client, operation, resource_type, name)
+        return True
 
     def _decisions_of(self, session: Session) -> Decisions:
         generation = self.generation()

@@ -98,7 +98,7 @@ async def _has_hidden_topic(call: GuardedCall, group: Any) -> bool:
 async def _list_groups(call: GuardedCall) -> Any:
     """Show the groups that the client may describe; with DESCRIBE of the cluster, all."""
     answer = await call.go_on()
-    if call.may_to_cluster(_DESCRIBE):
+    if call.has_right_to_cluster(_DESCRIBE):
         return answer
     groups = [
         group

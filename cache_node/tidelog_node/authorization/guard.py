@@ -65,6 +65,10 @@ class GuardedCall:
         """Return whether the client may do the operation with the cluster."""
         return self.access.may_to_cluster(self.context.session, operation)
 
+    def has_right_to_cluster(self, operation: AclOperation) -> bool:
+        """Return the decision of the ACLs, which a dry run does not change."""
+        return self.access.has_right_to_cluster(self.context.session, operation)
+
     def operations(self, resource_type: ResourceType, name: str = CLUSTER_NAME) -> int:
         """Return the bit field of the operations that the client may do."""
         return self.access.operations(self.context.session, resource_type, name)

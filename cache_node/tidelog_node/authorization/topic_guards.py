@@ -40,7 +40,7 @@ async def _delete_topics(call: GuardedCall) -> Any:
     Who may describe a topic that does not exist is told so.
     """
     request = call.request
-    may_delete_all = call.may_to_cluster(_DELETE)
+    may_delete_all = call.has_right_to_cluster(_DELETE)
     field = "topics" if hasattr(request, "topics") else "topic_names"
     inner = element_class(call.answer_class, "responses")
     allowed: list[Any] = []
@@ -56,12 +56,11 @@ async def _delete_topics(call: GuardedCall) -> Any:
                 added.append(refusal(inner, error_code=ErrorCode.unknown_topic_id, **named))
             continue
         may_delete = may_delete_all or call.may(_DELETE, _TOPIC, name)
-        may_describe = call.may(_DESCRIBE, _TOPIC, name)
-        if may_delete and (by_id is None or may_describe):
+        if may_delete and (by_id is None or call.may(_DESCRIBE, _TOPIC, name)):
             allowed.append(topic)
             continue
         code = _TOPIC_REFUSED
-        if may_describe and name not in call.view.image.topics:
+        if name not in call.view.image.topics and call.may(_DESCRIBE, _TOPIC, name):
             code = ErrorCode.unknown_topic_or_partition
         added.append(refusal(inner, error_code=code, **named))
     if not added:
@@ -79,7 +78,7 @@ async def _deleted_name(call: GuardedCall, topic: Any) -> str | None:
 
 
 async def _epoch_ends(call: GuardedCall) -> Any:
-    if call.may_to_cluster(AclOperation.CLUSTER_ACTION):
+    if call.has_right_to_cluster(AclOperation.CLUSTER_ACTION):
         return await call.go_on()
     return await each_topic(_DESCRIBE)(call)
 
@@ -140,7 +139,7 @@ async def _describe_cluster(call: GuardedCall) -> Any:
     answer = await call.go_on()
     if not call.request.include_cluster_authorized_operations:
         return answer
-    operations = call.operations(_CLUSTER) if call.may_to_cluster(_DESCRIBE) else 0
+    operations = call.operations(_CLUSTER) if call.has_right_to_cluster(_DESCRIBE) else 0
     return dataclasses.replace(answer, cluster_authorized_operations=operations)
 
 

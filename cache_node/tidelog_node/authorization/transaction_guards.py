@@ -24,7 +24,7 @@ async def _init_producer_id(call: GuardedCall) -> Any:
     transactional_id = request.transactional_id
     values = {"producer_id": -1, "producer_epoch": -1}
     if transactional_id is None:
-        may_write = call.may_to_cluster(AclOperation.IDEMPOTENT_WRITE) or (
+        may_write = call.has_right_to_cluster(AclOperation.IDEMPOTENT_WRITE) or (
             call.access.may_with_some(call.context.session, _WRITE, _TOPIC)
         )
         return await call.go_on() if may_write else call.refuse(ResourceType.CLUSTER, **values)
@@ -83,7 +83,7 @@ async def _commit_offsets(call: GuardedCall) -> Any:
 
 async def _write_markers(call: GuardedCall) -> Any:
     """Either operation; the handler serves nodes only, whatever the ACLs are."""
-    may_write = call.may_to_cluster(AclOperation.ALTER) or call.may_to_cluster(
+    may_write = call.has_right_to_cluster(AclOperation.ALTER) or call.may_to_cluster(
         AclOperation.CLUSTER_ACTION
     )
     if may_write:

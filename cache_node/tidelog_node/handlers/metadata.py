@@ -152,9 +152,11 @@ class MetadataHandlers:
         )
 
     def _may_create(self, context: RequestContext, topic: str) -> bool:
-        return self._may(context, AclOperation.CREATE, topic) or (
-            self._access is not None
-            and self._access.may_to_cluster(context.session, AclOperation.CREATE)
+        access = self._access
+        return (
+            access is None
+            or access.has_right_to_cluster(context.session, AclOperation.CREATE)
+            or self._may(context, AclOperation.CREATE, topic)
         )
 
     async def describe_topic_partitions(
@@ -437,7 +439,7 @@ class MetadataHandlers:
         access, session = self._access, context.session
         if access is None:
             return ON_CLUSTER
-        if not access.may_to_cluster(session, AclOperation.DESCRIBE):
+        if not access.has_right_to_cluster(session, AclOperation.DESCRIBE):
             return 0
         return access.operations(session, ResourceType.CLUSTER, CLUSTER_NAME)
 

@@ -107,7 +107,7 @@ class TopicHandlers:
     ) -> tuple[list[create_request.CreatableTopic], dict[str, None]]:
         """Return the topics that the client may create, and the names of the others."""
         access, session = self._access, context.session
-        if access is None or access.may_to_cluster(session, AclOperation.CREATE):
+        if access is None or access.has_right_to_cluster(session, AclOperation.CREATE):
             return list(topics), {}
         asked: list[create_request.CreatableTopic] = []
         refused: dict[str, None] = {}

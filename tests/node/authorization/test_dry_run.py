@@ -1,0 +1,84 @@
+"""A dry run denies nothing, and logs each denial once."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from tidelog_core.security.acl import AclOperation, ResourceType
+from tidelog_core.security.authorization import Client
+from tidelog_node.authorization import dry_run as dry_run_module
+from tidelog_node.authorization.dry_run import LINES_MAX, MINUTE_SECONDS, DryRunLog
+
+from tests.support.acl_rules import CLIENT, WITH_ACLS, leave_to_admin
+from tests.support.batches import batch
+from tests.support.clock import Clock
+from tests.support.node_process import NodeProcess
+from tests.support.peer import Peer
+
+ALICE = Client(("User:alice",), "10.0.0.1")
+READ, TOPIC = AclOperation.READ, ResourceType.TOPIC
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
+    config = WITH_ACLS | {"authorizer.dry.run": "true"}
+    with NodeProcess(tmp_path_factory.mktemp("dry") / "node", config=config) as process:
+        yield process
+
+
+def test_nothing_is_denied_and_the_log_has_what_would_be(node: NodeProcess) -> None:
+    admin = Peer("tidelog", node.port)
+    admin.create_topic("orders")
+    leave_to_admin(admin)
+    client = Peer("tidelog", node.port, address=CLIENT)
+    for _ in range(2):
+        assert client.produce("orders", batch(1))["error_code"] == "none"
+        found = client.fetch("orders", 0)["responses"][0]["partitions"][0]
+        assert (found["error_code"], bool(found["records"])) == ("none", True)
+        listed = client.call("metadata", 8, topics=None, include_topic_authorized_operations=True)
+        (topic,) = [one for one in listed["topics"] if one["name"] == "orders"]
+        assert topic["topic_authorized_operations"] == 0  # its rights are shown as they are
+    client.call("init_producer_id", 4, transactional_id=None)
+    client.call("list_groups", 4, states_filter=[])
+    client.close()
+    admin.close()
+    lines = [line for line in node.log_path.read_text().splitlines() if "would be denied" in line]
+    for operation, resource in (
+        ("WRITE", "TOPIC orders"),
+        ("READ", "TOPIC orders"),
+        ("DESCRIBE", "TOPIC orders"),
+        ("WRITE", "TOPIC of any name"),
+    ):
+        about = [line for line in lines if operation in line and resource in line]
+        assert len(about) == 1, lines
+    assert not [line for line in lines if "CLUSTER" in line]  # a topic's right stands in for it
+
+
+def lines_of(caplog: pytest.LogCaptureFixture) -> list[Any]:
+    return [record for record in caplog.records if record.message == "would be denied"]
+
+
+def test_the_lines_of_a_minute_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
+    clock = Clock()
+    caplog.set_level(logging.WARNING)
+    log = DryRunLog(now=lambda: clock() / 1000)
+    for number in range(LINES_MAX + 20):
+        log.note(ALICE, READ, TOPIC, f"t-{number}")
+        log.note(ALICE, READ, TOPIC, "t-0")
+    assert len(lines_of(caplog)) == LINES_MAX
+    clock.now_ms += int(MINUTE_SECONDS * 1000)
+    log.note(ALICE, READ, TOPIC, f"t-{LINES_MAX}")
+    assert lines_of(caplog)[-1].unlogged_count == 20
+
+
+def test_what_is_known_is_bounded(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dry_run_module, "NOTED_MAX", 5)
+    log = DryRunLog()
+    for number in range(12):
+        log.note(ALICE, READ, TOPIC, f"t-{number}")
+        assert len(log._noted) <= 5
