@@ -20,7 +20,7 @@ from tidelog_node.authentication.exchanges import Mechanisms
 from tidelog_node.authentication.login import LoginDesk
 from tidelog_node.authentication.password_checks import PasswordChecks
 from tidelog_node.authorization.access import Access
-from tidelog_node.authorization.dry_run import DryRunLog
+from tidelog_node.authorization.denial_log import DenialLog
 from tidelog_node.authorization.guarded_routes import guard_routes
 from tidelog_node.connections.listener_transports import ListenerTransports
 from tidelog_node.coordinator.coordinator import GroupCoordinator
@@ -145,8 +145,8 @@ def _access(node: NodeContext) -> Access | None:
         return None
     super_users = parse_super_users(config.super_users)
     authorizer = Authorizer(super_users, allows_without_acls=config.allow_everyone_if_no_acl_found)
-    dry_run = DryRunLog() if config.authorizer_dry_run else None
-    return Access(authorizer, node.view, dry_run=dry_run)
+    denials = DenialLog(is_dry_run=config.authorizer_dry_run)
+    return Access(authorizer, node.view, denials=denials)
 
 
 def _login_desk(

@@ -22,7 +22,7 @@ from tidelog_core.security.acl import CLUSTER_NAME, AclOperation, ResourceType
 from tidelog_core.security.authorization import Authorizer, Client
 from tidelog_core.security.operations import SUPPORTED_OPERATIONS
 
-from tidelog_node.authorization.dry_run import DryRunLog
+from tidelog_node.authorization.denial_log import DenialLog
 from tidelog_node.session import NO_NODE, Session
 
 if TYPE_CHECKING:
@@ -49,11 +49,10 @@ class Access:
     """The decisions of a node with an authorizer. For its event loop."""
 
     def __init__(
-        self, authorizer: Authorizer, view: ClusterView, *, dry_run: DryRunLog | None = None
+        self, authorizer: Authorizer, view: ClusterView, *, denials: DenialLog | None = None
     ) -> None:
-        """With a ``dry_run`` nothing is denied, but noted there."""
         self._authorizer = authorizer
-        self._dry_run = dry_run
+        self._denials = denials or DenialLog()
         self._view = view
         self._acls = view.image.acls
         self._generation = object()
@@ -66,7 +65,16 @@ class Access:
         """Return whether the client may do the operation with the resource."""
         if self.has_right(session, operation, resource_type, name):
             return True
-        return self._is_dry_run(session, operation, resource_type, name)
+        return self._deny(session, operation, resource_type, name)
+
+    def sees(
+        self, session: Session, operation: AclOperation, resource_type: ResourceType, name: str
+    ) -> bool:
+        """Return what ``may`` does. What is left out of a list is not logged as denied."""
+        if self.has_right(session, operation, resource_type, name):
+            return True
+        is_dry_run = self._denials.is_dry_run
+        return is_dry_run and self._deny(session, operation, resource_type, name)
 
     def may_to_cluster(self, session: Session, operation: AclOperation) -> bool:
         """Return whether the client may do the operation with the cluster."""
@@ -85,7 +93,7 @@ class Access:
             is_allowed = self._authorizer.decide_any(
                 self._acls.index, client, operation, resource_type
             )
-        return is_allowed or self._is_dry_run(session, operation, resource_type, "of any name")
+        return is_allowed or self._deny(session, operation, resource_type, "of any name")
 
     def has_right(
         self, session: Session, operation: AclOperation, resource_type: ResourceType, name: str
@@ -166,21 +174,19 @@ class Access:
                 return UnknownTopicId("there is no topic with this id")
         else:
             name = str(topic, "utf-8", "replace")
-        known = self._decide(decisions, operation, ResourceType.TOPIC, name) or self._is_dry_run(
+        known = self._decide(decisions, operation, ResourceType.TOPIC, name) or self._deny(
             session, operation, ResourceType.TOPIC, name
         )
         kept[bytes(topic)] = known
         return None if known else _refusal(operation)
 
-    def _is_dry_run(
+    def _deny(
         self, session: Session, operation: AclOperation, resource_type: ResourceType, name: str
     ) -> bool:
-        """Note what would be denied, in a dry run."""
-        if self._dry_run is None:
-            return False
+        """Log a denial; return whether it is none, because of a dry run."""
         client = self._decisions_of(session).client
-        self._dry_run.note(client, operation, resource_type, name)
-        return True
+        self._denials.note(client, operation, resource_type, name)
+        return self._denials.is_dry_run
 
     def _decisions_of(self, session: Session) -> Decisions:
         generation = self.generation()

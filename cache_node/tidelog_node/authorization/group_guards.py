@@ -101,9 +101,7 @@ async def _list_groups(call: GuardedCall) -> Any:
     if call.has_right_to_cluster(_DESCRIBE):
         return answer
     groups = [
-        group
-        async for group in call.turn.each(answer.groups)
-        if call.may(_DESCRIBE, _GROUP, group.group_id)
+        group async for group in call.turn.each(answer.groups) if call.sees(_GROUP, group.group_id)
     ]
     return dataclasses.replace(answer, groups=tuple(groups))
 
@@ -156,7 +154,7 @@ async def _fetch_offsets(call: GuardedCall) -> Any:
         return refusal(call.answer_class, error_code=_GROUP_REFUSED, topics=named)
     if request.topics is None:
         answer = await call.go_on()
-        shown, _ = await call.topics_by(_DESCRIBE, answer.topics)
+        shown = await call.visible(answer.topics)
         return dataclasses.replace(answer, topics=shown)
     allowed, denied = await call.topics_by(_DESCRIBE, request.topics)
     if not denied:
@@ -190,7 +188,7 @@ async def _fetch_offsets_of_groups(call: GuardedCall) -> Any:
     answer = await call.go_on(dataclasses.replace(request, groups=tuple(asked)))
     groups = []
     async for group in call.turn.each(answer.groups):
-        shown, _ = await call.topics_by(_DESCRIBE, group.topics)
+        shown = await call.visible(group.topics)
         denied = hidden.get(group.group_id, [])
         added = await call.refused_as(topic_class, denied, _NO_OFFSET)
         groups.append(dataclasses.replace(group, topics=(*shown, *added)))
@@ -236,7 +234,7 @@ async def _describe_share_offsets(call: GuardedCall) -> Any:
     answer = await call.go_on(dataclasses.replace(request, groups=tuple(asked)))
     groups = []
     async for group in call.turn.each(answer.groups):
-        shown, _ = await call.topics_by(_DESCRIBE, group.topics)
+        shown = await call.visible(group.topics)
         denied = hidden.get(group.group_id, [])
         added = await call.refused_as(topic_class, denied)
         groups.append(dataclasses.replace(group, topics=(*shown, *added)))

@@ -61,6 +61,10 @@ class GuardedCall:
         """Return whether the client may do the operation with the resource."""
         return self.access.may(self.context.session, operation, resource_type, name)
 
+    def sees(self, resource_type: ResourceType, name: str) -> bool:
+        """Return whether the client may see the resource in a list."""
+        return self.access.sees(self.context.session, AclOperation.DESCRIBE, resource_type, name)
+
     def may_to_cluster(self, operation: AclOperation) -> bool:
         """Return whether the client may do the operation with the cluster."""
         return self.access.may_to_cluster(self.context.session, operation)
@@ -103,6 +107,17 @@ class GuardedCall:
             else:
                 denied.append(Denied(topic, REFUSAL_CODES[ResourceType.TOPIC]))
         return tuple(allowed), denied
+
+    async def visible(self, topics: Iterable[Any]) -> tuple[Any, ...]:
+        """Return the topics of an answer that the client may see."""
+        return tuple(
+            [
+                topic
+                async for topic in self.turn.each(topics)
+                if (name := await self.name_of(topic)) is not None
+                and self.sees(ResourceType.TOPIC, name)
+            ]
+        )
 
     async def names_by(
         self, operation: AclOperation, resource_type: ResourceType, names: Iterable[str]

@@ -191,7 +191,7 @@ async def _describe_topic_partitions(call: GuardedCall) -> Any:
             [
                 build(named, name=name)
                 async for name in call.turn.each(tuple(call.view.image.topics))
-                if name >= start and call.may(_DESCRIBE, _TOPIC, name)
+                if name >= start and call.sees(_TOPIC, name)
             ]
         )
         if all(topic.name != start for topic in allowed):

@@ -113,7 +113,7 @@ async def _describe_transactions(call: GuardedCall) -> Any:
     )
     answer = await call.go_on(dataclasses.replace(request, transactional_ids=allowed))
     states = [
-        dataclasses.replace(state, topics=(await call.topics_by(_DESCRIBE, state.topics))[0])
+        dataclasses.replace(state, topics=await call.visible(state.topics))
         async for state in call.turn.each(answer.transaction_states)
     ]
     return dataclasses.replace(answer, transaction_states=(*states, *denied))
@@ -124,7 +124,7 @@ async def _list_transactions(call: GuardedCall) -> Any:
     shown = [
         state
         async for state in call.turn.each(answer.transaction_states)
-        if call.may(_DESCRIBE, _TRANSACTION, state.transactional_id)
+        if call.sees(_TRANSACTION, state.transactional_id)
     ]
     return dataclasses.replace(answer, transaction_states=tuple(shown))
 

@@ -99,14 +99,14 @@ class MetadataHandlers:
         if topics is None or (version == 0 and not topics):
             image = await self._refreshed()
             everyone = tuple(image.topics)
-            shown = await self._visible(everyone, context, turn)
+            shown = await self._visible(everyone, context, turn, is_asked=False)
             return await self._known(
                 image, shown, request, context, is_all=len(shown) == len(everyone)
             )
         if ids:
             return await self._by_id(ids, request, context)
         asked = [name or "" async for name in turn.each(names)]
-        wanted = await self._visible(asked, context, turn)
+        wanted = await self._visible(asked, context, turn, is_asked=True)
         image = self._node.view.image
         if not all([name in image.topics async for name in turn.each(wanted)]):
             image = await self._refreshed()
@@ -133,16 +133,18 @@ class MetadataHandlers:
         return self._response(image, answers, request, context)
 
     async def _visible(
-        self, names: Sequence[str], context: RequestContext, turn: RequestTurn
+        self, names: Sequence[str], context: RequestContext, turn: RequestTurn, *, is_asked: bool
     ) -> tuple[str, ...]:
-        """Return the names of the topics that the client may describe."""
-        if self._access is None:
+        """Return the names that the client may describe, of those it asked for or of all topics."""
+        access = self._access
+        if access is None:
             return tuple(names)
+        may, session = access.may if is_asked else access.sees, context.session
         return tuple(
             [
                 name
                 async for name in turn.each(names)
-                if self._may(context, AclOperation.DESCRIBE, name)
+                if may(session, AclOperation.DESCRIBE, ResourceType.TOPIC, name)
             ]
         )
 

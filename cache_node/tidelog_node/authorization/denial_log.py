@@ -1,4 +1,4 @@
-"""The log of what clients would be denied: for clusters that are to get ACLs without an outage.
+"""The log of what clients are denied, or would be: bounded, so that no client can fill a disk.
 
 Each denied operation of a user is logged once, until ``NOTED_MAX`` are known and all are forgotten.
 At most ``LINES_MAX`` lines are written in a minute; the others are only counted, and the count is
@@ -21,10 +21,11 @@ LINES_MAX = 100
 MINUTE_SECONDS = 60.0
 
 
-class DryRunLog:
+class DenialLog:
     """For the node's event loop."""
 
-    def __init__(self, *, now: Callable[[], float] = monotonic) -> None:
+    def __init__(self, *, is_dry_run: bool = False, now: Callable[[], float] = monotonic) -> None:
+        self.is_dry_run = is_dry_run  # nothing is denied, but logged
         self._now = now
         self._noted: set[tuple[str, AclOperation, ResourceType, str]] = set()
         self._minute_ends_at = 0.0
@@ -34,7 +35,7 @@ class DryRunLog:
     def note(
         self, client: Client, operation: AclOperation, resource_type: ResourceType, name: str
     ) -> None:
-        """Log that the client would be denied this, unless that is known."""
+        """Log that the client is denied this, or would be, unless that is known."""
         principal = client.principals[0]
         key = (principal, operation, resource_type, name)
         if key in self._noted:
@@ -59,4 +60,4 @@ class DryRunLog:
         if self._unlogged_count:
             extra["unlogged_count"] = self._unlogged_count
             self._unlogged_count = 0
-        logger.warning("would be denied", extra=extra)
+        logger.warning("would be denied" if self.is_dry_run else "denied", extra=extra)

@@ -1,16 +1,17 @@
-"""A dry run denies nothing, and logs each denial once."""
+"""Each denial is logged once; a dry run denies nothing and logs the same."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from tidelog_core.security.acl import AclOperation, ResourceType
 from tidelog_core.security.authorization import Client
-from tidelog_node.authorization import dry_run as dry_run_module
-from tidelog_node.authorization.dry_run import LINES_MAX, MINUTE_SECONDS, DryRunLog
+from tidelog_node.authorization import denial_log as denial_log_module
+from tidelog_node.authorization.denial_log import LINES_MAX, MINUTE_SECONDS, DenialLog
 
 from tests.support.acl_rules import CLIENT, WITH_ACLS, leave_to_admin
 from tests.support.batches import batch
@@ -57,14 +58,32 @@ def test_nothing_is_denied_and_the_log_has_what_would_be(node: NodeProcess) -> N
     assert not [line for line in lines if "CLUSTER" in line]  # a topic's right stands in for it
 
 
+def test_what_is_left_out_of_a_list_is_no_denial(tmp_path: Path) -> None:
+    with NodeProcess(tmp_path / "node", config=WITH_ACLS) as node:
+        admin = Peer("tidelog", node.port)
+        admin.create_topic("orders")
+        leave_to_admin(admin)
+        client = Peer("tidelog", node.port, address=CLIENT)
+        assert client.call("metadata", 8, topics=None)["topics"] == []
+        assert "denied" not in node.log_path.read_text()
+        for _ in range(2):
+            client.call("metadata", 8, topics=[{"name": "orders"}])
+            assert not client.fetch("orders", 0)["responses"][0]["partitions"][0]["records"]
+        client.close()
+        admin.close()
+        lines = [line for line in node.log_path.read_text().splitlines() if "denied" in line]
+    assert len(lines) == 2, lines
+    assert all("TOPIC orders" in line and "User:ANONYMOUS" in line for line in lines)
+
+
 def lines_of(caplog: pytest.LogCaptureFixture) -> list[Any]:
-    return [record for record in caplog.records if record.message == "would be denied"]
+    return [record for record in caplog.records if record.message == "denied"]
 
 
 def test_the_lines_of_a_minute_are_bounded(caplog: pytest.LogCaptureFixture) -> None:
     clock = Clock()
     caplog.set_level(logging.WARNING)
-    log = DryRunLog(now=lambda: clock() / 1000)
+    log = DenialLog(now=lambda: clock() / 1000)
     for number in range(LINES_MAX + 20):
         log.note(ALICE, READ, TOPIC, f"t-{number}")
         log.note(ALICE, READ, TOPIC, "t-0")
@@ -77,8 +96,8 @@ def test_the_lines_of_a_minute_are_bounded(caplog: pytest.LogCaptureFixture) -> 
 def test_what_is_known_is_bounded(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dry_run_module, "NOTED_MAX", 5)
-    log = DryRunLog()
+    monkeypatch.setattr(denial_log_module, "NOTED_MAX", 5)
+    log = DenialLog()
     for number in range(12):
         log.note(ALICE, READ, TOPIC, f"t-{number}")
         assert len(log._noted) <= 5
