@@ -2,8 +2,8 @@
 
 Decisions are kept for each user and host: most requests repeat the last one's topics, and a kept
 decision costs a lookup. They are forgotten when any ACL changes, so a request is never decided by
-an older image than the one that its handler sees. Kept are at most ``DECISIONS_MAX`` for the whole
-node, however many names clients make up.
+an older image than the one that its handler sees. They are also forgotten when they take
+``KEPT_BYTES_MAX``: clients can make up names, of 32 KiB each.
 
 If an ACL cannot be read, and never could be since the start of the node, nobody knows whom it
 denies what: until it can, only super users may do anything.
@@ -13,6 +13,7 @@ A node that has proved its identity may do everything: its requests are the clus
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -28,7 +29,8 @@ from tidelog_node.session import NO_NODE, Session
 if TYPE_CHECKING:
     from tidelog_core.model import Principal
 
-DECISIONS_MAX = 200_000  # with names of 249 characters they take some 80 MB
+KEPT_BYTES_MAX = 67_108_864  # of the whole node
+DECISION_BYTES = 400  # of one, without its name
 
 
 class Decisions:
@@ -57,7 +59,7 @@ class Access:
         self._acls = view.image.acls
         self._generation = object()
         self._kept: dict[tuple[Principal, str], Decisions] = {}
-        self._count = 0  # of kept decisions
+        self._kept_bytes = 0
 
     def may(
         self, session: Session, operation: AclOperation, resource_type: ResourceType, name: str
@@ -149,11 +151,11 @@ class Access:
 
     def generation(self) -> object:
         """Return an object that is another one after each change of the ACLs."""
-        if self._view.image.acls is not self._acls or self._count > DECISIONS_MAX:
+        if self._view.image.acls is not self._acls or self._kept_bytes > KEPT_BYTES_MAX:
             self._acls = self._view.image.acls
             self._generation = object()
             self._kept = {}
-            self._count = 0
+            self._kept_bytes = 0
         return self._generation
 
     def _topic_refusal(
@@ -197,14 +199,14 @@ class Access:
         kept = self._kept.get(key)
         if kept is None:
             kept = self._kept[key] = Decisions(*key, generation)
-            self._count += 1
+            self._kept_bytes += DECISION_BYTES
         session.decisions = kept
         return kept
 
     def _decide(
         self, decisions: Decisions, operation: AclOperation, resource_type: ResourceType, name: str
     ) -> bool:
-        self._count += 1
+        self._kept_bytes += DECISION_BYTES + 2 * sys.getsizeof(name)  # as a text and as bytes
         if self._acls.unknown and not self._authorizer.is_super_user(decisions.client):
             return False
         decision = self._authorizer.decide(

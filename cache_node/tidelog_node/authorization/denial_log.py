@@ -19,6 +19,7 @@ logger = logging.getLogger(__name__)
 NOTED_MAX = 10_000
 LINES_MAX = 100
 MINUTE_SECONDS = 60.0
+NAME_SIZE_MAX = 249  # characters of a resource's name; a topic has no more
 
 
 class DenialLog:
@@ -36,7 +37,7 @@ class DenialLog:
         self, client: Client, operation: AclOperation, resource_type: ResourceType, name: str
     ) -> None:
         """Log that the client is denied this, or would be, unless that is known."""
-        principal = client.principals[0]
+        principal, name = client.principals[0], name[:NAME_SIZE_MAX]
         key = (principal, operation, resource_type, name)
         if key in self._noted:
             return

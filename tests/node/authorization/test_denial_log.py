@@ -11,7 +11,12 @@ import pytest
 from tidelog_core.security.acl import AclOperation, ResourceType
 from tidelog_core.security.authorization import Client
 from tidelog_node.authorization import denial_log as denial_log_module
-from tidelog_node.authorization.denial_log import LINES_MAX, MINUTE_SECONDS, DenialLog
+from tidelog_node.authorization.denial_log import (
+    LINES_MAX,
+    MINUTE_SECONDS,
+    NAME_SIZE_MAX,
+    DenialLog,
+)
 
 from tests.support.acl_rules import CLIENT, WITH_ACLS, leave_to_admin
 from tests.support.batches import batch
@@ -101,3 +106,5 @@ def test_what_is_known_is_bounded(
     for number in range(12):
         log.note(ALICE, READ, TOPIC, f"t-{number}")
         assert len(log._noted) <= 5
+    log.note(ALICE, READ, TOPIC, "x" * 32_000)
+    assert lines_of(caplog)[-1].resource == f"TOPIC {'x' * NAME_SIZE_MAX}"
