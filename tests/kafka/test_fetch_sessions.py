@@ -144,17 +144,17 @@ def test_session_errors(peer: Peer) -> Observations:
 
 @compared
 def test_a_full_request_ends_the_session_that_it_names(peer: Peer) -> Observations:
-    peer.create_topic("replaced")
+    peer.create_topic("renewed-list")
     first, second = Session(peer), Session(peer)
-    first.fetch(("replaced", 0, 0))
+    first.fetch(("renewed-list", 0, 0))
     second.session_id = first.session_id
-    yield "another", second.fetch(("replaced", 0, 0))
+    yield "another", second.fetch(("renewed-list", 0, 0))
     yield "is another", first.session_id != second.session_id
     yield "the first is gone", first.fetch()
     yield "the second is not", second.fetch()
     yield (
         "closed by a request without a session",
-        second.send(("replaced", 0, 0), session_id=second.session_id, session_epoch=-1),
+        second.send(("renewed-list", 0, 0), session_id=second.session_id, session_epoch=-1),
     )
     yield "so it is gone", second.fetch()
 
