@@ -224,13 +224,6 @@ ALLOWED: tuple[Allowed, ...] = (
         _CRASHES,
     ),
     # -- requests --
-    Allowed(
-        "test_null_in_any_place",
-        "/describe_share_group_offsets 0 null 2",
-        "Kafka takes longer to tell of all topics than this case waits",
-        kafka="no answer",
-        tidelog="answered",
-    ),
     Allowed("test_api_versions", "/version ?/*features*", _FEATURES),
     *(
         Allowed("test_the_versions_of_every_api", f"/API {api}", reason, tidelog="absent")

