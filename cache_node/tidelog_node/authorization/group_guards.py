@@ -11,7 +11,7 @@ from tidelog_core.security.acl import AclOperation, ResourceType
 from tidelog_core.security.operations import REFUSAL_CODES
 
 from tidelog_node.authorization.guard import Denied, Guard, GuardedCall
-from tidelog_node.authorization.refusals import element_class, refusal
+from tidelog_node.authorization.refusals import NOTHING, element_class, refusal
 from tidelog_node.handlers.authorized_operations import NOT_REQUESTED
 
 _GROUP, _TOPIC = ResourceType.GROUP, ResourceType.TOPIC
@@ -88,7 +88,7 @@ async def _has_hidden_topic(call: GuardedCall, group: Any) -> bool:
             assignment = getattr(member, field, None)
             if assignment is not None:
                 names.update(topic.topic_name for topic in assignment.topic_partitions)
-        for name in names - seen:
+        async for name in call.turn.each(names - seen):
             if not call.may(_DESCRIBE, _TOPIC, name):
                 return True
         seen |= names
@@ -145,7 +145,7 @@ async def _fetch_offsets(call: GuardedCall) -> Any:
     """DESCRIBE of the group, and of each topic. Of a group's topics, the others are left out."""
     request = call.request
     if hasattr(request, "groups"):
-        return await _fetch_offsets_of_groups(call)
+        return await _offsets_of_groups(call, _NO_OFFSET)
     if not call.may(_DESCRIBE, _GROUP, request.group_id):
         # Version 1 has no error for the group, but for each partition.
         topics = request.topics if call.context.api_version == 1 else ()
@@ -164,7 +164,11 @@ async def _fetch_offsets(call: GuardedCall) -> Any:
     return dataclasses.replace(answer, topics=(*answer.topics, *hidden))
 
 
-async def _fetch_offsets_of_groups(call: GuardedCall) -> Any:
+async def _offsets_of_groups(call: GuardedCall, others: Mapping[str, object] = NOTHING) -> Any:
+    """DESCRIBE of each group and topic; of all of a group's topics, the others are left out.
+
+    ``others`` are the values of a refused partition without an offset.
+    """
     request = call.request
     inner = element_class(call.answer_class, "groups")
     topic_class = element_class(inner, "topics")
@@ -172,17 +176,13 @@ async def _fetch_offsets_of_groups(call: GuardedCall) -> Any:
     hidden: dict[str, list[Denied]] = {}
     async for group in call.turn.each(request.groups):
         if not call.may(_DESCRIBE, _GROUP, group.group_id):
-            refused_groups.append(
-                refusal(inner, group_id=group.group_id, error_code=_GROUP_REFUSED)
-            )
-            continue
-        if group.topics is not None:
-            allowed, denied = await call.topics_by(_DESCRIBE, group.topics)
-            if denied:
-                hidden[group.group_id] = denied
-                asked.append(dataclasses.replace(group, topics=allowed))
-                continue
-        asked.append(group)
+            refused_group = refusal(inner, group_id=group.group_id, error_code=_GROUP_REFUSED)
+            refused_groups.append(refused_group)
+        elif group.topics is None:
+            asked.append(group)
+        else:
+            allowed, hidden[group.group_id] = await call.topics_by(_DESCRIBE, group.topics)
+            asked.append(dataclasses.replace(group, topics=allowed))
     if not asked:
         return refusal(call.answer_class, groups=tuple(refused_groups))
     answer = await call.go_on(dataclasses.replace(request, groups=tuple(asked)))
@@ -190,7 +190,7 @@ async def _fetch_offsets_of_groups(call: GuardedCall) -> Any:
     async for group in call.turn.each(answer.groups):
         shown = await call.visible(group.topics)
         denied = hidden.get(group.group_id, [])
-        added = await call.refused_as(topic_class, denied, _NO_OFFSET)
+        added = await call.refused_as(topic_class, denied, others)
         groups.append(dataclasses.replace(group, topics=(*shown, *added)))
     return dataclasses.replace(answer, groups=(*groups, *refused_groups))
 
@@ -207,38 +207,6 @@ async def _acknowledge(call: GuardedCall) -> Any:
     answer = await call.go_on(dataclasses.replace(request, topics=allowed))
     added = await call.refused(denied, "responses")
     return dataclasses.replace(answer, responses=(*answer.responses, *added))
-
-
-async def _describe_share_offsets(call: GuardedCall) -> Any:
-    """DESCRIBE of each group and topic; of all of a group's topics, the others are left out."""
-    request = call.request
-    inner = element_class(call.answer_class, "groups")
-    topic_class = element_class(inner, "topics")
-    asked, refused_groups = [], []
-    hidden: dict[str, list[Denied]] = {}
-    async for group in call.turn.each(request.groups):
-        if not call.may(_DESCRIBE, _GROUP, group.group_id):
-            refused_groups.append(
-                refusal(
-                    inner,
-                    group_id=group.group_id,
-                    error_code=_GROUP_REFUSED,
-                )
-            )
-            continue
-        if group.topics is None:
-            asked.append(group)
-            continue
-        allowed, hidden[group.group_id] = await call.topics_by(_DESCRIBE, group.topics)
-        asked.append(dataclasses.replace(group, topics=allowed))
-    answer = await call.go_on(dataclasses.replace(request, groups=tuple(asked)))
-    groups = []
-    async for group in call.turn.each(answer.groups):
-        shown = await call.visible(group.topics)
-        denied = hidden.get(group.group_id, [])
-        added = await call.refused_as(topic_class, denied)
-        groups.append(dataclasses.replace(group, topics=(*shown, *added)))
-    return dataclasses.replace(answer, groups=(*groups, *refused_groups))
 
 
 def _share_offsets(operation: AclOperation) -> Guard:
@@ -270,7 +238,7 @@ GROUP_GUARDS: Mapping[int, Guard] = {
     76: _heartbeat,
     77: _describe_newer_groups,
     79: _acknowledge,
-    90: _describe_share_offsets,
+    90: _offsets_of_groups,
     91: _share_offsets(_READ),
     92: _share_offsets(_DELETE),
 }

@@ -20,12 +20,11 @@ from tidelog_core.security.acl import CLUSTER_NAME, AclOperation, ResourceType
 from tidelog_core.security.operations import REFUSAL_CODES
 
 from tidelog_node.authorization.access import Access
-from tidelog_node.authorization.refusals import element_class, refusal, refused
+from tidelog_node.authorization.refusals import NOTHING, element_class, refusal, refused
 from tidelog_node.request_turns import RequestTurn
 from tidelog_node.routes import RequestContext, Route
 
 _TOPIC_FIELDS = ("name", "topic", "topic_name")
-_NOTHING: Mapping[str, object] = {}
 
 
 class Denied(NamedTuple):
@@ -35,7 +34,7 @@ class Denied(NamedTuple):
     code: ErrorCode
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class GuardedCall:
     """One request on its way to its handler."""
 
@@ -45,6 +44,7 @@ class GuardedCall:
     access: Access
     view: ClusterView
     turn: RequestTurn
+    has_refreshed: bool = False  # the view, for an unknown id
 
     @property
     def answer_class(self) -> type[Any]:
@@ -78,16 +78,18 @@ class GuardedCall:
         return self.access.operations(self.context.session, resource_type, name)
 
     async def name_of(self, topic: Any) -> str | None:
-        """Return the name of a request's topic, ``None`` if there is none with its id.
+        """Return the name of a topic of a message, ``None`` if there is none with its id.
 
-        A handler must not know an id that is unknown here: the newest image is asked.
+        A handler must not know an id that its guard did not, so the newest image is read for an
+        unknown one. Only once for a request: clients can make up any number of ids.
         """
         for field in _TOPIC_FIELDS:
             name: str | None = getattr(topic, field, None)
             if name is not None:
                 return name
         known = self.view.image.topic_names.get(topic.topic_id)
-        if known is None:
+        if known is None and not self.has_refreshed:
+            self.has_refreshed = True
             with suppress(StoreUnavailable):
                 known = (await self.view.refresh()).topic_names.get(topic.topic_id)
         return known
@@ -148,7 +150,7 @@ class GuardedCall:
         return refusal(self.answer_class, **{field: added})
 
     async def refused(
-        self, denied: Iterable[Denied], field: str, others: Mapping[str, object] = _NOTHING
+        self, denied: Iterable[Denied], field: str, others: Mapping[str, object] = NOTHING
     ) -> tuple[Any, ...]:
         """Return the answer's elements for refused ones of the request."""
         return await self.refused_as(element_class(self.answer_class, field), denied, others)
@@ -157,7 +159,7 @@ class GuardedCall:
         self,
         answer_class: type[Any],
         denied: Iterable[Denied],
-        others: Mapping[str, object] = _NOTHING,
+        others: Mapping[str, object] = NOTHING,
     ) -> tuple[Any, ...]:
         """Return refused elements of this class."""
         turn = self.turn

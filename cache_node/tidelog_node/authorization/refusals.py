@@ -30,7 +30,7 @@ _ERROR_CODE = "error_code"
 _ERROR_CODES = (_ERROR_CODE, "partition_error_code")
 _ERROR_MESSAGE = "error_message"
 REFUSED = "Authorization failed."
-_NOTHING: Mapping[str, object] = {}
+NOTHING: Mapping[str, object] = {}
 
 
 async def refused(
@@ -38,7 +38,7 @@ async def refused(
     element: Any,
     code: ErrorCode,
     turn: RequestTurn,
-    others: Mapping[str, object] = _NOTHING,
+    others: Mapping[str, object] = NOTHING,
 ) -> Any:
     """Return the response's element for a refused one of the request.
 

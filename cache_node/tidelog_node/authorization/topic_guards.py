@@ -47,7 +47,7 @@ async def _delete_topics(call: GuardedCall) -> Any:
     added: list[Any] = []
     async for topic in call.turn.each(getattr(request, field)):
         by_id = None if isinstance(topic, str) or topic.name is not None else topic.topic_id
-        name = topic if isinstance(topic, str) else await _deleted_name(call, topic)
+        name = topic if isinstance(topic, str) else await call.name_of(topic)
         named = {"name": name} if by_id is None else {"name": None, "topic_id": by_id}
         if name is None:
             if by_id is None:
@@ -69,12 +69,6 @@ async def _delete_topics(call: GuardedCall) -> Any:
         return refusal(call.answer_class, responses=tuple(added))
     answer = await call.go_on(dataclasses.replace(request, **{field: tuple(allowed)}))
     return dataclasses.replace(answer, responses=(*answer.responses, *added))
-
-
-async def _deleted_name(call: GuardedCall, topic: Any) -> str | None:
-    if topic.name is None and topic.topic_id is None:
-        return None
-    return await call.name_of(topic)
 
 
 async def _epoch_ends(call: GuardedCall) -> Any:
