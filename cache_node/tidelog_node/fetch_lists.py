@@ -14,7 +14,8 @@ omits a settled partition from its answers; a list repeats its bytes in each ans
 settles a partition writes its bytes: no records up to the end that this client may read, and no
 error. The partition is notified of every change that could make them wrong, like any
 ``ReplicaWaiter``: it watches its replica as a session's partition does. While this node may not
-serve, and after a change of the terms (isolation level), every partition is checked.
+serve, and after a change of the terms (isolation level) or of any client's rights, every partition
+is checked.
 
 A list is kept of a consumer's request without a session that names at least
 ``KEPT_PARTITIONS_MIN`` partitions, each once, without a rack (another replica may become the

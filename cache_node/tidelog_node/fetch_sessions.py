@@ -25,8 +25,9 @@ without dirty partitions, visits none. The rules:
   event loop as the check, so no change is missed between them. Every change that can be news goes
   through its ``Replica``: appends (for followers); the high watermark, and the last stable offset,
   which moves only with it; the log start offset; a truncation; a log that goes offline or is
-  replaced; another leader, leader epoch or ISR; the end of the replica. Only one condition is not
-  reported by replicas: whether this node may serve. While it may not, every partition is visited.
+  replaced; another leader, leader epoch or ISR; the end of the replica. Two conditions are not
+  reported by replicas. While this node may not serve, every partition is visited; and once any
+  client's rights have changed, every partition is marked (``FetchServing.note_rights``).
 - If more partitions are dirty than one request may name, that many are checked in one turn of the
   loop. If they have news the request is answered with it, else the next ones are checked. Those
   that stay dirty go behind the others.

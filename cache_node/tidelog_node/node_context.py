@@ -1,6 +1,6 @@
 """The values that the services of one node share.
 
-A value that every service may need, such as an authorizer, is added here once. Pure state machines
+A value that every service may need is added here once. Pure state machines
 get single values instead of this.
 """
 

@@ -40,7 +40,8 @@ class Principal:
         return f"{self.kind}:{self.name}"
 
 
-ANONYMOUS = Principal("User", "ANONYMOUS")  # a client that did not authenticate
+USER_KIND = "User"  # of a principal: a client, by the name that it has proved
+ANONYMOUS = Principal(USER_KIND, "ANONYMOUS")  # a client that did not authenticate
 
 
 class TopicPartition(NamedTuple):

@@ -28,6 +28,7 @@ from tidelog_core.authorizer_settings import ACL_AUTHORIZERS
 from tidelog_core.errors import TidelogError
 from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.location import opened_metadata_store
+from tidelog_core.model import USER_KIND
 from tidelog_core.security.plain import PLAIN_MECHANISM
 from tidelog_core.security.scram_credentials import (
     ITERATIONS_MIN,
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric import ec
 
-USER_KIND = "User"  # of a principal
 PROTOCOL = "SASL_SSL"  # of the nodes' listeners
 ADMIN = "admin"
 MECHANISM = ScramMechanism.SCRAM_SHA_512

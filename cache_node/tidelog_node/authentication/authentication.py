@@ -23,7 +23,7 @@ from enum import Enum
 from typing import Protocol
 
 from tidelog_core.errors import AuthenticationFailed, UnsupportedSaslMechanism
-from tidelog_core.model import Principal
+from tidelog_core.model import USER_KIND, Principal
 
 from tidelog_node.answers import CloseConnection
 from tidelog_node.authentication.exchanges import Exchange, Mechanisms
@@ -31,7 +31,6 @@ from tidelog_node.session import Session
 
 logger = logging.getLogger(__name__)
 
-USER_KIND = "User"  # of a principal
 API_VERSIONS_KEY, SASL_HANDSHAKE_KEY, SASL_AUTHENTICATE_KEY = 18, 17, 36
 ROUNDS_MAX = 16  # requests and tokens of one authentication; the longest needs 6
 REAUTHENTICATION_SECONDS_MIN = 1.0  # between the starts of two

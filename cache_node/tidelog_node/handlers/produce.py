@@ -61,7 +61,6 @@ from tidelog_node.node_context import NodeContext
 from tidelog_node.replica import Replica
 from tidelog_node.replicas import ReplicaManager
 from tidelog_node.routes import HotRoute, RequestContext
-from tidelog_node.session import NO_NODE
 from tidelog_node.transactions.produce_gate import NotVerified, ProduceGate, Turn, Verified
 from tidelog_node.upkeep.flushing import Flusher
 from tidelog_node.wire import produce
@@ -139,9 +138,8 @@ class ProduceHandler:
 
     def handle(self, request: ProduceRequest, context: RequestContext) -> Answer:
         """Append the request's batches and return the answer. Raises ``CloseConnection``."""
-        access, session = self._access, context.session
-        if access is not None and session.node_id == NO_NODE:
-            request = self._authorized(access, request, context)
+        if self._access is not None:
+            request = self._authorized(self._access, request, context)
         acks = request.acks
         if not ACKS_ALL <= acks <= 1:
             return self._encode(context, _same_error(request, ErrorCode.invalid_required_acks))
@@ -307,7 +305,7 @@ class ProduceHandler:
         flushes: list[OwedFlush] = []
         owed_acks: list[OwedAck] = []
         place = -1
-        access = None if context.session.node_id != NO_NODE else self._access
+        access = self._access
         for name, partitions in request.topics:
             led = led_by.get(name, _NONE)
             results: list[ProduceResult] = []

@@ -35,6 +35,7 @@ from tidelog_core.metadata.image import ClusterImage
 from tidelog_core.security.acl import AclOperation, ResourceType
 
 from tidelog_node.authorization.access import Access
+from tidelog_node.authorization.refusals import REFUSED
 from tidelog_node.handlers.administration import admin_outcome, cluster_admin
 from tidelog_node.handlers.created_topics import CREATE_TOPICS_KEY, CreatedTopics
 from tidelog_node.node_context import NodeContext
@@ -81,7 +82,7 @@ class TopicHandlers:
             NodeLayers.of(self._node.static_config, self._node.view.image, self._node.broker_id),
         )
         async for name in turn.each(refused):
-            answer.add_refused(name, TopicAuthorizationFailed("Authorization failed."))
+            answer.add_refused(name, TopicAuthorizationFailed(REFUSED))
         async for twice in turn.each(repeated):
             answer.add_refused(twice, InvalidRequest("Duplicate topic name."))
         try:

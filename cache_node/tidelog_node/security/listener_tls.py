@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from tidelog_core.config import ListenerConfig
 from tidelog_core.errors import InvalidConfig
-from tidelog_core.model import ANONYMOUS, Principal
+from tidelog_core.model import ANONYMOUS, USER_KIND, Principal
 
 from tidelog_node.security.distinguished_name import distinguished_name
 from tidelog_node.security.listeners import Listener
@@ -27,7 +27,6 @@ from tidelog_node.security.tls_context import TlsMaterial, build_tls_context, ex
 
 logger = logging.getLogger(__name__)
 
-USER_KIND = "User"  # of a principal
 EXPIRY_WARNING = datetime.timedelta(days=14)
 EXPIRY_LOG_SECONDS = 86_400.0
 

@@ -121,6 +121,7 @@ class ShareDelivery:
 
         ``refusal_of`` is asked in each pass, and again when records are acquired: a member that has
         lost its right during the wait gets no more records.
+
         Returns at once if the request fetches nothing: then only unknown partitions are errors.
         Source: ``SharePartitionManager.processShareFetch`` of Kafka 4.2.
         """
