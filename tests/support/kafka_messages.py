@@ -56,6 +56,8 @@ API_KEYS = {
     "offset_delete": 47,
     "describe_user_scram_credentials": 50,
     "alter_user_scram_credentials": 51,
+    "describe_client_quotas": 48,
+    "alter_client_quotas": 49,
     "describe_quorum": 55,
     "update_features": 57,
     "describe_cluster": 60,

@@ -31,6 +31,7 @@ from tidelog_node.groups.share.service import ShareService
 from tidelog_node.handlers.acls import AclHandlers
 from tidelog_node.handlers.alter_log_dirs import AlterLogDirsHandler
 from tidelog_node.handlers.api_versions import ApiVersionsHandler
+from tidelog_node.handlers.client_quotas import QuotaHandlers
 from tidelog_node.handlers.cluster import ClusterHandlers
 from tidelog_node.handlers.configs import ConfigHandlers
 from tidelog_node.handlers.controllers import ControllerHandlers
@@ -204,6 +205,7 @@ def _control_routes(
         ConfigHandlers(node),
         ScramUserHandlers(node),
         AclHandlers(node),
+        QuotaHandlers(node),
         ClusterHandlers(node),
         find_coordinator,
         GroupHandlers(coordinator=groups),

@@ -21,10 +21,10 @@ _NAMES = frozenset(
     {
         *("name", "topic", "topic_name", "topic_id", "partition", "partition_index"),
         *("group_id", "transactional_id", "producer_id", "key", "user"),
-        *("resource_type", "resource_name"),
+        *("resource_type", "resource_name", "entity_type", "entity_name"),
     }
 )
-_PARTITIONS = ("partitions", "partition_indexes")  # of a request
+_INNER = ("partitions", "partition_indexes", "entity")  # the elements of a request's element
 _PARTITION_NUMBERS = ("partition_index", "partition_id")
 _ERROR_CODE = "error_code"
 _ERROR_CODES = (_ERROR_CODE, "partition_error_code")
@@ -57,9 +57,9 @@ async def refused(
             if name in _PARTITION_NUMBERS:
                 values[name] = element
         elif inner is not None:
-            partitions = turn.each(_partitions(element))
+            elements = turn.each(_inner_elements(element))
             values[name] = tuple(
-                [await refused(inner, one, code, turn, others) async for one in partitions]
+                [await refused(inner, one, code, turn, others) async for one in elements]
             )
         elif name in _NAMES and hasattr(element, name):
             values[name] = getattr(element, name)
@@ -84,11 +84,11 @@ def element_class(answer_class: Any, field: str) -> type[Any]:
     return cast("type[Any]", inner)
 
 
-def _partitions(element: Any) -> Iterable[Any]:
-    for name in _PARTITIONS:
-        partitions = getattr(element, name, None)
-        if partitions is not None:
-            return cast("Iterable[Any]", partitions)
+def _inner_elements(element: Any) -> Iterable[Any]:
+    for name in _INNER:
+        elements = getattr(element, name, None)
+        if elements is not None:
+            return cast("Iterable[Any]", elements)
     return ()
 
 

@@ -224,6 +224,8 @@ TOPIC_GUARDS: Mapping[int, Guard] = {
     44: _settings(_ALTER_CONFIGS, "responses"),
     45: to_cluster(_ALTER),
     46: to_cluster(_DESCRIBE),
+    48: to_cluster(_DESCRIBE_CONFIGS),
+    49: each_to_cluster(_ALTER_CONFIGS, asked="entries", answered="entries"),
     50: to_cluster(_DESCRIBE),
     51: _alter_scram_users,
     55: to_cluster(_DESCRIBE),

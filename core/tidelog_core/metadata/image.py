@@ -25,7 +25,7 @@ import logging
 import operator
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from typing import TypeVar
 from uuid import UUID
@@ -34,6 +34,7 @@ from tidelog_core.config import GroupConfig, NodeConfig, TopicConfig, group_conf
 from tidelog_core.errors import CorruptItem, InvalidConfig, StoreUnavailable
 from tidelog_core.metadata import records
 from tidelog_core.metadata.acls import ACL_COLLECTION, Acls, StoredAcl
+from tidelog_core.metadata.client_quotas import QUOTA_COLLECTION, EntityQuotas, QuotaRecords
 from tidelog_core.metadata.group_configs import GROUP_CONFIG_COLLECTION, GroupConfigOverrides
 from tidelog_core.metadata.record import Record
 from tidelog_core.metadata.records import (
@@ -78,7 +79,7 @@ LIST_FROM_SHARE = 1 / 4
 # work. A topic is never divided.
 CHANGES_PER_IMAGE_MAX = 150
 PARTITIONS_PER_STEP = 50  # read from their items before other tasks may run
-_SECURITY_COLLECTIONS = (*SCRAM_COLLECTIONS, ACL_COLLECTION)
+_SECURITY_COLLECTIONS = (*SCRAM_COLLECTIONS, ACL_COLLECTION, QUOTA_COLLECTION)
 LOST_PARTITIONS_MAX = 1000  # of one topic; if more are missing its count is taken for wrong
 
 
@@ -95,9 +96,10 @@ class ClusterImage:
     deleted_topics: Mapping[UUID, DeletedTopic] = field(default_factory=dict)
     node_configs: Mapping[int | None, NodeConfigOverrides] = field(default_factory=dict)
     group_configs: Mapping[str, GroupConfigOverrides] = field(default_factory=dict)
-    shows_security: bool = False  # whether users and ACLs are shown
+    shows_security: bool = False  # whether users, ACLs and quotas are shown
     scram_users: ScramUsers = field(default_factory=ScramUsers)
     acls: Acls = field(default_factory=Acls)
+    quotas: QuotaRecords = field(default_factory=QuotaRecords)
     # Items that are there and cannot be read, and why.
     unreadable: Mapping[ItemKey, str] = field(default_factory=dict)
 
@@ -415,16 +417,16 @@ async def _read(
 
 def _known_count(image: ClusterImage, collection: str) -> int:
     """Return about how many items a listing would bring; 0 where few can be."""
-    if collection == records.TOPIC_COLLECTION:
-        return len(image.topics)
-    if collection == records.DELETED_TOPIC_COLLECTION:
-        return len(image.deleted_topics)
-    if collection == GROUP_CONFIG_COLLECTION:
-        return len(image.group_configs)
-    if collection == SCRAM_CREDENTIAL_COLLECTION:
-        return len(image.scram_users.records)
-    if collection == ACL_COLLECTION:
-        return len(image.acls.records)
+    known: Mapping[str, Sized] = {
+        records.TOPIC_COLLECTION: image.topics,
+        records.DELETED_TOPIC_COLLECTION: image.deleted_topics,
+        GROUP_CONFIG_COLLECTION: image.group_configs,
+        SCRAM_CREDENTIAL_COLLECTION: image.scram_users.records,
+        ACL_COLLECTION: image.acls.records,
+        QUOTA_COLLECTION: image.quotas.records,
+    }
+    if collection in known:
+        return len(known[collection])
     topic_id = _id(collection.removeprefix(PARTITION_COLLECTION_PREFIX))
     return 0 if topic_id is None else len(image.partitions_by_topic.get(topic_id, ()))
 
@@ -543,13 +545,17 @@ def _replace_security(
     before: ClusterImage,
     readings: _Readings,
 ) -> ClusterImage:
-    """Return the image with the changed users and ACLs."""
+    """Return the image with the changed users, ACLs and quotas."""
     scram: dict[ItemKey, UserScramCredential | ScramDecoySecret | None] = {}
     acls: dict[str, StoredAcl | None] = {}
+    quotas: dict[str, EntityQuotas | None] = {}
     for key, item in changed.items():
         if key.collection == ACL_COLLECTION:
             known = before.acls.records.get(key.key)
             acls[key.key] = readings.record(key, item, StoredAcl.from_item, known)
+        elif key.collection == QUOTA_COLLECTION:
+            last_quotas = before.quotas.records.get(key.key)
+            quotas[key.key] = readings.record(key, item, EntityQuotas.from_item, last_quotas)
         elif key.collection == SCRAM_CREDENTIAL_COLLECTION:
             # Not the last readable one: the password may have been changed since.
             scram[key] = readings.record(key, item, UserScramCredential.from_item, None)
@@ -560,6 +566,8 @@ def _replace_security(
             readings.note_key(key, item)
     if scram:
         image = dataclasses.replace(image, scram_users=image.scram_users.with_changes(scram))
+    if quotas:
+        image = dataclasses.replace(image, quotas=image.quotas.with_changes(quotas))
     if acls:
         # With the last readable value an ACL still counts: its item never changes.
         unknown = {

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tidelog_core.metadata.acls import StoredAcl
+from tidelog_core.metadata.client_quotas import EntityQuotas
 from tidelog_core.metadata.group_configs import GroupConfigOverrides
 from tidelog_core.metadata.groups import GroupOffsets, GroupRecord
 from tidelog_core.metadata.key_erasures import KeyErasure
@@ -64,6 +65,7 @@ ITEMS = (
     ItemKind(UserScramCredential, ALWAYS, "a node, for an administrator", NODES_IMAGES),
     ItemKind(ScramDecoySecret, ALWAYS, "a node, with the first credential", NODES_IMAGES),
     ItemKind(StoredAcl, ALWAYS, "a node, for an administrator", NODES_IMAGES),
+    ItemKind(EntityQuotas, ALWAYS, "a node, for an administrator", NODES_IMAGES),
     ItemKind(Topic, ALWAYS, ADMIN, IMAGES),
     ItemKind(
         Partition,

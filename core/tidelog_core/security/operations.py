@@ -197,6 +197,8 @@ OPERATIONS: Mapping[int, ApiNeeds] = {
     45: ApiNeeds("AlterPartitionReassignments", (_need(_ALTER, _C),)),
     46: ApiNeeds("ListPartitionReassignments", (_need(_DESCRIBE, _C),)),
     47: ApiNeeds("OffsetDelete", (_need(_DELETE, _G), _need(_READ, _T))),
+    48: ApiNeeds("DescribeClientQuotas", (_need(_DESCRIBE_CONFIGS, _C),)),
+    49: ApiNeeds("AlterClientQuotas", (_need(_ALTER_CONFIGS, _C),)),
     50: ApiNeeds("DescribeUserScramCredentials", (_need(_DESCRIBE, _C),)),
     51: ApiNeeds("AlterUserScramCredentials", (_need(_ALTER, _C),)),
     55: ApiNeeds("DescribeQuorum", (_need(_DESCRIBE, _C),)),

@@ -16,6 +16,7 @@ from tidelog_core.config import INT64_MAX
 from tidelog_core.errors import CorruptItem
 from tidelog_core.metadata.acls import acl_id
 from tidelog_core.metadata.body import encode_body
+from tidelog_core.metadata.client_quotas import quota_id
 from tidelog_core.metadata.consumer_groups import ConsumerGroupState
 from tidelog_core.metadata.endpoints import PORT_MAX, BrokerEndpoint
 from tidelog_core.metadata.fields import StoredField
@@ -27,11 +28,13 @@ from tidelog_core.metadata.share_groups import ShareMember
 from tidelog_core.metadata.share_partitions import RecordState, StateBatch
 from tidelog_core.metadata.store import Item, ItemKey
 from tidelog_core.model import TopicPartition
+from tidelog_core.quotas.quota_entity import QuotaEntity
 from tidelog_core.security.acl import Acl, AclOperation, AclPermission, PatternType, ResourceType
 from tidelog_core.security.scram_credentials import ScramCredential, ScramMechanism
 
 RECORDS = [kind.value for kind in ITEMS if not isinstance(kind.value, ItemKey)]
 
+AN_ENTITY = QuotaEntity("ann", "")
 AN_ACL = Acl(
     ResourceType.GROUP,
     PatternType.LITERAL,
@@ -93,6 +96,13 @@ OWN: dict[str, st.SearchStrategy[Any]] = {
     "MemberPage.before": st.none() | PAGES,
     "StoredAcl.acl_id": st.just(acl_id(AN_ACL)),
     "StoredAcl.acl": st.just(AN_ACL),
+    "EntityQuotas.quota_id": st.just(quota_id(AN_ENTITY)),
+    "EntityQuotas.entity": st.just(AN_ENTITY),
+    "EntityQuotas.values": st.dictionaries(
+        st.sampled_from(["request_percentage", "controller_mutation_rate"]),
+        st.floats(min_value=1e-9, max_value=1e9),
+        min_size=1,
+    ),
 }
 
 

@@ -14,6 +14,7 @@ from uuid import UUID
 import pytest
 from tidelog_core.metadata.acls import stored_acl
 from tidelog_core.metadata.body import decode_body, encode_body
+from tidelog_core.metadata.client_quotas import entity_quotas
 from tidelog_core.metadata.consumer_groups import (
     ClassicProtocols,
     ConsumerGroupState,
@@ -56,6 +57,7 @@ from tidelog_core.metadata.transactions import (
     TransactionState,
 )
 from tidelog_core.model import TopicPartition
+from tidelog_core.quotas.quota_entity import QuotaEntity
 from tidelog_core.security.acl import (
     Acl,
     AclOperation,
@@ -173,6 +175,9 @@ RECORDS: dict[str, Any] = {
             AclOperation.WRITE,
             AclPermission.DENY,
         )
+    ),
+    "client quotas": entity_quotas(
+        QuotaEntity("a/ë", ""), {"producer_byte_rate": 5.0, "request_percentage": 0.5}, version=1
     ),
     "local erasure": LocalErasure(topic_id=T, partition=12),
     "local erasure honoured": LocalErasure(

@@ -1,0 +1,79 @@
+"""A rate over the last windows of time, as Kafka measures it.
+
+The sum of the last windows (11 of one second, by default) is divided by the time since the oldest
+began, which counts as all but one window at least. So a client that was idle may use the quota of
+ten windows at once.
+Source: Kafka's ``Rate``, ``SampledStat``, ``QuotaUtils``.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+
+class _Window:
+    __slots__ = ("begin_ms", "last_ms", "sum")
+
+    def __init__(self, now_ms: int) -> None:
+        self.begin_ms = now_ms
+        self.last_ms = now_ms  # of the newest amount
+        self.sum = 0.0
+
+
+class WindowedRate:
+    """The amounts of the last windows. Times come from one clock that does not go back."""
+
+    __slots__ = ("_sum", "_windows", "size_ms", "window_count")
+
+    def __init__(self, *, window_count: int, size_ms: int) -> None:
+        """``window_count`` includes the one that is not over yet."""
+        self.window_count = window_count
+        self.size_ms = size_ms
+        self._windows: deque[_Window] = deque()
+        self._sum = 0.0
+
+    def add(self, amount: float, now_ms: int) -> None:
+        """Count an amount. A negative one takes back what was added at the same time."""
+        windows = self._windows
+        if not windows or now_ms - windows[-1].begin_ms >= self.size_ms:
+            windows.append(_Window(now_ms))
+            self._forget_old(now_ms)
+        window = windows[-1]
+        window.sum += amount
+        window.last_ms = now_ms
+        self._sum += amount
+
+    def throttle_ms(self, limit: float, now_ms: int) -> int:
+        """Return for how long nothing may be added until the rate is at the limit; 0 within it.
+
+        ``limit`` is a rate per second.
+        """
+        self._forget_old(now_ms)
+        elapsed_ms = self._elapsed_ms(now_ms)
+        rate = self._sum / (elapsed_ms / 1000)
+        if rate <= limit:
+            return 0
+        return int((rate - limit) / limit * elapsed_ms + 0.5)
+
+    def rate(self, now_ms: int) -> float:
+        """Return the rate per second."""
+        self._forget_old(now_ms)
+        return self._sum / (self._elapsed_ms(now_ms) / 1000)
+
+    def is_idle(self, now_ms: int) -> bool:
+        """Return whether it is as if nothing had ever been added."""
+        self._forget_old(now_ms)
+        return not self._windows
+
+    def _elapsed_ms(self, now_ms: int) -> int:
+        windows, size_ms = self._windows, self.size_ms
+        elapsed_ms = now_ms - windows[0].begin_ms if windows else 0
+        missing_count = self.window_count - 1 - elapsed_ms // size_ms
+        return max(elapsed_ms + max(0, missing_count) * size_ms, 1)
+
+    def _forget_old(self, now_ms: int) -> None:
+        windows, oldest_ms = self._windows, now_ms - self.window_count * self.size_ms
+        if windows and windows[0].last_ms <= oldest_ms:
+            while windows and windows[0].last_ms <= oldest_ms:
+                windows.popleft()
+            self._sum = sum([window.sum for window in windows])
