@@ -28,6 +28,7 @@ from tools.places import ROOT
 _CORE, _NODE = "core/tidelog_core", "cache_node/tidelog_node"
 MODULES = (
     f"{_CORE}/fetch_session.py",
+    *(f"{_CORE}/quotas/{name}.py" for name in ("token_bucket", "windowed_rate")),
     *(f"{_CORE}/records/{name}.py" for name in ("header", "validation")),
     *(
         f"{_CORE}/log/{name}.py"
@@ -68,6 +69,7 @@ MODULES = (
             "served_fetch",
         )
     ),
+    *(f"{_NODE}/throttling/{name}.py" for name in ("client_limits", "meters", "throttle")),
     f"{_NODE}/replication/role.py",
     f"{_NODE}/replication/role_changes.py",
     *(

@@ -33,6 +33,7 @@ NODE_SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Transactions and idempotent producers": ("producer.", "transaction"),
     "Listeners": ("advertised.", "inter.broker.listener.", "listener", "ssl.reload."),
     "Authorization": ("allow.everyone.", "authorizer.", "super."),
+    "Quotas": ("controller.quota.", "quota."),
     "Connections and requests": (
         *("connection.", "connections.", "fetch.", "max.incremental.", "queued.", "socket."),
     ),

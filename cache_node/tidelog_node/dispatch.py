@@ -31,6 +31,7 @@ from tidelog_node.partition_pace import MANY_ELEMENTS, PartitionPace
 from tidelog_node.request_turns import LargeRequest, LargeRequests
 from tidelog_node.routes import HotRoute, RequestContext, Route
 from tidelog_node.session import NO_NODE, Session
+from tidelog_node.throttling.throttle import Throttle
 from tidelog_node.wire.messages import build, has_more_elements, read_request, write_response
 from tidelog_node.wire.primitives import (
     INT32,
@@ -73,11 +74,14 @@ class Dispatch:
         *,
         elements_max: int,
         partitions_max: int,
+        throttle: Throttle | None = None,
     ) -> None:
         """``elements_max`` bounds the elements of all arrays of a control request.
 
-        ``partitions_max`` bounds those of a hot route's request.
+        ``partitions_max`` bounds those of a hot route's request. Without ``throttle`` the time of
+        requests has no limit.
         """
+        self._throttle = throttle
         self._hot = {route.api_key: route for route in hot}
         self._control: dict[tuple[int, int], Route] = {}
         for route in control:
@@ -105,7 +109,9 @@ class Dispatch:
                 _note_client_id(frame, id_length, session)
             position = HEADER_SIZE + id_length if id_length > 0 else HEADER_SIZE
             hot = self._hot.get(api_key)
-            context = RequestContext(api_key, version, correlation_id, session)
+            context = RequestContext(api_key, version, correlation_id, session, len(frame))
+            throttle = self._throttle
+            context.timer = throttle.timer_of(session) if throttle is not None else None
             if hot is None:
                 return self._start_control(frame, position, context)
             if not hot.min_version <= version <= hot.max_version:
@@ -138,6 +144,9 @@ class Dispatch:
         return self._handle_hot(hot, request, context)
 
     def _handle_hot(self, hot: HotRoute, request: Any, context: RequestContext) -> Answer:
+        timer = context.timer
+        if timer is not None:
+            timer.resume()
         try:
             return hot.handle(request, context)
         except CloseConnection:
@@ -145,6 +154,9 @@ class Dispatch:
         except Exception as problem:
             logger.exception("request failed")
             raise CloseConnection(f"request failed: {problem!r}") from problem
+        finally:
+            if timer is not None:
+                timer.pause()
 
     def _start_control(
         self, frame: memoryview, position: int, context: RequestContext
@@ -159,6 +171,9 @@ class Dispatch:
             position = skip_tagged_fields(frame, position)
         # Decoded only in its turn, because a decoded request takes many times the memory.
         body = bytes(frame[position:])
+        timer = context.timer
+        if timer is not None:
+            return ControlReply(lambda: timer.counting(self._answer(call, body, context)))
         return ControlReply(lambda: self._answer(call, body, context))
 
     async def _answer(self, call: _ControlCall, body: bytes, context: RequestContext) -> Reply:
@@ -175,7 +190,7 @@ class Dispatch:
                         return await self._answer_in(turn, call, request, context)
             # It has few elements, even if it is long. It may wait for other such requests, like a
             # JoinGroup with a large subscription, so it must not hold the lane.
-            response = await call.route.handle(request, context)
+            response = await self._handle_control(call, request, context)
             if not isinstance(response, bytes) and has_more_elements(response, FEW_ELEMENTS):
                 return await self._large.work(self._encode, call, context, response)
             return self._encode(call, context, response)
@@ -186,8 +201,16 @@ class Dispatch:
         self, turn: LargeRequest, call: _ControlCall, request: object, context: RequestContext
     ) -> Reply:
         """Answer a request with many elements, while it holds the lane."""
-        response = await call.route.handle(request, context)
+        response = await self._handle_control(call, request, context)
         return await turn.work(self._encode, call, context, response)
+
+    async def _handle_control(
+        self, call: _ControlCall, request: object, context: RequestContext
+    ) -> object:
+        response = await call.route.handle(request, context)
+        if context.timer is not None and self._throttle is not None:
+            self._throttle.timed(context)
+        return response
 
     def _read(self, call: _ControlCall, body: bytes, context: RequestContext) -> tuple[object, int]:
         """Return the request and the number of elements of its arrays.
@@ -235,9 +258,8 @@ class Dispatch:
         return self._encode(call, context, build(schema, **answer))
 
     def _encode(self, call: _ControlCall, context: RequestContext, response: object) -> Reply:
-        throttle_ms = context.session.throttle_ms
-        if throttle_ms and call.has_throttle_time:
-            response = _throttled(response, throttle_ms)
+        if context.throttle_ms and call.has_throttle_time:
+            response = _throttled(response, context.throttle_ms)
         body = (
             response
             if isinstance(response, bytes)

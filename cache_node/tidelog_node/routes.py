@@ -4,16 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tidelog_node.answers import Answer
 from tidelog_node.session import Session
+
+if TYPE_CHECKING:
+    from tidelog_node.throttling.request_timer import RequestTimer
 
 
 class RequestContext:
     """The client, API version and correlation id of one request."""
 
-    __slots__ = ("api_key", "api_version", "client_id", "correlation_id", "session")
+    __slots__ = (
+        "api_key",
+        "api_version",
+        "client_id",
+        "correlation_id",
+        "session",
+        "size_bytes",
+        "throttle_ms",
+        "timer",
+    )
 
     def __init__(
         self,
@@ -21,12 +33,17 @@ class RequestContext:
         api_version: int,
         correlation_id: int,
         session: Session,
+        size_bytes: int = 0,
     ) -> None:
+        """``size_bytes`` is the size of the request, without the field of its size."""
         self.api_key = api_key
         self.api_version = api_version
         self.correlation_id = correlation_id
         self.session = session
         self.client_id = session.client_id  # of this request: the next one may have another
+        self.size_bytes = size_bytes
+        self.throttle_ms = 0  # how long the client must wait: the throttle time of the answer
+        self.timer: RequestTimer | None = None  # of a request whose time counts
 
 
 HotParser = Callable[[memoryview, int, int, int], Any]

@@ -207,6 +207,8 @@ class Server:
             silent_seconds = now - connection.active_at
             if silent_seconds > self._idle_seconds_max and connection.waits_for_client:
                 connection.close("idle")
+            elif connection.is_abandoned:
+                connection.close("closed by the client")
             elif silent_seconds > interval:
                 connection.release_idle_buffer()
         self._sweep_timer = self._loop.call_later(interval, self._sweep)

@@ -16,6 +16,7 @@ from tidelog_node.wire.primitives import request_header
 if TYPE_CHECKING:
     from tidelog_node.authentication.authentication import Authentication
     from tidelog_node.authorization.access import Decisions
+    from tidelog_node.throttling.client_limits import ClientLimits
 
 NO_NODE = -1
 
@@ -33,12 +34,13 @@ class Session:
         "client_port",
         "decisions",
         "header",
+        "limits",
         "listener",
+        "mute_connection",
         "node_id",
         "principal",
         "software_name",
         "software_version",
-        "throttle_ms",
     )
 
     def __init__(self, client_host: str, client_port: int, listener: str) -> None:
@@ -47,6 +49,7 @@ class Session:
         self.listener = listener  # the name of the listener that accepted the connection
         self.principal: Principal = ANONYMOUS
         self.decisions: Decisions | None = None  # what the principal may do
+        self.limits: ClientLimits | None = None  # the quotas of the principal and the client id
         # While the client logs in, and later if it has to authenticate again. Else ``None``.
         self.authentication: Authentication | None = None
         self.node_id = NO_NODE  # the broker whose identity the client has proved
@@ -56,13 +59,20 @@ class Session:
         self.header = request_header(0)  # of the length of the newest client id
         self.software_name = ""  # "" before ApiVersions of version 3
         self.software_version = ""
-        self.throttle_ms = 0  # the throttle time in answers
+        # Set by the connection: has nothing read for so many seconds.
+        self.mute_connection: Callable[[float], None] | None = None
         self._on_close: dict[Callable[[Session], None], None] = {}
 
     def become(self, principal: Principal) -> None:
         """Set the principal of the requests from now on."""
         self.principal = principal
         self.decisions = None
+        self.limits = None
+
+    def mute(self, seconds: float) -> None:
+        """Have nothing read from the client for so long; answers are sent."""
+        if self.mute_connection is not None:
+            self.mute_connection(seconds)
 
     def note_client_id(self, client_id: bytes | None) -> None:
         """Set the client id of the newest request. Only called if it has changed."""
@@ -72,6 +82,7 @@ class Session:
         # The text is only displayed. A replacement character would be longer than the byte that it
         # replaces, and the id too long for an answer.
         self.client_id = None if client_id is None else client_id.decode("utf-8", "ignore")
+        self.limits = None
 
     def on_close(self, callback: Callable[[Session], None]) -> None:
         """Have ``callback`` called once, when the connection is closed. It must not raise."""

@@ -331,6 +331,12 @@ class ShareSessionLimitReached(TidelogError):
     code = ErrorCode.share_session_limit_reached
 
 
+class ThrottlingQuotaExceeded(TidelogError):
+    """The client has created and deleted too many partitions, and must wait."""
+
+    code = ErrorCode.throttling_quota_exceeded
+
+
 class UnsupportedVersion(TidelogError):
     """Client and server share no version of the API with the requested feature."""
 

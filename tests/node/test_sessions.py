@@ -97,13 +97,6 @@ async def test_the_session_has_the_software_that_api_versions_names() -> None:
     assert session.software_name == "librdkafka"
 
 
-async def test_the_throttle_time_of_the_session_is_in_the_answer() -> None:
-    handler, session = Handler(), a_session()
-    session.throttle_ms = 250
-    answer = await ask_versions(handler, session, "x", "1")
-    assert answer.throttle_time.total_seconds() == 0.25
-
-
 async def test_connections_know_the_listener_that_accepted_them() -> None:
     seen: list[Session] = []
 

@@ -32,12 +32,14 @@ class Peer:
         *,
         open_as_broker: Callable[[], socket.socket] | None = None,
         address: str = "",
+        client_id: bytes = b"test",
     ) -> None:
         """``open_as_broker`` connects as another broker does; ``None``: as any client.
 
         ``address`` is the client's own.
         """
         self._address = address
+        self._client_id = client_id
         self.name = name
         self._open_as_broker = open_as_broker
         self.port = port
@@ -97,10 +99,17 @@ class Peer:
         return data
 
     def frame(
-        self, api_key: int, version: int, body: bytes, *, is_flexible: bool, client: bytes = b"test"
+        self,
+        api_key: int,
+        version: int,
+        body: bytes,
+        *,
+        is_flexible: bool,
+        client: bytes | None = None,
     ) -> bytes:
         """Return a request with its size and a new correlation id."""
         self._correlation_id += 1
+        client = self._client_id if client is None else client
         head = struct.pack(">hhih", api_key, version, self._correlation_id, len(client)) + client
         data = head + (b"\x00" if is_flexible else b"") + body
         return struct.pack(">i", len(data)) + data
@@ -254,6 +263,18 @@ class Peer:
         return (
             answer if isinstance(answer, str) else answer["responses"][0]["partition_responses"][0]
         )
+
+    def send_produce(self, topic: str, records: bytes, *, acks: int, version: int = 9) -> None:
+        """Send a Produce request, and wait for no answer."""
+        fields = {
+            "transactional_id": None,
+            "acks": acks,
+            "timeout": 5000,
+            "topic_data": [{"name": topic, "partition_data": [{"index": 0, "records": records}]}],
+        }
+        entity = request("produce", version, fields)
+        body = write_message(type(entity), entity)
+        self.send(self.frame(API_KEYS["produce"], version, body, is_flexible=version >= 9))
 
     def fetch(
         self,

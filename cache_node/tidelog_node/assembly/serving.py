@@ -63,6 +63,7 @@ from tidelog_node.routes import Route
 from tidelog_node.security.refusals import RefusalLog
 from tidelog_node.server import Server
 from tidelog_node.settings import NodeSettings
+from tidelog_node.throttling.throttle import Throttle
 from tidelog_node.transactions.produce_gate import ProduceGate
 
 
@@ -88,6 +89,8 @@ def build_serving(
     """Return the server and its handlers; the stack closes the dispatch table's resources."""
     node = cluster.node
     access = _access(node)
+    throttle = Throttle(node.view, node.static_config, clock_ms=_loop_clock_ms)
+    stack.callback(throttle.start(node.view))
     produce = ProduceHandler(
         node,
         replicas=logs.replicas,
@@ -95,13 +98,28 @@ def build_serving(
         inspector=logs.inspector,
         gate=ProduceGate(transactions.verifier),
         access=access,
+        throttle=throttle,
     )
-    fetch = FetchHandler(node, replicas=logs.replicas, closest=RackAwareness(node), access=access)
+    fetch = FetchHandler(
+        node,
+        replicas=logs.replicas,
+        closest=RackAwareness(node),
+        access=access,
+        throttle=throttle,
+    )
     share_service = _start_share_service(stack, node, logs)
-    share_fetch = ShareFetchHandler(node, service=share_service, access=access)
+    share_fetch = ShareFetchHandler(node, service=share_service, access=access, throttle=throttle)
     hot = [produce.hot_route(), fetch.hot_route(), share_fetch.hot_route()]
     control = [
-        *_control_routes(node, logs, groups, transactions, access, data_dir=settings.data_dir),
+        *_control_routes(
+            node,
+            logs,
+            groups,
+            transactions,
+            access=access,
+            throttle=throttle,
+            data_dir=settings.data_dir,
+        ),
         *ShareAcknowledgeHandler(service=share_service).routes(),
         *SaslHandlers().routes(),
     ]
@@ -114,6 +132,7 @@ def build_serving(
         control,
         elements_max=config.socket_request_max_elements,
         partitions_max=config.socket_request_max_partitions,
+        throttle=throttle,
     )
     stack.callback(dispatch.close)
     refusals = RefusalLog()
@@ -137,6 +156,10 @@ def build_serving(
         begin_login=_login_desk(node, dispatch, settings, refusals).begin,
     )
     return Serving(server, produce, fetch, share_fetch)
+
+
+def _loop_clock_ms() -> int:
+    return int(time.monotonic() * 1000)
 
 
 def _access(node: NodeContext) -> Access | None:
@@ -192,16 +215,17 @@ def _control_routes(
     logs: Logs,
     groups: GroupCoordinator,
     transactions: Transactions,
-    access: Access | None,
     *,
+    access: Access | None,
+    throttle: Throttle,
     data_dir: Path,
 ) -> Iterator[Route]:
     """Yield the routes outside the hot path."""
     replicas, coordinator = logs.replicas, transactions.coordinator
     find_coordinator = FindCoordinatorHandlers(node)
     handlers = (
-        MetadataHandlers(node, access=access),
-        TopicHandlers(node, access=access),
+        MetadataHandlers(node, access=access, throttle=throttle),
+        TopicHandlers(node, access=access, throttle=throttle),
         ConfigHandlers(node),
         ScramUserHandlers(node),
         AclHandlers(node),

@@ -39,6 +39,7 @@ from tidelog_node.answers import (
     bytes_in_memory,
 )
 from tidelog_node.connections.answer_queue import AnswerQueue
+from tidelog_node.connections.departed import has_departed
 from tidelog_node.connections.kept_frames import HEAD_BYTES, REQUEST_BYTES_MIN, KeptFrames
 from tidelog_node.connections.loop_buffers import LoopBuffers
 from tidelog_node.connections.segment_sender import ColdBytes, SegmentSender
@@ -96,6 +97,8 @@ class Connection:
         "_is_writing",
         "_kept",
         "_loop",
+        "_mute_timer",
+        "_muted_until",
         "_owner",
         "_sender",
         "_transport",
@@ -134,6 +137,9 @@ class Connection:
         self._is_leaving = False  # never reads again
         # Its first frame waits for memory to be received into, or for its turn to be handled.
         self._awaits_turn = False
+        self._mute_timer: asyncio.TimerHandle | None = None  # while nothing is read for a time
+        self._muted_until = 0.0  # the loop's time
+        session.mute_connection = self.mute
         loop.add_reader(self._fd, self._on_readable)
         if transport.has_received:  # by a login before, and no event announces it
             loop.call_soon(self._on_readable)
@@ -146,7 +152,38 @@ class Connection:
     @property
     def waits_for_client(self) -> bool:
         """Whether nothing happens here until the client sends a request or takes an answer."""
+        if self._mute_timer is not None:
+            return False
         return bool(self._sender.unsent) or not self._answers.waiting
+
+    def mute(self, seconds: float) -> None:
+        """Read nothing for so long, or for the longest time of several calls."""
+        until = self._loop.time() + seconds
+        if self._is_closed or until <= self._muted_until:
+            return
+        self._muted_until = until
+        if self._mute_timer is not None:
+            self._mute_timer.cancel()
+        self._mute_timer = self._loop.call_at(until, self._unmute)
+        self._pause()
+
+    def _unmute(self) -> None:
+        self._mute_timer = None
+        self.active_at = self._loop.time()
+        self._resume()
+
+    @property
+    def is_abandoned(self) -> bool:
+        """Whether the client of a muted connection has closed it and left no request.
+
+        Nothing else tells: while nothing is read, no event does.
+        """
+        return (
+            self._mute_timer is not None
+            and not self.arrived_bytes
+            and not self._transport.has_received
+            and has_departed(self._fd)
+        )
 
     def stop_reading(self) -> None:
         """Take no further request; answer those received."""
@@ -198,6 +235,10 @@ class Connection:
             )
         self._loop.remove_reader(self._fd)
         self._loop.remove_writer(self._fd)
+        if self._mute_timer is not None:
+            self._mute_timer.cancel()
+            self._mute_timer = None
+        self.session.mute_connection = None
         self._answers.give_up(self)
         self._sender.unsent.clear()
         self._is_writing = False
@@ -291,6 +332,9 @@ class Connection:
                     self._pause()
                     kept.needed_bytes = 4
                     break
+            elif self._mute_timer is not None:
+                kept.needed_bytes = 4
+                break
             if self._is_closed:
                 break
         return position
@@ -323,6 +367,7 @@ class Connection:
             self._send()
         return (
             self._is_held
+            or self._mute_timer is not None
             or len(unsent) > UNSENT_SEGMENTS_MAX
             or answers.sending_bytes + answers.blocked_bytes > UNSENT_BYTES_MAX
             or len(answers.waiting) >= self._buffers.queued_requests_max

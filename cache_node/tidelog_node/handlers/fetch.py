@@ -44,6 +44,7 @@ from tidelog_node.node_context import NodeContext
 from tidelog_node.replica import Replica
 from tidelog_node.replicas import ReplicaManager
 from tidelog_node.routes import HotRoute, RequestContext
+from tidelog_node.throttling.throttle import Throttle
 from tidelog_node.tier.remote_reads import wait_for_all
 from tidelog_node.wire import fetch
 from tidelog_node.wire.fetch import FetchRequest, FetchTopic, parse_fetch
@@ -61,14 +62,17 @@ class FetchHandler:
         loop: asyncio.AbstractEventLoop | None = None,
         make_serving: Callable[..., FetchServing] = FetchServing,
         access: Access | None = None,
+        throttle: Throttle | None = None,
     ) -> None:
         """``loop`` times the long polls; the default is the running one. ``make_serving`` makes
         the ``FetchServing``; one other than the node's may answer with values.
-        Without ``access`` every client may read.
+        Without ``access`` every client may read, without ``throttle`` at any rate.
         """
         self._loop = loop or asyncio.get_running_loop()
         self._replicas = replicas
-        self.serving = make_serving(node, replicas=replicas, closest=closest, access=access)
+        self.serving = make_serving(
+            node, replicas=replicas, closest=closest, access=access, throttle=throttle
+        )
         self._reader = self.serving.reader
         self.sessions = self.serving.sessions
         self.lists = FetchLists(self.sessions)
@@ -259,7 +263,7 @@ class FetchHandler:
             return self._start(self._read_remote(reading, served))
         request = served.request
         if (
-            reading.size_bytes >= request.min_bytes
+            reading.size_bytes >= served.min_bytes
             or request.max_wait_ms <= 0
             or reading.must_answer
         ):
@@ -307,7 +311,7 @@ class _LongPoll(OwedReply):
         self._polls = polls
         polls.add(self)
         self._served = served
-        self._missing_bytes = served.request.min_bytes - size_bytes
+        self._missing_bytes = served.min_bytes - size_bytes
         self._is_due = False  # a read of the logs is scheduled
         self._is_woken = False  # by appends: that read begins with the first partition again
         self._is_over = False  # answered or cancelled
@@ -348,6 +352,9 @@ class _LongPoll(OwedReply):
         self._is_due = False
         if self._is_over:
             return
+        timer = self._served.context.timer
+        if timer is not None:
+            timer.resume()
         try:
             reply = self._answer(is_last)
         except Exception as problem:
@@ -355,6 +362,9 @@ class _LongPoll(OwedReply):
             self.give_up()
             self.fail(problem)
             return
+        finally:
+            if timer is not None:
+                timer.pause()
         if reply is not None:
             self.give_up()
             self.settle(reply)
@@ -364,7 +374,7 @@ class _LongPoll(OwedReply):
         served, is_woken = self._served, self._is_woken
         self._is_woken = False
         reading = served.read(is_new=False) if is_woken or is_last else served.read_on()
-        missing_bytes = served.request.min_bytes - reading.size_bytes
+        missing_bytes = served.min_bytes - reading.size_bytes
         if missing_bytes <= 0 or is_last or reading.must_answer or reading.owed:
             # Records evicted during the wait come back empty; the client asks again.
             return served.reply(reading)

@@ -41,7 +41,9 @@ class ListedFetch(ServedFetch):
         if listed.is_ended or not serving.can_serve():
             listed.mark_all()  # No replica has notified the list, or none will.
         serving.note_rights(listed)
-        reading = serving.begin(request, self.context, is_new=is_new, contact=None)
+        reading = serving.begin(
+            request, self.context, is_new=is_new, contact=None, bytes_max=self.bytes_max
+        )
         led_by = reader.led(has_ids=reading.has_ids)
         found: list[FetchResult] = []
         visited: list[ListedPartition] = []
@@ -82,7 +84,7 @@ class ListedFetch(ServedFetch):
             and result.preferred_replica < 0
         )
 
-    def reply(self, reading: Reading) -> Reply:
+    def encode(self, reading: Reading) -> Reply:
         """Return every partition's result, from the last read or kept."""
         listed, serving = self._listed, self.serving
         listed.is_busy = False
@@ -97,9 +99,7 @@ class ListedFetch(ServedFetch):
             results.append((partition.place, result))
         if are_hinted:
             endpoints = serving.endpoints_of([result for _, result in results], context)
-        answer = FetchAnswer(
-            self.version, session_id=NO_SESSION, throttle_ms=context.session.throttle_ms
-        )
+        answer = FetchAnswer(self.version, session_id=NO_SESSION, throttle_ms=context.throttle_ms)
         write_list(answer, listed.layout, listed.answers, listed.first, results)
         return answer.finish(context.correlation_id, endpoints)
 

@@ -52,6 +52,7 @@ from tidelog_node.handlers.metadata_pieces import (
 from tidelog_node.node_context import NodeContext
 from tidelog_node.request_turns import RequestTurn
 from tidelog_node.routes import RequestContext, Route
+from tidelog_node.throttling.throttle import Throttle
 from tidelog_node.wire.messages import build, write_response
 
 logger = logging.getLogger(__name__)
@@ -70,8 +71,11 @@ CacheKey = tuple[int, str, bool, bool, tuple[str, ...] | None]
 class MetadataHandlers:
     """Serves the topics and brokers of the cluster."""
 
-    def __init__(self, node: NodeContext, *, access: Access | None = None) -> None:
+    def __init__(
+        self, node: NodeContext, *, throttle: Throttle, access: Access | None = None
+    ) -> None:
         """Without ``access`` every client sees all topics, and may create some."""
+        self._throttle = throttle
         self._node = node
         self._access = access
         self._reachable_brokers = ReachableBrokers(node.standing)
@@ -272,7 +276,12 @@ class MetadataHandlers:
                     wanted.append(name)
                 else:
                     errors[name] = ErrorCode.topic_authorization_failed
+        quota = self._throttle.mutations(context, is_strict=False)
+        partition_count = self._node.config().num_partitions
+        quota.spend(dict.fromkeys(wanted, partition_count))
         failed = await self._admin.ensure_topics(wanted)
+        quota.give_back(len(failed) * partition_count)
+        self._throttle.mutated(context, quota)
         async for name, error in turn.each(failed.items()):
             match error:
                 case (

@@ -61,6 +61,7 @@ from tidelog_node.node_context import NodeContext
 from tidelog_node.replica import Replica
 from tidelog_node.replicas import ReplicaManager
 from tidelog_node.routes import HotRoute, RequestContext
+from tidelog_node.throttling.throttle import Throttle
 from tidelog_node.transactions.produce_gate import NotVerified, ProduceGate, Turn, Verified
 from tidelog_node.upkeep.flushing import Flusher
 from tidelog_node.wire import produce
@@ -106,9 +107,14 @@ class ProduceHandler:
         inspector: BatchInspector,
         gate: ProduceGate | None = None,
         access: Access | None = None,
+        throttle: Throttle | None = None,
     ) -> None:
-        """Without a ``gate`` no transaction can begin here, without ``access`` all may write."""
+        """Without a ``gate`` no transaction can begin here, without ``access`` all may write.
+
+        Without a ``throttle`` there are no quotas.
+        """
         self._access = access
+        self._throttle = throttle
         self._gate = gate
         self._inspector = ProduceInspector(inspector)
         self._held = HostBytes(HELD_BYTES_MAX)
@@ -138,6 +144,9 @@ class ProduceHandler:
 
     def handle(self, request: ProduceRequest, context: RequestContext) -> Answer:
         """Append the request's batches and return the answer. Raises ``CloseConnection``."""
+        if self._throttle is not None and self._throttle.is_active:
+            # When it has come, not when it is answered: no later request is read in between.
+            self._throttle.produced(context, context.size_bytes)
         if self._access is not None:
             request = self._authorized(self._access, request, context)
         acks = request.acks
@@ -360,7 +369,10 @@ class ProduceHandler:
 
     def _encode(self, context: RequestContext, topics: Topics) -> Reply:
         """Return the answer, with the leaders of partitions that other nodes lead."""
-        version, throttle_ms = context.api_version, context.session.throttle_ms
+        version = context.api_version
+        if context.timer is not None and self._throttle is not None:
+            self._throttle.timed(context)
+        throttle_ms = context.throttle_ms
         endpoints: Sequence[Endpoint] = ()
         if version >= LEADER_FROM and _names_other_leaders(topics):
             topics, endpoints = self._add_leaders(topics, context)

@@ -31,9 +31,16 @@ from tidelog_node.node_context import NodeContext
 from tidelog_node.replica import Replica, ReplicaWaiter
 from tidelog_node.replicas import ReplicaManager
 from tidelog_node.routes import RequestContext
+from tidelog_node.throttling.throttle import NO_LIMIT_BYTES, Throttle
 from tidelog_node.wire import fetch
 from tidelog_node.wire.fetch import FetchRequest
-from tidelog_node.wire.fetch_answer import LEADERS_FROM, FetchResult, encode_fetch
+from tidelog_node.wire.fetch_answer import (
+    LEADERS_FROM,
+    FetchResult,
+    encode_fetch,
+    fetch_size_bytes,
+    set_throttle_time,
+)
 from tidelog_node.wire.produce import Endpoint
 
 _LEADER_ERRORS = (ErrorCode.not_leader_or_follower, ErrorCode.fenced_leader_epoch)
@@ -51,7 +58,9 @@ class FetchServing:
         replicas: ReplicaManager,
         closest: ClosestReplica | None,
         access: Access | None = None,
+        throttle: Throttle | None = None,
     ) -> None:
+        self.throttle = throttle
         self.can_serve = node.standing.can_serve  # whether this node may answer now
         self._replicas = replicas
         self._node_config = node.config
@@ -82,14 +91,15 @@ class FetchServing:
         *,
         is_new: bool,
         contact: FollowerContact | None,
+        bytes_max: int = NO_LIMIT_BYTES,
     ) -> Reading:
-        """Return the start of a pass over partitions."""
+        """Return the start of a pass over partitions. ``bytes_max`` is by the client's quota."""
         return Reading(
             request,
             context.api_version >= fetch.TOPIC_ID_FROM,
             self.can_serve(),
             is_new,
-            min(request.max_bytes, self._node_config().fetch_max_bytes),
+            min(request.max_bytes, self._node_config().fetch_max_bytes, bytes_max),
             contact,
             None if self.reader.access is None or request.replica_id >= 0 else context.session,
         )
@@ -127,7 +137,7 @@ class FetchServing:
             topics,
             session_id=session_id,
             endpoints=endpoints,
-            throttle_ms=context.session.throttle_ms,
+            throttle_ms=context.throttle_ms,
         )
 
     def with_leader(self, name: bytes, result: FetchResult) -> FetchResult:
@@ -153,13 +163,15 @@ class FetchServing:
         self, context: RequestContext, error_code: int, *, session_id: int = NO_SESSION
     ) -> Reply:
         """Return a response with an error and no partitions."""
+        if context.timer is not None and self.throttle is not None:
+            self.throttle.timed(context)
         return encode_fetch(
             context.api_version,
             context.correlation_id,
             (),
             error_code=error_code,
             session_id=session_id,
-            throttle_ms=context.session.throttle_ms,
+            throttle_ms=context.throttle_ms,
         )
 
     def refuse_follower(self, request: FetchRequest, context: RequestContext) -> Reply:
@@ -178,7 +190,7 @@ class FetchServing:
                 (name, [FetchResult(wanted.partition, code) for wanted in partitions])
                 for name, partitions in request.topics
             ],
-            throttle_ms=context.session.throttle_ms,
+            throttle_ms=context.throttle_ms,
         )
 
 
@@ -192,6 +204,12 @@ class ServedFetch:
         self.request = request
         self.context = context
         self.version = context.api_version
+        self.min_bytes = request.min_bytes
+        self.bytes_max = NO_LIMIT_BYTES
+        throttle = serving.throttle
+        if throttle is not None and throttle.is_active:
+            self.bytes_max = throttle.fetch_bytes_max(context.session)
+            self.min_bytes = min(request.min_bytes, self.bytes_max)
 
     def overtaken(self) -> Reply | None:
         """Return the answer if a later request of the same session has come."""
@@ -206,8 +224,38 @@ class ServedFetch:
         raise NotImplementedError
 
     def reply(self, reading: Reading) -> Reply:
-        """Return the answer with the records found."""
+        """Return the answer with the records found, an empty one to a client over its quota."""
+        overtaken = self.overtaken()
+        if overtaken is not None:
+            return overtaken
+        reply = self.encode(reading)
+        throttle, context = self.serving.throttle, self.context
+        if (
+            throttle is not None
+            and throttle.is_active
+            and not throttle.fetched(context, fetch_size_bytes(reply, self.version))
+        ):
+            return self.empty()
+        self.note_sent()
+        if context.throttle_ms:
+            return set_throttle_time(reply, self.version, context.throttle_ms)
+        return reply
+
+    def encode(self, reading: Reading) -> Reply:
+        """Return the answer with the records found, which may not be sent."""
         raise NotImplementedError
+
+    def note_sent(self) -> None:
+        """Note that the client gets the encoded answer."""
+
+    def empty(self) -> Reply:
+        """Return an answer without partitions instead of the encoded one."""
+        return encode_fetch(
+            self.version,
+            self.context.correlation_id,
+            (),
+            throttle_ms=self.context.throttle_ms,
+        )
 
     def begin_waiting(self, poll: ReplicaWaiter) -> None:
         """Have ``poll`` notified of appends."""
@@ -231,6 +279,7 @@ class FullFetch(ServedFetch):
     ) -> None:
         super().__init__(serving, request, context)
         self._opens_session = opens_session
+        self._session: FetchSession | None = None  # that the answer opens
         self._contact: FollowerContact | None = None
         if opens_session and request.replica_id >= 0:
             self._contact = FollowerContact(serving.now_ms())
@@ -240,7 +289,13 @@ class FullFetch(ServedFetch):
         """Read every partition of the request."""
         serving, request, version = self.serving, self.request, self.version
         reader = serving.reader
-        reading = serving.begin(request, self.context, is_new=is_new, contact=self._contact)
+        reading = serving.begin(
+            request,
+            self.context,
+            is_new=is_new,
+            contact=self._contact,
+            bytes_max=self.bytes_max,
+        )
         led_by = reader.led(has_ids=reading.has_ids)
         for name, partitions in request.topics:
             led = led_by.get(name, NO_REPLICAS)
@@ -255,12 +310,18 @@ class FullFetch(ServedFetch):
             reading.must_answer = True
         return reading
 
-    def reply(self, reading: Reading) -> Reply:
+    def encode(self, reading: Reading) -> Reply:
         """Return every partition's result; open the session if the request asks for one."""
         session_id = self._open_session(reading) if self._opens_session else NO_SESSION
         return self.serving.encode(
             self, reading.topics, session_id=session_id, has_errors=reading.must_answer
         )
+
+    def empty(self) -> Reply:
+        """Return an answer without partitions, and without a session."""
+        if self._session is not None:
+            self.serving.sessions.close(self._session)
+        return super().empty()
 
     def _open_session(self, reading: Reading) -> int:
         request, sessions, now_ms = self.request, self.serving.sessions, self.serving.now_ms()
@@ -283,6 +344,7 @@ class FullFetch(ServedFetch):
             for result in results:
                 session.partitions[name, result.partition].note_sent(result)
         sessions.touch(session, now_ms)
+        self._session = session
         return session.session_id
 
     def begin_waiting(self, poll: ReplicaWaiter) -> None:
@@ -326,6 +388,7 @@ class SessionFetch(ServedFetch):
         self._left_count = 0
         self._found: list[FetchResult] = []  # by the last read
         self._visited: list[SessionPartition] = []  # the partitions of ``_found``
+        self._answered: list[tuple[SessionPartition, FetchResult]] = []  # by the encoded answer
 
     def overtaken(self) -> Reply | None:
         """Return INVALID_FETCH_SESSION_EPOCH if a later request has advanced the session."""
@@ -357,7 +420,13 @@ class SessionFetch(ServedFetch):
         count = min(self._new_count or self._left_count, serving.sessions.checks_max)
         is_part = count < len(session.dirty)
         is_new = self._new_count > 0
-        reading = serving.begin(request, self.context, is_new=is_new, contact=session.contact)
+        reading = serving.begin(
+            request,
+            self.context,
+            is_new=is_new,
+            contact=session.contact,
+            bytes_max=self.bytes_max,
+        )
         led_by = reader.led(has_ids=reading.has_ids)
         found: list[FetchResult] = []
         visited: list[SessionPartition] = []
@@ -421,27 +490,39 @@ class SessionFetch(ServedFetch):
             return offset == result.last_stable_offset
         return offset == result.high_watermark
 
-    def reply(self, reading: Reading) -> Reply:
-        """Return the results with news, and note that the client has them."""
+    def encode(self, reading: Reading) -> Reply:
+        """Return the results with news."""
         session, serving = self._session, self.serving
-        overtaken = self.overtaken()
-        if overtaken is not None:
-            return overtaken
         topics: _Topics = []
         topic = b""
         results: list[FetchResult] = []
         for partition, result in zip(self._visited, self._found, strict=True):
             if not partition.has_news(result):
                 continue
-            partition.note_sent(result)
-            if result.records is not None:
-                session.move_back(partition)
+            self._answered.append((partition, result))
             if not topics or partition.topic != topic:
                 topic, results = partition.topic, []
                 topics.append((topic, results))
             results.append(result)
         return serving.encode(
             self, topics, session_id=session.session_id, has_errors=reading.must_answer
+        )
+
+    def note_sent(self) -> None:
+        """Note that the client has the results."""
+        for partition, result in self._answered:
+            partition.note_sent(result)
+            if result.records is not None:
+                self._session.move_back(partition)
+
+    def empty(self) -> Reply:
+        """Return an answer of the session without partitions: the next one has them."""
+        return encode_fetch(
+            self.version,
+            self.context.correlation_id,
+            (),
+            session_id=self._session.session_id,
+            throttle_ms=self.context.throttle_ms,
         )
 
     def begin_waiting(self, poll: ReplicaWaiter) -> None:

@@ -7,6 +7,8 @@ The session is opened, found or closed at once; then come the acknowledgements, 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
 
 from tidelog_core.errors import GroupAuthorizationFailed, InvalidRequest, TidelogError
 from tidelog_core.security.acl import AclOperation, ResourceType
@@ -19,6 +21,7 @@ from tidelog_node.groups.share.sessions import FINAL_EPOCH, INITIAL_EPOCH, Share
 from tidelog_node.node_context import NodeContext
 from tidelog_node.routes import HotRoute, RequestContext
 from tidelog_node.session import Session
+from tidelog_node.throttling.throttle import Throttle
 from tidelog_node.wire import share_fetch
 from tidelog_node.wire.share_fetch import (
     PartitionKey,
@@ -35,10 +38,16 @@ class ShareFetchHandler:
     """Serves ShareFetch on the partitions that this node leads."""
 
     def __init__(
-        self, node: NodeContext, *, service: ShareService, access: Access | None = None
+        self,
+        node: NodeContext,
+        *,
+        service: ShareService,
+        access: Access | None = None,
+        throttle: Throttle | None = None,
     ) -> None:
-        """Without ``access`` every client may do everything."""
+        """Without ``access`` every client may do everything, without ``throttle`` at any rate."""
         self._access = access
+        self._throttle = throttle
         self._service = service
         self._delivery = ShareDelivery(service=service, node_config=node.config)
         self._loop = asyncio.get_running_loop()
@@ -76,9 +85,12 @@ class ShareFetchHandler:
                 {},
                 error_code=error.code,
                 error_message=str(error),
-                throttle_ms=context.session.throttle_ms,
+                throttle_ms=self._count(context, {}),
             )
-        task = self._loop.create_task(self._answer(session, request, context))
+        answering = self._answer(session, request, context)
+        if context.timer is not None:
+            answering = context.timer.counting(answering)
+        task = self._loop.create_task(answering)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return TaskReply(task)
@@ -137,7 +149,8 @@ class ShareFetchHandler:
         if request.session_epoch == FINAL_EPOCH:
             await self._service.end_session(session)
         elif not request.renews:
-            results = await self._delivery.deliver(session, request, refusal_of)
+            bounded = self._bounded(request, context.session)
+            results = await self._delivery.deliver(session, bounded, refusal_of)
         if request.session_epoch == INITIAL_EPOCH:
             results = {key: results.get(key, ShareFetchResult()) for key in session.partitions}
         for key, error in outcome.items():
@@ -155,5 +168,25 @@ class ShareFetchHandler:
             results,
             lock_ms=settings.share_record_lock_duration_ms,
             endpoints=leaders.endpoints(leader_ids, context.session.listener),
-            throttle_ms=context.session.throttle_ms,
+            throttle_ms=self._count(context, results),
         )
+
+    def _bounded(self, request: ShareFetchRequest, client: Session) -> ShareFetchRequest:
+        """Return the request for no more bytes than the client's quota allows at once."""
+        if self._throttle is None or not self._throttle.is_active:
+            return request
+        bytes_max = self._throttle.fetch_bytes_max(client)
+        if request.max_bytes <= bytes_max:
+            return request
+        return replace(request, max_bytes=bytes_max, min_bytes=min(request.min_bytes, bytes_max))
+
+    def _count(
+        self, context: RequestContext, results: Mapping[PartitionKey, ShareFetchResult]
+    ) -> int:
+        """Count the records of an answer; return how long the client must wait."""
+        if self._throttle is None or not self._throttle.is_active:
+            return 0
+        size_bytes = sum(
+            result.records.size_bytes for result in results.values() if result.records is not None
+        )
+        return self._throttle.delivered(context, size_bytes)

@@ -6,7 +6,7 @@ Source: ``ControllerApis`` and ``ReplicationControlManager`` of Kafka.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Iterable
+from collections.abc import AsyncIterable, Iterable, Mapping
 from typing import TypeVar
 from uuid import UUID
 
@@ -19,7 +19,7 @@ from kio.schema.delete_topics.v6 import response as delete_response
 from tidelog_core.admin.commit import Deletion
 from tidelog_core.admin.describe import NodeLayers
 from tidelog_core.admin.failures import admin_error_code
-from tidelog_core.admin.topics import NewTopic, WiderTopic
+from tidelog_core.admin.topics import NewTopic, WiderTopic, wanted_partition_count
 from tidelog_core.errors import (
     ErrorCode,
     InvalidRequest,
@@ -41,21 +41,28 @@ from tidelog_node.handlers.created_topics import CREATE_TOPICS_KEY, CreatedTopic
 from tidelog_node.node_context import NodeContext
 from tidelog_node.request_turns import RequestTurn
 from tidelog_node.routes import RequestContext, Route
+from tidelog_node.throttling.mutation_quota import MutationQuota
+from tidelog_node.throttling.throttle import Throttle
 from tidelog_node.wire.messages import build
 
 T = TypeVar("T")
 
 DELETE_TOPICS_KEY = 20
 CREATE_PARTITIONS_KEY = 37
+# The versions from which on a client over its quota is refused, and not only told to wait.
+STRICT_CREATION_FROM, STRICT_DELETION_FROM, STRICT_WIDENING_FROM = 6, 5, 3
 
 
 class TopicHandlers:
     """Creates, widens and deletes topics."""
 
-    def __init__(self, node: NodeContext, *, access: Access | None = None) -> None:
+    def __init__(
+        self, node: NodeContext, *, throttle: Throttle, access: Access | None = None
+    ) -> None:
         """Without ``access`` every client may create topics."""
         self._node = node
         self._access = access
+        self._throttle = throttle
         self._admin = cluster_admin(node)
 
     def routes(self) -> list[Route]:
@@ -85,20 +92,28 @@ class TopicHandlers:
             answer.add_refused(name, TopicAuthorizationFailed(REFUSED))
         async for twice in turn.each(repeated):
             answer.add_refused(twice, InvalidRequest("Duplicate topic name."))
+        quota = self._quota(context, STRICT_CREATION_FROM)
+        counts = {new.name: wanted_partition_count(new, self._node.config()) for new in wanted}
+        exceeded = quota.spend(counts)
         try:
             outcomes = await self._admin.create_topics(
-                wanted,
+                [new for new in wanted if new.name not in exceeded],
                 validate_only=request.validate_only,
                 seconds_max=request.timeout.total_seconds(),
             )
         except PolicyViolation as error:
             outcomes = {new.name: error async for new in turn.each(wanted)}
-        async for name, outcome in turn.each(outcomes.items()):
+        quota.give_back(_failed_count(outcomes, counts))
+        async for name, outcome in turn.each((exceeded | outcomes).items()):
             if isinstance(outcome, TidelogError):
                 answer.add_refused(name, outcome)
             else:
                 answer.add_created(outcome, has_configs=self._shows_configs(name, context))
+        self._throttle.mutated(context, quota)
         return answer.encoded()
+
+    def _quota(self, context: RequestContext, strict_from: int) -> MutationQuota:
+        return self._throttle.mutations(context, is_strict=context.api_version >= strict_from)
 
     async def _creatable(
         self,
@@ -140,10 +155,10 @@ class TopicHandlers:
             ]
             return build(delete_response.DeleteTopicsResponse, responses=tuple(refused))
         seconds_max = request.timeout.total_seconds()
-        return await self._delete(request.topic_names, (), seconds_max=seconds_max)
+        return await self._delete(context, request.topic_names, (), seconds_max=seconds_max)
 
     async def delete_topics(
-        self, request: delete_request.DeleteTopicsRequest, _: RequestContext
+        self, request: delete_request.DeleteTopicsRequest, context: RequestContext
     ) -> delete_response.DeleteTopicsResponse:
         """Answer DeleteTopics by name or by id."""
         try:
@@ -174,11 +189,11 @@ class TopicHandlers:
                         )
                     )
         seconds_max = request.timeout.total_seconds()
-        response = await self._delete(names, ids, seconds_max=seconds_max)
+        response = await self._delete(context, names, ids, seconds_max=seconds_max)
         return build(delete_response.DeleteTopicsResponse, responses=(*wrong, *response.responses))
 
     async def create_partitions(
-        self, request: partitions_request.CreatePartitionsRequest, _: RequestContext
+        self, request: partitions_request.CreatePartitionsRequest, context: RequestContext
     ) -> partitions_response.CreatePartitionsResponse:
         """Answer CreatePartitions."""
         turn = RequestTurn()
@@ -187,22 +202,35 @@ class TopicHandlers:
             _widened(name, InvalidRequest("Duplicate topic name."))
             async for name in turn.each(repeated)
         ]
+        wanted = [
+            _wider_topic(topic)
+            async for topic in turn.each(request.topics)
+            if topic.name not in repeated
+        ]
+        quota, image = self._quota(context, STRICT_WIDENING_FROM), self._node.view.image
+        counts = {
+            wider.name: max(0, wider.count - len(image.partitions(wider.name))) for wider in wanted
+        }
+        exceeded = quota.spend(counts)
         outcomes = await self._admin.widen_topics(
-            [
-                _wider_topic(topic)
-                async for topic in turn.each(request.topics)
-                if topic.name not in repeated
-            ],
+            [wider for wider in wanted if wider.name not in exceeded],
             validate_only=request.validate_only,
             seconds_max=request.timeout.total_seconds(),
         )
-        async for widened, outcome in turn.each(outcomes.items()):
+        quota.give_back(_failed_count(outcomes, counts))
+        async for widened, outcome in turn.each((exceeded | outcomes).items()):
             error = outcome if isinstance(outcome, TidelogError) else None
             results.append(_widened(widened, error))
+        self._throttle.mutated(context, quota)
         return build(partitions_response.CreatePartitionsResponse, results=tuple(results))
 
     async def _delete(
-        self, names: Iterable[str], ids: Iterable[UUID], *, seconds_max: float
+        self,
+        context: RequestContext,
+        names: Iterable[str],
+        ids: Iterable[UUID],
+        *,
+        seconds_max: float,
     ) -> delete_response.DeleteTopicsResponse:
         turn = RequestTurn()
         names, ids = list(names), list(ids)
@@ -239,9 +267,16 @@ class TopicHandlers:
                 by_id[topic_id] = name
         named = [name async for name in turn.each(names) if name not in repeated_names]
         results += await self._resolve_names(image, turn.each(named), by_id)
-        outcomes = await self._admin.delete_topics(by_id, seconds_max=seconds_max)
-        async for topic_id, outcome in turn.each(outcomes.items()):
+        quota = self._quota(context, STRICT_DELETION_FROM)
+        counts = {topic_id: len(image.partitions(name)) for topic_id, name in by_id.items()}
+        exceeded = quota.spend(counts)
+        outcomes = await self._admin.delete_topics(
+            [topic_id for topic_id in by_id if topic_id not in exceeded], seconds_max=seconds_max
+        )
+        quota.give_back(_failed_count(outcomes, counts))
+        async for topic_id, outcome in turn.each((exceeded | outcomes).items()):
             results.append(_deletion_result(topic_id, by_id[topic_id], outcome))
+        self._throttle.mutated(context, quota)
         return build(delete_response.DeleteTopicsResponse, responses=tuple(results))
 
     async def _resolve_names(
@@ -283,6 +318,13 @@ def _wider_topic(topic: partitions_request.CreatePartitionsTopic) -> WiderTopic:
     if topic.assignments is not None:
         assignments = [given.broker_ids for given in topic.assignments]
     return WiderTopic(topic.name, topic.count, assignments)
+
+
+def _failed_count(outcomes: Mapping[T, object], counts: Mapping[T, int]) -> int:
+    """Return how many partitions the topics have that were not changed."""
+    return sum(
+        counts[topic] for topic, outcome in outcomes.items() if isinstance(outcome, TidelogError)
+    )
 
 
 async def _repeated(turn: RequestTurn, values: Iterable[T]) -> dict[T, None]:

@@ -229,6 +229,25 @@ def encode_fetch(
     return answer.finish(correlation_id, endpoints)
 
 
+def fetch_size_bytes(reply: Reply, version: int) -> int:
+    """Return the size of a response with records, without its size field and tags of its header.
+
+    So Kafka counts it for quotas. Source: ``FetchResponse.sizeOf``.
+    """
+    size_bytes = -4 - (version >= FLEXIBLE_FROM)
+    for part in reply:
+        size_bytes += part.size_bytes if isinstance(part, FileSlice) else len(part)
+    return size_bytes
+
+
+def set_throttle_time(reply: Reply, version: int, throttle_ms: int) -> Reply:
+    """Return the response with this throttle time."""
+    head = reply[0]
+    assert isinstance(head, bytearray)
+    INT32.pack_into(head, 8 + (version >= FLEXIBLE_FROM), throttle_ms)  # behind the header
+    return reply
+
+
 def encode_result(version: int, result: FetchResult) -> bytes:
     """Return the encoded result of a partition without records."""
     answer = FetchAnswer(version)

@@ -20,6 +20,7 @@ from tidelog_core.metadata.node_config import LiveNodeConfig
 from tidelog_core.metadata.records import Broker, Cluster
 from tidelog_core.metadata.sqlite import SqliteMetadataStore
 from tidelog_node.handlers.acls import AclHandlers
+from tidelog_node.handlers.client_quotas import QuotaHandlers
 from tidelog_node.handlers.cluster import ClusterHandlers
 from tidelog_node.handlers.configs import ConfigHandlers
 from tidelog_node.handlers.elections import ElectionHandlers
@@ -29,6 +30,7 @@ from tidelog_node.handlers.reassignments import ReassignmentHandlers
 from tidelog_node.handlers.scram_users import ScramUserHandlers
 from tidelog_node.handlers.topics import TopicHandlers
 from tidelog_node.routes import Route
+from tidelog_node.throttling.throttle import Throttle
 from tidelog_node.wire.messages import build, read_request, write_response
 
 from tests.support.node_context import Alone, node_context
@@ -57,12 +59,15 @@ class Node:
             standing=standing,
             clock_ms=lambda: NOW_MS,
         )
+        throttle = Throttle(self.view, static, clock_ms=lambda: NOW_MS)
+        throttle.start(self.view)
         routes: Iterable[Route] = [
-            *MetadataHandlers(node).routes(),
-            *TopicHandlers(node).routes(),
+            *MetadataHandlers(node, throttle=throttle).routes(),
+            *TopicHandlers(node, throttle=throttle).routes(),
             *ConfigHandlers(node).routes(),
             *ScramUserHandlers(node).routes(),
             *AclHandlers(node).routes(),
+            *QuotaHandlers(node).routes(),
             *ClusterHandlers(node).routes(),
             *FindCoordinatorHandlers(node).routes(),
             *ElectionHandlers(node).routes(),

@@ -1,0 +1,1 @@
+"""Clients' quotas: how much they have used, and how long they must wait."""

@@ -1,0 +1,178 @@
+"""Makes clients wait that have used more than their quotas allow.
+
+Amounts are counted as in Kafka: the whole Produce request, when it has come; the Fetch answer, when
+it is ready; the time of the loop that any request takes. A client over its quota is told how long
+it must wait (``RequestContext.throttle_ms``), and meanwhile its connection is muted: nothing of it
+is read. Not all clients wait by themselves. Answers are sent at once; a Fetch answer is an
+empty one, and what it would have had is not counted.
+
+A client that proved to be a node of the cluster has no limits. Quotas are those of the newest
+image. Without any, one comparison is made for each request.
+
+Source: KIP-13, KIP-124, KIP-219, KIP-599; Kafka's ``ClientQuotaManager``, ``KafkaApis``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tidelog_core.config import NodeConfig
+from tidelog_core.metadata.image import ClusterImage, ClusterView
+from tidelog_core.quotas.client_quotas import ClientQuotas
+from tidelog_core.quotas.token_bucket import TokenBucket
+from tidelog_core.quotas.windowed_rate import WindowedRate
+
+from tidelog_node.routes import RequestContext
+from tidelog_node.session import NO_NODE, Session
+from tidelog_node.throttling.client_limits import ClientLimits
+from tidelog_node.throttling.meters import Meters
+from tidelog_node.throttling.mutation_quota import MutationQuota
+from tidelog_node.throttling.request_timer import RequestTimer
+
+NO_LIMIT_BYTES = 2**31 - 1  # the largest ``max_bytes`` of a Fetch
+THROTTLE_MS_MAX = 2**31 - 1  # of an answer's field
+
+
+class Throttle:
+    """The quotas of a node's clients. For its event loop."""
+
+    def __init__(
+        self, view: ClusterView, config: NodeConfig, *, clock_ms: Callable[[], int]
+    ) -> None:
+        """``clock_ms`` is a clock that does not go back."""
+        self.is_active = False  # whether there are quotas
+        self._clock_ms = clock_ms
+        self._quotas: ClientQuotas = view.image.quotas.quotas
+        self._window_ms = config.quota_window_size_seconds * 1000
+        self._full_windows_seconds = (
+            config.quota_window_num - 1
+        ) * config.quota_window_size_seconds
+        self._throttle_ms_max = min(config.quota_throttle_max_ms, THROTTLE_MS_MAX)
+        self._meters = Meters(
+            new_rate=lambda: WindowedRate(
+                window_count=config.quota_window_num, size_ms=self._window_ms
+            ),
+            new_bucket=lambda: TokenBucket(
+                window_count=config.controller_quota_window_num,
+                size_ms=config.controller_quota_window_size_seconds * 1000,
+            ),
+            clock_ms=clock_ms,
+        )
+        self._on_image(view.image, frozenset())
+
+    def start(self, view: ClusterView) -> Callable[[], None]:
+        """Follow the image. Returns the function that ends the subscription."""
+        return view.subscribe(self._on_image)
+
+    def produced(self, context: RequestContext, size_bytes: int) -> None:
+        """Count a Produce request, without the field of its size."""
+        limits = self._limits_of(context.session)
+        if limits is None or limits.produce is None:
+            return
+        (meter, rate), now_ms = limits.produce, self._clock_ms()
+        meter.add(size_bytes, now_ms)
+        self._wait(context, meter.throttle_ms(rate, now_ms))
+
+    def fetch_bytes_max(self, session: Session) -> int:
+        """Return the bytes above which any answer would be over the client's quota."""
+        limits = self._limits_of(session)
+        if limits is None or limits.fetch is None:
+            return NO_LIMIT_BYTES
+        return min(int(limits.fetch.rate * self._full_windows_seconds), NO_LIMIT_BYTES)
+
+    def fetched(self, context: RequestContext, size_bytes: int) -> bool:
+        """Count a Fetch answer; return whether it may be sent.
+
+        ``size_bytes`` is without the field of its size. One that alone is over the quota may be
+        sent once nothing else counts: the client could never get on otherwise.
+        """
+        limits = self._limits_of(context.session)
+        if limits is None:
+            return True
+        throttle_ms, is_alone = 0, False
+        if limits.fetch is not None:
+            (meter, rate), now_ms = limits.fetch, self._clock_ms()
+            is_alone = meter.is_idle(now_ms)
+            meter.add(size_bytes, now_ms)
+            throttle_ms = meter.throttle_ms(rate, now_ms)
+        timed_ms = self._timed_ms(context, limits)
+        if not throttle_ms and not timed_ms:
+            return True
+        may_be_sent = is_alone and not timed_ms
+        if limits.fetch is not None and not may_be_sent:
+            meter.add(-size_bytes, now_ms)
+        self._wait(context, max(throttle_ms, timed_ms))
+        return may_be_sent
+
+    def delivered(self, context: RequestContext, size_bytes: int) -> int:
+        """Count an answer whose records cannot be taken back; return how long the client must wait.
+
+        The records of a ShareFetch are acquired when they are answered.
+        """
+        limits = self._limits_of(context.session)
+        if limits is None:
+            return 0
+        throttle_ms = 0
+        if limits.fetch is not None:
+            (meter, rate), now_ms = limits.fetch, self._clock_ms()
+            meter.add(size_bytes, now_ms)
+            throttle_ms = meter.throttle_ms(rate, now_ms)
+        self._wait(context, max(throttle_ms, self._timed_ms(context, limits)))
+        return context.throttle_ms
+
+    # -- the time of requests --
+
+    def timer_of(self, session: Session) -> RequestTimer | None:
+        """Return a timer for a request, ``None`` if its time has no limit."""
+        if not self.is_active:
+            return None
+        limits = self._limits_of(session)
+        return None if limits is None or limits.request is None else RequestTimer()
+
+    def timed(self, context: RequestContext) -> None:
+        """Count the time of a request that is about to be answered."""
+        limits = self._limits_of(context.session)
+        if limits is not None:
+            self._wait(context, self._timed_ms(context, limits))
+
+    def _timed_ms(self, context: RequestContext, limits: ClientLimits) -> int:
+        if context.timer is None or limits.request is None:
+            return 0
+        (meter, rate), now_ms = limits.request, self._clock_ms()
+        meter.add(context.timer.take_percents(), now_ms)
+        return min(meter.throttle_ms(rate, now_ms), self._window_ms)
+
+    # -- partitions created and deleted --
+
+    def mutations(self, context: RequestContext, *, is_strict: bool) -> MutationQuota:
+        """Return the quota of a request that creates or deletes partitions."""
+        limits = self._limits_of(context.session)
+        limit = None if limits is None else limits.mutation
+        return MutationQuota(limit, is_strict=is_strict, clock_ms=self._clock_ms)
+
+    def mutated(self, context: RequestContext, quota: MutationQuota) -> None:
+        """Have the client wait as its quota says."""
+        self._wait(context, quota.throttle_ms())
+
+    # -- inside --
+
+    def _wait(self, context: RequestContext, throttle_ms: int) -> None:
+        throttle_ms = min(throttle_ms, self._throttle_ms_max)
+        if throttle_ms > context.throttle_ms:
+            context.throttle_ms = throttle_ms
+            context.session.mute(throttle_ms / 1000)
+
+    def _limits_of(self, session: Session) -> ClientLimits | None:
+        """Return the limits of a client, ``None`` if it has none for sure."""
+        quotas = self._quotas
+        if not self.is_active or session.node_id != NO_NODE:
+            return None
+        limits = session.limits
+        if limits is None or limits.quotas is not quotas:
+            user, client_id = session.principal.name, session.client_id or ""
+            limits = session.limits = ClientLimits(quotas, user, client_id, self._meters)
+        return limits
+
+    def _on_image(self, image: ClusterImage, _: frozenset[str]) -> None:
+        self._quotas = image.quotas.quotas
+        self.is_active = bool(self._quotas.by_entity)
