@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tidelog_core.model import TopicPartition
+    from tidelog_core.quotas.quota_entity import QuotaEntity
     from tidelog_core.security.acl import (
         Acl,
         AclFilter,
@@ -97,6 +98,7 @@ __all__ = [
     "PreparedTransaction",
     "Producer",
     "ProducerDescription",
+    "QuotaEntity",
     "RebalanceListener",
     "RecordMetadata",
     "ResourceType",
@@ -119,6 +121,7 @@ __all__ = [
 
 _NAMES_OF = {
     "tidelog_core.model": ("TopicPartition",),
+    "tidelog_core.quotas.quota_entity": ("QuotaEntity",),
     "tidelog_core.security.acl": (
         "Acl",
         "AclFilter",

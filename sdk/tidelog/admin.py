@@ -1,4 +1,4 @@
-"""``Admin`` manages topics, configs, records, groups, transactions, users, ACLs and the cluster."""
+"""``Admin`` manages topics, configs, groups, transactions, users, ACLs, quotas and the cluster."""
 
 from __future__ import annotations
 

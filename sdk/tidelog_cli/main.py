@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import typer
 
-from tidelog_cli import acls, group_configs, group_offsets, groups, topics, transactions, users
+from tidelog_cli import (
+    acls,
+    group_configs,
+    group_offsets,
+    groups,
+    quotas,
+    topics,
+    transactions,
+    users,
+)
 from tidelog_cli.acl_explain import explain
 from tidelog_cli.consume import consume
 from tidelog_cli.erase import erase
@@ -64,6 +73,11 @@ acl.command("add")(acls.add)
 acl.command("remove")(acls.remove)
 acl.command("explain")(explain)
 
+quota = typer.Typer(cls=CommandGroup, help="Quotas of users, clients and addresses.")
+quota.command("list")(quotas.list_)
+quota.command("set")(quotas.set_)
+quota.command("remove")(quotas.remove)
+
 tier = typer.Typer(cls=CommandGroup, help="Segments in the object store.")
 tier.command("status")(status)
 
@@ -77,6 +91,7 @@ app.add_typer(group, name="group")
 app.add_typer(transaction, name="transaction")
 app.add_typer(user, name="user")
 app.add_typer(acl, name="acl")
+app.add_typer(quota, name="quota")
 app.add_typer(tier, name="tier")
 app.add_typer(job, name="job")
 app.command("erase")(erase)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from tests.kafka.compare import compared
+import pytest
+
+from tests.kafka.compare import Pair, compared
 from tests.support.client_quotas import (
     ANY_NAME,
     DEFAULT_NAME,
@@ -16,6 +18,7 @@ from tests.support.client_quotas import (
     op,
 )
 from tests.support.peer import Peer
+from tools import kafka_broker
 
 
 def alter(peer: Peer, *entries: Any, version: int = 1, **fields: object) -> Any:
@@ -170,3 +173,18 @@ def test_filters_of_quotas_that_are_refused(peer: Peer) -> Iterator[tuple[str, A
         for version in (0, 1):
             yield f"{label}, version {version}", describe(peer, *components, version=version)
     yield "empty name", describe(peer, component("user", EXACT, ""))
+
+
+@pytest.mark.slow  # JVMs; the requests that the tool sends are compared above
+@pytest.mark.parametrize("name", ["tidelog", "kafka"])
+def test_quotas_are_set_shown_and_deleted_by_the_tool(pair: Pair, name: str) -> None:
+    """``kafka-configs.sh``. To show a user it asks for credentials too."""
+    peer: Peer = getattr(pair, name)
+    tool = ("kafka.admin.ConfigCommand", "--bootstrap-server", f"127.0.0.1:{peer.port}")
+    user = ("--entity-type", "users", "--entity-name", "by-tool")
+    kafka_broker.run_tool(*tool, "--alter", *user, "--add-config", "producer_byte_rate=1000000")
+    settled(peer, 1)
+    shown = kafka_broker.run_tool(*tool, "--describe", *user)
+    assert "producer_byte_rate=1000000" in shown
+    kafka_broker.run_tool(*tool, "--alter", *user, "--delete-config", "producer_byte_rate")
+    settled(peer, 0)

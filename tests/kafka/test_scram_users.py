@@ -99,7 +99,7 @@ def test_alterations_that_are_refused(peer: Peer) -> Iterator[tuple[str, Any]]:
 @pytest.mark.slow  # JVMs; the requests that the tool sends are compared above
 @pytest.mark.parametrize("name", ["tidelog", "kafka"])
 def test_credentials_are_set_and_deleted_by_the_tool(pair: Pair, name: str) -> None:
-    """``kafka-configs.sh``; its --describe asks for quotas too, so it needs DescribeClientQuotas."""
+    """``kafka-configs.sh``."""
     peer: Peer = getattr(pair, name)
     tool = (
         *("kafka.admin.ConfigCommand", "--bootstrap-server", f"127.0.0.1:{peer.port}"),

@@ -157,7 +157,10 @@ class Connection:
         return bool(self._sender.unsent) or not self._answers.waiting
 
     def mute(self, seconds: float) -> None:
-        """Read nothing for so long, or for the longest time of several calls."""
+        """Read nothing for so long, or for the longest time of several calls.
+
+        Control requests that were read before, and have not begun, wait too.
+        """
         until = self._loop.time() + seconds
         if self._is_closed or until <= self._muted_until:
             return
@@ -170,6 +173,7 @@ class Connection:
     def _unmute(self) -> None:
         self._mute_timer = None
         self.active_at = self._loop.time()
+        self._start_control()
         self._resume()
 
     @property
@@ -434,10 +438,10 @@ class Connection:
             self._owner.spawn(self._run_control())
 
     def _is_control_next(self) -> bool:
-        """Return whether a control request waits, and for no answer before its own."""
+        """Return whether a control request waits, and for nothing before its own answer."""
         if self._is_closed:
             return bool(self._answers.control)
-        return not self._is_writing and self._answers.is_control_next
+        return not self._is_writing and self._mute_timer is None and self._answers.is_control_next
 
     async def _run_control(self) -> None:
         """Run the control requests one after the other while it is their turn.

@@ -47,8 +47,8 @@ def quota_entity(parts: Mapping[str, str | None]) -> QuotaEntity:
             raise InvalidRequest(f"A {kind} of {len(name)} characters, allowed are {NAME_SIZE_MAX}")
     if IP in parts and len(parts) > 1:
         raise InvalidRequest(
-            "Invalid quota entity combination, IP entity should"
-            "not be combined with User or ClientId"
+            "Invalid quota entity combination: an address is an entity by itself, not together"
+            " with a user or a client id."
         )
     names = {kind: name or DEFAULT for kind, name in parts.items()}
     ip = names.get(IP)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import TypeVar
 
 from kio.schema.errors import ErrorCode
@@ -14,6 +14,8 @@ from tidelog.cluster import Cluster
 from tidelog.errors import ClientClosed, RequestTimedOut, SeveralFailed, TidelogError, error_for
 
 T = TypeVar("T")
+Outcomes = Mapping[str, tuple[ErrorCode, str | None]]
+"""The code and message of each name."""
 
 
 class AdminCalls(Client):
@@ -63,6 +65,41 @@ class AdminCalls(Client):
                         await asyncio.sleep(backoff.next_s())
         except TimeoutError:
             raise failure or RequestTimedOut(f"no answer within {self._timeout_s:g} s") from None
+
+    async def _each_retried(
+        self,
+        names: Iterable[str],
+        send: Callable[[Collection[str]], Awaitable[Outcomes]],
+        what: str,
+    ) -> None:
+        """Have ``send`` ask for all names, and again for those whose error may pass.
+
+        A request may fail for some names and be carried out for the others, which must not be
+        asked for twice. Raises the errors that are left, as ``raise_failures``.
+        """
+        left, failed = dict.fromkeys(names), dict[object, tuple[ErrorCode, str | None]]()
+
+        async def attempt() -> None:
+            for name in left:
+                failed.pop(name, None)
+            passing: TidelogError | None = None
+            for name, (code, message) in (await send(left.keys())).items():
+                if code is not ErrorCode.none:
+                    failed[name] = code, message
+                    error = error_for(code, message, about=f"{what} {name}")
+                    if _may_pass(error):
+                        passing = error
+                        continue
+                left.pop(name, None)
+            if passing is not None:
+                raise passing
+
+        try:
+            await self._retried(attempt)
+        except TidelogError:
+            if not failed:
+                raise
+        raise_failures(failed, what=what)
 
 
 def _may_pass(error: TidelogError) -> bool:

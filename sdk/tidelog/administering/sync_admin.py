@@ -44,3 +44,5 @@ class SyncAdmin(SyncClient[EveryCall]):
     describe_acls = Blocking(EveryCall.describe_acls)
     create_acls = Blocking(EveryCall.create_acls)
     delete_acls = Blocking(EveryCall.delete_acls)
+    describe_quotas = Blocking(EveryCall.describe_quotas)
+    alter_quotas = Blocking(EveryCall.alter_quotas)

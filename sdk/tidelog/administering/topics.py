@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from kio.schema.create_partitions.v3.request import CreatePartitionsRequest, CreatePartitionsTopic
@@ -24,7 +24,7 @@ from kio.schema.metadata.v13.request import MetadataRequest, MetadataRequestTopi
 from tidelog_core.model import TopicPartition
 from tidelog_core.wire_messages import build
 
-from tidelog.administering.calls import AdminCalls, raise_failures
+from tidelog.administering.calls import AdminCalls, Outcomes, raise_failures
 from tidelog.administering.results import (
     CreatedTopic,
     ListedOffset,
@@ -81,43 +81,42 @@ class TopicCalls(AdminCalls):
         self, topics: Iterable[NewTopic], *, validate_only: bool = False
     ) -> dict[str, CreatedTopic]:
         """Create topics, each independently of the others' failures. Durable on return."""
-        request = build(
-            CreateTopicsRequest,
-            topics=tuple(_creatable(topic) for topic in topics),
-            timeout=self._request_timeout,
-            validate_only=validate_only,
-        )
+        wanted = {topic.name: topic for topic in topics}
+        created: dict[str, CreatedTopic] = {}
 
-        async def attempt() -> dict[str, CreatedTopic]:
+        async def send(names: Collection[str]) -> Outcomes:
+            request = build(
+                CreateTopicsRequest,
+                topics=tuple(_creatable(wanted[name]) for name in names),
+                timeout=self._request_timeout,
+                validate_only=validate_only,
+            )
             response = await self._cluster.request(CREATE_TOPICS, request)
-            failures = {t.name: (t.error_code, t.error_message) for t in response.topics}
-            raise_failures(failures, what="topic")
-            return {
-                topic.name: CreatedTopic(
+            for topic in response.topics:
+                created[topic.name] = CreatedTopic(
                     topic.name,
                     topic_id_or_none(topic.topic_id),
                     int(topic.num_partitions),
                     int(topic.replication_factor),
                 )
-                for topic in response.topics
-            }
+            return {t.name: (t.error_code, t.error_message) for t in response.topics}
 
-        return await self._retried(attempt)
+        await self._each_retried(wanted, send, "topic")
+        return created
 
     async def delete_topics(self, names: Iterable[str]) -> None:
         """Delete topics with all their records. Raises ``UnknownTopicOrPartition``."""
-        request = build(
-            DeleteTopicsRequest,
-            topics=tuple(build(DeleteTopicState, name=name, topic_id=None) for name in names),
-            timeout=self._request_timeout,
-        )
 
-        async def attempt() -> None:
+        async def send(left: Collection[str]) -> Outcomes:
+            request = build(
+                DeleteTopicsRequest,
+                topics=tuple(build(DeleteTopicState, name=name, topic_id=None) for name in left),
+                timeout=self._request_timeout,
+            )
             response = await self._cluster.request(DELETE_TOPICS, request)
-            failures = {t.name: (t.error_code, t.error_message) for t in response.responses}
-            raise_failures(failures, what="topic")
+            return {t.name: (t.error_code, t.error_message) for t in response.responses}
 
-        await self._retried(attempt)
+        await self._each_retried(names, send, "topic")
 
     async def list_topics(self, *, include_internal: bool = False) -> list[TopicListing]:
         """Return all topics sorted by name."""
@@ -144,22 +143,26 @@ class TopicCalls(AdminCalls):
         self, partition_counts: Mapping[str, int], *, validate_only: bool = False
     ) -> None:
         """Increase topics' partition counts to the given ones. Raises ``InvalidPartitions``."""
-        request = build(
-            CreatePartitionsRequest,
-            topics=tuple(
-                build(CreatePartitionsTopic, name=name, count=count, assignments=None)
-                for name, count in partition_counts.items()
-            ),
-            timeout=self._request_timeout,
-            validate_only=validate_only,
-        )
 
-        async def attempt() -> None:
+        async def send(names: Collection[str]) -> Outcomes:
+            request = build(
+                CreatePartitionsRequest,
+                topics=tuple(
+                    build(
+                        CreatePartitionsTopic,
+                        name=name,
+                        count=partition_counts[name],
+                        assignments=None,
+                    )
+                    for name in names
+                ),
+                timeout=self._request_timeout,
+                validate_only=validate_only,
+            )
             response = await self._cluster.request(CREATE_PARTITIONS, request)
-            failures = {t.name: (t.error_code, t.error_message) for t in response.results}
-            raise_failures(failures, what="topic")
+            return {t.name: (t.error_code, t.error_message) for t in response.results}
 
-        await self._retried(attempt)
+        await self._each_retried(partition_counts, send, "topic")
 
     async def delete_records(
         self, before: Mapping[tuple[str, int], int]

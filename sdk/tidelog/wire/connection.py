@@ -62,6 +62,7 @@ class _Pending(NamedTuple):
     api: Api
     version: int
     future: asyncio.Future[Any]
+    timeout_s: float
     timer: asyncio.TimerHandle
 
 
@@ -80,6 +81,7 @@ class Connection(asyncio.BufferedProtocol):
         self._error: TidelogError | None = None
         self._is_retired = False
         self._retirement: asyncio.TimerHandle | None = None
+        self._throttled_until = 0.0  # the node reads nothing before (the loop's time)
         self._closed = self._loop.create_future()
         self._writable = asyncio.Event()
         self._writable.set()
@@ -114,8 +116,9 @@ class Connection(asyncio.BufferedProtocol):
         version = choose_version(api, self._versions)
         correlation_id = self._write(api, version, message)
         future: asyncio.Future[Any] = self._loop.create_future()
-        timer = self._loop.call_later(timeout_s, self._on_timeout, api, timeout_s)
-        self._pending[correlation_id] = _Pending(api, version, future, timer)
+        begins_at = max(self._loop.time(), self._throttled_until)
+        timer = self._loop.call_at(begins_at + timeout_s, self._on_timeout, api, timeout_s)
+        self._pending[correlation_id] = _Pending(api, version, future, timeout_s, timer)
         return future
 
     async def request(self, api: Api, message: object, *, timeout_s: float) -> Any:
@@ -266,7 +269,24 @@ class Connection(asyncio.BufferedProtocol):
             pending.future.set_exception(error)
             self._fail(error)
         else:
+            throttle_time = getattr(response, "throttle_time", None)
+            if throttle_time:
+                self._on_throttled(throttle_time.total_seconds())
             pending.future.set_result(response)
+
+    def _on_throttled(self, seconds: float) -> None:
+        """Give requests more time: the node reads none of them before the client may go on."""
+        until = self._loop.time() + seconds
+        added_s = until - max(self._loop.time(), self._throttled_until)
+        if added_s <= 0:
+            return
+        self._throttled_until = until
+        for correlation_id, pending in self._pending.items():
+            pending.timer.cancel()
+            timer = self._loop.call_at(
+                pending.timer.when() + added_s, self._on_timeout, pending.api, pending.timeout_s
+            )
+            self._pending[correlation_id] = pending._replace(timer=timer)
 
     def _write(self, api: Api, version: int, message: object) -> int:
         if self._error is not None:

@@ -11,6 +11,7 @@ Source: the Kafka protocol guide, request and response headers 0 to 2.
 
 from __future__ import annotations
 
+import datetime
 import struct
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -82,6 +83,8 @@ SASL_AUTHENTICATE = Api(36, 0, 2)
 DELETE_GROUPS = Api(42, 0, 2)
 INCREMENTAL_ALTER_CONFIGS = Api(44, 0, 1)
 OFFSET_DELETE = Api(47, 0, 0)
+DESCRIBE_CLIENT_QUOTAS = Api(48, 0, 1)
+ALTER_CLIENT_QUOTAS = Api(49, 0, 1)
 DESCRIBE_USER_SCRAM_CREDENTIALS = Api(50, 0, 0)
 ALTER_USER_SCRAM_CREDENTIALS = Api(51, 0, 0)
 DESCRIBE_CLUSTER = Api(60, 0, 1)
@@ -105,6 +108,7 @@ class NodeVersions(NamedTuple):
     error: ErrorCode
     ranges: VersionRanges
     features: Mapping[str, int]  # finalized levels of the cluster, by name
+    throttle_time: datetime.timedelta  # as of every answer
 
 
 def choose_version(api: Api, node_ranges: VersionRanges) -> int:
@@ -169,7 +173,7 @@ def decode_api_versions(version: int, frame: bytes) -> NodeVersions:
     response = decode_response(API_VERSIONS, version, frame)
     ranges = {int(a.api_key): (int(a.min_version), int(a.max_version)) for a in response.api_keys}
     features = {f.name: int(f.max_version_level) for f in response.finalized_features}
-    return NodeVersions(response.error_code, ranges, features)
+    return NodeVersions(response.error_code, ranges, features, response.throttle_time)
 
 
 @cache

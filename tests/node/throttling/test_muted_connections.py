@@ -74,6 +74,21 @@ def test_requests_sent_together_wait_one_behind_the_other(
     assert isinstance(peer.receive(), bytes)
 
 
+def test_requests_read_together_begin_one_after_the_other(
+    node: NodeProcess, clients: Clients
+) -> None:
+    """They are queued when the first one's answer is found to be over the limit."""
+    with closing(Peer("admin", node.port)) as admin:
+        limit = op("request_percentage", 0.0001)
+        alter_quotas(admin, ({"client-id": "queued"}, [limit]))
+    peer = clients.client(node, "queued")
+    began = time.monotonic()
+    peer.send(api_versions(peer) * 2)
+    for _ in range(2):
+        assert isinstance(peer.receive(), bytes)
+    assert 0.9 < time.monotonic() - began < 2
+
+
 def test_all_connections_of_a_client_share_its_quota(node: NodeProcess, clients: Clients) -> None:
     exceed(clients.limited(node, "shared"), seconds=1)
     second = clients.client(node, "shared")

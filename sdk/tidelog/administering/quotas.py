@@ -1,0 +1,116 @@
+"""Admin calls for clients' quotas. Source: KIP-546."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from kio.schema.alter_client_quotas.v1.request import (
+    AlterClientQuotasRequest,
+    EntityData,
+    EntryData,
+    OpData,
+)
+from kio.schema.describe_client_quotas.v1.request import ComponentData, DescribeClientQuotasRequest
+from kio.schema.errors import ErrorCode
+from tidelog_core.errors import InvalidRequest
+from tidelog_core.quotas.quota_entity import QuotaEntity, quota_entity
+from tidelog_core.wire_messages import build
+
+from tidelog.administering.calls import AdminCalls, raise_failures
+from tidelog.errors import MalformedResponse, error_for
+from tidelog.wire.requests import ALTER_CLIENT_QUOTAS, DESCRIBE_CLIENT_QUOTAS
+
+EVERY_ENTITY = QuotaEntity()
+_EXACT, _DEFAULT = 0, 1  # match types
+
+
+class QuotaCalls(AdminCalls):
+    """Admin calls for quotas."""
+
+    async def describe_quotas(
+        self, wanted: QuotaEntity = EVERY_ENTITY
+    ) -> dict[QuotaEntity, dict[str, float]]:
+        """Return the quotas by their names, of all entities that have the parts of ``wanted``.
+
+        ``QuotaEntity(user="alice")`` wants those of alice, and of her clients too.
+        """
+        request = build(
+            DescribeClientQuotasRequest,
+            components=tuple(
+                build(
+                    ComponentData,
+                    entity_type=kind,
+                    match_type=_DEFAULT if name is None else _EXACT,
+                    match=name,
+                )
+                for kind, name in wanted.parts()
+            ),
+            strict=False,
+        )
+
+        async def attempt() -> dict[QuotaEntity, dict[str, float]]:
+            response = await self._cluster.request(DESCRIBE_CLIENT_QUOTAS, request)
+            if response.error_code is not ErrorCode.none:
+                raise error_for(response.error_code, response.error_message, about="quotas")
+            return {
+                _entity(entry): {one.key: float(one.value) for one in entry.values}
+                for entry in response.entries or ()
+            }
+
+        return await self._retried(attempt)
+
+    async def alter_quotas(
+        self,
+        alterations: Mapping[QuotaEntity, Mapping[str, float | None]],
+        *,
+        validate_only: bool = False,
+    ) -> None:
+        """Set quotas by their names; ``None`` removes one. They count within the poll interval.
+
+        Each entity is altered wholly or not at all. Raises ``InvalidRequest`` for one that cannot
+        be, ``SeveralFailed`` for several.
+        """
+        request = build(
+            AlterClientQuotasRequest,
+            entries=tuple(
+                build(
+                    EntryData,
+                    entity=tuple(
+                        build(EntityData, entity_type=kind, entity_name=name)
+                        for kind, name in entity.parts()
+                    ),
+                    ops=tuple(
+                        build(
+                            OpData,
+                            key=key,
+                            value=0.0 if value is None else float(value),
+                            remove=value is None,
+                        )
+                        for key, value in values.items()
+                    ),
+                )
+                for entity, values in alterations.items()
+            ),
+            validate_only=validate_only,
+        )
+
+        async def attempt() -> None:
+            response = await self._cluster.request(ALTER_CLIENT_QUOTAS, request)
+            raise_failures(
+                {
+                    str(_entity(one)): (one.error_code, one.error_message)
+                    for one in response.entries
+                },
+                what="quotas of",
+            )
+
+        await self._retried(attempt)
+
+
+def _entity(entry: Any) -> QuotaEntity:
+    """Return the entity. Raises ``MalformedResponse`` for one of types that came later."""
+    try:
+        return quota_entity({part.entity_type: part.entity_name for part in entry.entity})
+    except InvalidRequest as error:
+        raise MalformedResponse(f"an entity of the node: {error}") from error
