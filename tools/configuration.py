@@ -35,7 +35,15 @@ NODE_SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Authorization": ("allow.everyone.", "authorizer.", "super."),
     "Quotas": ("controller.quota.", "quota."),
     "Connections and requests": (
-        *("connection.", "connections.", "fetch.", "max.incremental.", "queued.", "socket."),
+        *(
+            "connection.",
+            "connections.",
+            "fetch.",
+            "max.connection",
+            "max.incremental.",
+            "queued.",
+            "socket.",
+        ),
     ),
     "Disk, retention and compaction": ("background.", "log."),
     "Object store": ("remote.", "tier."),

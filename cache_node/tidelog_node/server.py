@@ -17,6 +17,7 @@ from tidelog_node.connections.loop_buffers import LoopBuffers
 from tidelog_node.connections.transport import Transport, TransportFactory, plain_transport
 from tidelog_node.security.listeners import Listener
 from tidelog_node.session import Session
+from tidelog_node.throttling.connection_limits import ConnectionLimits
 
 logger = logging.getLogger(__name__)
 
@@ -27,6 +28,7 @@ ACCEPTS_PER_EVENT_MAX = 64
 ACCEPT_RETRY_SECONDS = 1.0  # after running out of descriptors
 BACKLOG = 1024
 SWEEP_SECONDS_MAX = 10.0
+HELD_MAX = 1_000  # clients that came too fast, and are closed later; further ones are at once
 IPV4_IN_IPV6 = "::ffff:"  # how a socket of both families shows an IPv4 address
 _OUT_OF_RESOURCES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
@@ -46,11 +48,16 @@ class Server:
         send_buffer_bytes: int,
         make_transport: TransportFactory = plain_transport,
         begin_login: LoginFactory = lambda _, __: None,
+        limits: ConnectionLimits | None = None,
     ) -> None:
         """``make_transport`` returns the transport for a listener's client.
 
-        ``begin_login`` returns its login on listeners where clients log in.
+        ``begin_login`` returns its login on listeners where clients log in. Without ``limits``
+        there may be any number of connections.
         """
+        self._limits = limits
+        self._full: set[socket.socket] = set()  # listeners that accept again when one is closed
+        self._held: set[socket.socket] = set()  # clients that are not served yet, or never
         self._loop = asyncio.get_running_loop()
         self._handle = handle
         self._buffers = LoopBuffers(
@@ -104,6 +111,10 @@ class Server:
             self._loop.remove_reader(listener.fileno())
             listener.close()
         self._listeners.clear()
+        self._full.clear()
+        for sock in self._held:
+            sock.close()
+        self._held.clear()
 
     async def close(self, *, grace_seconds: float) -> None:
         """Give requests under way ``grace_seconds`` to be answered, then close everything."""
@@ -141,7 +152,12 @@ class Server:
     # -- inside --
 
     def _accept(self, listener: socket.socket) -> None:
+        limits, name = self._limits, self._listeners[listener]
         for _ in range(ACCEPTS_PER_EVENT_MAX):
+            if limits is not None and not limits.has_room(name):
+                self._loop.remove_reader(listener.fileno())
+                self._full.add(listener)
+                return
             try:
                 sock, address = listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
@@ -153,18 +169,63 @@ class Server:
                 self._loop.remove_reader(listener.fileno())
                 self._loop.call_later(ACCEPT_RETRY_SECONDS, self._accept_again, listener)
                 return
-            try:
-                self._welcome(sock, address, self._listeners[listener])
-            except OSError:
-                sock.close()  # the client has disconnected already
+            wait_ms = 0 if limits is None else limits.made(name)
+            if wait_ms:
+                self._loop.remove_reader(listener.fileno())
+                self._held.add(sock)
+                self._loop.call_later(wait_ms / 1000, self._accept_held, sock, address, listener)
+                return
+            self._admit(sock, address, name)
 
-    def _welcome(self, sock: socket.socket, address: tuple[Any, ...], listener: str) -> None:
+    def _accept_held(
+        self, sock: socket.socket, address: tuple[Any, ...], listener: socket.socket
+    ) -> None:
+        """Serve a client that had to wait, and accept others again."""
+        if sock in self._held:
+            self._held.discard(sock)
+            self._admit(sock, address, self._listeners[listener])
+            self._accept_again(listener)
+
+    def _admit(self, sock: socket.socket, address: tuple[Any, ...], listener: str) -> None:
+        """Serve a client unless its address has too many connections, or makes them too fast."""
+        host = address[0].removeprefix(IPV4_IN_IPV6)
+        limits = self._limits
+        if limits is not None:
+            refused_ms = limits.refused_ms(listener, host)
+            if refused_ms and len(self._held) < HELD_MAX:
+                self._held.add(sock)
+                self._loop.call_later(refused_ms / 1000, self._close_held, sock)
+                return
+            if refused_ms or not limits.enter(listener, host):
+                sock.close()
+                return
+        session = Session(host, address[1], listener)
+        if limits is not None:
+            session.on_close(self._left)
+        try:
+            self._welcome(sock, session)
+        except OSError:
+            sock.close()  # the client has disconnected already
+            session.closed()
+
+    def _close_held(self, sock: socket.socket) -> None:
+        self._held.discard(sock)
+        sock.close()
+
+    def _left(self, session: Session) -> None:
+        """Count a connection no longer, and have the listeners accept that waited for it."""
+        assert self._limits is not None
+        self._limits.leave(session.listener, session.client_host)
+        full, self._full = self._full, set()
+        for listener in full:
+            self._accept_again(listener)
+
+    def _welcome(self, sock: socket.socket, session: Session) -> None:
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         if self._send_buffer_bytes > 0:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, self._send_buffer_bytes)
-        session = Session(address[0].removeprefix(IPV4_IN_IPV6), address[1], listener)
         transport = self._make_transport(sock, session)
         login = self._begin_login(transport, session)
         if login is None:

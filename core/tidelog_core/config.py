@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from tidelog_core.authorizer_settings import check_authorizer, parse_super_users
+from tidelog_core.connection_settings import parse_address_limits
 from tidelog_core.errors import InvalidConfig
 from tidelog_core.offset_reset import parse_offset_reset
 from tidelog_core.setting import Setting, SettingType, Value
@@ -154,6 +155,8 @@ class ListenerConfig:
     """The settings of one listener, after the node's defaults are applied."""
 
     connections_max_reauth_ms: int = _setting("connections.max.reauth.ms", "long", 0, "How long a client that has logged in by SASL may use its connection before it must log in again on it (KIP-368), so that a user who was removed, or whose password was changed, is out after this time at the latest. Clients that cannot do so are disconnected, and connect again. 0: never.", at_least=0, is_read_only=True)
+    max_connection_creation_rate: int = _setting("max.connection.creation.rate", "int", INT32_MAX, "Connections a second that are accepted; further ones wait until the rate is within the limit. Measured as quotas are.", unit="connections", at_least=1, is_read_only=True)
+    max_connections: int = _setting("max.connections", "int", INT32_MAX, "Connections of clients that are open at once; further ones are not accepted until one is closed.", unit="connections", at_least=0, is_read_only=True)
     sasl_enabled_mechanisms: tuple[str, ...] = _setting("sasl.enabled.mechanisms", "list", ("SCRAM-SHA-256", "SCRAM-SHA-512"), "How clients of a SASL listener may log in. `PLAIN` sends the password itself, so it also needs TLS or sasl.plain.without.tls.enable. All of them check the same users.", one_of=("SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN"), is_read_only=True)
     sasl_plain_without_tls_enable: bool = _setting("sasl.plain.without.tls.enable", "boolean", False, "Whether a listener without TLS may have `PLAIN` in sasl.enabled.mechanisms: anyone on the way to the node can then read the passwords.", is_read_only=True)
     sasl_server_max_receive_size: int = _setting("sasl.server.max.receive.size", "int", 524_288, "The largest request or token of a client that has not logged in; the connection of a larger one is closed.", unit="bytes", at_least=1, is_read_only=True)
@@ -252,6 +255,10 @@ class NodeConfig:
     log_roll_ms: int = _topic_default("log.roll.ms", "segment.ms")
     log_scrub_bytes_per_second: int = _setting("log.scrub.bytes.per.second", "long", 1_048_576, "How much of its sealed segments a node reads again in the background to check every CRC, so that a damaged disk is noticed while other replicas are whole; never more than a twentieth of a core. 0 checks nothing.", at_least=0)
     log_segment_bytes: int = _topic_default("log.segment.bytes", "segment.bytes")
+    max_connection_creation_rate: int = _listener_default("max.connection.creation.rate")
+    max_connections: int = _listener_default("max.connections")
+    max_connections_per_ip: int = _setting("max.connections.per.ip", "int", INT32_MAX, "Connections that one address may have open at once; further ones are closed.", unit="connections", at_least=0)
+    max_connections_per_ip_overrides: str = _setting("max.connections.per.ip.overrides", "string", "", "Other values of max.connections.per.ip for some addresses, as in `10.0.0.1:200,[::1]:50`.", check=parse_address_limits)
     max_incremental_fetch_session_cache_partitions: int = _setting("max.incremental.fetch.session.cache.partitions", "int", 100_000, "The most partitions that all incremental fetch sessions of a node keep together, about 600 bytes of memory each, up to 1,700 where each is of another topic with a long name. Followers come first; a session that does not fit is declined. The long lists that consumers without a session repeat are kept and counted like sessions.", unit="partitions", at_least=0, is_read_only=True)
     max_incremental_fetch_session_cache_slots: int = _setting("max.incremental.fetch.session.cache.slots", "int", 1000, "The most incremental fetch sessions that a node keeps, one for each client and follower that fetches from it; a client without one names all of its partitions in every fetch. The long list that such a client repeats on a connection takes one, too. 0 declines them all.", unit="sessions", at_least=0, is_read_only=True)
     message_max_bytes: int = _topic_default("message.max.bytes", "max.message.bytes")

@@ -63,6 +63,7 @@ from tidelog_node.routes import Route
 from tidelog_node.security.refusals import RefusalLog
 from tidelog_node.server import Server
 from tidelog_node.settings import NodeSettings
+from tidelog_node.throttling.connection_limits import ConnectionLimits
 from tidelog_node.throttling.throttle import Throttle
 from tidelog_node.transactions.produce_gate import ProduceGate
 
@@ -154,6 +155,13 @@ def build_serving(
             refusals=refusals,
         ),
         begin_login=_login_desk(node, dispatch, settings, refusals).begin,
+        limits=ConnectionLimits(
+            node.config,
+            node.view,
+            listeners={one.name: one.config for one in settings.listeners.clients},
+            nodes_listener=settings.listeners.nodes.name,
+            clock_ms=_loop_clock_ms,
+        ),
     )
     return Serving(server, produce, fetch, share_fetch)
 

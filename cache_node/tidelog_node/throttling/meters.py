@@ -23,9 +23,10 @@ class Meters:
         self,
         *,
         new_rate: Callable[[], WindowedRate],
-        new_bucket: Callable[[], TokenBucket],
+        new_bucket: Callable[[], TokenBucket] | None = None,
         clock_ms: Callable[[], int],
     ) -> None:
+        """Without ``new_bucket`` there are no buckets."""
         self._new_rate = new_rate
         self._new_bucket = new_bucket
         self._clock_ms = clock_ms
@@ -47,6 +48,7 @@ class Meters:
         if found is None:
             if len(self._buckets) >= METERS_MAX:
                 del self._buckets[next(iter(self._buckets))]
+            assert self._new_bucket is not None
             found = self._buckets[key, shared_by] = self._new_bucket()
         return found
 

@@ -1,0 +1,102 @@
+"""How many connections brokers accept, and how fast."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from typing import Any
+
+import pytest
+
+from tests.kafka.compare import Pair
+from tests.support.client_quotas import alter_quotas, op
+from tests.support.kafka_messages import API_KEYS
+from tests.support.node_process import NodeProcess
+from tests.support.peer import Peer
+from tools import kafka_broker
+from tools.places import ToolAbsent
+
+FEW, FAST = "127.0.0.5", "127.0.0.6"  # clients' addresses
+FEW_MAX, PER_S = 3, 4
+CONFIG = {
+    "quota.window.num": "3",
+    "max.connections.per.ip": "100",
+    "max.connections.per.ip.overrides": f"{FEW}:{FEW_MAX}",
+}
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    root = tmp_path_factory.mktemp("limited")
+    with ExitStack() as stack:
+        try:
+            port = stack.enter_context(kafka_broker.serve(root / "kafka", CONFIG))
+        except ToolAbsent as absent:
+            pytest.skip(str(absent))
+        node = stack.enter_context(NodeProcess(root / "tidelog", config=CONFIG))
+        peers = Pair(Peer("kafka", port), Peer("tidelog", node.port))
+        yield peers
+        peers.close()
+
+
+def both(pair: Pair, case: Callable[[Peer], Any]) -> tuple[Any, Any]:
+    with ThreadPoolExecutor(2) as pool:
+        kafka, tidelog = pool.map(case, (pair.kafka, pair.tidelog))
+    print(f"kafka   {kafka}\ntidelog {tidelog}")
+    return kafka, tidelog
+
+
+def is_answered(peer: Peer) -> bool:
+    """Whether a request is answered; false if the connection is closed instead."""
+    frame = peer.frame(API_KEYS["api_versions"], 0, b"", is_flexible=False)
+    try:
+        return isinstance(peer.exchange(frame), bytes)
+    except OSError:
+        return False
+
+
+def test_an_address_has_so_many_connections_at_once(pair: Pair) -> None:
+    """And others in their place once they are closed."""
+
+    def case(peer: Peer) -> list[bool]:
+        seen: list[bool] = []
+        with ExitStack() as stack:
+            clients = [
+                stack.enter_context(closing(Peer("few", peer.port, address=FEW))) for _ in range(5)
+            ]
+            seen += [is_answered(client) for client in clients]
+            clients[0].close()
+            time.sleep(0.3)
+            seen += [is_answered(client) for client in clients]
+        with closing(Peer("other", peer.port, address="127.0.0.7")) as other:
+            seen.append(is_answered(other))
+        return seen
+
+    kafka, tidelog = both(pair, case)
+    assert tidelog == kafka
+    assert kafka.count(False) == 4
+
+
+def test_an_address_makes_connections_at_a_rate(pair: Pair) -> None:
+    """One over it is closed, not at once, and does not count. Kafka looks every 0.5 s."""
+
+    def case(peer: Peer) -> tuple[list[bool], bool]:
+        alter_quotas(peer, ({"ip": FAST}, [op("connection_creation_rate", PER_S)]))
+        time.sleep(0.5)
+        seen: list[bool] = []
+        seconds = 0.0
+        for number in range(2 * PER_S + 2):
+            if number == 2 * PER_S + 1:
+                time.sleep(1.3)
+            with closing(Peer("fast", peer.port, address=FAST)) as client:
+                began = time.monotonic()
+                seen.append(is_answered(client))
+                if not seen[-1]:
+                    seconds = time.monotonic() - began
+        return seen, 0.2 < seconds < 1.5
+
+    kafka, tidelog = both(pair, case)
+    assert tidelog == kafka
+    assert kafka == ([True] * 2 * PER_S + [False, True], True)
