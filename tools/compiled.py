@@ -69,7 +69,10 @@ MODULES = (
             "served_fetch",
         )
     ),
-    *(f"{_NODE}/throttling/{name}.py" for name in ("client_limits", "meters", "throttle")),
+    *(
+        f"{_NODE}/throttling/{name}.py"
+        for name in ("client_limits", "meters", "rate_limit", "throttle")
+    ),
     f"{_NODE}/replication/role.py",
     f"{_NODE}/replication/role_changes.py",
     *(

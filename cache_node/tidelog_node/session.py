@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tidelog_node.throttling.client_limits import ClientLimits
 
 NO_NODE = -1
+Again = Callable[[], float]
 
 
 class Session:
@@ -60,7 +61,7 @@ class Session:
         self.software_name = ""  # "" before ApiVersions of version 3
         self.software_version = ""
         # Set by the connection: has nothing read for so many seconds.
-        self.mute_connection: Callable[[float], None] | None = None
+        self.mute_connection: Callable[[float, Again | None], None] | None = None
         self._on_close: dict[Callable[[Session], None], None] = {}
 
     def become(self, principal: Principal) -> None:
@@ -69,10 +70,13 @@ class Session:
         self.decisions = None
         self.limits = None
 
-    def mute(self, seconds: float) -> None:
-        """Have nothing read from the client for so long; answers are sent."""
+    def mute(self, seconds: float, again: Again | None = None) -> None:
+        """Have nothing read from the client for so long; answers are sent.
+
+        ``again`` returns, at the end of that time, for how many seconds more.
+        """
         if self.mute_connection is not None:
-            self.mute_connection(seconds)
+            self.mute_connection(seconds, again)
 
     def note_client_id(self, client_id: bytes | None) -> None:
         """Set the client id of the newest request. Only called if it has changed."""

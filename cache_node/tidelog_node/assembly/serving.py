@@ -64,6 +64,7 @@ from tidelog_node.security.refusals import RefusalLog
 from tidelog_node.server import Server
 from tidelog_node.settings import NodeSettings
 from tidelog_node.throttling.connection_limits import ConnectionLimits
+from tidelog_node.throttling.share_exchange import ShareExchange
 from tidelog_node.throttling.throttle import Throttle
 from tidelog_node.transactions.produce_gate import ProduceGate
 
@@ -76,6 +77,7 @@ class Serving:
     produce: ProduceHandler
     fetch: FetchHandler
     share_fetch: ShareFetchHandler
+    share_exchange: ShareExchange | None  # of quotas, if they are those of the cluster
 
 
 def build_serving(
@@ -125,6 +127,9 @@ def build_serving(
         *SaslHandlers().routes(),
     ]
     control += ApiVersionsHandler(hot, control).routes()
+    exchange = _share_exchange(node, throttle)
+    if exchange is not None:
+        hot.append(exchange.hot_route())
     if access is not None:
         control = guard_routes(control, access, node.view)
     config = node.static_config
@@ -163,7 +168,19 @@ def build_serving(
             clock_ms=_loop_clock_ms,
         ),
     )
-    return Serving(server, produce, fetch, share_fetch)
+    return Serving(server, produce, fetch, share_fetch, exchange)
+
+
+def _share_exchange(node: NodeContext, throttle: Throttle) -> ShareExchange | None:
+    """Return the exchange of the nodes' parts of quotas, if these are those of the cluster."""
+    if node.static_config.quota_scope != "cluster":
+        return None
+    shares = throttle.share(
+        node.broker_id,
+        live=lambda: node.standing.live_brokers(node.view.image).keys(),
+        now=time.monotonic,
+    )
+    return ShareExchange(node, throttle, shares)
 
 
 def _loop_clock_ms() -> int:

@@ -46,7 +46,7 @@ from tidelog_node.connections.segment_sender import ColdBytes, SegmentSender
 from tidelog_node.connections.transport import Transport
 from tidelog_node.disk import page_cache
 from tidelog_node.partition_pace import NotYet
-from tidelog_node.session import Session
+from tidelog_node.session import Again, Session
 
 logger = logging.getLogger(__name__)
 
@@ -97,6 +97,7 @@ class Connection:
         "_is_writing",
         "_kept",
         "_loop",
+        "_mute_again",
         "_mute_timer",
         "_muted_until",
         "_owner",
@@ -139,6 +140,7 @@ class Connection:
         self._awaits_turn = False
         self._mute_timer: asyncio.TimerHandle | None = None  # while nothing is read for a time
         self._muted_until = 0.0  # the loop's time
+        self._mute_again: Again | None = None
         session.mute_connection = self.mute
         loop.add_reader(self._fd, self._on_readable)
         if transport.has_received:  # by a login before, and no event announces it
@@ -156,15 +158,17 @@ class Connection:
             return False
         return bool(self._sender.unsent) or not self._answers.waiting
 
-    def mute(self, seconds: float) -> None:
+    def mute(self, seconds: float, again: Again | None = None) -> None:
         """Read nothing for so long, or for the longest time of several calls.
 
-        Control requests that were read before, and have not begun, wait too.
+        Control requests that were read before, and have not begun, wait too. ``again`` returns,
+        at the end of that time, for how many seconds more.
         """
         until = self._loop.time() + seconds
         if self._is_closed or until <= self._muted_until:
             return
         self._muted_until = until
+        self._mute_again = again
         if self._mute_timer is not None:
             self._mute_timer.cancel()
         self._mute_timer = self._loop.call_at(until, self._unmute)
@@ -172,6 +176,12 @@ class Connection:
 
     def _unmute(self) -> None:
         self._mute_timer = None
+        again = self._mute_again
+        if again is not None:
+            seconds = again()
+            if seconds > 0:
+                self.mute(seconds, again)
+                return
         self.active_at = self._loop.time()
         self._start_control()
         self._resume()

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 from tidelog_core.quotas.client_quotas import ClientQuotas
 from tidelog_core.quotas.quota_keys import QuotaKey
 from tidelog_core.quotas.token_bucket import TokenBucket
-from tidelog_core.quotas.windowed_rate import WindowedRate
 
 from tidelog_node.throttling.meters import Meters
+from tidelog_node.throttling.rate_limit import RateLimit
 
-
-class RateLimit(NamedTuple):
-    """A rate per second, and what all who share it have used."""
-
-    meter: WindowedRate
-    rate: float
+SetQuota = Callable[[RateLimit, float], None]
+"""Sets the quota of a limit, and the rate that this node has of it."""
 
 
 class BucketLimit(NamedTuple):
@@ -26,24 +23,41 @@ class BucketLimit(NamedTuple):
     rate: float
 
 
+def whole_quota(limit: RateLimit, quota: float) -> None:
+    """Let this node have the whole quota, whatever others have."""
+    limit.quota = limit.rate = quota
+
+
 class ClientLimits:
     """The limits of a client, each ``None`` if there is none."""
 
     __slots__ = ("fetch", "mutation", "produce", "quotas", "request")
 
-    def __init__(self, quotas: ClientQuotas, user: str, client_id: str, meters: Meters) -> None:
-        def rate(key: QuotaKey) -> RateLimit | None:
-            limit = quotas.limit(key, user, client_id)
-            if limit is None:
+    def __init__(
+        self,
+        quotas: ClientQuotas,
+        user: str,
+        client_id: str,
+        meters: Meters,
+        set_quota: SetQuota,
+    ) -> None:
+        """``set_quota`` is for the quotas of bytes; a node has the others for itself."""
+
+        def limit(key: QuotaKey, set_quota: SetQuota) -> RateLimit | None:
+            found = quotas.limit(key, user, client_id)
+            if found is None:
                 return None
-            return RateLimit(meters.rate(key, limit.shared_by), limit.rate)
+            shared = meters.limit(key, found.shared_by)
+            if shared.quota != found.rate:
+                set_quota(shared, found.rate)
+            return shared
 
         self.quotas = quotas  # which they were looked up in
-        self.produce = rate(QuotaKey.PRODUCER_BYTE_RATE)
-        self.fetch = rate(QuotaKey.CONSUMER_BYTE_RATE)
-        self.request = rate(QuotaKey.REQUEST_PERCENTAGE)
+        self.produce = limit(QuotaKey.PRODUCER_BYTE_RATE, set_quota)
+        self.fetch = limit(QuotaKey.CONSUMER_BYTE_RATE, set_quota)
+        self.request = limit(QuotaKey.REQUEST_PERCENTAGE, whole_quota)
         self.mutation: BucketLimit | None = None
-        limit = quotas.limit(QuotaKey.CONTROLLER_MUTATION_RATE, user, client_id)
-        if limit is not None:
-            bucket = meters.bucket(QuotaKey.CONTROLLER_MUTATION_RATE, limit.shared_by)
-            self.mutation = BucketLimit(bucket, limit.rate)
+        found = quotas.limit(QuotaKey.CONTROLLER_MUTATION_RATE, user, client_id)
+        if found is not None:
+            bucket = meters.bucket(QuotaKey.CONTROLLER_MUTATION_RATE, found.shared_by)
+            self.mutation = BucketLimit(bucket, found.rate)

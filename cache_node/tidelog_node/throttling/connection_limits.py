@@ -95,7 +95,7 @@ class ConnectionLimits:
         if limit is None or listener == self._nodes_listener:
             return 0
         now_ms = self._clock_ms()
-        rate = self._meters.rate(_CREATION, ("", address))
+        rate = self._meters.limit(_CREATION, ("", address)).meter
         rate.add(1, now_ms)
         wait_ms = min(rate.throttle_ms(limit, now_ms), self._window_ms)
         if wait_ms:

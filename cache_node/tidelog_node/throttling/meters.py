@@ -9,11 +9,11 @@ from tidelog_core.quotas.quota_keys import QuotaKey
 from tidelog_core.quotas.token_bucket import TokenBucket
 from tidelog_core.quotas.windowed_rate import WindowedRate
 
+from tidelog_node.throttling.rate_limit import MeterKey, RateLimit
+
 # Clients make up their ids, and each id may have a meter. Sessions keep those that they use.
 METERS_MAX = 20_000
 _LOOKED_AT = 100  # of the oldest, to find some that nobody uses
-
-MeterKey = tuple[QuotaKey, tuple[str, str]]
 
 
 class Meters:
@@ -30,16 +30,18 @@ class Meters:
         self._new_rate = new_rate
         self._new_bucket = new_bucket
         self._clock_ms = clock_ms
-        self._rates: dict[MeterKey, WindowedRate] = {}
+        self._limits: dict[MeterKey, RateLimit] = {}
         self._buckets: dict[MeterKey, TokenBucket] = {}
+        self.active: list[RateLimit] | None = None  # limits made from now on, when they are used
 
-    def rate(self, key: QuotaKey, shared_by: tuple[str, str]) -> WindowedRate:
-        """Return the meter of all who share a limit."""
-        found = self._rates.get((key, shared_by))
+    def limit(self, key: QuotaKey, shared_by: tuple[str, str]) -> RateLimit:
+        """Return the limit of all who share it. A new one has no rate yet."""
+        found = self._limits.get((key, shared_by))
         if found is None:
-            if len(self._rates) >= METERS_MAX:
+            if len(self._limits) >= METERS_MAX:
                 self._make_room()
-            found = self._rates[key, shared_by] = self._new_rate()
+            found = RateLimit((key, shared_by), self._new_rate(), self.active)
+            self._limits[key, shared_by] = found
         return found
 
     def bucket(self, key: QuotaKey, shared_by: tuple[str, str]) -> TokenBucket:
@@ -54,9 +56,9 @@ class Meters:
 
     def _make_room(self) -> None:
         now_ms = self._clock_ms()
-        oldest = list(islice(self._rates.items(), _LOOKED_AT))
-        for key, rate in oldest:
-            if rate.is_idle(now_ms):
-                del self._rates[key]
-        if len(self._rates) >= METERS_MAX:
-            del self._rates[oldest[0][0]]
+        oldest = list(islice(self._limits.items(), _LOOKED_AT))
+        for key, limit in oldest:
+            if limit.meter.is_idle(now_ms):
+                del self._limits[key]
+        if len(self._limits) >= METERS_MAX:
+            del self._limits[oldest[0][0]]

@@ -14,7 +14,7 @@ Source: KIP-13, KIP-124, KIP-219, KIP-599; Kafka's ``ClientQuotaManager``, ``Kaf
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from tidelog_core.config import NodeConfig
 from tidelog_core.metadata.image import ClusterImage, ClusterView
@@ -24,9 +24,12 @@ from tidelog_core.quotas.windowed_rate import WindowedRate
 
 from tidelog_node.routes import RequestContext
 from tidelog_node.session import NO_NODE, Session
-from tidelog_node.throttling.client_limits import ClientLimits
+from tidelog_node.throttling.client_limits import ClientLimits, SetQuota, whole_quota
+from tidelog_node.throttling.debt import STEP_SECONDS_MAX, Debt
 from tidelog_node.throttling.meters import Meters
 from tidelog_node.throttling.mutation_quota import MutationQuota
+from tidelog_node.throttling.quota_shares import QuotaShares
+from tidelog_node.throttling.rate_limit import RateLimit
 from tidelog_node.throttling.request_timer import RequestTimer
 
 NO_LIMIT_BYTES = 2**31 - 1  # the largest ``max_bytes`` of a Fetch
@@ -58,7 +61,21 @@ class Throttle:
             ),
             clock_ms=clock_ms,
         )
+        self.shares: QuotaShares | None = None
+        self._set_quota: SetQuota = whole_quota
         self._on_image(view.image, frozenset())
+
+    def share(
+        self, broker_id: int, *, live: Callable[[], Collection[int]], now: Callable[[], float]
+    ) -> QuotaShares:
+        """Make the quotas of bytes those of the cluster; return this node's parts of them.
+
+        To be called before the first request.
+        """
+        active = self._meters.active = []
+        shares = QuotaShares(broker_id, active, live=live, now=now)
+        self.shares, self._set_quota = shares, shares.set_quota
+        return shares
 
     def start(self, view: ClusterView) -> Callable[[], None]:
         """Follow the image. Returns the function that ends the subscription."""
@@ -69,9 +86,8 @@ class Throttle:
         limits = self._limits_of(context.session)
         if limits is None or limits.produce is None:
             return
-        (meter, rate), now_ms = limits.produce, self._clock_ms()
-        meter.add(size_bytes, now_ms)
-        self._wait(context, meter.throttle_ms(rate, now_ms))
+        limit, now_ms = limits.produce, self._clock_ms()
+        self._wait(context, limit.count(size_bytes, now_ms), limit)
 
     def fetch_bytes_max(self, session: Session) -> int:
         """Return the bytes above which any answer would be over the client's quota."""
@@ -89,19 +105,19 @@ class Throttle:
         limits = self._limits_of(context.session)
         if limits is None:
             return True
+        limit, now_ms = limits.fetch, self._clock_ms()
         throttle_ms, is_alone = 0, False
-        if limits.fetch is not None:
-            (meter, rate), now_ms = limits.fetch, self._clock_ms()
-            is_alone = meter.is_idle(now_ms)
-            meter.add(size_bytes, now_ms)
-            throttle_ms = meter.throttle_ms(rate, now_ms)
+        if limit is not None:
+            is_alone = limit.meter.is_idle(now_ms)
+            throttle_ms = limit.count(size_bytes, now_ms)
         timed_ms = self._timed_ms(context, limits)
         if not throttle_ms and not timed_ms:
             return True
         may_be_sent = is_alone and not timed_ms
-        if limits.fetch is not None and not may_be_sent:
-            meter.add(-size_bytes, now_ms)
-        self._wait(context, max(throttle_ms, timed_ms))
+        if limit is not None and not may_be_sent:
+            limit.take_back(size_bytes, now_ms)
+        self._wait(context, throttle_ms, limit)
+        self._wait(context, timed_ms)
         return may_be_sent
 
     def delivered(self, context: RequestContext, size_bytes: int) -> int:
@@ -112,12 +128,10 @@ class Throttle:
         limits = self._limits_of(context.session)
         if limits is None:
             return 0
-        throttle_ms = 0
-        if limits.fetch is not None:
-            (meter, rate), now_ms = limits.fetch, self._clock_ms()
-            meter.add(size_bytes, now_ms)
-            throttle_ms = meter.throttle_ms(rate, now_ms)
-        self._wait(context, max(throttle_ms, self._timed_ms(context, limits)))
+        limit = limits.fetch
+        if limit is not None:
+            self._wait(context, limit.count(size_bytes, self._clock_ms()), limit)
+        self._wait(context, self._timed_ms(context, limits))
         return context.throttle_ms
 
     # -- the time of requests --
@@ -138,9 +152,8 @@ class Throttle:
     def _timed_ms(self, context: RequestContext, limits: ClientLimits) -> int:
         if context.timer is None or limits.request is None:
             return 0
-        (meter, rate), now_ms = limits.request, self._clock_ms()
-        meter.add(context.timer.take_percents(), now_ms)
-        return min(meter.throttle_ms(rate, now_ms), self._window_ms)
+        percents = context.timer.take_percents()
+        return min(limits.request.count(percents, self._clock_ms()), self._window_ms)
 
     # -- partitions created and deleted --
 
@@ -156,11 +169,20 @@ class Throttle:
 
     # -- inside --
 
-    def _wait(self, context: RequestContext, throttle_ms: int) -> None:
+    def _wait(
+        self, context: RequestContext, throttle_ms: int, limit: RateLimit | None = None
+    ) -> None:
         throttle_ms = min(throttle_ms, self._throttle_ms_max)
-        if throttle_ms > context.throttle_ms:
+        if throttle_ms <= context.throttle_ms:
+            return
+        if limit is None or self.shares is None:
             context.throttle_ms = throttle_ms
             context.session.mute(throttle_ms / 1000)
+        else:
+            # A client that waits by itself must not wait longer than this node would have it.
+            debt = Debt(limit, throttle_ms, self._clock_ms)
+            context.throttle_ms = min(throttle_ms, int(STEP_SECONDS_MAX * 1000))
+            context.session.mute(debt.step_seconds(), debt.step_seconds)
 
     def _limits_of(self, session: Session) -> ClientLimits | None:
         """Return the limits of a client, ``None`` if it has none for sure."""
@@ -170,7 +192,9 @@ class Throttle:
         limits = session.limits
         if limits is None or limits.quotas is not quotas:
             user, client_id = session.principal.name, session.client_id or ""
-            limits = session.limits = ClientLimits(quotas, user, client_id, self._meters)
+            limits = session.limits = ClientLimits(
+                quotas, user, client_id, self._meters, self._set_quota
+            )
         return limits
 
     def _on_image(self, image: ClusterImage, _: frozenset[str]) -> None:

@@ -130,7 +130,7 @@ async def test_meters_of_made_up_client_ids_are_bounded(
         context = context_of(9, client_id=f"client-{number}".encode())
         world.wait_ms(context)
         world.throttle.mutations(context, is_strict=True)
-    assert len(world.throttle._meters._rates) <= 50
+    assert len(world.throttle._meters._limits) <= 50
     assert len(world.throttle._meters._buckets) <= 50
 
 
@@ -143,13 +143,13 @@ def test_meters_that_nobody_uses_go_first(monkeypatch: pytest.MonkeyPatch) -> No
         clock_ms=lambda: now_ms,
     )
     key = QuotaKey.PRODUCER_BYTE_RATE
-    used, *idle = (meters.rate(key, ("", name)) for name in "abc")
-    for rate in idle:
-        rate.add(1, 0)
+    used, *idle = (meters.limit(key, ("", name)) for name in "abc")
+    for limit in idle:
+        limit.meter.add(1, 0)
     now_ms = 10_000
-    used.add(1, now_ms)
-    meters.rate(key, ("", "d")).add(1, now_ms)
-    assert meters.rate(key, ("", "a")) is used
+    used.meter.add(1, now_ms)
+    meters.limit(key, ("", "d")).meter.add(1, now_ms)
+    assert meters.limit(key, ("", "a")) is used
 
 
 # -- the time of requests --
