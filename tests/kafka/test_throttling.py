@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from typing import Any
 
 import pytest
@@ -219,3 +219,30 @@ def test_the_time_of_requests_is_limited_alike(pair: Pair) -> None:
     for waits in both(pair, "timed", case, request_percentage=0.001):
         assert waits[-1] == 1000
         assert max(waits) == 1000
+
+
+@pytest.mark.slow  # two periods of the rate's windows
+def test_ten_times_the_quota_is_let_through_at_the_same_rate(pair: Pair) -> None:
+    """By clients that do not wait by themselves: their next request lies in the socket.
+
+    Rates are measured over two to three seconds here, so what is let through has a period of three.
+    """
+    seconds, rate = 30.0, 400_000.0
+    client_count = 4
+
+    def case(peer: Peer) -> float:
+        def load(_: int) -> int:
+            with closing(Peer(peer.name, peer.port, client_id=b"load")) as client:
+                client.timeout = 30
+                sent_bytes, began = 0, time.monotonic()
+                while (elapsed := time.monotonic() - began) < seconds + 6:
+                    produced(client, "load")
+                    sent_bytes += len(BATCH) * (elapsed >= 6)
+            return sent_bytes
+
+        with ThreadPoolExecutor(client_count) as pool:
+            return sum(pool.map(load, range(client_count))) / seconds
+
+    kafka, tidelog = both(pair, "load", case, producer_byte_rate=rate)
+    print(f"of the quota: kafka {kafka / rate:.3f}, tidelog {tidelog / rate:.3f}")
+    assert abs(tidelog - kafka) <= 0.05 * kafka
