@@ -32,6 +32,7 @@ NODE_SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Groups and offsets": ("group.", "offset"),
     "Transactions and idempotent producers": ("producer.", "transaction"),
     "Listeners": ("advertised.", "inter.broker.listener.", "listener", "ssl.reload."),
+    "Tokens of OAUTHBEARER": ("sasl.oauthbearer.",),
     "Authorization": ("allow.everyone.", "authorizer.", "super."),
     "Quotas": ("controller.quota.", "quota."),
     "Connections and requests": (

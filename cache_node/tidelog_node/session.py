@@ -34,6 +34,7 @@ class Session:
         "client_id_length",
         "client_port",
         "decisions",
+        "groups",
         "header",
         "limits",
         "listener",
@@ -49,6 +50,7 @@ class Session:
         self.client_port = client_port
         self.listener = listener  # the name of the listener that accepted the connection
         self.principal: Principal = ANONYMOUS
+        self.groups: tuple[str, ...] = ()  # of the principal
         self.decisions: Decisions | None = None  # what the principal may do
         self.limits: ClientLimits | None = None  # the quotas of the principal and the client id
         # While the client logs in, and later if it has to authenticate again. Else ``None``.
@@ -64,9 +66,10 @@ class Session:
         self.mute_connection: Callable[[float, Again | None], None] | None = None
         self._on_close: dict[Callable[[Session], None], None] = {}
 
-    def become(self, principal: Principal) -> None:
-        """Set the principal of the requests from now on."""
+    def become(self, principal: Principal, groups: tuple[str, ...] = ()) -> None:
+        """Set the principal of the requests from now on, and its groups."""
         self.principal = principal
+        self.groups = groups
         self.decisions = None
         self.limits = None
 

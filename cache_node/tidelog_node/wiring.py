@@ -82,6 +82,8 @@ async def _start(
     stack.push_async_callback(tasks.close)
     tasks.add(node.view.run(node.static_config.metadata_poll_interval_ms / 1000))
     tasks.add(cluster.tls.run(node.static_config.ssl_reload_interval_ms / 1000))
+    if serving.issuer_keys is not None:
+        tasks.add(serving.issuer_keys.run())
     if serving.share_exchange is not None:
         stack.push_async_callback(serving.share_exchange.close)
         tasks.add(serving.share_exchange.run())

@@ -18,6 +18,7 @@ from tidelog_core.connection_settings import parse_address_limits
 from tidelog_core.errors import InvalidConfig
 from tidelog_core.offset_reset import parse_offset_reset
 from tidelog_core.setting import Setting, SettingType, Value
+from tidelog_core.token_settings import parse_jwks_url
 
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
@@ -157,7 +158,7 @@ class ListenerConfig:
     connections_max_reauth_ms: int = _setting("connections.max.reauth.ms", "long", 0, "How long a client that has logged in by SASL may use its connection before it must log in again on it (KIP-368), so that a user who was removed, or whose password was changed, is out after this time at the latest. Clients that cannot do so are disconnected, and connect again. 0: never.", at_least=0, is_read_only=True)
     max_connection_creation_rate: int = _setting("max.connection.creation.rate", "int", INT32_MAX, "Connections a second that are accepted; further ones wait until the rate is within the limit. Measured as quotas are.", unit="connections", at_least=1, is_read_only=True)
     max_connections: int = _setting("max.connections", "int", INT32_MAX, "Connections of clients that are open at once; further ones are not accepted until one is closed.", unit="connections", at_least=0, is_read_only=True)
-    sasl_enabled_mechanisms: tuple[str, ...] = _setting("sasl.enabled.mechanisms", "list", ("SCRAM-SHA-256", "SCRAM-SHA-512"), "How clients of a SASL listener may log in. `PLAIN` sends the password itself, so it also needs TLS or sasl.plain.without.tls.enable. All of them check the same users.", one_of=("SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN"), is_read_only=True)
+    sasl_enabled_mechanisms: tuple[str, ...] = _setting("sasl.enabled.mechanisms", "list", ("SCRAM-SHA-256", "SCRAM-SHA-512"), "How clients of a SASL listener may log in. `PLAIN` sends the password itself, so it also needs TLS or sasl.plain.without.tls.enable. These check the same users. `OAUTHBEARER` takes tokens of an issuer (sasl.oauthbearer.expected.issuer).", one_of=("SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN", "OAUTHBEARER"), is_read_only=True)
     sasl_plain_without_tls_enable: bool = _setting("sasl.plain.without.tls.enable", "boolean", False, "Whether a listener without TLS may have `PLAIN` in sasl.enabled.mechanisms: anyone on the way to the node can then read the passwords.", is_read_only=True)
     sasl_server_max_receive_size: int = _setting("sasl.server.max.receive.size", "int", 524_288, "The largest request or token of a client that has not logged in; the connection of a larger one is closed.", unit="bytes", at_least=1, is_read_only=True)
     ssl_cipher_suites: tuple[str, ...] = _setting("ssl.cipher.suites", "list", (), "The cipher suites that are allowed for TLS 1.2, by their IANA names such as `TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256`. Empty: all that have forward secrecy and authenticated encryption. The suites of TLS 1.3 all have both and cannot be chosen.", is_read_only=True)
@@ -290,6 +291,13 @@ class NodeConfig:
     replica_lag_time_max_ms: int = _setting("replica.lag.time.max.ms", "long", 30_000, "A follower that has not caught up with its leader for this long leaves the in-sync replicas, and writes with acks=all no longer wait for it.", at_least=1)
     replica_socket_timeout_ms: int = _setting("replica.socket.timeout.ms", "int", 30_000, "How long a follower waits for a leader's answer, beyond replica.fetch.wait.max.ms, before it connects again.", at_least=1)
     sasl_enabled_mechanisms: tuple[str, ...] = _listener_default("sasl.enabled.mechanisms")
+    sasl_oauthbearer_clock_skew_seconds: int = _setting("sasl.oauthbearer.clock.skew.seconds", "int", 30, "How far the clocks of a node and of the issuer of tokens may be apart.", at_least=0, at_most=3600, is_read_only=True)
+    sasl_oauthbearer_expected_audience: tuple[str, ...] = _setting("sasl.oauthbearer.expected.audience", "list", (), "Tokens of OAUTHBEARER must be for one of these audiences (the claim `aud`).", is_read_only=True)
+    sasl_oauthbearer_expected_issuer: str = _setting("sasl.oauthbearer.expected.issuer", "string", "", "The issuer of the tokens of OAUTHBEARER (the claim `iss`).", is_read_only=True)
+    sasl_oauthbearer_groups_claim_name: str = _setting("sasl.oauthbearer.groups.claim.name", "string", "", "The claim with the groups of a token's user, for which ACLs of `Group:<name>` count. Empty: tokens name no groups.", is_read_only=True)
+    sasl_oauthbearer_jwks_endpoint_refresh_ms: int = _setting("sasl.oauthbearer.jwks.endpoint.refresh.ms", "long", 3_600_000, "How often the issuer's keys are fetched; they are also fetched for a key that is not known.", at_least=1000, is_read_only=True)
+    sasl_oauthbearer_jwks_endpoint_url: str = _setting("sasl.oauthbearer.jwks.endpoint.url", "string", "", "Where the issuer of tokens publishes its keys (JWKS): an https address, or `file:` and a path.", check=parse_jwks_url, is_read_only=True)
+    sasl_oauthbearer_sub_claim_name: str = _setting("sasl.oauthbearer.sub.claim.name", "string", "sub", "The claim with the name of a token's user.", is_read_only=True)
     sasl_plain_without_tls_enable: bool = _listener_default("sasl.plain.without.tls.enable")
     sasl_server_max_receive_size: int = _listener_default("sasl.server.max.receive.size")
     socket_request_max_bytes: int = _setting("socket.request.max.bytes", "int", 104_857_600, "The largest request; the connection of a larger one is closed.", at_least=1, is_read_only=True)

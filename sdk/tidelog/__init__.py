@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from tidelog.producing.prepared import PreparedTransaction
     from tidelog.producing.sync_producer import SyncDelivery, SyncProducer, SyncTransaction
     from tidelog.producing.transactions import Transaction
-    from tidelog.wire.sasl import Sasl
+    from tidelog.wire.sasl import Sasl, SaslToken
 
 __all__ = [
     "Acl",
@@ -103,6 +103,7 @@ __all__ = [
     "RecordMetadata",
     "ResourceType",
     "Sasl",
+    "SaslToken",
     "SubscriptionPattern",
     "SyncAdmin",
     "SyncConsumer",
@@ -143,7 +144,7 @@ _NAMES_OF = {
     "tidelog.consuming.sync_consumer": ("SyncConsumer",),
     "tidelog.errors": ("TidelogError",),
     "tidelog.producer": ("Producer",),
-    "tidelog.wire.sasl": ("Sasl",),
+    "tidelog.wire.sasl": ("Sasl", "SaslToken"),
     "tidelog.producing.batch": (
         "Delivery",
         "RecordMetadata",

@@ -15,7 +15,7 @@ from tidelog_core.records.batch import CompressionType
 
 from tidelog.errors import InvalidConfig
 from tidelog.wire.connection import Address
-from tidelog.wire.sasl import Sasl
+from tidelog.wire.sasl import Sasl, SaslToken
 
 Partitioner = Callable[[str, bytes | None, bytes | None, int], int]
 """Returns a partition for topic, key, value and the number of partitions."""
@@ -42,7 +42,7 @@ class Security(TypedDict):
     """How clients are protected: see ``ClientOptions``."""
 
     ssl: ssl_module.SSLContext | None
-    sasl: Sasl | None
+    sasl: Sasl | SaslToken | None
 
 
 class ClientSettings(TypedDict, total=False):
@@ -56,7 +56,7 @@ class ClientSettings(TypedDict, total=False):
     reconnect_backoff_ms: int
     reconnect_backoff_max_ms: int
     ssl: ssl_module.SSLContext | None
-    sasl: Sasl | None
+    sasl: Sasl | SaslToken | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class ClientOptions:
     reconnect_backoff_ms: int = 50  # wait before the first reconnection to a node; doubles
     reconnect_backoff_max_ms: int = 1_000
     ssl: ssl_module.SSLContext | None = None  # None: plain TCP
-    sasl: Sasl | None = None  # None: no login
+    sasl: Sasl | SaslToken | None = None  # None: no login
 
     def problems(self) -> list[str]:
         """Return the problems, one sentence each."""

@@ -11,12 +11,16 @@ from pathlib import Path
 from tidelog_core.authorizer_settings import parse_super_users
 from tidelog_core.metadata.scram_users import ScramUsers
 from tidelog_core.security.authorization import Authorizer
+from tidelog_core.security.oauthbearer import OAUTHBEARER_MECHANISM
+from tidelog_core.token_settings import parse_jwks_url
 
 from tidelog_node.assembly.cluster import Cluster
 from tidelog_node.assembly.logs import Logs
 from tidelog_node.assembly.transactions import Transactions
 from tidelog_node.authentication.authentication import AuthenticationRules
+from tidelog_node.authentication.bearer_tokens import BearerTokens, TokenRules
 from tidelog_node.authentication.exchanges import Mechanisms
+from tidelog_node.authentication.issuer_keys import IssuerKeys
 from tidelog_node.authentication.login import LoginDesk
 from tidelog_node.authentication.password_checks import PasswordChecks
 from tidelog_node.authorization.access import Access
@@ -78,6 +82,7 @@ class Serving:
     fetch: FetchHandler
     share_fetch: ShareFetchHandler
     share_exchange: ShareExchange | None  # of quotas, if they are those of the cluster
+    issuer_keys: IssuerKeys | None  # if clients may log in with tokens
 
 
 def build_serving(
@@ -142,6 +147,7 @@ def build_serving(
     )
     stack.callback(dispatch.close)
     refusals = RefusalLog()
+    issuer_keys = _issuer_keys(node, settings)
     nodes = NodeSessions(cluster.trust)
     stack.callback(nodes.start(node.view))
     server = Server(
@@ -159,7 +165,9 @@ def build_serving(
             nodes=nodes,
             refusals=refusals,
         ),
-        begin_login=_login_desk(node, dispatch, settings, refusals).begin,
+        begin_login=_login_desk(
+            node, dispatch, settings, refusals=refusals, issuer_keys=issuer_keys
+        ).begin,
         limits=ConnectionLimits(
             node.config,
             node.view,
@@ -168,7 +176,7 @@ def build_serving(
             clock_ms=_loop_clock_ms,
         ),
     )
-    return Serving(server, produce, fetch, share_fetch, exchange)
+    return Serving(server, produce, fetch, share_fetch, exchange, issuer_keys)
 
 
 def _share_exchange(node: NodeContext, throttle: Throttle) -> ShareExchange | None:
@@ -198,10 +206,39 @@ def _access(node: NodeContext) -> Access | None:
     return Access(authorizer, node.view, denials=denials)
 
 
+def _issuer_keys(node: NodeContext, settings: NodeSettings) -> IssuerKeys | None:
+    """Return the keys of the issuer of tokens, ``None`` if no listener takes any."""
+    config = node.static_config
+    source = parse_jwks_url(config.sasl_oauthbearer_jwks_endpoint_url)
+    enabled = (one.config.sasl_enabled_mechanisms for one in settings.listeners.clients)
+    if source is None or not any(OAUTHBEARER_MECHANISM in names for names in enabled):
+        return None
+    refresh_ms = config.sasl_oauthbearer_jwks_endpoint_refresh_ms
+    return IssuerKeys(source, refresh_seconds=refresh_ms / 1000)
+
+
+def _bearer_tokens(node: NodeContext, keys: IssuerKeys) -> BearerTokens:
+    config = node.static_config
+    rules = TokenRules(
+        issuer=config.sasl_oauthbearer_expected_issuer,
+        audiences=config.sasl_oauthbearer_expected_audience,
+        user_claim=config.sasl_oauthbearer_sub_claim_name,
+        groups_claim=config.sasl_oauthbearer_groups_claim_name,
+        clock_skew_seconds=config.sasl_oauthbearer_clock_skew_seconds,
+    )
+    return BearerTokens(rules, keys.find, time.time)
+
+
 def _login_desk(
-    node: NodeContext, dispatch: Dispatch, settings: NodeSettings, refusals: RefusalLog
+    node: NodeContext,
+    dispatch: Dispatch,
+    settings: NodeSettings,
+    *,
+    refusals: RefusalLog,
+    issuer_keys: IssuerKeys | None,
 ) -> LoginDesk:
     """Return the desk for the logins of clients at the listeners with SASL."""
+    tokens = None if issuer_keys is None else _bearer_tokens(node, issuer_keys)
     failure_delay_ms = node.static_config.connection_failed_authentication_delay_ms
 
     def users() -> ScramUsers:
@@ -219,7 +256,7 @@ def _login_desk(
             if listener.protocol.has_sasl
         },
         dispatch=dispatch,
-        mechanisms=Mechanisms(users, PasswordChecks(users, node.executor)),
+        mechanisms=Mechanisms(users, PasswordChecks(users, node.executor), tokens=tokens),
         refusals=refusals,
         now=time.monotonic,
     )

@@ -24,6 +24,7 @@ from typing import Protocol
 
 from tidelog_core.errors import AuthenticationFailed, UnsupportedSaslMechanism
 from tidelog_core.model import USER_KIND, Principal
+from tidelog_core.security.oauthbearer import OAUTHBEARER_MECHANISM
 
 from tidelog_node.answers import CloseConnection
 from tidelog_node.authentication.exchanges import Exchange, Mechanisms
@@ -35,6 +36,7 @@ API_VERSIONS_KEY, SASL_HANDSHAKE_KEY, SASL_AUTHENTICATE_KEY = 18, 17, 36
 ROUNDS_MAX = 16  # requests and tokens of one authentication; the longest needs 6
 REAUTHENTICATION_SECONDS_MIN = 1.0  # between the starts of two
 FAILED_HINT = "check the client's user and password: tidelog user list shows who can log in"
+TOKEN_HINT = "check the node's sasl.oauthbearer.expected.issuer, .audience and .jwks.endpoint.url"
 NOT_TOLD_HINT = "set the client's security.protocol to that of the listener"
 
 
@@ -97,6 +99,7 @@ class Authentication:
         self._mechanism = ""  # of the newest exchange
         self._proved: tuple[Principal, str] | None = None  # the user, and the mechanism
         self._began_again_at = -math.inf
+        self._session_ms = 0  # of the session; 0: without an end
 
     @property
     def is_done(self) -> bool:
@@ -173,18 +176,20 @@ class Authentication:
         self._check_mechanism()
         try:
             answer = await exchange.answer(token)
+            if exchange.refusal is not None:
+                # Already now: not every client asks for the error.
+                self._note_failed(exchange.refusal)
             if exchange.user is not None:
-                self._succeed(Principal(USER_KIND, exchange.user))
+                self._succeed(Principal(USER_KIND, exchange.user), exchange)
         except AuthenticationFailed as failed:
-            reason = f"authentication failed, {self._mechanism}: {failed.reason or failed}"
-            self._refusals.note(self._session, reason, hint=FAILED_HINT)
+            self._note_failed(failed)
             raise
         return answer
 
     @property
     def session_ms(self) -> int:
         """The session's time from its authentication on; 0: as long as the connection."""
-        return self.rules.session_ms_max if self.is_done else 0
+        return self._session_ms if self.is_done else 0
 
     # -- a live session --
 
@@ -197,6 +202,12 @@ class Authentication:
 
     # -- inside --
 
+    def _note_failed(self, failed: AuthenticationFailed) -> None:
+        reason = f"authentication failed, {self._mechanism}: {failed.reason or failed}"
+        is_token = self._mechanism == OAUTHBEARER_MECHANISM
+        hint = TOKEN_HINT if is_token else FAILED_HINT
+        self._refusals.note(self._session, reason, hint=hint)
+
     def _check_mechanism(self) -> None:
         """Raise ``CloseConnection`` unless a live session keeps its mechanism.
 
@@ -207,7 +218,7 @@ class Authentication:
             self._refusals.note(self._session, reason)
             raise CloseConnection(reason, is_expected=True)
 
-    def _succeed(self, principal: Principal) -> None:
+    def _succeed(self, principal: Principal, exchange: Exchange) -> None:
         """Let the session act as the principal. Raises ``AuthenticationFailed``."""
         if self._proved is not None and self._proved[0] != principal:
             raise AuthenticationFailed(
@@ -218,9 +229,12 @@ class Authentication:
         self._proved = principal, self._mechanism
         self._exchange = None
         self._step = _Step.DONE
-        self._session.become(principal)
-        lasts_ms = self.rules.session_ms_max
-        self.expires_at = self._now() + lasts_ms / 1000 if lasts_ms else math.inf
+        self._session.become(principal, exchange.groups)
+        # As in Kafka, a session outlives its token unless clients have to prove themselves again.
+        self._session_ms = self.rules.session_ms_max
+        if self._session_ms:
+            self._session_ms = int(min(self._session_ms, exchange.lasts_seconds() * 1000)) or 1
+        self.expires_at = self._now() + self._session_ms / 1000 if self._session_ms else math.inf
         logger.debug(
             "client authenticated",
             extra={

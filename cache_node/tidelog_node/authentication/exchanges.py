@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import math
 import secrets
+import time
 from collections.abc import Callable
 from typing import Protocol
 
 from tidelog_core.errors import AuthenticationFailed
+from tidelog_core.security.oauthbearer import (
+    ACKNOWLEDGEMENT,
+    INVALID_TOKEN,
+    OAUTHBEARER_MECHANISM,
+    parse_bearer,
+)
 from tidelog_core.security.plain import PLAIN_MECHANISM, parse_plain
 from tidelog_core.security.scram import ScramCredentials, ScramServer
 from tidelog_core.security.scram_credentials import ScramMechanism
 
+from tidelog_node.authentication.bearer_tokens import BearerTokens, TokenIdentity, refused
 from tidelog_node.authentication.password_checks import PasswordChecks
 
 NONCE_BYTES = 24
@@ -24,6 +33,17 @@ class Exchange(Protocol):
     def user(self) -> str | None:
         """The proved name of the client; ``None`` before the exchange succeeded."""
 
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """The proved groups of the client."""
+
+    @property
+    def refusal(self) -> AuthenticationFailed | None:
+        """The refusal of a client that must still ask for its error; most are raised at once."""
+
+    def lasts_seconds(self) -> float:
+        """Return for how long the proof counts; infinity: without an end."""
+
     async def answer(self, token: bytes) -> bytes:
         """Return the node's next token, which may be empty.
 
@@ -34,20 +54,82 @@ class Exchange(Protocol):
 class Mechanisms:
     """Begins exchanges. For the node's event loop."""
 
-    def __init__(self, users: Callable[[], ScramCredentials], checks: PasswordChecks) -> None:
-        """``users`` returns the newest credentials."""
+    def __init__(
+        self,
+        users: Callable[[], ScramCredentials],
+        checks: PasswordChecks,
+        *,
+        tokens: BearerTokens | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        """``users`` returns the newest credentials, ``clock`` the wall clock's epoch seconds.
+
+        ``tokens`` are needed where a listener has OAUTHBEARER.
+        """
         self._users = users
         self._checks = checks
+        self._tokens = tokens
+        self._clock = clock
 
     def begin(self, name: str, client_host: str) -> Exchange:
         """Return a new exchange of a mechanism that a listener has enabled."""
         if name == PLAIN_MECHANISM:
             return PlainExchange(self._checks, client_host)
+        if name == OAUTHBEARER_MECHANISM:
+            assert self._tokens is not None
+            return BearerExchange(self._tokens, self._clock)
         return ScramExchange(ScramMechanism(name), self._users())
+
+
+class BearerExchange:
+    """OAUTHBEARER: one token, or for a refused one a second, which says that this is known."""
+
+    def __init__(self, tokens: BearerTokens, clock: Callable[[], float]) -> None:
+        """``clock`` is the wall clock, in epoch seconds."""
+        self._tokens = tokens
+        self._clock = clock
+        self.refusal: AuthenticationFailed | None = None
+        self._identity: TokenIdentity | None = None
+
+    @property
+    def user(self) -> str | None:
+        """The user of the token."""
+        return None if self._identity is None else self._identity.user
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """The groups of the token."""
+        return () if self._identity is None else self._identity.groups
+
+    def lasts_seconds(self) -> float:
+        """Return how long the token is valid."""
+        assert self._identity is not None
+        return max(0.0, self._identity.expires_at - self._clock())
+
+    async def answer(self, token: bytes) -> bytes:
+        """Return the empty token, or what refuses the client's."""
+        if self.refusal is not None:
+            raise self.refusal if token == ACKNOWLEDGEMENT else refused("no acknowledgement")
+        login = parse_bearer(token)
+        try:
+            identity = await self._tokens.validate(login.token)
+        except AuthenticationFailed as failed:
+            self.refusal = failed.with_traceback(None)
+            return INVALID_TOKEN.encode()
+        if login.authorization_id not in ("", identity.user):
+            raise AuthenticationFailed(
+                "Authentication failed: Client requested an authorization id that is different"
+                " from username"
+            )
+        self._identity = identity
+        return b""
 
 
 class ScramExchange:
     """SCRAM: two tokens of the client, less than a millisecond each."""
+
+    groups: tuple[str, ...] = ()
+    refusal: AuthenticationFailed | None = None
 
     def __init__(self, mechanism: ScramMechanism, users: ScramCredentials) -> None:
         self._server = ScramServer(mechanism, users, nonce=secrets.token_urlsafe(NONCE_BYTES))
@@ -57,6 +139,10 @@ class ScramExchange:
     def user(self) -> str | None:
         """The proved name of the client."""
         return self._server.user
+
+    def lasts_seconds(self) -> float:
+        """Return infinity: a password does not expire."""
+        return math.inf
 
     async def answer(self, token: bytes) -> bytes:
         """Return the node's next token."""
@@ -74,10 +160,17 @@ class ScramExchange:
 class PlainExchange:
     """PLAIN: one token of the client, with its name and password."""
 
+    groups: tuple[str, ...] = ()
+    refusal: AuthenticationFailed | None = None
+
     def __init__(self, checks: PasswordChecks, client_host: str) -> None:
         self._checks = checks
         self._client_host = client_host
         self.user: str | None = None
+
+    def lasts_seconds(self) -> float:
+        """Return infinity: a password does not expire."""
+        return math.inf
 
     async def answer(self, token: bytes) -> bytes:
         """Return the empty token once the password was checked."""

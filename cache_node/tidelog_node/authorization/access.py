@@ -29,17 +29,21 @@ from tidelog_node.session import NO_NODE, Session
 if TYPE_CHECKING:
     from tidelog_core.model import Principal
 
+GROUP_KIND = "Group"  # of a principal
 KEPT_BYTES_MAX = 67_108_864  # of the whole node
 DECISION_BYTES = 400  # of one, without its name
 
 
 class Decisions:
-    """The kept decisions for one user on one host."""
+    """The kept decisions for one user, with the same groups, on one host."""
 
     __slots__ = ("client", "generation", "others", "read", "write")
 
-    def __init__(self, principal: Principal, host: str, generation: object) -> None:
-        self.client = Client((str(principal),), host)
+    def __init__(
+        self, principal: Principal, groups: tuple[str, ...], host: str, generation: object
+    ) -> None:
+        principals = (str(principal), *(f"{GROUP_KIND}:{group}" for group in groups))
+        self.client = Client(principals, host)
         self.generation = generation
         # By the topic as requests name it: by its name, and by its id.
         self.read: tuple[dict[bytes, bool], dict[bytes, bool]] = ({}, {})
@@ -58,7 +62,7 @@ class Access:
         self._view = view
         self._acls = view.image.acls
         self._generation = object()
-        self._kept: dict[tuple[Principal, str], Decisions] = {}
+        self._kept: dict[tuple[Principal, tuple[str, ...], str], Decisions] = {}
         self._kept_bytes = 0
 
     def may(
@@ -195,11 +199,11 @@ class Access:
         known = session.decisions
         if known is not None and known.generation is generation:
             return known
-        key = (session.principal, session.client_host)
+        key = (session.principal, session.groups, session.client_host)
         kept = self._kept.get(key)
         if kept is None:
             kept = self._kept[key] = Decisions(*key, generation)
-            self._kept_bytes += DECISION_BYTES
+            self._kept_bytes += DECISION_BYTES + sum(2 * len(group) for group in session.groups)
         session.decisions = kept
         return kept
 

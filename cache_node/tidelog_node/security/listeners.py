@@ -20,11 +20,13 @@ from tidelog_core.config import ListenerConfig, NodeConfig, listener_config
 from tidelog_core.errors import InvalidConfig
 from tidelog_core.listener_settings import listener_setting_name
 from tidelog_core.metadata.endpoints import NODE, PLAINTEXT, PORT_MAX
+from tidelog_core.security.oauthbearer import OAUTHBEARER_MECHANISM
 from tidelog_core.security.plain import PLAIN_MECHANISM
 
 HOST_DEFAULT = "127.0.0.1"  # without a setting a node is not reachable from the network
 PORT_DEFAULT = 9092
 LISTENERS_MAX = 16
+_SENDING_SECRETS = (PLAIN_MECHANISM, OAUTHBEARER_MECHANISM)
 
 _ADDRESS = re.compile(
     r"([A-Za-z0-9_-]{1,64})://(?:\[([0-9A-Fa-f:.%a-z]*)\]|([^\[\]:/]*)):([0-9]{1,5})"
@@ -145,6 +147,7 @@ def parse_listeners(
         )
     clients = tuple(one for name, one in listeners.items() if name != of_nodes)
     problems += _problems_of_clients(clients)
+    problems += _bearer_problems(config, clients)
     if problems:
         raise InvalidConfig(problems)
     return Listeners(
@@ -187,15 +190,28 @@ def _sasl_problems(listener: Listener) -> Iterator[str]:
     mechanisms = listener_setting_name(listener.name, "sasl.enabled.mechanisms")
     if not config.sasl_enabled_mechanisms:
         yield f"nobody can log in at listener {listener.name}: give {mechanisms}=SCRAM-SHA-512"
-    is_readable = (
-        PLAIN_MECHANISM in config.sasl_enabled_mechanisms and not listener.protocol.has_tls
-    )
-    if is_readable and not config.sasl_plain_without_tls_enable:
+    readable = [name for name in _SENDING_SECRETS if name in config.sasl_enabled_mechanisms]
+    if readable and not listener.protocol.has_tls and not config.sasl_plain_without_tls_enable:
         allowing = listener_setting_name(listener.name, "sasl.plain.without.tls.enable")
         yield (
-            f"listener {listener.name} has no TLS, so anyone on the way could read the passwords of"
-            f" PLAIN: make it SASL_SSL, or give {mechanisms}=SCRAM-SHA-512, or {allowing}=true"
+            f"listener {listener.name} has no TLS, so anyone on the way could read the secrets of"
+            f" {' and '.join(readable)}: make it SASL_SSL, or give {mechanisms}=SCRAM-SHA-512, or"
+            f" {allowing}=true"
         )
+
+
+def _bearer_problems(config: NodeConfig, clients: Sequence[Listener]) -> Iterator[str]:
+    """Yield the settings without which anybody's token could be taken (CVE-2026-33557)."""
+    if not any(OAUTHBEARER_MECHANISM in one.config.sasl_enabled_mechanisms for one in clients):
+        return
+    needed = {
+        "sasl.oauthbearer.expected.issuer": config.sasl_oauthbearer_expected_issuer,
+        "sasl.oauthbearer.expected.audience": config.sasl_oauthbearer_expected_audience,
+        "sasl.oauthbearer.jwks.endpoint.url": config.sasl_oauthbearer_jwks_endpoint_url,
+    }
+    for name, value in needed.items():
+        if not value:
+            yield f"OAUTHBEARER needs {name}"
 
 
 def _contradictions(

@@ -3,31 +3,36 @@
 After ApiVersions the client names its mechanism (SaslHandshake) and sends the mechanism's messages
 (SaslAuthenticate). The answer to the last one says how long the connection may be used (KIP-368).
 
-Source: KIP-43, KIP-152, KIP-368; RFC 5802 and RFC 4616 for the messages.
+Source: KIP-43, KIP-152, KIP-255, KIP-368; RFC 5802, RFC 4616 and RFC 7628 for the messages.
 """
 
 from __future__ import annotations
 
 import asyncio
+import inspect
+import re
 import secrets
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from kio.schema.errors import ErrorCode
 from kio.schema.sasl_authenticate.v2.request import SaslAuthenticateRequest
 from kio.schema.sasl_authenticate.v2.response import SaslAuthenticateResponse
 from kio.schema.sasl_handshake.v1.request import SaslHandshakeRequest
+from tidelog_core.security.oauthbearer import ACKNOWLEDGEMENT, OAUTHBEARER_MECHANISM
 from tidelog_core.security.plain import PLAIN_MECHANISM
 from tidelog_core.security.scram_client import ScramClient
 from tidelog_core.security.scram_credentials import ScramMechanism
 from tidelog_core.security.scram_messages import escaped_name
 from tidelog_core.wire_messages import build
 
-from tidelog.errors import UnsupportedSaslMechanism, error_for
+from tidelog.errors import AuthenticationFailed, UnsupportedSaslMechanism, error_for
 from tidelog.wire.connection import Connection
 from tidelog.wire.requests import SASL_AUTHENTICATE, SASL_HANDSHAKE
 
 MECHANISMS = (*(mechanism.value for mechanism in ScramMechanism), PLAIN_MECHANISM)
 NONCE_SIZE_BYTES = 24
+_TOKEN = re.compile(r"[-_.A-Za-z0-9]+")
 # The part of a session after which its connection is replaced. The rest is for requests in flight.
 RETIRE_AFTER_SHARE = 0.8
 
@@ -61,7 +66,37 @@ class Sasl:
         return found
 
 
-async def log_in(connection: Connection, sasl: Sasl, *, timeout_s: float) -> None:
+@dataclass(frozen=True, slots=True)
+class SaslToken:
+    """A login by a token of somebody whom the nodes trust (OAUTHBEARER).
+
+    ``token`` returns a valid one for each connection. It may be a coroutine function; any other
+    function is called in a thread. The token itself is sent, so it needs TLS.
+    """
+
+    token: Callable[[], str] | Callable[[], Awaitable[str]] = field(repr=False)
+
+    @property
+    def mechanism(self) -> str:
+        """OAUTHBEARER."""
+        return OAUTHBEARER_MECHANISM
+
+    def problems(self) -> list[str]:
+        """Return the problems, one sentence each."""
+        return [] if callable(self.token) else ["the token of a SASL login must be a function"]
+
+    async def first_message(self) -> bytes:
+        """Return the message with a token. Raises the errors of the function."""
+        if inspect.iscoroutinefunction(self.token):
+            token = await self.token()
+        else:
+            token = await asyncio.to_thread(self.token)
+        if not isinstance(token, str) or not _TOKEN.fullmatch(token):
+            raise AuthenticationFailed("the function for the token returned something else")
+        return f"n,,\x01auth=Bearer {token}\x01\x01".encode()
+
+
+async def log_in(connection: Connection, sasl: Sasl | SaslToken, *, timeout_s: float) -> None:
     """Log in on a connection that has negotiated versions.
 
     The connection retires before the node ends its session. Raises ``AuthenticationFailed`` and
@@ -69,7 +104,12 @@ async def log_in(connection: Connection, sasl: Sasl, *, timeout_s: float) -> Non
     """
     exchange = _Exchange(connection, timeout_s)
     await exchange.choose(sasl.mechanism)
-    if sasl.mechanism == PLAIN_MECHANISM:
+    if isinstance(sasl, SaslToken):
+        last = await exchange.send(await sasl.first_message())
+        if last.auth_bytes:  # The node refuses the token, and says why in its next answer.
+            await exchange.send(ACKNOWLEDGEMENT)
+            raise AuthenticationFailed(f"{connection.address} refuses the token")
+    elif sasl.mechanism == PLAIN_MECHANISM:
         message = f"\0{sasl.user}\0{sasl.password}".encode()
         last = await exchange.send(message)
     else:
