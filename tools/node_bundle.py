@@ -33,6 +33,7 @@ REQUIREMENTS = (
     "crc32c",
     "cryptography",
     "google-re2",
+    "joserfc",
     "kio",
     "lz4",
     "obstore",
