@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import tarfile
+import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
@@ -148,6 +149,19 @@ def test_a_machine_runs_from_the_bundle_alone(
         waits = instance.wait_in_sync(WAIT_SECONDS_MAX, python=program, programs=programs)
         log, _ = waits.communicate()
         assert waits.returncode == 0, log
+
+
+def test_the_bundle_has_what_a_node_needs() -> None:
+    """All dependencies but those of the command line."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    needed = {
+        re.split(r"[<>=\[]", requirement)[0]
+        for requirement in (
+            *project["dependencies"],
+            *project["optional-dependencies"]["node"],
+        )
+    }
+    assert needed - {"typer", "rich"} <= set(node_bundle.REQUIREMENTS)
 
 
 def test_functions_and_machines_run_the_same_python() -> None:
