@@ -18,6 +18,8 @@ from tests.support.peer import Peer
 from tools import kafka_broker
 from tools.places import ToolAbsent
 
+pytestmark = pytest.mark.slow  # ``tests/node/throttling`` has limits of a node alone
+
 FEW, FAST = "127.0.0.5", "127.0.0.6"  # clients' addresses
 FEW_MAX, PER_S = 3, 4
 CONFIG = {

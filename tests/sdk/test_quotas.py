@@ -78,15 +78,16 @@ async def test_requests_behind_a_throttled_one_have_their_time_after_the_wait(
 
 
 async def test_topics_over_a_quota_are_created_later_and_the_others_once(address: str) -> None:
-    async with Admin(address) as admin:
-        await admin.alter_quotas({QuotaEntity(None, "maker"): {"controller_mutation_rate": 4}})
-    async with Admin(address, client_id="maker") as maker:
+    quota = QuotaEntity(None, "maker")
+    async with Admin(address) as admin, Admin(address, client_id="maker") as maker:
+        await admin.alter_quotas({quota: {"controller_mutation_rate": 4}})
         names = ["a", "b", "c"]
         created = await maker.create_topics([NewTopic(name, 5, 1) for name in names])
         assert sorted(created) == names
         assert {one.partition_count for one in created.values()} == {5}
         with pytest.raises(TopicAlreadyExists):
             await maker.create_topics([NewTopic("a", 1, 1), NewTopic("d", 1, 1)])
+        await admin.alter_quotas({quota: {"controller_mutation_rate": 1000}})
         await maker.create_partitions(dict.fromkeys(names, 7))
         await maker.delete_topics([*names, "d"])
         assert {topic.name for topic in await maker.list_topics()}.isdisjoint([*names, "d"])

@@ -272,7 +272,7 @@ def test_librdkafka_is_told_that_its_token_is_refused(node: SaslNode, issuer: Is
         }
     )
     with pytest.raises(KafkaException):
-        consumer.list_topics(timeout=2)
+        consumer.list_topics(timeout=0.8)
     consumer.poll(0.2)
     consumer.close()
     assert any("invalid_token" in one or "AUTHENTICATION" in one for one in seen)

@@ -123,7 +123,7 @@ class JwksServer:
         certificate.configure_cert(context)
         self._server.socket = context.wrap_socket(self._server.socket, server_side=True)
         self._server.daemon_threads = True
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
         self.url = f"https://127.0.0.1:{self._server.server_address[1]}/keys?tenant=1"
 
     def close(self) -> None:

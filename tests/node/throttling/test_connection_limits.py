@@ -63,12 +63,12 @@ def test_a_connection_too_many_waits_until_one_is_closed(start: Start, stack: Ex
 def test_connections_over_the_rate_are_accepted_later(start: Start, stack: ExitStack) -> None:
     node = start(max_connection_creation_rate="5", quota_window_num="2")
     began = time.monotonic()
-    clients = [client(stack, node) for _ in range(12)]
+    clients = [client(stack, node) for _ in range(9)]
     for one in clients:
         one.send(one.frame(API_KEYS["api_versions"], 0, b"", is_flexible=False))
     for one in clients:
         assert isinstance(one.receive(timeout=15), bytes)
-    assert time.monotonic() - began > 1
+    assert time.monotonic() - began > 0.5
 
 
 def test_clients_that_come_too_fast_hold_few_descriptors(start: Start, stack: ExitStack) -> None:
