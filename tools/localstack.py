@@ -15,6 +15,7 @@ _SERVER = VenvServer(
         "GATEWAY_LISTEN": "127.0.0.1:{port}",
         "DNS_ADDRESS": "0",
         "DISABLE_EVENTS": "1",
+        "S3_SKIP_KMS_KEY_VALIDATION": "0",
         "SKIP_SSL_CERT_DOWNLOAD": "1",
     },
     as_of="2026-03-06",  # later releases of its dependencies break it

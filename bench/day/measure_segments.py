@@ -156,7 +156,7 @@ class Segments:
         )
         keys = segment_keys(CLUSTER, TOPIC, meta)
         with ThreadPoolExecutor(1) as executor:
-            request = UploadRequest(source, keys)
+            request = UploadRequest(source, keys, "")
             return await upload_segment(self._world.objects, request, executor=executor)
 
     def _sealed(self, number: int) -> SealedSegment:

@@ -138,15 +138,15 @@ class MeteredObjects:
         self._store = store
         self.usage = usage
 
-    async def put(self, key: str, data: bytes) -> None:
+    async def put(self, key: str, data: bytes, *, kms_key_id: str = "") -> None:
         """Forward."""
         self.usage.requests["PUT"] += 1
-        await self._store.put(key, data)
+        await self._store.put(key, data, kms_key_id=kms_key_id)
 
-    async def put_file(self, key: str, path: Path) -> None:
+    async def put_file(self, key: str, path: Path, *, kms_key_id: str = "") -> None:
         """Forward; one PUT, up to the multipart threshold."""
         self.usage.requests["PUT"] += 1
-        await self._store.put_file(key, path)
+        await self._store.put_file(key, path, kms_key_id=kms_key_id)
 
     async def replace(self, key: str, data: bytes) -> None:
         """Forward."""

@@ -18,6 +18,7 @@ from tidelog_core.connection_settings import parse_address_limits
 from tidelog_core.errors import InvalidConfig
 from tidelog_core.offset_reset import parse_offset_reset
 from tidelog_core.setting import Setting, SettingType, Value
+from tidelog_core.tier_settings import parse_kms_key_id
 from tidelog_core.token_settings import parse_jwks_url
 
 INT32_MAX = 2**31 - 1
@@ -135,6 +136,7 @@ class TopicConfig:
     segment_index_bytes: int = _setting("segment.index.bytes", "int", 10_485_760, "The largest index of a segment; a segment is sealed when its index is full.", at_least=4)
     segment_jitter_ms: int = _setting("segment.jitter.ms", "long", 0, "The longest random time that is taken off segment.ms, so that not all partitions seal a segment at once.", at_least=0)
     segment_ms: int = _setting("segment.ms", "long", 604_800_000, "A segment with records is sealed after this long even if it is small. Only sealed segments are tiered, deleted and compacted.", at_least=1)
+    tier_kms_key_id: str = _setting("tier.kms.key.id", "string", "", "The key of AWS KMS that tiered segments are encrypted with: its id, alias or ARN. Whoever reads them then needs the right to decrypt with this key, and once it is disabled nobody can. Only for a tier in S3. Segments that are in the bucket already keep their key until they are rewritten. Empty: the bucket's own encryption.", check=parse_kms_key_id)
     unclean_leader_election_enable: bool = _setting("unclean.leader.election.enable", "boolean", False, "Whether a replica that was not in sync may lead if no other is alive: the partition is available again, and may lose acknowledged records.")
 
 
@@ -319,6 +321,7 @@ class NodeConfig:
     ssl_truststore_type: str = _listener_default("ssl.truststore.type")
     super_users: str = _setting("super.users", "string", "", "The principals that may do everything whatever the ACLs are, separated by semicolons: `User:alice;User:CN=admin,O=example`.", check=parse_super_users, is_read_only=True)
     tier_key_filter_records_max: int = _setting("tier.key.filter.records.max", "int", 250_000, "Tiered segments of at most this many records get a filter of their keys, by which erasure and key look-ups skip segments; it costs about 3 microseconds a record. 0 writes none.", unit="records", at_least=0)
+    tier_kms_key_id: str = _topic_default("tier.kms.key.id", "tier.kms.key.id")
     tier_multipart_threshold: int = _setting("tier.multipart.threshold", "long", 1_073_741_824, "Objects up to this many bytes are uploaded with one PUT, larger ones in parts.", unit="bytes", at_least=5_242_880, is_read_only=True)
     transaction_abort_timed_out_transaction_cleanup_interval_ms: int = _setting("transaction.abort.timed.out.transaction.cleanup.interval.ms", "int", 10_000, "How often a coordinator looks for transactions that have been open for longer than their producer asked for, and aborts them.", at_least=1, is_read_only=True)
     transaction_max_timeout_ms: int = _setting("transaction.max.timeout.ms", "int", 900_000, "The longest transaction.timeout.ms that a producer may ask for: an open transaction holds up consumers with read_committed.", at_least=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -52,6 +53,7 @@ def _short_form(loader: _Loader, suffix: str, node: yaml.Node) -> dict[str, Any]
 _Loader.add_multi_constructor("!", _short_form)
 
 
+@functools.cache
 def read_template(path: Path) -> Any:
     """Return the template as it is written."""
     return yaml.load(path.read_text(), Loader=_Loader)
@@ -66,11 +68,11 @@ def resources(kind: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def statements(role: str) -> list[dict[str, Any]]:
-    """Return what the role's policies say."""
+    """Return what the role's policies say, and what they say if a condition is met."""
     found = dict(resources("AWS::IAM::Role"))[role]["Properties"]
     assert "ManagedPolicyArns" not in found
     return [
-        statement
+        statement["Fn::If"][1] if "Fn::If" in statement else statement
         for policy in found["Policies"]
         for statement in policy["PolicyDocument"]["Statement"]
     ]
@@ -345,6 +347,17 @@ def test_the_bucket_is_private_encrypted_and_speaks_tls_only() -> None:
     assert statement["Effect"] == "Deny"
     assert statement["Condition"] == {"Bool": {"aws:SecureTransport": "false"}}
     assert statement["Action"] == "s3:*"
+
+
+def test_whoever_reads_segments_may_decrypt_with_keys_of_topics_and_with_no_others() -> None:
+    for role, _ in resources("AWS::IAM::Role"):
+        reads = "s3:GetObject" in actions(role, "s3")
+        writes = role in ("NodeRole", "JobRole")
+        expected = ["kms:Decrypt"] * reads + ["kms:GenerateDataKey"] * writes
+        assert actions(role, "kms") == set(expected), role
+        for statement in statements(role):
+            if "kms:" in str(statement["Action"]):
+                assert statement["Resource"] == {"Split": [",", {"Ref": "TopicKeys"}]}
 
 
 def test_every_table_can_be_restored_to_a_point_in_time() -> None:

@@ -216,16 +216,16 @@ class WatchedObjects:
         self._process = process
         self._witness = witness
 
-    async def put(self, key: str, data: bytes) -> None:
+    async def put(self, key: str, data: bytes, *, kms_key_id: str = "") -> None:
         """Put a marker of a log start or a deletion: functions put nothing else."""
         number = self._process.operation_count
         self._process.before(is_write=True)
         await self._witness.judge_told(key)
-        await self._store.put(key, data)
+        await self._store.put(key, data, kms_key_id=kms_key_id)
         self._process.after(number)
 
-    async def put_file(self, key: str, path: Path) -> None:
-        await self._store.put_file(key, path)
+    async def put_file(self, key: str, path: Path, *, kms_key_id: str = "") -> None:
+        await self._store.put_file(key, path, kms_key_id=kms_key_id)
 
     async def replace(self, key: str, data: bytes) -> None:
         """Replace a marker of a log start or a deletion."""

@@ -187,13 +187,13 @@ class TierClient:
 
     # -- the object store --
 
-    async def put(self, key: str, data: bytes) -> None:
+    async def put(self, key: str, data: bytes, *, kms_key_id: str = "") -> None:
         """Store ``data``, of at most INLINE_BYTES_MAX. Raises ``ObjectExists``."""
-        await self._store("put", key, data.hex())
+        await self._store("put", key, data.hex(), kms_key_id)
 
-    async def put_file(self, key: str, path: Path) -> None:
+    async def put_file(self, key: str, path: Path, *, kms_key_id: str = "") -> None:
         """Store the file's bytes. Raises ``ObjectExists``."""
-        await self._store("put-file", key, str(path))
+        await self._store("put-file", key, str(path), kms_key_id)
 
     async def replace(self, key: str, data: bytes) -> None:
         """Store ``data``, of at most INLINE_BYTES_MAX, whether or not the key exists."""

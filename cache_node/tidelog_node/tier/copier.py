@@ -238,7 +238,8 @@ class Copier:
         source = await self._source(led, sealed, started)
         keys = self._keys(led, started)
         begun_ms = steady_clock_ms()
-        result = await self._client.upload(UploadRequest(source, keys))
+        kms_key_id = led.replica.config.tier_kms_key_id
+        result = await self._client.upload(UploadRequest(source, keys, kms_key_id))
         if result.stored_ms != NO_TIMESTAMP:
             self.witness = Witness(
                 "the bucket's clock", result.stored_ms, begun_ms, self._has_own_clock

@@ -72,6 +72,7 @@ class UploadRequest:
 
     source: SegmentSource
     keys: SegmentKeys
+    kms_key_id: str  # that both are encrypted with; empty: none
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,9 +145,14 @@ def request_to_fields(request: Request) -> Fields:
                 "wanted": _pack_range(wanted),
                 "ahead": [*map(_pack_range, ahead)],
             }
-        case UploadRequest(source, keys):
-            packed = _pack_source(source)
-            return {"op": "upload", "log_key": keys.log, "index_key": keys.index, "source": packed}
+        case UploadRequest(source, keys, kms_key_id):
+            return {
+                "op": "upload",
+                "log_key": keys.log,
+                "index_key": keys.index,
+                "kms_key_id": kms_key_id,
+                "source": _pack_source(source),
+            }
         case StoreRequest(method, arguments):
             return {"op": "store", "method": method, "arguments": list(arguments)}
         case ForgetRequest(keys):
@@ -164,7 +170,8 @@ def request_from_fields(fields: Fields) -> Request:
                 return ReadRequest(_unpack_range(fields["wanted"]), ahead)
             case "upload":
                 keys = SegmentKeys(log=fields["log_key"], index=fields["index_key"])
-                return UploadRequest(_unpack_source(fields["source"]), keys)
+                source = _unpack_source(fields["source"])
+                return UploadRequest(source, keys, fields["kms_key_id"])
             case "store":
                 return StoreRequest(fields["method"], tuple(fields["arguments"]))
             case "forget":

@@ -1,8 +1,8 @@
 """Encodes calls of the object store as JSON, between a node and its worker.
 
-    put          key, bytes
+    put          key, bytes, id of a key of KMS
     replace      key, bytes
-    put-file     key, path
+    put-file     key, path, id of a key of KMS
     get-range    key, start, end        -> bytes
     head         key                    -> object
     list         prefix, start after    -> at most LIST_PAGE_KEYS objects
@@ -27,12 +27,12 @@ LIST_PAGE_KEYS = 1000  # Source: S3's ListObjectsV2.
 async def call_store(store: ObjectStore, request: StoreRequest) -> Any:
     """Return the method's result. Raises its errors, and ``ProtocolError``."""
     match request.method, request.arguments:
-        case "put", (key, data):
-            await store.put(key, bytes.fromhex(data))
+        case "put", (key, data, kms_key_id):
+            await store.put(key, bytes.fromhex(data), kms_key_id=kms_key_id)
         case "replace", (key, data):
             await store.replace(key, bytes.fromhex(data))
-        case "put-file", (key, path):
-            await store.put_file(key, Path(path))
+        case "put-file", (key, path, kms_key_id):
+            await store.put_file(key, Path(path), kms_key_id=kms_key_id)
         case "get-range", (key, start, end):
             return bytes(await store.get_range(key, start, end)).hex()
         case "head", (key,):

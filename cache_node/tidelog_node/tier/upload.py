@@ -47,13 +47,16 @@ async def upload_segment(
     segment id helps), and ``StoreUnavailable`` or ``OutcomeUnknown`` after the last attempt: the
     caller may retry.
     """
-    source, keys = request.source, request.keys
+    source, keys, kms_key_id = request.source, request.keys, request.kms_key_id
     loop = asyncio.get_running_loop()
     try:
         before = _identity(source.path)
         built: BuiltIndex = await loop.run_in_executor(executor, build_index_file, source)
         await _put_once(
-            store, keys.log, source.size_bytes, lambda: store.put_file(keys.log, source.path)
+            store,
+            keys.log,
+            source.size_bytes,
+            lambda: store.put_file(keys.log, source.path, kms_key_id=kms_key_id),
         )
         after = _identity(source.path)
     except OSError as error:
@@ -62,7 +65,10 @@ async def upload_segment(
         # The index must describe exactly the bytes that were stored.
         raise StorageError(f"{source.path} was replaced while it was uploaded")
     is_ours = await _put_once(
-        store, keys.index, len(built.data), lambda: store.put(keys.index, built.data)
+        store,
+        keys.index,
+        len(built.data),
+        lambda: store.put(keys.index, built.data, kms_key_id=kms_key_id),
     )
     if not is_ours and await store.get(keys.index) != built.data:
         raise CorruptObject(keys.index, "an earlier try has stored another index")

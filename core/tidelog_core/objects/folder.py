@@ -26,6 +26,7 @@ from typing import BinaryIO, TypeVar
 
 from tidelog_core.errors import ObjectExists, ObjectNotFound, OutcomeUnknown, StoreUnavailable
 from tidelog_core.objects.key_rules import STAGING, check_key, check_range, may_start_a_key
+from tidelog_core.objects.kms_keys import refuse_kms_key
 from tidelog_core.objects.store import ObjectMeta
 
 T = TypeVar("T")
@@ -50,14 +51,16 @@ class FolderObjectStore:
         _make_durable_folder(self._staging)
         self._remove_abandoned()
 
-    async def put(self, key: str, data: bytes) -> None:
-        """Store ``data``, durably. Raises ``ObjectExists``."""
+    async def put(self, key: str, data: bytes, *, kms_key_id: str = "") -> None:
+        """Store ``data``, durably. Raises ``ObjectExists``, ``StoreUnavailable`` for a KMS key."""
         check_key(key)
+        refuse_kms_key(key, kms_key_id)
         await self._run(self._write, key, lambda file: _write_all(file, data), is_new=True)
 
-    async def put_file(self, key: str, path: Path) -> None:
-        """Store the file's bytes as they are at the call, durably. Raises ``ObjectExists``."""
+    async def put_file(self, key: str, path: Path, *, kms_key_id: str = "") -> None:
+        """Store the file's bytes as they are at the call, durably. Raises as ``put``."""
         check_key(key)
+        refuse_kms_key(key, kms_key_id)
         await self._run(self._write, key, lambda file: _copy(path, file), is_new=True)
 
     async def replace(self, key: str, data: bytes) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tidelog_core.errors import ObjectExists, ObjectNotFound
 from tidelog_core.objects.key_rules import check_key, check_range
+from tidelog_core.objects.kms_keys import refuse_kms_key
 from tidelog_core.objects.store import ObjectMeta
 
 
@@ -18,16 +19,17 @@ class MemoryObjectStore:
         self._objects: dict[str, tuple[bytes, int]] = {}
         self._clock_ms = clock_ms
 
-    async def put(self, key: str, data: bytes) -> None:
-        """Store ``data``. Raises ``ObjectExists``."""
+    async def put(self, key: str, data: bytes, *, kms_key_id: str = "") -> None:
+        """Store ``data``. Raises ``ObjectExists``, ``StoreUnavailable`` if a key is named."""
         check_key(key)
+        refuse_kms_key(key, kms_key_id)
         if key in self._objects:
             raise ObjectExists(key)
         self._objects[key] = (bytes(data), self._clock_ms())
 
-    async def put_file(self, key: str, path: Path) -> None:
-        """Store the file's bytes. Raises ``ObjectExists``."""
-        await self.put(key, path.read_bytes())  # noqa: ASYNC240
+    async def put_file(self, key: str, path: Path, *, kms_key_id: str = "") -> None:
+        """Store the file's bytes. Raises as ``put``."""
+        await self.put(key, path.read_bytes(), kms_key_id=kms_key_id)  # noqa: ASYNC240
 
     async def replace(self, key: str, data: bytes) -> None:
         """Store ``data`` whether or not the key exists."""

@@ -10,6 +10,10 @@ copies them to their own key, again only if that is absent: S3 takes a condition
 copy, obstore none on parts. A crash leaves a staging object or unfinished parts; a
 lifecycle rule on ``.staging/`` removes both.
 
+An object whose topic names a key of KMS is written by clients of their own, because obstore takes
+the key with its other settings. Reading needs no key, but the right to decrypt with it. S3 keeps a
+data key for a time (bucket keys), so there is no call of KMS for each object.
+
 Credentials may expire earlier than obstore expects. A request that is refused for that is
 repeated with newly loaded credentials.
 
@@ -83,6 +87,7 @@ READ_TIMEOUT_S = 15.0  # without a byte of an answer
 WRITE_TIMEOUT_S = 20.0  # of one PUT, in addition to the time for its bytes
 WRITE_BYTES_PER_SECOND_MIN = 4 << 20  # One connection reaches twenty times that.
 RENEW_INTERVAL_S = 1.0
+KMS_KEYS_MAX = 100  # whose clients are kept, with their connections
 DELETE_KEYS_MAX = 1000  # one DeleteObjects call. Source: S3 API reference.
 
 
@@ -119,8 +124,14 @@ class S3ObjectStore:
         self._part_size_bytes = part_size_bytes
         self._write_timeout_s = write_timeout_s
 
-        def connect(retries_max: int, read_timeout_s: float = REQUEST_TIMEOUT_S) -> S3Store:
+        def connect(
+            kms_key_id: str, retries_max: int, read_timeout_s: float = REQUEST_TIMEOUT_S
+        ) -> S3Store:
             config: S3Config = {"copy_if_not_exists": "multipart"}
+            if kms_key_id:
+                config["server_side_encryption"] = "aws:kms"
+                config["sse_kms_key_id"] = kms_key_id
+                config["sse_bucket_key_enabled"] = True
             if endpoint is not None:
                 config["endpoint"] = endpoint
             if region is not None:
@@ -145,12 +156,12 @@ class S3ObjectStore:
                 },
             )
 
-        def connect_all() -> _Clients:
+        def connect_all(kms_key_id: str = "") -> _Clients:
             return _Clients(
-                reading=connect(READ_RETRIES_MAX, read_timeout_s),
+                reading=connect(kms_key_id, READ_RETRIES_MAX, read_timeout_s),
                 # The answer comes only after all bytes are sent, so this time-out covers both.
-                writing=connect(READ_RETRIES_MAX),
-                once=connect(0),
+                writing=connect(kms_key_id, READ_RETRIES_MAX),
+                once=connect(kms_key_id, 0),
             )
 
         self._refusals = Refusals(bucket)
@@ -161,25 +172,29 @@ class S3ObjectStore:
         self._listing: S3Listing | None = None  # made by the first listing
         self._connect = connect_all
         self._clients = connect_all()
+        self._encrypting: dict[str, _Clients] = {}  # by the id of their key of KMS
         self._connected_at = time.monotonic()
 
-    async def put(self, key: str, data: bytes) -> None:
-        """Store ``data``. Raises ``ObjectExists``."""
+    async def put(self, key: str, data: bytes, *, kms_key_id: str = "") -> None:
+        """Store ``data``, encrypted with the key of KMS if one is named.
+
+        Raises ``ObjectExists``.
+        """
         check_key(key)
         if len(data) > self._multipart_threshold:
-            await self._put_in_parts(key, data)
+            await self._put_in_parts(key, data, kms_key_id)
         else:
-            await self._put_once(key, data)
+            await self._put_once(key, data, kms_key_id)
 
-    async def put_file(self, key: str, path: Path) -> None:
-        """Store the file's bytes, as they are at the call. Raises ``ObjectExists``."""
+    async def put_file(self, key: str, path: Path, *, kms_key_id: str = "") -> None:
+        """Store the file's bytes, as they are at the call. The rest is as in ``put``."""
         check_key(key)
         size_bytes = (await asyncio.to_thread(path.stat)).st_size
         if size_bytes > self._multipart_threshold:
-            await self._put_in_parts(key, path)
+            await self._put_in_parts(key, path, kms_key_id)
         else:
             # obstore sends a mapping without copying it, and would read a path whole.
-            await self._put_once(key, await asyncio.to_thread(_map, path))
+            await self._put_once(key, await asyncio.to_thread(_map, path), kms_key_id)
 
     async def replace(self, key: str, data: bytes) -> None:
         """Store ``data`` whether or not the key exists; readers see the old or the new."""
@@ -329,16 +344,27 @@ class S3ObjectStore:
             return False
         if time.monotonic() - self._connected_at >= RENEW_INTERVAL_S:
             self._clients = self._connect()
+            self._encrypting.clear()
             self._connected_at = time.monotonic()
         return True
 
-    async def _put_once(self, key: str, data: bytes | mmap.mmap) -> None:
+    def _writers(self, kms_key_id: str) -> _Clients:
+        """Return the clients whose objects are encrypted with this key; empty: none is named."""
+        if not kms_key_id:
+            return self._clients
+        if kms_key_id not in self._encrypting:
+            if len(self._encrypting) >= KMS_KEYS_MAX:
+                del self._encrypting[next(iter(self._encrypting))]
+            self._encrypting[kms_key_id] = self._connect(kms_key_id)
+        return self._encrypting[kms_key_id]
+
+    async def _put_once(self, key: str, data: bytes | mmap.mmap, kms_key_id: str) -> None:
         timeout_s = self._write_timeout_s + len(data) / WRITE_BYTES_PER_SECOND_MIN
 
         async def put() -> None:
             async with asyncio.timeout(timeout_s):
                 await obstore.put_async(
-                    self._clients.once,
+                    self._writers(kms_key_id).once,
                     self._prefix + key,
                     data,
                     mode="create",
@@ -347,14 +373,14 @@ class S3ObjectStore:
 
         await self._create(key, put)
 
-    async def _put_in_parts(self, key: str, data: bytes | Path) -> None:
+    async def _put_in_parts(self, key: str, data: bytes | Path, kms_key_id: str) -> None:
         if await self._exists(key):
             raise ObjectExists(key)  # Saves the upload. The copy below is decisive.
         staged = f"{self._prefix}{STAGING}/{uuid.uuid4().hex}"
         try:
             try:
                 await obstore.put_async(
-                    self._clients.writing,
+                    self._writers(kms_key_id).writing,
                     staged,
                     data,
                     use_multipart=True,
@@ -370,7 +396,7 @@ class S3ObjectStore:
             await self._create(
                 key,
                 lambda: obstore.copy_async(
-                    self._clients.once, staged, self._prefix + key, overwrite=False
+                    self._writers(kms_key_id).once, staged, self._prefix + key, overwrite=False
                 ),
             )
         finally:
@@ -454,7 +480,7 @@ def _write_failure(key: str, error: Exception) -> OutcomeUnknown | StoreUnavaila
 
 def _is_final(error: Exception) -> bool:
     """Whether S3 refused the request, so that asking again will not help."""
-    return type(error) not in (obstore.exceptions.GenericError, TimeoutError)
+    return type(error) not in (obstore.exceptions.GenericError, TimeoutError) or _is_refusal(error)
 
 
 def _is_refusal(error: Exception) -> bool:
@@ -464,7 +490,9 @@ def _is_refusal(error: Exception) -> bool:
     text = str(error)
     code = _CODE.search(text)
     # A redirect, and DeleteObjects' error of one key, have no error code.
-    return (code is not None and code[1] in REFUSALS) or any(said in text for said in REFUSED)
+    if code is not None and (code[1] in REFUSALS or code[1].startswith("KMS.")):
+        return True  # KMS.: the object's key is disabled, is to be deleted or is not there.
+    return any(said in text for said in REFUSED)
 
 
 def _is_unsent(error: Exception) -> bool:

@@ -27,11 +27,14 @@ class ObjectStore(Protocol):
     ``StoreUnavailable``; both after the store's own bounded retries.
     """
 
-    async def put(self, key: str, data: bytes) -> None:
-        """Store ``data``. Raises ``ObjectExists``."""
+    async def put(self, key: str, data: bytes, *, kms_key_id: str = "") -> None:
+        """Store ``data``, encrypted with this key of AWS KMS; empty: as the store always does.
 
-    async def put_file(self, key: str, path: Path) -> None:
-        """Store the file's bytes, as they are at the call. Raises ``ObjectExists``."""
+        Raises ``ObjectExists``, and ``StoreUnavailable`` also where the store cannot encrypt so.
+        """
+
+    async def put_file(self, key: str, path: Path, *, kms_key_id: str = "") -> None:
+        """Store the file's bytes, as they are at the call. The rest is as in ``put``."""
 
     async def replace(self, key: str, data: bytes) -> None:
         """Store ``data`` whether or not the key exists; readers see the old or the new, whole.

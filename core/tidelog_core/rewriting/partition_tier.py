@@ -26,6 +26,7 @@ from tidelog_core.log.offset_index import ENTRY_SIZE_BYTES
 from tidelog_core.log.values import AbortedTransaction
 from tidelog_core.metadata import records
 from tidelog_core.metadata.records import Partition, SegmentMeta, SegmentState, Topic
+from tidelog_core.metadata.rewrite_claims import RewriteClaim
 from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.objects.store import ObjectStore
 from tidelog_core.records.batch import BatchHeader, Buffer
@@ -165,14 +166,23 @@ class PartitionTier:
             holder=uuid4(),
             now_ms=self.clock_ms(),
         )
-        swaps = SegmentSwaps(
-            self.store, self.objects, claim, keys_of=self.keys_of, clock_ms=self.clock_ms
-        )
+        swaps = self.swaps_under(claim)
         try:
             await swaps.clean_up()
             yield swaps
         finally:
             await swaps.release()
+
+    def swaps_under(self, claim: RewriteClaim) -> SegmentSwaps:
+        """Return the partition's swaps under a claim that the caller holds."""
+        return SegmentSwaps(
+            self.store,
+            self.objects,
+            claim,
+            keys_of=self.keys_of,
+            clock_ms=self.clock_ms,
+            kms_key_id=self.config.tier_kms_key_id,
+        )
 
     def keys_of(self, segment: SegmentMeta) -> SegmentKeys:
         """Return the keys of the segment's objects."""

@@ -114,10 +114,7 @@ class BegunSegments:
     def __init__(self, tier: PartitionTier, claim: RewriteClaim) -> None:
         self._tier = tier
         self._claim = claim
-        # Only puts objects, which takes no claim.
-        self._swaps = SegmentSwaps(
-            tier.store, tier.objects, claim, keys_of=tier.keys_of, clock_ms=tier.clock_ms
-        )
+        self._swaps = tier.swaps_under(claim)  # Only puts objects, which takes no claim.
 
     @property
     def rewrite_epoch(self) -> int:

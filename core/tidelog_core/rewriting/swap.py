@@ -112,12 +112,15 @@ class SegmentSwaps:
         *,
         keys_of: Callable[[SegmentMeta], SegmentKeys],
         clock_ms: Callable[[], int],
+        kms_key_id: str = "",
     ) -> None:
+        """``kms_key_id``: the key of KMS that new objects are encrypted with; empty: none."""
         self._store = store
         self._objects = objects
         self._claim = claim
         self._keys_of = keys_of
         self._clock_ms = clock_ms
+        self._kms_key_id = kms_key_id
 
     @property
     def rewrite_epoch(self) -> int:
@@ -180,8 +183,8 @@ class SegmentSwaps:
     async def put(self, segment: SegmentMeta, log: Path, index: bytes) -> None:
         """Store the new segment's objects, the index last; durable on return."""
         keys = self._keys_of(segment)
-        await self._objects.put_file(keys.log, log)
-        await self._objects.put(keys.index, index)
+        await self._objects.put_file(keys.log, log, kms_key_id=self._kms_key_id)
+        await self._objects.put(keys.index, index, kms_key_id=self._kms_key_id)
 
     async def finish(
         self, new: SegmentMeta, old: Sequence[SegmentMeta], *, delete_delay_ms: int

@@ -62,10 +62,10 @@ class PointedAt(Witness):
 class WholeObjects(WatchedObjects):
     """Segments' files are put in operations that may fail too."""
 
-    async def put_file(self, key: str, path: Path) -> None:
+    async def put_file(self, key: str, path: Path, *, kms_key_id: str = "") -> None:
         number = self._process.operation_count
         self._process.before(is_write=True)
-        await super().put_file(key, path)
+        await super().put_file(key, path, kms_key_id=kms_key_id)
         self._process.after(number)
 
 

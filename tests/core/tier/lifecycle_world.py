@@ -147,11 +147,11 @@ class SteppedObjects:
         self._world, self._actor, self._process = world, actor, process
         self._objects = world.objects
 
-    async def put(self, key: str, data: bytes) -> None:
-        await self._write(key, self._objects.put(key, data))
+    async def put(self, key: str, data: bytes, *, kms_key_id: str = "") -> None:
+        await self._write(key, self._objects.put(key, data, kms_key_id=kms_key_id))
 
-    async def put_file(self, key: str, path: Path) -> None:
-        await self.put(key, path.read_bytes())
+    async def put_file(self, key: str, path: Path, *, kms_key_id: str = "") -> None:
+        await self.put(key, path.read_bytes(), kms_key_id=kms_key_id)
 
     async def replace(self, key: str, data: bytes) -> None:
         await self._write(key, self._objects.replace(key, data))

@@ -61,7 +61,7 @@ def test_every_request_comes_back_as_it_was(tmp_path: Path) -> None:
     )
     requests: list[Request] = [
         ReadRequest(ByteRange("k", 1, 2), (ByteRange("l", 3, 4), ByteRange("m", 5, 6))),
-        UploadRequest(source, SegmentKeys(log="a", index="b")),
+        UploadRequest(source, SegmentKeys(log="a", index="b"), "alias/c"),
         ForgetRequest(("a", "b")),
         StoreRequest("get-range", ("k", 1, 2)),
         StatusRequest(),

@@ -35,12 +35,12 @@ class FlakyStore(MemoryObjectStore):
         self.failures: list[type[TidelogError]] = []
         self.put_count = 0
 
-    async def put(self, key: str, data: bytes) -> None:
+    async def put(self, key: str, data: bytes, *, kms_key_id: str = "") -> None:
         self.put_count += 1
         failure = self.failures.pop(0) if self.failures else None
         if failure is StoreUnavailable:
             raise StoreUnavailable("away")
-        await super().put(key, data)
+        await super().put(key, data, kms_key_id=kms_key_id)
         if failure is OutcomeUnknown:
             raise OutcomeUnknown("no reply")
 
@@ -55,7 +55,7 @@ def request(folder: Path) -> UploadRequest:
     source = write_source(
         folder, [numbered_batch(10 * n) for n in range(5)], base_offset=0, end_offset=50
     )
-    return UploadRequest(source, KEYS)
+    return UploadRequest(source, KEYS, "")
 
 
 async def run_upload(store: FlakyStore, wanted: UploadRequest) -> UploadResult:
@@ -122,7 +122,7 @@ async def test_an_index_that_says_something_else_than_the_metadata_would_is_not_
     await run_upload(store, wanted)
     source = dataclasses.replace(wanted.source, previous_hash=b"\x01" * 32)
     with pytest.raises(CorruptObject, match="another index"):
-        await run_upload(store, UploadRequest(source, KEYS))
+        await run_upload(store, UploadRequest(source, KEYS, ""))
 
 
 async def test_a_file_that_is_gone_is_a_storage_error(tmp_path: Path) -> None:
@@ -137,11 +137,11 @@ async def test_a_file_that_is_replaced_meanwhile_is_not_reported_as_stored(tmp_p
     wanted = request(tmp_path)
 
     class Replacing(FlakyStore):
-        async def put_file(self, key: str, path: Path) -> None:
+        async def put_file(self, key: str, path: Path, *, kms_key_id: str = "") -> None:
             other = path.with_suffix(".other")
             other.write_bytes(path.read_bytes())
             other.replace(path)
-            await super().put_file(key, path)
+            await super().put_file(key, path, kms_key_id=kms_key_id)
 
     make: Callable[[], FlakyStore] = Replacing
     with pytest.raises(StorageError, match="replaced"):
