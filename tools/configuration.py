@@ -34,6 +34,7 @@ NODE_SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Listeners": ("advertised.", "inter.broker.listener.", "listener", "ssl.reload."),
     "Tokens of OAUTHBEARER": ("sasl.oauthbearer.",),
     "Authorization": ("allow.everyone.", "authorizer.", "super."),
+    "Audit log": ("audit.",),
     "Quotas": ("controller.quota.", "quota."),
     "Connections and requests": (
         *(

@@ -82,11 +82,10 @@ async def _start(
     stack.push_async_callback(tasks.close)
     tasks.add(node.view.run(node.static_config.metadata_poll_interval_ms / 1000))
     tasks.add(cluster.tls.run(node.static_config.ssl_reload_interval_ms / 1000))
-    if serving.issuer_keys is not None:
-        tasks.add(serving.issuer_keys.run())
+    for work in serving.background():
+        tasks.add(work)
     if serving.share_exchange is not None:
         stack.push_async_callback(serving.share_exchange.close)
-        tasks.add(serving.share_exchange.run())
     start_upkeep(logs, tasks)
     await start_rewriting(cluster, logs, tasks)
     listeners = settings.listeners
@@ -101,6 +100,8 @@ async def _start(
     start_replication(stack, cluster, logs, tasks, register=register)
     lease_tasks.add(wait_until_replaced(node.view, node.broker_id, node.incarnation))
     await member.enter(logs.replicas, lease_tasks.add)
+    if serving.audit is not None:
+        stack.push_async_callback(serving.audit.close)
     # Leaderships are handed over first, while clients can still ask for the new leaders.
     stack.push_async_callback(member.drain, drains)
     leading = Background(stop)

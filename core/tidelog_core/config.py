@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from tidelog_core.audit.events import AUDIT_KINDS
 from tidelog_core.authorizer_settings import check_authorizer, parse_super_users
 from tidelog_core.connection_settings import parse_address_limits
 from tidelog_core.errors import InvalidConfig
@@ -183,6 +184,11 @@ class NodeConfig:
 
     advertised_listeners: str = _setting("advertised.listeners", "string", "", "The addresses that nodes publish to clients, each as `NAME://host:port` of a listener in `listeners`. A listener without one is advertised at its own address.", is_read_only=True)
     allow_everyone_if_no_acl_found: bool = _setting("allow.everyone.if.no.acl.found", "boolean", False, "Whether a client may do everything with a resource that no ACL covers, whoever the ACL is for. For clusters that get their ACLs one after the other.", is_read_only=True)
+    audit_enable: bool = _setting("audit.enable", "boolean", False, "Whether what clients do is recorded in the topic `__tidelog_audit`, which the first node with something to record creates.", is_read_only=True)
+    audit_event_types: tuple[str, ...] = _setting("audit.event.types", "list", ("authenticate", "management", "denied"), "What is recorded: logins and refusals (`authenticate`), changes of topics, settings, users and ACLs (`management`), operations that ACLs do not allow (`denied`), and who uses which topic (`produce`, `consume`).", one_of=AUDIT_KINDS, is_read_only=True)
+    audit_excluded_principals: tuple[str, ...] = _setting("audit.excluded.principals", "list", (), "Principals of whom nothing is recorded, such as `User:monitor`.", is_read_only=True)
+    audit_mandatory: bool = _setting("audit.mandatory", "boolean", False, "Whether requests that change something are refused, by closing their connections, while 10,000 events wait because the audit topic cannot be written. Otherwise further events are lost, and their number is recorded.", is_read_only=True)
+    audit_topic_num_partitions: int = _setting("audit.topic.num.partitions", "int", 4, "Partitions of the audit topic when it is created.", unit="partitions", at_least=1, is_read_only=True)
     authorizer_class_name: str = _setting("authorizer.class.name", "string", "", "Whether ACLs decide what clients may do: `tidelog.acl`, or Kafka's name for the same rules, `org.apache.kafka.metadata.authorizer.StandardAuthorizer`. Empty: every client may do everything, and there are no ACLs.", check=check_authorizer, is_read_only=True)
     authorizer_dry_run: bool = _setting("authorizer.dry.run", "boolean", False, "Whether clients may do everything although authorizer.class.name is set, and what the ACLs would deny is logged as `would be denied`, each once.", is_read_only=True)
     auto_create_topics_enable: bool = _setting("auto.create.topics.enable", "boolean", True, "Whether a metadata request for an unknown topic creates it, with the defaults of topics.")

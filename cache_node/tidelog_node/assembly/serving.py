@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from tidelog_core.audit.events import AUDIT_TOPIC, AuditKind
 from tidelog_core.authorizer_settings import parse_super_users
 from tidelog_core.metadata.scram_users import ScramUsers
 from tidelog_core.security.authorization import Authorizer
@@ -17,11 +19,16 @@ from tidelog_core.token_settings import parse_jwks_url
 from tidelog_node.assembly.cluster import Cluster
 from tidelog_node.assembly.logs import Logs
 from tidelog_node.assembly.transactions import Transactions
+from tidelog_node.audit.audit_log import AuditLog
+from tidelog_node.audit.audited_routes import audit_routes
+from tidelog_node.audit.publisher import AuditPublisher
+from tidelog_node.audit.transfers import TransferRecorder
 from tidelog_node.authentication.authentication import AuthenticationRules
 from tidelog_node.authentication.bearer_tokens import BearerTokens, TokenRules
 from tidelog_node.authentication.exchanges import Mechanisms
 from tidelog_node.authentication.issuer_keys import IssuerKeys
 from tidelog_node.authentication.login import LoginDesk
+from tidelog_node.authentication.login_log import LoginLog
 from tidelog_node.authentication.password_checks import PasswordChecks
 from tidelog_node.authorization.access import Access
 from tidelog_node.authorization.denial_log import DenialLog
@@ -33,6 +40,7 @@ from tidelog_node.dispatch import Dispatch
 from tidelog_node.groups.share.partitions import SharePartitions
 from tidelog_node.groups.share.service import ShareService
 from tidelog_node.handlers.acls import AclHandlers
+from tidelog_node.handlers.administration import cluster_admin
 from tidelog_node.handlers.alter_log_dirs import AlterLogDirsHandler
 from tidelog_node.handlers.api_versions import ApiVersionsHandler
 from tidelog_node.handlers.client_quotas import QuotaHandlers
@@ -64,7 +72,6 @@ from tidelog_node.node_context import NodeContext
 from tidelog_node.node_sessions import NodeSessions
 from tidelog_node.replication.closest import RackAwareness
 from tidelog_node.routes import Route
-from tidelog_node.security.refusals import RefusalLog
 from tidelog_node.server import Server
 from tidelog_node.settings import NodeSettings
 from tidelog_node.throttling.connection_limits import ConnectionLimits
@@ -83,6 +90,13 @@ class Serving:
     share_fetch: ShareFetchHandler
     share_exchange: ShareExchange | None  # of quotas, if they are those of the cluster
     issuer_keys: IssuerKeys | None  # if clients may log in with tokens
+    audit: AuditPublisher | None  # if events are recorded
+
+    def background(self) -> Iterator[Coroutine[Any, Any, None]]:
+        """Yield the work of the parts that have any, for as long as the node runs."""
+        for part in (self.issuer_keys, self.share_exchange, self.audit):
+            if part is not None:
+                yield part.run()
 
 
 def build_serving(
@@ -96,7 +110,8 @@ def build_serving(
 ) -> Serving:
     """Return the server and its handlers; the stack closes the dispatch table's resources."""
     node = cluster.node
-    access = _access(node)
+    audit = _audit_log(node)
+    access = _access(node, audit)
     throttle = Throttle(node.view, node.static_config, clock_ms=_loop_clock_ms)
     stack.callback(throttle.start(node.view))
     produce = ProduceHandler(
@@ -107,6 +122,7 @@ def build_serving(
         gate=ProduceGate(transactions.verifier),
         access=access,
         throttle=throttle,
+        record=_recorder_of(audit, AuditKind.PRODUCE, node),
     )
     fetch = FetchHandler(
         node,
@@ -114,9 +130,16 @@ def build_serving(
         closest=RackAwareness(node),
         access=access,
         throttle=throttle,
+        record=_recorder_of(audit, AuditKind.CONSUME, node),
     )
     share_service = _start_share_service(stack, node, logs)
-    share_fetch = ShareFetchHandler(node, service=share_service, access=access, throttle=throttle)
+    share_fetch = ShareFetchHandler(
+        node,
+        service=share_service,
+        access=access,
+        throttle=throttle,
+        record=_recorder_of(audit, AuditKind.CONSUME, node),
+    )
     hot = [produce.hot_route(), fetch.hot_route(), share_fetch.hot_route()]
     control = [
         *_control_routes(
@@ -138,6 +161,15 @@ def build_serving(
     if access is not None:
         control = guard_routes(control, access, node.view)
     config = node.static_config
+    publisher: AuditPublisher | None = None
+    if audit is not None:
+        control = audit_routes(control, audit, is_mandatory=config.audit_mandatory)
+        publisher = AuditPublisher(
+            node,
+            audit,
+            cluster_admin(node),
+            partition_count=config.audit_topic_num_partitions,
+        )
     dispatch = Dispatch(
         hot,
         control,
@@ -146,7 +178,7 @@ def build_serving(
         throttle=throttle,
     )
     stack.callback(dispatch.close)
-    refusals = RefusalLog()
+    logins = LoginLog(audit)
     issuer_keys = _issuer_keys(node, settings)
     nodes = NodeSessions(cluster.trust)
     stack.callback(nodes.start(node.view))
@@ -163,10 +195,10 @@ def build_serving(
             tls=cluster.tls,
             trust=cluster.trust,
             nodes=nodes,
-            refusals=refusals,
+            logins=logins,
         ),
         begin_login=_login_desk(
-            node, dispatch, settings, refusals=refusals, issuer_keys=issuer_keys
+            node, dispatch, settings, logins=logins, issuer_keys=issuer_keys
         ).begin,
         limits=ConnectionLimits(
             node.config,
@@ -176,7 +208,7 @@ def build_serving(
             clock_ms=_loop_clock_ms,
         ),
     )
-    return Serving(server, produce, fetch, share_fetch, exchange, issuer_keys)
+    return Serving(server, produce, fetch, share_fetch, exchange, issuer_keys, publisher)
 
 
 def _share_exchange(node: NodeContext, throttle: Throttle) -> ShareExchange | None:
@@ -195,15 +227,41 @@ def _loop_clock_ms() -> int:
     return int(time.monotonic() * 1000)
 
 
-def _access(node: NodeContext) -> Access | None:
+def _audit_log(node: NodeContext) -> AuditLog | None:
+    """Return the events of the node, ``None`` if none are recorded."""
+    config = node.static_config
+    if not config.audit_enable:
+        return None
+    return AuditLog(
+        map(AuditKind, config.audit_event_types),
+        clock_ms=node.clock_ms,
+        excluded=config.audit_excluded_principals,
+        is_dry_run=config.authorizer_dry_run,
+    )
+
+
+def _recorder_of(
+    audit: AuditLog | None, kind: AuditKind, node: NodeContext
+) -> TransferRecorder | None:
+    """Return what records that clients produce or consume, ``None`` if that is not recorded."""
+    if audit is None or not audit.wants(kind):
+        return None
+    return TransferRecorder(audit, kind, node.view)
+
+
+def _access(node: NodeContext, audit: AuditLog | None) -> Access | None:
     """Return the rights of clients, ``None`` if the node has no authorizer."""
     config = node.static_config
     if not config.authorizer_class_name:
         return None
     super_users = parse_super_users(config.super_users)
     authorizer = Authorizer(super_users, allows_without_acls=config.allow_everyone_if_no_acl_found)
-    denials = DenialLog(is_dry_run=config.authorizer_dry_run)
-    return Access(authorizer, node.view, denials=denials)
+    denials = DenialLog(
+        is_dry_run=config.authorizer_dry_run,
+        record=None if audit is None else audit.note_denied,
+    )
+    protected = frozenset[str]() if audit is None else frozenset({AUDIT_TOPIC})
+    return Access(authorizer, node.view, denials=denials, protected=protected)
 
 
 def _issuer_keys(node: NodeContext, settings: NodeSettings) -> IssuerKeys | None:
@@ -234,7 +292,7 @@ def _login_desk(
     dispatch: Dispatch,
     settings: NodeSettings,
     *,
-    refusals: RefusalLog,
+    logins: LoginLog,
     issuer_keys: IssuerKeys | None,
 ) -> LoginDesk:
     """Return the desk for the logins of clients at the listeners with SASL."""
@@ -257,7 +315,7 @@ def _login_desk(
         },
         dispatch=dispatch,
         mechanisms=Mechanisms(users, PasswordChecks(users, node.executor), tokens=tokens),
-        refusals=refusals,
+        logins=logins,
         now=time.monotonic,
     )
 

@@ -15,7 +15,6 @@ frames before the log-in. Source: Kafka's ``SaslServerAuthenticator`` and ``Kafk
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -30,8 +29,6 @@ from tidelog_node.answers import CloseConnection
 from tidelog_node.authentication.exchanges import Exchange, Mechanisms
 from tidelog_node.session import Session
 
-logger = logging.getLogger(__name__)
-
 API_VERSIONS_KEY, SASL_HANDSHAKE_KEY, SASL_AUTHENTICATE_KEY = 18, 17, 36
 ROUNDS_MAX = 16  # requests and tokens of one authentication; the longest needs 6
 REAUTHENTICATION_SECONDS_MIN = 1.0  # between the starts of two
@@ -40,10 +37,13 @@ TOKEN_HINT = "check the node's sasl.oauthbearer.expected.issuer, .audience and .
 NOT_TOLD_HINT = "set the client's security.protocol to that of the listener"
 
 
-class Refusals(Protocol):
-    """The log of clients that were refused."""
+class Logins(Protocol):
+    """The log of clients that were let in or refused; ``LoginLog``."""
 
-    def note(self, client: Session, reason: str, *, hint: str = "") -> None:
+    def accepted(self, client: Session, method: str) -> None:
+        """Log that the client has proved who it is."""
+
+    def refused(self, client: Session, reason: str, *, hint: str = "") -> None:
         """Log a refusal, but not for every attempt of a client."""
 
 
@@ -81,7 +81,7 @@ class Authentication:
         rules: AuthenticationRules,
         mechanisms: Mechanisms,
         *,
-        refusals: Refusals,
+        logins: Logins,
         now: Callable[[], float],
     ) -> None:
         """``now`` is steady, in seconds."""
@@ -91,7 +91,7 @@ class Authentication:
         self.takes_raw_tokens = False
         self._session = session
         self._mechanisms = mechanisms
-        self._refusals = refusals
+        self._logins = logins
         self._now = now
         self._step = _Step.BEGIN
         self._rounds_left = ROUNDS_MAX
@@ -116,7 +116,7 @@ class Authentication:
         self.count_round()
         if api_key not in _ACCEPTED[self._step]:
             reason = f"a request of API {api_key} while the client has to authenticate"
-            self._refusals.note(self._session, reason, hint=NOT_TOLD_HINT)
+            self._logins.refused(self._session, reason, hint=NOT_TOLD_HINT)
             raise CloseConnection(reason, is_expected=True)
 
     def count_round(self) -> None:
@@ -124,7 +124,7 @@ class Authentication:
         self._rounds_left -= 1
         if self._rounds_left < 0:
             reason = f"more than {ROUNDS_MAX} requests without an end of the authentication"
-            self._refusals.note(self._session, reason)
+            self._logins.refused(self._session, reason)
             raise CloseConnection(reason, is_expected=True)
 
     def note_versions(self) -> None:
@@ -153,7 +153,7 @@ class Authentication:
         if mechanism not in self.rules.mechanisms:
             error = UnsupportedSaslMechanism("the client asks for a mechanism that is not enabled")
             enabled = ", ".join(self.rules.mechanisms)
-            self._refusals.note(
+            self._logins.refused(
                 self._session, str(error), hint=f"sasl.enabled.mechanisms are {enabled}"
             )
             raise error
@@ -206,7 +206,7 @@ class Authentication:
         reason = f"authentication failed, {self._mechanism}: {failed.reason or failed}"
         is_token = self._mechanism == OAUTHBEARER_MECHANISM
         hint = TOKEN_HINT if is_token else FAILED_HINT
-        self._refusals.note(self._session, reason, hint=hint)
+        self._logins.refused(self._session, reason, hint=hint)
 
     def _check_mechanism(self) -> None:
         """Raise ``CloseConnection`` unless a live session keeps its mechanism.
@@ -215,7 +215,7 @@ class Authentication:
         """
         if self._proved is not None and self._proved[1] != self._mechanism:
             reason = f"{self._mechanism} for a session that was authenticated by {self._proved[1]}"
-            self._refusals.note(self._session, reason)
+            self._logins.refused(self._session, reason)
             raise CloseConnection(reason, is_expected=True)
 
     def _succeed(self, principal: Principal, exchange: Exchange) -> None:
@@ -235,14 +235,7 @@ class Authentication:
         if self._session_ms:
             self._session_ms = int(min(self._session_ms, exchange.lasts_seconds() * 1000)) or 1
         self.expires_at = self._now() + self._session_ms / 1000 if self._session_ms else math.inf
-        logger.debug(
-            "client authenticated",
-            extra={
-                "client": f"{self._session.client_host}:{self._session.client_port}",
-                "principal": str(principal),
-                "mechanism": self._mechanism,
-            },
-        )
+        self._logins.accepted(self._session, self._mechanism)
 
 
 def _with_dot(principal: Principal) -> str:

@@ -22,7 +22,7 @@ from tidelog_node.authentication.authentication import (
     API_VERSIONS_KEY,
     Authentication,
     AuthenticationRules,
-    Refusals,
+    Logins,
 )
 from tidelog_node.authentication.exchanges import Mechanisms
 from tidelog_node.authentication.expiring_session import ExpiringSession
@@ -51,7 +51,7 @@ class LoginDesk:
     rules: Mapping[str, AuthenticationRules]  # of the listeners with SASL, by their names
     dispatch: FrameHandler
     mechanisms: Mechanisms
-    refusals: Refusals
+    logins: Logins
     now: Callable[[], float]  # steady, in seconds
     seconds_max: float = LOGIN_SECONDS_MAX
     memory: LoginMemory = field(default_factory=LoginMemory)
@@ -65,7 +65,7 @@ class LoginDesk:
         if rules is None:
             return None
         authentication = Authentication(
-            session, rules, self.mechanisms, refusals=self.refusals, now=self.now
+            session, rules, self.mechanisms, logins=self.logins, now=self.now
         )
         session.authentication = authentication
         return Login(self, authentication, transport, session)
@@ -182,7 +182,7 @@ class Login:
         return ExpiringSession(self._authentication, self._desk.dispatch, self._desk.now)
 
     def _refuse(self, reason: str) -> None:
-        self._desk.refusals.note(self._session, reason)
+        self._desk.logins.refused(self._session, reason)
 
 
 def _joined(reply: Reply) -> bytes:

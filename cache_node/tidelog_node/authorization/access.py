@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 GROUP_KIND = "Group"  # of a principal
 KEPT_BYTES_MAX = 67_108_864  # of the whole node
+OWN = (AclOperation.WRITE, AclOperation.DELETE)  # what nodes alone may do with protected topics
 DECISION_BYTES = 400  # of one, without its name
 
 
@@ -55,9 +56,16 @@ class Access:
     """The decisions of a node with an authorizer. For its event loop."""
 
     def __init__(
-        self, authorizer: Authorizer, view: ClusterView, *, denials: DenialLog | None = None
+        self,
+        authorizer: Authorizer,
+        view: ClusterView,
+        *,
+        denials: DenialLog | None = None,
+        protected: frozenset[str] = frozenset(),
     ) -> None:
+        """``protected`` topics can be written and deleted by no client, whatever its rights."""
         self._authorizer = authorizer
+        self._protected = protected
         self._denials = denials or DenialLog()
         self._view = view
         self._acls = view.image.acls
@@ -153,6 +161,10 @@ class Access:
             session, decisions, decisions.write[is_id], AclOperation.WRITE, topic, is_id=is_id
         )
 
+    def protects(self, topic: str) -> bool:
+        """Return whether no client may write or delete the topic."""
+        return topic in self._protected
+
     def generation(self) -> object:
         """Return an object that is another one after each change of the ACLs."""
         if self._view.image.acls is not self._acls or self._kept_bytes > KEPT_BYTES_MAX:
@@ -212,6 +224,9 @@ class Access:
     ) -> bool:
         self._kept_bytes += DECISION_BYTES + 2 * sys.getsizeof(name)  # as a text and as bytes
         if self._acls.unknown and not self._authorizer.is_super_user(decisions.client):
+            return False
+        is_own = operation in OWN and resource_type is ResourceType.TOPIC
+        if is_own and self.protects(name):
             return False
         decision = self._authorizer.decide(
             self._acls.index, decisions.client, operation, resource_type, name

@@ -21,12 +21,23 @@ LINES_MAX = 100
 MINUTE_SECONDS = 60.0
 NAME_SIZE_MAX = 249  # characters of a resource's name; a topic has no more
 
+Record = Callable[[Client, AclOperation, ResourceType, str], None]
+"""Records a denied operation on the resource of this type and name."""
+
 
 class DenialLog:
     """For the node's event loop."""
 
-    def __init__(self, *, is_dry_run: bool = False, now: Callable[[], float] = monotonic) -> None:
+    def __init__(
+        self,
+        *,
+        is_dry_run: bool = False,
+        record: Record | None = None,
+        now: Callable[[], float] = monotonic,
+    ) -> None:
+        """``record`` is called for every denial."""
         self.is_dry_run = is_dry_run  # nothing is denied, but logged
+        self._record = record
         self._now = now
         self._noted: set[tuple[str, AclOperation, ResourceType, str]] = set()
         self._minute_ends_at = 0.0
@@ -38,6 +49,8 @@ class DenialLog:
     ) -> None:
         """Log that the client is denied this, or would be, unless that is known."""
         principal, name = client.principals[0], name[:NAME_SIZE_MAX]
+        if self._record is not None:
+            self._record(client, operation, resource_type, name)
         key = (principal, operation, resource_type, name)
         if key in self._noted:
             return

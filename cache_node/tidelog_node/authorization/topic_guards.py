@@ -55,7 +55,8 @@ async def _delete_topics(call: GuardedCall) -> Any:
             else:
                 added.append(refusal(inner, error_code=ErrorCode.unknown_topic_id, **named))
             continue
-        may_delete = may_delete_all or call.may(_DELETE, _TOPIC, name)
+        is_covered = may_delete_all and not call.access.protects(name)
+        may_delete = is_covered or call.may(_DELETE, _TOPIC, name)
         if may_delete and (by_id is None or call.may(_DESCRIBE, _TOPIC, name)):
             allowed.append(topic)
             continue

@@ -6,6 +6,7 @@ import socket
 import ssl
 from functools import partial
 
+from tidelog_node.authentication.login_log import LoginLog
 from tidelog_node.connections.node_transport import NodeTransport
 from tidelog_node.connections.tls_transport import TlsBuffers, TlsTransport
 from tidelog_node.connections.transport import PlainTransport, Transport
@@ -14,8 +15,9 @@ from tidelog_node.security.handshake_failures import explain_failure
 from tidelog_node.security.listener_tls import ListenerTls
 from tidelog_node.security.listeners import Listeners
 from tidelog_node.security.node_trust import NodeTrust
-from tidelog_node.security.refusals import RefusalLog
 from tidelog_node.session import Session
+
+CERTIFICATE = "certificate"  # how a client has proved who it is
 
 
 class ListenerTransports:
@@ -32,13 +34,15 @@ class ListenerTransports:
         tls: ListenerTls,
         trust: NodeTrust,
         nodes: NodeSessions,
-        refusals: RefusalLog,
+        logins: LoginLog,
     ) -> None:
         self._nodes_listener = listeners.nodes.name
+        # Their clients are the users of their logins, whatever their certificates say.
+        self._with_sasl = {one.name for one in listeners.clients if one.protocol.has_sasl}
         self._tls = tls
         self._trust = trust
         self._nodes = nodes
-        self._refusals = refusals
+        self._logins = logins
         self._buffers = TlsBuffers()
 
     def __call__(self, sock: socket.socket, session: Session) -> Transport:
@@ -71,7 +75,9 @@ class ListenerTransports:
     def _admit_client(self, session: Session, tls: ssl.SSLObject) -> None:
         certificate = tls.getpeercert(binary_form=True)
         session.become(self._tls.principal(session.listener, certificate))
+        if certificate is not None and session.listener not in self._with_sasl:
+            self._logins.accepted(session, CERTIFICATE)
 
     def _refuse(self, session: Session, error: OSError) -> None:
         reason, hint = explain_failure(error)
-        self._refusals.note(session, reason, hint=hint)
+        self._logins.refused(session, reason, hint=hint)

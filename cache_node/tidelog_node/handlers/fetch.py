@@ -23,6 +23,7 @@ from tidelog_core.errors import ErrorCode
 from tidelog_core.fetch_epochs import FINAL_EPOCH, INITIAL_EPOCH, NO_SESSION
 
 from tidelog_node.answers import Answer, OwedReply, Reply, TaskReply
+from tidelog_node.audit.transfers import TransferRecorder
 from tidelog_node.authorization.access import Access
 from tidelog_node.fetch_lists import FetchLists, FullList, RecalledFetch
 from tidelog_node.fetch_sessions import FetchSession, may_keep
@@ -63,15 +64,22 @@ class FetchHandler:
         make_serving: Callable[..., FetchServing] = FetchServing,
         access: Access | None = None,
         throttle: Throttle | None = None,
+        record: TransferRecorder | None = None,
     ) -> None:
         """``loop`` times the long polls; the default is the running one. ``make_serving`` makes
         the ``FetchServing``; one other than the node's may answer with values.
-        Without ``access`` every client may read, without ``throttle`` at any rate.
+        Without ``access`` every client may read, without ``throttle`` at any rate. ``record``
+        records who consumes what.
         """
         self._loop = loop or asyncio.get_running_loop()
         self._replicas = replicas
         self.serving = make_serving(
-            node, replicas=replicas, closest=closest, access=access, throttle=throttle
+            node,
+            replicas=replicas,
+            closest=closest,
+            access=access,
+            throttle=throttle,
+            record=record,
         )
         self._reader = self.serving.reader
         self.sessions = self.serving.sessions

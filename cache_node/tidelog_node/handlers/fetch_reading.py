@@ -28,6 +28,7 @@ from tidelog_core.log.values import LogRead
 from tidelog_core.replication.follower_progress import FollowerContact
 from tidelog_core.replication.follower_state import find_divergence
 
+from tidelog_node.audit.transfers import TransferRecorder
 from tidelog_node.authorization.access import Access
 from tidelog_node.replica import Replica, require_epoch
 from tidelog_node.replicas import ReplicaManager
@@ -86,7 +87,7 @@ class Reading:
     is_new: bool  # the first pass: it notes a follower's position
     bytes_left: int
     contact: FollowerContact | None = None  # of the follower's session
-    client: Session | None = None  # the one whose rights are checked, if any are
+    client: Session | None = None  # ``None`` for a follower
     topics: list[tuple[bytes, list[FetchResult]]] = field(default_factory=list)
     size_bytes: int = 0
     must_answer: bool = False  # an error or a divergence: answer at once
@@ -107,9 +108,11 @@ class PartitionReader:
         replicas: ReplicaManager,
         closest: ClosestReplica | None,
         access: Access | None = None,
+        record: TransferRecorder | None = None,
     ) -> None:
-        """Without ``access`` every client may read."""
+        """Without ``access`` every client may read. ``record`` records who consumes what."""
         self.access = access
+        self._record = record
         self._replicas = replicas
         self._closest = closest
 
@@ -142,7 +145,7 @@ class PartitionReader:
         """
         bytes_max = min(wanted.bytes_max, reading.bytes_left)
         try:
-            if reading.client is not None:
+            if self.access is not None:
                 self._require_reader(reading, name)
             if replica is None:
                 leaders = self._replicas.leaders
@@ -217,6 +220,8 @@ class PartitionReader:
             return FetchResult(
                 wanted.partition, 0, high_watermark, last_stable_offset, start, None, aborted
             )
+        if self._record is not None and reading.client is not None:
+            self._record.note(reading.client, name, is_id=reading.has_ids)
         read = unified.read(
             wanted.offset,
             max_bytes=max(bytes_max, 0),

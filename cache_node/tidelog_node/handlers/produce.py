@@ -48,6 +48,7 @@ from tidelog_node.answers import (
     Reply,
     TaskReply,
 )
+from tidelog_node.audit.transfers import TransferRecorder
 from tidelog_node.authorization.access import Access
 from tidelog_node.handlers.owed_answers import OwedAck, OwedAnswer, OwedAnswers, OwedFlush, Topics
 from tidelog_node.handlers.produce_inspection import (
@@ -108,13 +109,15 @@ class ProduceHandler:
         gate: ProduceGate | None = None,
         access: Access | None = None,
         throttle: Throttle | None = None,
+        record: TransferRecorder | None = None,
     ) -> None:
         """Without a ``gate`` no transaction can begin here, without ``access`` all may write.
 
-        Without a ``throttle`` there are no quotas.
+        Without a ``throttle`` there are no quotas. ``record`` records who produces to what.
         """
         self._access = access
         self._throttle = throttle
+        self._record = record
         self._gate = gate
         self._inspector = ProduceInspector(inspector)
         self._held = HostBytes(HELD_BYTES_MAX)
@@ -149,6 +152,10 @@ class ProduceHandler:
             self._throttle.produced(context, context.size_bytes)
         if self._access is not None:
             request = self._authorized(self._access, request, context)
+        if self._record is not None:
+            is_id = context.api_version >= produce.TOPIC_ID_FROM
+            for topic, _ in request.topics:
+                self._record.note(context.session, topic, is_id=is_id)
         acks = request.acks
         if not ACKS_ALL <= acks <= 1:
             return self._encode(context, _same_error(request, ErrorCode.invalid_required_acks))

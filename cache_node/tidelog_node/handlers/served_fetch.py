@@ -18,6 +18,7 @@ from tidelog_core.fetch_epochs import NO_SESSION
 from tidelog_core.replication.follower_progress import FollowerContact
 
 from tidelog_node.answers import Reply
+from tidelog_node.audit.transfers import TransferRecorder
 from tidelog_node.authorization.access import Access
 from tidelog_node.fetch_sessions import FetchSession, FetchSessions, SessionPartition, may_keep
 from tidelog_node.handlers.fetch_reading import (
@@ -59,12 +60,15 @@ class FetchServing:
         closest: ClosestReplica | None,
         access: Access | None = None,
         throttle: Throttle | None = None,
+        record: TransferRecorder | None = None,
     ) -> None:
         self.throttle = throttle
         self.can_serve = node.standing.can_serve  # whether this node may answer now
         self._replicas = replicas
         self._node_config = node.config
-        self.reader = PartitionReader(replicas=replicas, closest=closest, access=access)
+        self.reader = PartitionReader(
+            replicas=replicas, closest=closest, access=access, record=record
+        )
         config = node.config()
         self.sessions = FetchSessions(
             slots_max=config.max_incremental_fetch_session_cache_slots,
@@ -101,7 +105,7 @@ class FetchServing:
             is_new,
             min(request.max_bytes, self._node_config().fetch_max_bytes, bytes_max),
             contact,
-            None if self.reader.access is None or request.replica_id >= 0 else context.session,
+            None if request.replica_id >= 0 else context.session,
         )
 
     def note_rights(self, session: FetchSession) -> None:

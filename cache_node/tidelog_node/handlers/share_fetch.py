@@ -14,6 +14,7 @@ from tidelog_core.errors import GroupAuthorizationFailed, InvalidRequest, Tidelo
 from tidelog_core.security.acl import AclOperation, ResourceType
 
 from tidelog_node.answers import Answer, Reply, TaskReply
+from tidelog_node.audit.transfers import TransferRecorder
 from tidelog_node.authorization.access import Access
 from tidelog_node.groups.share.delivery import RefusalOf, ShareDelivery
 from tidelog_node.groups.share.service import ShareService
@@ -44,9 +45,14 @@ class ShareFetchHandler:
         service: ShareService,
         access: Access | None = None,
         throttle: Throttle | None = None,
+        record: TransferRecorder | None = None,
     ) -> None:
-        """Without ``access`` every client may do everything, without ``throttle`` at any rate."""
+        """Without ``access`` every client may do everything, without ``throttle`` at any rate.
+
+        ``record`` records who consumes what.
+        """
         self._access = access
+        self._record = record
         self._throttle = throttle
         self._service = service
         self._delivery = ShareDelivery(service=service, node_config=node.config)
@@ -151,6 +157,7 @@ class ShareFetchHandler:
         elif not request.renews:
             bounded = self._bounded(request, context.session)
             results = await self._delivery.deliver(session, bounded, refusal_of)
+            self._note_consumed(context.session, results)
         if request.session_epoch == INITIAL_EPOCH:
             results = {key: results.get(key, ShareFetchResult()) for key in session.partitions}
         for key, error in outcome.items():
@@ -170,6 +177,13 @@ class ShareFetchHandler:
             endpoints=leaders.endpoints(leader_ids, context.session.listener),
             throttle_ms=self._count(context, results),
         )
+
+    def _note_consumed(
+        self, client: Session, results: Mapping[PartitionKey, ShareFetchResult]
+    ) -> None:
+        if self._record is not None:
+            for topic in {key[0] for key, result in results.items() if result.records is not None}:
+                self._record.note(client, topic, is_id=True)
 
     def _bounded(self, request: ShareFetchRequest, client: Session) -> ShareFetchRequest:
         """Return the request for no more bytes than the client's quota allows at once."""

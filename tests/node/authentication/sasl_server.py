@@ -47,15 +47,21 @@ class Hot(NamedTuple):
 
 
 @dataclass
-class RefusalList:
-    """The refusals that would be logged."""
+class LoginList:
+    """What would be logged."""
 
-    noted: list[tuple[str, str]] = field(default_factory=list)  # reason and hint
+    refusals: list[tuple[str, str]] = field(default_factory=list)  # reason and hint
+    methods: list[str] = field(default_factory=list)  # of successful logins
 
-    def note(self, client: Session, reason: str, *, hint: str = "") -> None:
+    def refused(self, client: Session, reason: str, *, hint: str = "") -> None:
         """Keep it."""
         assert client.listener == SASL
-        self.noted.append((reason, hint))
+        self.refusals.append((reason, hint))
+
+    def accepted(self, client: Session, method: str) -> None:
+        """Keep it."""
+        assert client.listener == SASL
+        self.methods.append(method)
 
 
 @dataclass
@@ -67,7 +73,7 @@ class SaslServer:
     server: Server
     desk: LoginDesk
     users: Users
-    refusals: RefusalList
+    logins: LoginList
     hot_sessions: list[Session]
     clients: list[Client] = field(default_factory=list)
 
@@ -116,7 +122,7 @@ async def sasl_server(
         partitions_max=100,
     )
     executor = ThreadPoolExecutor(2)
-    refusals = RefusalList()
+    logins = LoginList()
     find_users = lambda: users  # noqa: E731
     desk = LoginDesk(
         rules={
@@ -129,7 +135,7 @@ async def sasl_server(
         },
         dispatch=dispatch,
         mechanisms=Mechanisms(find_users, PasswordChecks(find_users, executor)),
-        refusals=refusals,
+        logins=logins,
         now=now or asyncio.get_running_loop().time,
         seconds_max=seconds_max,
     )
@@ -146,7 +152,7 @@ async def sasl_server(
     )
     ports = {name: server.bind(Listener(name=name, port=0)).port for name in (SASL, OPEN)}
     server.start_accepting()
-    served = SaslServer(ports[SASL], ports[OPEN], server, desk, users, refusals, hot_sessions)
+    served = SaslServer(ports[SASL], ports[OPEN], server, desk, users, logins, hot_sessions)
     try:
         yield served
     finally:

@@ -42,7 +42,7 @@ async def test_a_client_logs_in_by_scram_and_is_the_user_from_then_on(
         assert session.client_id == "test"
         # Nothing of the login is left: its connection's handler is the dispatch table itself.
         assert session.authentication is None
-        assert served.refusals.noted == []
+        assert served.logins.refusals == []
 
 
 async def test_a_client_logs_in_by_plain() -> None:
@@ -122,7 +122,7 @@ async def test_another_mechanism_is_refused_with_the_list_of_those_enabled(versi
             assert answer.error_code == ErrorCode.unsupported_sasl_mechanism
             assert answer.mechanisms == ("SCRAM-SHA-512", "SCRAM-SHA-256")
             assert await client.is_closed()
-        reason, hint = served.refusals.noted[0]
+        reason, hint = served.logins.refusals[0]
         assert reason == "the client asks for a mechanism that is not enabled"
         assert "SCRAM-SHA-512, SCRAM-SHA-256" in hint
 
@@ -146,7 +146,7 @@ async def test_a_wrong_password_and_an_unknown_user_are_refused_alike() -> None:
         assert answers[:3] == answers[3:]
         assert answers[2] == PLAIN_REFUSAL
         # The log says more than the client gets to know.
-        reasons = [reason for reason, _ in served.refusals.noted]
+        reasons = [reason for reason, _ in served.logins.refusals]
         assert reasons[0] == "authentication failed, SCRAM-SHA-256: wrong password"
         assert reasons[3] == "authentication failed, SCRAM-SHA-256: no such credential"
         assert not any(PASSWORD in reason or "nobody" in reason for reason in reasons)
@@ -209,7 +209,7 @@ async def test_a_delegation_token_is_refused_like_an_unknown_user() -> None:
         assert answer.error_code == FAILED
         assert "token" not in answer.error_message
         assert await client.is_closed()
-        assert "delegation token" in served.refusals.noted[0][0]
+        assert "delegation token" in served.logins.refusals[0][0]
 
 
 async def test_sasl_is_out_of_place_where_nobody_has_to_authenticate() -> None:

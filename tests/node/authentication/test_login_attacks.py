@@ -43,7 +43,7 @@ async def test_no_other_api_is_parsed_before_a_client_is_known() -> None:
             client.send_frame(client.header(api_key, 0) + b"\xff" * 50)
             assert await client.is_closed(), api_key
         assert served.hot_sessions == []
-        reason, hint = served.refusals.noted[1]
+        reason, hint = served.logins.refusals[1]
         assert reason == "a request of API 0 while the client has to authenticate"
         assert "security.protocol" in hint
 
@@ -64,7 +64,7 @@ async def test_a_frame_of_a_wrong_size_closes_the_connection_at_once(size: int) 
         client = await served.client()
         client.send(struct.pack(">i", size))
         assert await client.is_closed()
-        reason, _ = served.refusals.noted[0]
+        reason, _ = served.logins.refusals[0]
         assert ("begins with TLS" in reason) == (size == 0x16030102)
         assert ("sasl.server.max.receive.size" in reason) == (size != 0x16030102)
 
@@ -109,7 +109,7 @@ async def test_the_requests_of_a_login_are_few() -> None:
         while await client.receive() is not None:
             answers += 1
         assert answers <= ROUNDS_MAX
-        assert "requests without an end" in served.refusals.noted[0][0]
+        assert "requests without an end" in served.logins.refusals[0][0]
 
 
 async def half_frames(served: SaslServer, size: int, sent: int) -> list[Client]:
@@ -182,7 +182,7 @@ async def test_a_login_must_end_in_time() -> None:
         assert await silent.is_closed()
         assert await slow.is_closed()
         await eventually_async(lambda: served.server.connection_count == 0)
-        assert "no login within" in served.refusals.noted[0][0]
+        assert "no login within" in served.logins.refusals[0][0]
 
 
 @pytest.mark.parametrize("attack", ["replayed", "truncated", "foreign", "own", "empty"])
@@ -280,8 +280,8 @@ async def test_no_secret_is_in_the_log_at_any_level(caplog: pytest.LogCaptureFix
     text = "\n".join(
         f"{record.getMessage()} {record.__dict__} {record.exc_text}" for record in caplog.records
     )
-    text += "\n".join(f"{reason} {hint}" for reason, hint in served.refusals.noted)
-    assert len(served.refusals.noted) > 5
+    text += "\n".join(f"{reason} {hint}" for reason, hint in served.logins.refusals)
+    assert len(served.logins.refusals) > 5
     assert "canary" not in text
     for secret in sent:
         assert secret.decode() not in text

@@ -100,4 +100,4 @@ async def test_a_handshake_of_tls_counts_in_the_time_of_a_login() -> None:
         client = await served.client()
         client.send(b"\x16\x03\x01")
         assert await client.is_closed()
-        assert "no login within" in served.refusals.noted[0][0]
+        assert "no login within" in served.logins.refusals[0][0]

@@ -13,13 +13,13 @@ from contextlib import asynccontextmanager
 from tidelog_core.config import ListenerConfig
 from tidelog_core.metadata.image import ClusterView
 from tidelog_node.answers import Answer
+from tidelog_node.authentication.login_log import LoginLog
 from tidelog_node.connections.listener_transports import ListenerTransports
 from tidelog_node.node_sessions import NodeSessions
 from tidelog_node.security.listener_tls import ListenerTls
 from tidelog_node.security.listeners import Listener, Listeners, SecurityProtocol
 from tidelog_node.security.node_identity import generate_identity
 from tidelog_node.security.node_trust import NodeTrust
-from tidelog_node.security.refusals import RefusalLog
 from tidelog_node.server import Server
 from tidelog_node.session import Session
 
@@ -58,7 +58,7 @@ async def tls_server(
                 tls=tls,
                 trust=trust,
                 nodes=NodeSessions(trust),
-                refusals=RefusalLog(),
+                logins=LoginLog(),
             ),
         )
         port = server.bind(listener).port

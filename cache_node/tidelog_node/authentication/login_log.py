@@ -1,4 +1,4 @@
-"""The log of clients that a listener refuses: bounded, so that no client can fill a disk."""
+"""The log of clients that are let in or refused: bounded, so that no client can fill a disk."""
 
 from __future__ import annotations
 
@@ -7,45 +7,59 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Protocol
 
+from tidelog_node.session import Session
+
 logger = logging.getLogger(__name__)
 
-SILENT_SECONDS = 60.0  # after a line about a client's host
+SILENT_SECONDS = 60.0  # after a line about a refused client's host
 HOSTS_MAX = 1000  # remembered at a time
 
 
-class RefusedClient(Protocol):
-    """A client's session."""
+class LoginRecorder(Protocol):
+    """Records who was let in and who was not; ``AuditLog``."""
 
-    @property
-    def client_host(self) -> str:
-        """The client's address."""
+    def note_login(self, session: Session, method: str) -> None:
+        """Record that a client has proved who it is."""
 
-    @property
-    def client_port(self) -> int:
-        """The client's port."""
-
-    @property
-    def listener(self) -> str:
-        """The name of the listener that it connected to."""
+    def note_refused(self, session: Session, reason: str) -> None:
+        """Record that a client was refused."""
 
 
-class RefusalLog:
-    """Logs one line for each listener, client host and minute. For the node's event loop.
+class LoginLog:
+    """Logs one refusal for each listener, client host and minute. For the node's event loop.
 
     Many clients retry at once and for ever. While more than ``HOSTS_MAX`` hosts are
     refused within a minute, the others are only counted, and the count is in the next line.
     """
 
-    def __init__(self, *, now: Callable[[], float] = monotonic) -> None:
+    def __init__(
+        self, recorder: LoginRecorder | None = None, *, now: Callable[[], float] = monotonic
+    ) -> None:
+        self._recorder = recorder
         self._now = now
         self._logged: dict[tuple[str, str], float] = {}  # oldest first
         self._unlogged_count = 0
 
-    def note(self, client: RefusedClient, reason: str, *, hint: str = "") -> None:
+    def accepted(self, client: Session, method: str) -> None:
+        """Log that the client has proved who it is, by this mechanism of SASL or a certificate."""
+        if self._recorder is not None:
+            self._recorder.note_login(client, method)
+        logger.debug(
+            "client authenticated",
+            extra={
+                "client": f"{client.client_host}:{client.client_port}",
+                "principal": str(client.principal),
+                "mechanism": method,
+            },
+        )
+
+    def refused(self, client: Session, reason: str, *, hint: str = "") -> None:
         """Log that the client was refused, unless its host had a line within the last minute.
 
         ``hint`` is the operator's next step.
         """
+        if self._recorder is not None:
+            self._recorder.note_refused(client, reason)
         now, place = self._now(), (client.listener, client.client_host)
         for known, logged_at in list(self._logged.items()):
             if now - logged_at < SILENT_SECONDS:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tidelog_node.security.refusals import HOSTS_MAX, RefusalLog
+from tidelog_node.authentication.login_log import HOSTS_MAX, LoginLog
 from tidelog_node.session import Session
 
 
@@ -25,13 +25,13 @@ def lines(log: pytest.LogCaptureFixture) -> list[tuple[str, str, int]]:
 
 def test_a_client_has_one_line_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     clock = Clock()
-    refusals = RefusalLog(now=clock)
+    logins = LoginLog(now=clock)
     for port in range(5):
-        refusals.note(Session("10.0.0.1", port, "TLS"), "no certificate")
-    refusals.note(Session("10.0.0.2", 9, "TLS"), "wrong version")
-    refusals.note(Session("10.0.0.1", 9, "OTHER"), "no certificate")
+        logins.refused(Session("10.0.0.1", port, "TLS"), "no certificate")
+    logins.refused(Session("10.0.0.2", 9, "TLS"), "wrong version")
+    logins.refused(Session("10.0.0.1", 9, "OTHER"), "no certificate")
     clock.now = 60.0
-    refusals.note(Session("10.0.0.1", 10, "TLS"), "still none")
+    logins.refused(Session("10.0.0.1", 10, "TLS"), "still none")
     assert lines(caplog) == [
         ("10.0.0.1:0", "no certificate", 0),
         ("10.0.0.2:9", "wrong version", 4),
@@ -42,11 +42,11 @@ def test_a_client_has_one_line_a_minute(caplog: pytest.LogCaptureFixture) -> Non
 
 def test_many_hosts_take_bounded_memory_and_are_counted(caplog: pytest.LogCaptureFixture) -> None:
     clock = Clock()
-    refusals = RefusalLog(now=clock)
+    logins = LoginLog(now=clock)
     for number in range(HOSTS_MAX + 7):
-        refusals.note(Session(f"host-{number}", 1, "TLS"), "no certificate")
+        logins.refused(Session(f"host-{number}", 1, "TLS"), "no certificate")
     assert len(caplog.records) == HOSTS_MAX
     clock.now = 61.0
-    refusals.note(Session("host-1006", 1, "TLS"), "no certificate", hint="get one")
+    logins.refused(Session("host-1006", 1, "TLS"), "no certificate", hint="get one")
     assert lines(caplog)[-1] == ("host-1006:1", "no certificate", 7)
     assert caplog.records[-1].hint == "get one"  # type: ignore[attr-defined]

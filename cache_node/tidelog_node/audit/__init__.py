@@ -1,0 +1,1 @@
+"""Records what clients did in the audit topic."""

@@ -1,0 +1,1 @@
+"""The audit log: what clients did, as events of a common schema."""
