@@ -24,7 +24,7 @@ REQUIREMENTS = (
     *("deltalake", "fastavro", "protobuf", "pyiceberg"),
 )
 SOURCES = ("core/tidelog_core", "sdk/tidelog", "sdk/tidelog_cli", "spark/tidelog_spark")
-JOBS = ("audit", "compact", "export")
+JOBS = ("activity", "audit", "compact", "export")
 PROGRAMS = ROOT / "sdk" / "tidelog_cli" / "spark_jobs"
 FOLDER = ROOT / "dist" / "jobs"
 ARCHIVE = "tidelog-jobs.tar.gz"

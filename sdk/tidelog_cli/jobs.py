@@ -76,6 +76,7 @@ def _add_spark_job(name: str, summary: str) -> None:
 _add_spark_job(
     "audit", "Check CRCs, offsets, hashes and producers' sequences of all tiered segments."
 )
+_add_spark_job("activity", "Show who did what, from the events of the audit topic.")
 _add_spark_job(
     "export", "Export new records to Parquet files, an Iceberg or a Delta table, each once."
 )

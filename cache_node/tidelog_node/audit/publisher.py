@@ -1,9 +1,9 @@
 """Publishes a node's events to the audit topic, as a client of whichever node leads a partition.
 
-The topic is created by the first node that has something to record. A node writes to a partition
-that it leads, if there is one, with acks=all, and goes on with the next events once these are
-acknowledged. Events whose write failed or was not answered are written again, so one may be in the
-topic twice, with the same ``metadata.uid``.
+The first node that records anything creates the topic. A node writes to a partition that it leads,
+if there is one, with acks=all, and goes on with the next events once these are acknowledged. Events
+whose write failed or was not answered are written again, so one may be in the topic twice, with the
+same ``metadata.uid``.
 """
 
 from __future__ import annotations
@@ -83,22 +83,21 @@ class AuditPublisher:
 
     async def _publish_all(self) -> None:
         """Publish events until none are left, or a write fails."""
-        while events := self._log.take(EVENTS_AT_ONCE_MAX):
-            try:
-                await self._write(events)
-            except (TidelogError, OSError, TimeoutError) as error:
-                self._log.put_back(events)
-                await self._disconnect()
-                self._tell(error)
-                return
-            except BaseException:
-                self._log.put_back(events)
-                raise
+        try:
+            if self._node.view.image.topic(AUDIT_TOPIC) is None:
+                await self._create_topic()
+            while events := self._log.take(EVENTS_AT_ONCE_MAX):
+                try:
+                    await self._write(events)
+                except BaseException:
+                    self._log.put_back(events)
+                    raise
+        except (TidelogError, OSError, TimeoutError) as error:
+            await self._disconnect()
+            self._tell(error)
 
     async def _write(self, events: Sequence[Pending]) -> None:
         """Append the events to the topic, on all replicas in sync. Raises if that is not sure."""
-        if self._node.view.image.topic(AUDIT_TOPIC) is None:
-            await self._create_topic()
         partition, leader = self._choose()
         source = EventSource(self._node.view.image.cluster_id, self._node.broker_id)
         batch = build_batch(

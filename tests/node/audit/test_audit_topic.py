@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -20,6 +20,7 @@ from tests.support.acls import READ, TOPIC, creation
 from tests.support.batches import batch_of
 from tests.support.kafka_messages import API_KEYS
 from tests.support.message_bytes import joined, random_message
+from tests.support.node_process import NodeProcess
 from tests.support.peer import Peer
 from tests.support.sasl_node import PASSWORD, SaslNode
 from tests.support.sasl_node import TOPIC as NAME
@@ -32,7 +33,7 @@ Event = dict[str, Any]
 class Audited:
     """A node, and the events that it has published."""
 
-    def __init__(self, node: SaslNode) -> None:
+    def __init__(self, node: NodeProcess) -> None:
         self.node = node
         self._consumer = Consumer(
             {"bootstrap.servers": node.address, "group.id": "auditor", "client.id": "auditor"}
@@ -42,6 +43,7 @@ class Audited:
 
     def client(self, user: str = "alice", password: str = PASSWORD) -> Peer:
         """Return a connection of a user."""
+        assert isinstance(self.node, SaslNode)
         peer = Peer("tidelog", self.node.sasl_port)
         peer.call("sasl_handshake", 1, mechanism="PLAIN")
         token = f"\0{user}\0{password}".encode()
@@ -242,3 +244,44 @@ def test_events_outlive_a_stop_of_the_node(tmp_path: Path) -> None:
         refused = found.find_all(lambda one: one["class_uid"] == 3002, 2)
         assert sum(one["count"] for one in refused) == 2
         found.close()
+
+
+def test_a_node_that_leads_nothing_writes_to_the_leader_and_loses_nothing_while_there_is_none(
+    tmp_path: Path,
+) -> None:
+    config = {
+        "audit.enable": "true",
+        "audit.topic.num.partitions": "1",
+        "default.replication.factor": "1",
+        "offsets.topic.num.partitions": "1",
+    }
+    with ExitStack() as stack:
+        first, second = (
+            stack.enter_context(
+                NodeProcess(
+                    tmp_path / f"node-{broker_id}",
+                    broker_id=broker_id,
+                    metadata_store=f"sqlite:{tmp_path / 'metadata.db'}",
+                    object_store=f"file:{tmp_path / 'objects'}",
+                    config=config,
+                )
+            )
+            for broker_id in (1, 2)
+        )
+        peer = stack.enter_context(closing(Peer("tidelog", second.port)))
+        metadata = peer.until(
+            lambda: peer.call("metadata", 12, topics=[{"name": AUDIT_TOPIC}]),
+            lambda answer: answer["topics"][0]["error_code"] == "none",
+        )
+        leader_id = metadata["topics"][0]["partitions"][0]["leader_id"]
+        leader, other = (first, second) if leader_id == 1 else (second, first)
+        leader.kill()
+        with closing(Peer("tidelog", other.port)) as client:
+            group = client.call("delete_groups", 2, groups_names=["nobody"])
+            assert isinstance(group, dict)
+        time.sleep(1.2)  # for an attempt that fails
+        leader.start()
+        audited = Audited(leader)
+        found = audited.find(lambda one: operation(one) == "DeleteGroups")
+        assert found["dst_endpoint"]["uid"] == str(other.broker_id)
+        audited.close()
