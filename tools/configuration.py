@@ -33,7 +33,7 @@ NODE_SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Transactions and idempotent producers": ("producer.", "transaction"),
     "Listeners": ("advertised.", "inter.broker.listener.", "listener", "ssl.reload."),
     "Tokens of OAUTHBEARER": ("sasl.oauthbearer.",),
-    "Authorization": ("allow.everyone.", "authorizer.", "super."),
+    "Authorization": ("allow.everyone.", "authorizer.", "bootstrap.", "super."),
     "Audit log": ("audit.",),
     "Quotas": ("controller.quota.", "quota."),
     "Connections and requests": (

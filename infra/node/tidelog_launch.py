@@ -45,6 +45,8 @@ from botocore.exceptions import BotoCoreError, ClientError
 logger = logging.getLogger("tidelog_launch")
 
 IDS_PER_ZONE_MAX = 100
+OPEN, SECURE = "PLAINTEXT", "SASL_SSL"  # listeners for clients, by the names of their protocols
+CLIENT_ACCESS = {"open": (OPEN,), "both": (OPEN, SECURE), "secure": (SECURE,)}
 # Read from a tag that the group gives its machines, because a tag can change without a
 # replacement of the machines.
 INSTANCE_COUNT = "tags/instance/tidelog-instances-per-zone"
@@ -170,7 +172,9 @@ class Launch:
     zone_number: int
     processes_per_instance: int
     process: int  # its number, from 0
+    client_access: str  # a key of CLIENT_ACCESS
     port_first: int
+    secure_port_first: int
     inter_broker_port_first: int  # 0: ports that are free
     data_dir: Path
     metadata_url: str
@@ -190,13 +194,25 @@ class Launch:
         """Return the data directory of the broker."""
         return self.data_dir / f"broker-{broker_id}"
 
-    def command(self, broker_id: int, *, address: str, zone: str) -> list[str]:
-        """Return the node's command line."""
+    def command(self, broker_id: int, *, address: str, host: str, zone: str) -> list[str]:
+        """Return the node's command line.
+
+        Clients connect to the address without TLS, and to the host's name with it, for which the
+        nodes' certificate is.
+        """
         first = self.inter_broker_port_first
         inter_broker_port = first + self.process if first else 0
+        firsts = {OPEN: self.port_first, SECURE: self.secure_port_first}
+        ports = {name: port + self.process for name, port in firsts.items()}
+        names = CLIENT_ACCESS[self.client_access]
+        listeners = [f"{name}://{address}:{ports[name]}" for name in names]
+        advertised = [
+            f"{name}://{host if name == SECURE else address}:{ports[name]}" for name in names
+        ]
         return [
             *(sys.executable, "-m", "tidelog_node", "--broker-id", str(broker_id)),
-            *("--host", address, "--port", str(self.port_first + self.process)),
+            *("--set", f"listeners={','.join(listeners)}"),
+            *("--set", f"advertised.listeners={','.join(advertised)}"),
             *("--inter-broker-port", str(inter_broker_port)),
             *("--data-dir", str(self.logs_of(broker_id)), "--rack", zone),
             *self.node_arguments,
@@ -225,6 +241,7 @@ def main() -> int:
     command = launch.command(
         broker_id,
         address=metadata.get("local-ipv4"),
+        host=metadata.get("local-hostname"),
         zone=metadata.get("placement/availability-zone"),
     )
     logger.info("broker id %d taken", broker_id)
@@ -319,7 +336,16 @@ def _parse(arguments: Sequence[str]) -> Launch:
     parser.add_argument("--zone-number", type=int, required=True, help="1, 2 or 3")
     parser.add_argument("--processes-per-instance", type=int, required=True)
     parser.add_argument("--process", type=int, required=True, help="number of this process, from 0")
+    parser.add_argument(
+        "--client-access",
+        choices=CLIENT_ACCESS,
+        default="open",
+        help="listeners for clients: without TLS, with TLS and logins, or both (open)",
+    )
     parser.add_argument("--port-first", type=int, default=9092, help="port of process 0 (9092)")
+    parser.add_argument(
+        "--secure-port-first", type=int, default=9292, help="the same with TLS and logins (9292)"
+    )
     parser.add_argument(
         "--inter-broker-port-first",
         type=int,
@@ -336,7 +362,9 @@ def _parse(arguments: Sequence[str]) -> Launch:
         zone_number=given.zone_number,
         processes_per_instance=given.processes_per_instance,
         process=given.process,
+        client_access=given.client_access,
         port_first=given.port_first,
+        secure_port_first=given.secure_port_first,
         inter_broker_port_first=given.inter_broker_port_first,
         data_dir=given.data_dir,
         metadata_url=given.metadata_url,

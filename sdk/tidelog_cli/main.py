@@ -15,6 +15,7 @@ from tidelog_cli import (
     users,
 )
 from tidelog_cli.acl_explain import explain
+from tidelog_cli.certificate import certificate
 from tidelog_cli.consume import consume
 from tidelog_cli.erase import erase
 from tidelog_cli.failures import EXIT_STATUS, CommandGroup
@@ -98,3 +99,4 @@ app.command("erase")(erase)
 app.command("verify")(verify)
 app.command("restore")(restore)
 app.command("repair")(repair)
+app.command("certificate")(certificate)

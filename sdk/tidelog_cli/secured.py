@@ -18,24 +18,19 @@ import datetime
 import ipaddress
 import os
 import secrets
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidelog.client_properties import read_properties
-from tidelog_core.admin.scram_users import ScramUpsertion, ScramUserAdmin
+from tidelog_core.admin.first_user import MECHANISM, ensure_first_user
 from tidelog_core.authorizer_settings import ACL_AUTHORIZERS
-from tidelog_core.errors import TidelogError
 from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.location import opened_metadata_store
 from tidelog_core.model import USER_KIND
 from tidelog_core.security.plain import PLAIN_MECHANISM
-from tidelog_core.security.scram_credentials import (
-    ITERATIONS_MIN,
-    SALT_SIZE_BYTES,
-    ScramMechanism,
-    salt_password,
-)
+from tidelog_core.security.scram_credentials import ScramMechanism
 
 if TYPE_CHECKING:
     from cryptography import x509
@@ -43,7 +38,6 @@ if TYPE_CHECKING:
 
 PROTOCOL = "SASL_SSL"  # of the nodes' listeners
 ADMIN = "admin"
-MECHANISM = ScramMechanism.SCRAM_SHA_512
 PASSWORD_SIZE_BYTES = 24
 VALID_FOR = datetime.timedelta(days=5 * 365)
 RENEWED_BEFORE = datetime.timedelta(days=30)
@@ -102,8 +96,20 @@ def prepare(data_dir: Path, host: str, ports: range) -> Secured:
     secured.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     authority, key = _authority(secured)
     if not _is_current(secured.node_pem, host, authority):
-        _make_node_pem(secured, host, authority, key)
+        _make_node_pem(secured.node_pem, [host, *LOCAL_NAMES], authority, key)
     _write_properties(secured, host, ports)
+    return secured
+
+
+def make_certificate(folder: Path, hosts: Sequence[str]) -> Secured:
+    """Make a new certificate of nodes for these hosts, and the authority if it is missing.
+
+    A host is a name, such as ``*.example.org``, or an address. Nothing else is made.
+    """
+    secured = Secured(folder.absolute())
+    secured.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    authority, key = _authority(secured)
+    _make_node_pem(secured.node_pem, hosts, authority, key)
     return secured
 
 
@@ -111,24 +117,8 @@ async def ensure_admin(metadata_store_url: str, password: str) -> None:
     """Store the admin's login if there is no such user. Durable on return."""
     async with opened_metadata_store(metadata_store_url) as store:
         view = ClusterView(store, shows_security=True)
-        image = await view.refresh()
-        if ADMIN in image.scram_users.by_user:
-            return
-        salt = secrets.token_bytes(SALT_SIZE_BYTES)
-        upsertion = ScramUpsertion(
-            ADMIN,
-            MECHANISM.number,
-            iterations=ITERATIONS_MIN,
-            salt=salt,
-            salted_password=salt_password(
-                MECHANISM, password, salt=salt, iterations=ITERATIONS_MIN
-            ),
-        )
-        error: TidelogError | None = (await ScramUserAdmin(store, view).alter([], [upsertion]))[
-            ADMIN
-        ]
-        if error is not None:
-            raise error
+        await view.refresh()
+        await ensure_first_user(store, view, ADMIN, password)
 
 
 def _authority(secured: Secured) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
@@ -169,8 +159,8 @@ def _is_current(path: Path, host: str, authority: x509.Certificate) -> bool:
 
 
 def _make_node_pem(
-    secured: Secured,
-    host: str,
+    path: Path,
+    hosts: Sequence[str],
     authority: x509.Certificate,
     authority_key: ec.EllipticCurvePrivateKey,
 ) -> None:
@@ -179,12 +169,12 @@ def _make_node_pem(
     from cryptography.hazmat.primitives.asymmetric import ec
 
     key = ec.generate_private_key(ec.SECP256R1())
-    names = [_general_name(one) for one in dict.fromkeys((host, *LOCAL_NAMES))]
+    names = [_general_name(one) for one in dict.fromkeys(hosts)]
     builder = _builder(_name("tidelog node"), authority.subject, key.public_key())
     builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
     certificate = _sign(builder, authority_key)
     encoding = serialization.Encoding.PEM
-    _write(secured.node_pem, _key_text(key) + certificate.public_bytes(encoding))
+    _write(path, _key_text(key) + certificate.public_bytes(encoding))
 
 
 def _write_properties(secured: Secured, host: str, ports: range) -> None:

@@ -43,6 +43,7 @@ class Instance:
         self.values = {
             "instance-id": name,
             "local-ipv4": self.address,
+            "local-hostname": f"zone-{zone_number}.example.org",
             "placement/availability-zone": "us-east-1a",
             "tags/instance/tidelog-instances-per-zone": "1",
             "autoscaling/target-lifecycle-state": "InService",

@@ -7,6 +7,7 @@ template gives them, the nodes under a user with the policy of their role.
 from __future__ import annotations
 
 import json
+import time
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -17,23 +18,28 @@ from typing import Any
 import boto3
 import pytest
 from botocore.exceptions import ClientError
-from tidelog import Admin, Producer
+from tidelog import Admin, Producer, Sasl
+from tidelog_core.errors import AuthenticationFailed
 
 from tests.aws.http_api import HttpApi
+from tests.support.certificates import Authority
 from tests.support.node_process import NodeProcess
 from tests.support.waiting import eventually
 from tools import lambda_python, ministack, sam
 from tools.places import ToolAbsent
+from tools.ports import free_port
 
 STACK = "tidelog-test"
 SEGMENT_BYTES = 20_000
 CONFIGS = {"segment.bytes": str(SEGMENT_BYTES), "file.delete.delay.ms": "0"}
 WAIT_SECONDS_MAX = 120.0
+EVENT_SECONDS = 2.0  # in which a function deals with an event, unless it has to start
 
 # Deploying is part of whichever test comes first.
 pytestmark = pytest.mark.timeout(600)
 
 ROOT = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
+ROOT_KEYS = {name.lower(): value for name, value in ROOT.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +48,8 @@ class Deployment:
 
     endpoint: str
     outputs: Mapping[str, str]
+    authority: Authority
+    node_certificate: str  # ARN of its secret
 
     @property
     def bucket(self) -> str:
@@ -141,7 +149,13 @@ class Deployment:
             "AWS_SECRET_ACCESS_KEY": key["SecretAccessKey"],
         }
 
-    def node(self, data_dir: Path, broker_id: int, credentials: Mapping[str, str]) -> NodeProcess:
+    def node(
+        self,
+        data_dir: Path,
+        broker_id: int,
+        credentials: Mapping[str, str],
+        config: Mapping[str, str] | None = None,
+    ) -> NodeProcess:
         """Return a node of the cluster, not yet started."""
         return NodeProcess(
             data_dir,
@@ -155,7 +169,7 @@ class Deployment:
                 **credentials,
             },
             # What expires in here, the function has to expire.
-            config={"log.retention.check.interval.ms": "3600000"},
+            config={"log.retention.check.interval.ms": "3600000", **(config or {})},
         )
 
 
@@ -169,7 +183,14 @@ def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def deployment(built_template: Path, endpoint: str) -> Deployment:
+def deployment(
+    built_template: Path, endpoint: str, tmp_path_factory: pytest.TempPathFactory
+) -> Deployment:
+    authority = Authority(tmp_path_factory.mktemp("authority"))
+    secrets = boto3.client("secretsmanager", sam.REGION, endpoint_url=endpoint, **ROOT_KEYS)
+    pem = authority.node_pem().read_text()
+    certificate: str = secrets.create_secret(Name="tidelog-node", SecretString=pem)["ARN"]
+    secrets.close()
     python = lambda_python.closest().minor
     environment = {"AWS_ENDPOINT_URL": endpoint, **ROOT}
     sam.sam(
@@ -177,6 +198,7 @@ def deployment(built_template: Path, endpoint: str) -> Deployment:
         *("--resolve-s3", "--region", sam.REGION),
         *("--capabilities", "CAPABILITY_IAM", "CAPABILITY_AUTO_EXPAND"),
         *("--parameter-overrides", f"PythonVersion={python} InstancesPerZone=1"),
+        f"NodeCertificate={certificate}",
         "NodeBundle=bundles/tidelog-node.tar.gz",
         environment=environment,
     )
@@ -188,7 +210,7 @@ def deployment(built_template: Path, endpoint: str) -> Deployment:
         cloudformation.close()
     assert stack["StackStatus"] == "CREATE_COMPLETE"
     outputs = {output["OutputKey"]: output["OutputValue"] for output in stack["Outputs"]}
-    return Deployment(endpoint, outputs)
+    return Deployment(endpoint, outputs, authority, certificate)
 
 
 def produce(address: str, topic: str, count: int) -> None:
@@ -252,6 +274,37 @@ def test_a_node_may_signal_the_stack_of_its_zone_and_no_other(deployment: Deploy
     node.close()
 
 
+async def test_a_secured_node_has_the_key_and_the_first_user_of_the_stacks_secrets(
+    deployment: Deployment, tmp_path: Path
+) -> None:
+    """With the rights of the nodes' role, and the settings that zone.yaml gives nodes."""
+    port = free_port()
+    config = {
+        "listeners": f"SASL_SSL://127.0.0.1:{port}",
+        "ssl.keystore.location": deployment.node_certificate,
+        "authorizer.class.name": "tidelog.acl",
+        "super.users": "User:admin",
+        "bootstrap.admin.user": "admin",
+        "bootstrap.admin.password.location": deployment.outputs["AdminSecret"],
+    }
+    secrets = deployment.client("secretsmanager")
+    password = secrets.get_secret_value(SecretId=deployment.outputs["AdminSecret"])["SecretString"]
+    secrets.close()
+    assert len(password) == 40
+    node = deployment.node(tmp_path / "node", 301, deployment.node_credentials(), config)
+    node.port = port
+    with deployment.plain_http(), node:
+        context = deployment.authority.client_context()
+        sasl = Sasl("SCRAM-SHA-512", "admin", password)
+        async with Admin(node.address, ssl=context, sasl=sasl) as admin:
+            await admin.list_topics()
+        with pytest.raises(AuthenticationFailed):
+            await Admin(
+                node.address, ssl=context, sasl=Sasl("SCRAM-SHA-512", "admin", "wrong")
+            ).start()
+    assert password not in node.log
+
+
 @pytest.fixture(scope="module")
 def nodes(
     deployment: Deployment, tmp_path_factory: pytest.TempPathFactory
@@ -273,12 +326,13 @@ def test_the_deployed_cluster_tiers_its_segments_and_expires_them_by_events(
         before = produce_segments(deployment, address, topic)
         admin.alter_configs("topic", topic, set={"retention.bytes": str(2 * SEGMENT_BYTES)})
 
-        def are_gone() -> bool:
-            # Every segment that follows is an event, and the last one is kept.
+        deadline = time.monotonic() + WAIT_SECONDS_MAX
+        while before & deployment.segments(topic):
+            assert time.monotonic() < deadline, "old segments are there"
+            # Every segment that follows is an event, and the last one is kept. Not many at once:
+            # each would have a process of the function start, as long as none is free.
             produce(address, topic, 20)
-            return not before & deployment.segments(topic)
-
-        eventually(are_gone, "old segments deleted")
+            time.sleep(EVENT_SECONDS)
         assert deployment.segments(topic)
         start = next(iter(admin.list_offsets({(topic, 0): "earliest"}).values()))
         assert start.offset > 0

@@ -168,6 +168,16 @@ def test_functions_and_machines_run_the_same_python() -> None:
     assert node_bundle.PYTHON_VERSION == sam.PYTHON_VERSION
 
 
+SECURITY = {
+    "ClientAccess": "secure",
+    "NodeCertificate": "arn:aws:secretsmanager:us-east-1:1:secret:node",
+    "AdminUser": "admin",
+    "AdminSecret": "arn:aws:secretsmanager:us-east-1:1:secret:admin",
+    "Authorizer": "tidelog.acl",
+    "AuthorizerDryRun": "false",
+}
+
+
 def _user_data() -> str:
     template = read_template(ROOT / "infra" / "zone.yaml")
     data = template["Resources"]["Instance"]["Properties"]["LaunchTemplateData"]["UserData"]
@@ -180,13 +190,15 @@ def test_the_machines_units_say_only_what_launcher_and_node_understand(
 ) -> None:
     """The variables of the unit and the words behind ``--`` are parsed as on the machine."""
     text = re.sub(r"\$\{\w*(Number|Zone|Instance|First|Ms)\}", "1", _user_data())
+    for name, value in SECURITY.items():
+        text = text.replace(f"${{{name}}}", value)
     text = text.replace("${MetadataStore}", "dynamodb://t?region=us-east-1")
     text = text.replace("${ObjectStore}", "s3://bucket/tidelog")
     start = re.search(r"ExecStart=\S+ \S+ (.*?)\n\s*#", text, re.DOTALL)
     assert start is not None
     words = start[1].replace("\\\n", " ").replace("%i", "1").split()
     launch = launcher._parse(words)
-    command = launch.command(101, address="10.0.0.1", zone="us-east-1a")
+    command = launch.command(101, address="10.0.0.1", host="ip-10-0-0-1", zone="us-east-1a")
     assert command[1:3] == ["-m", "tidelog_node"]
     assert launch.candidates(2)[0] == 101
     environment = dict(
@@ -196,10 +208,35 @@ def test_the_machines_units_say_only_what_launcher_and_node_understand(
     )
     settings = parse_settings(command[3:], environment)
     assert settings.broker_id == 101
-    assert settings.listeners.clients[0].port == launch.port_first + 1
+    (listener,) = settings.listeners.clients
+    assert (listener.protocol, listener.port) == ("SASL_SSL", launch.secure_port_first + 1)
+    assert (listener.host, listener.advertised_host) == ("10.0.0.1", "ip-10-0-0-1")
+    assert not listener.is_open
+    assert settings.config_overrides["bootstrap.admin.user"] == "admin"
+    assert settings.config_overrides["authorizer.class.name"] == "tidelog.acl"
     assert settings.listeners.nodes.port == launch.inter_broker_port_first + 1
     assert settings.metadata_store_url == "dynamodb://t?region=us-east-1"
     assert settings.config_overrides["min.insync.replicas"] == "2"
+
+
+@pytest.mark.parametrize(
+    ("access", "protocols"),
+    [("open", ["PLAINTEXT"]), ("both", ["PLAINTEXT", "SASL_SSL"]), ("secure", ["SASL_SSL"])],
+)
+def test_a_nodes_listeners_are_those_of_the_access_of_clients(
+    access: str, protocols: list[str], launcher: ModuleType
+) -> None:
+    launch = launcher._parse(
+        [
+            *("--table", "t", "--zone-number", "1", "--processes-per-instance", "1"),
+            *("--process", "0", "--data-dir", "d", "--client-access", access),
+        ]
+    )
+    command = launch.command(101, address="10.0.0.1", host="ip-10-0-0-1", zone="a")
+    listeners = parse_settings(command[3:], {}).listeners.clients
+    assert [one.protocol for one in listeners] == protocols
+    ports = {"PLAINTEXT": 9092, "SASL_SSL": 9292}
+    assert [one.port for one in listeners] == [ports[one] for one in protocols]
 
 
 def test_the_machines_wait_for_their_replicas_as_the_program_and_the_template_have_it(
@@ -241,7 +278,9 @@ def test_functions_have_the_settings_of_the_nodes() -> None:
         if name.startswith("TIDELOG_CONFIG_")
     }
     nodes = dict(re.findall(r"Environment=(TIDELOG_CONFIG_\w+)=(\S+)", _user_data()))
-    assert functions == nodes
+    access = ("SSL_", "AUTHORIZER_", "SUPER_", "BOOTSTRAP_")  # of clients, whom functions have none
+    of_clients = {name for name in nodes if name.removeprefix("TIDELOG_CONFIG_").startswith(access)}
+    assert functions == {name: nodes[name] for name in nodes.keys() - of_clients}
 
 
 def test_the_machines_get_the_tag_that_the_launcher_reads(launcher: ModuleType) -> None:

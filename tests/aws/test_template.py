@@ -325,6 +325,32 @@ def test_nodes_alone_can_read_and_write_the_keys_of_users_and_acls() -> None:
             assert any(fnmatchcase(collection, pattern) for pattern in patterns), name
 
 
+def test_nodes_alone_can_read_their_key_and_the_first_password_and_nothing_else() -> None:
+    for role, _ in resources("AWS::IAM::Role"):
+        expected = {"secretsmanager:GetSecretValue"} if role == "NodeRole" else set()
+        assert actions(role, "secretsmanager") == expected, role
+    (statement,) = [one for one in statements("NodeRole") if "secretsm" in str(one["Action"])]
+    assert statement["Resource"] == [
+        {"Ref": "NodeCertificate"}, {"GetAtt": "AdminSecret.Id"},
+    ]  # fmt: skip
+
+
+def test_nodes_ask_clients_to_log_in_unless_somebody_says_otherwise() -> None:
+    parameters = read_template(sam.TEMPLATE)["Parameters"]
+    assert parameters["ClientAccess"]["Default"] == "secure"
+    nodes = read_template(sam.INFRA / "nodes.yaml")["Resources"]
+    secret = nodes["AdminSecret"]["Properties"]["GenerateSecretString"]
+    assert secret["PasswordLength"] >= 32
+    for zone in ("Zone1", "Zone2", "Zone3"):
+        given = nodes[zone]["Properties"]["Parameters"]
+        assert given["Authorizer"] == {"If": ["HasSecure", "tidelog.acl", ""]}
+        assert given["AuthorizerDryRun"] == {"If": ["HasBoth", "true", "false"]}
+    network = read_template(sam.INFRA / "network.yaml")["Resources"]["NodeSecurityGroup"]
+    opened, secured, between = network["Properties"]["SecurityGroupIngress"]
+    assert (opened["Fn::If"][0], secured["Fn::If"][0]) == ("HasOpen", "HasSecure")
+    assert between["Description"] == "Between nodes"
+
+
 def test_no_role_is_allowed_everything_of_anything() -> None:
     for role, _ in resources("AWS::IAM::Role"):
         for statement in statements(role):

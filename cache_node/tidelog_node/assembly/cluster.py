@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+import logging
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from uuid import uuid4
 
+from tidelog_core.admin.first_user import ensure_first_user
 from tidelog_core.clock import steady_clock_ms, wall_clock_ms
 from tidelog_core.config import NodeConfig, parse_config
+from tidelog_core.errors import InvalidConfig
 from tidelog_core.metadata.endpoints import BrokerEndpoint
 from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.location import open_metadata_store
 from tidelog_core.metadata.node_config import LiveNodeConfig
+from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.retention.clock_watch import ClockWatch, store_witness
 
 from tidelog_node.dialing.dialer import Dialer
@@ -27,7 +31,10 @@ from tidelog_node.registration import ensure_cluster, register_broker
 from tidelog_node.security.listener_tls import ListenerTls
 from tidelog_node.security.node_identity import generate_identity
 from tidelog_node.security.node_trust import NodeTrust
+from tidelog_node.security.pem_reader import PemReader
 from tidelog_node.settings import NodeSettings
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +86,7 @@ async def open_cluster(settings: NodeSettings, stack: AsyncExitStack) -> Cluster
     directories.take_possession(known.cluster_id, broker_id)
     view = ClusterView(store, shows_security=True)
     await view.refresh()
+    await _store_first_user(static_config, executor, store, view)
     config = LiveNodeConfig(static_config, view, broker_id)
     membership = new_membership(broker_id, config())
     clock_watch = ClockWatch(
@@ -121,3 +129,22 @@ async def open_cluster(settings: NodeSettings, stack: AsyncExitStack) -> Cluster
         store, view, directories, broker_id=broker_id, objects_url=settings.object_store_url
     )
     return Cluster(node, trust, tls, member, directories, unrestored, clock_watch)
+
+
+async def _store_first_user(
+    config: NodeConfig, executor: Executor, store: MetadataStore, view: ClusterView
+) -> None:
+    """Store the user of ``bootstrap.admin.user`` if there is no such user.
+
+    Raises ``InvalidConfig`` if the password cannot be read, and the store's errors.
+    """
+    user, location = config.bootstrap_admin_user, config.bootstrap_admin_password_location
+    if not user or user in view.image.scram_users.by_user:
+        return
+    if not location:
+        raise InvalidConfig(["bootstrap.admin.user needs bootstrap.admin.password.location"])
+    password = (await PemReader(executor).read(location)).strip()
+    if not password:
+        raise InvalidConfig([f"there is no password in {location}"])
+    if await ensure_first_user(store, view, user, password):
+        logger.info("first user stored", extra={"user": user})
