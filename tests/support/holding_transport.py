@@ -52,6 +52,9 @@ class HoldingTransport:
         """Return the socket's descriptor."""
         return self._socket.fileno()
 
+    def expect(self, size_bytes: int) -> None:
+        """Do nothing."""
+
     def recv_into(self, buffer: memoryview) -> int:
         """Hand out a piece."""
         if not self._received:

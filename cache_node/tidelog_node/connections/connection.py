@@ -50,6 +50,8 @@ from tidelog_node.session import Again, Session
 
 logger = logging.getLogger(__name__)
 
+EXPECTED_BYTES_MIN = 131_072  # a transport is told what is to come of a larger request
+FAST_SECONDS = 0.05  # between two receives; a slower client's progress is to be seen
 UNSENT_SEGMENTS_MAX = 128  # beyond this no further request is read
 UNSENT_BYTES_MAX = 1_048_576  # as UNSENT_SEGMENTS_MAX, without file slices
 # The first three bytes of a TLS handshake: its record type, and versions SSL 3.0 to TLS 1.3.
@@ -86,6 +88,7 @@ class Connection:
         "_answers",
         "_awaits_turn",
         "_buffers",
+        "_expects",
         "_fd",
         "_handle",
         "_is_closed",
@@ -136,6 +139,7 @@ class Connection:
         self._is_closed = False
         self._is_reading = True
         self._is_leaving = False  # never reads again
+        self._expects = False  # the transport knows how much of an unfinished request is to come
         # Its first frame waits for memory to be received into, or for its turn to be handled.
         self._awaits_turn = False
         self._mute_timer: asyncio.TimerHandle | None = None  # while nothing is read for a time
@@ -285,7 +289,9 @@ class Connection:
         if count == 0:
             self.close("closed by the client")
             return
-        self.active_at = self._loop.time()
+        now = self._loop.time()
+        is_fast = now - self.active_at < FAST_SECONDS
+        self.active_at = now
         if kept.buffer is None:
             position = self._handle_frames(buffer, 0, count)
             if position < count and not self._is_closed:
@@ -296,6 +302,12 @@ class Connection:
             # Bytes received into an idle buffer begin a frame in it.
             if was_idle or kept.end - kept.start >= kept.needed_bytes:
                 self._handle_kept()
+        if is_fast and kept.needed_bytes > EXPECTED_BYTES_MIN:
+            self._expects = True
+            self._transport.expect(kept.needed_bytes - (kept.end - kept.start))
+        elif self._expects:
+            self._expects = False
+            self._transport.expect(0)
 
     def _handle_kept(self) -> None:
         """Handle the whole frames in the kept buffer and move the rest to its front."""

@@ -43,6 +43,10 @@ class NodeTransport:
         """Return the socket's descriptor."""
         return self._transport.fileno()
 
+    def expect(self, size_bytes: int) -> None:
+        """Pass it on."""
+        self._transport.expect(size_bytes)
+
     def recv_into(self, buffer: memoryview) -> int:
         """Receive; the first calls make the handshake."""
         if not self._tls.is_established:

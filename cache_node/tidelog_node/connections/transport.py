@@ -41,6 +41,12 @@ class Transport(Protocol):
     def fileno(self) -> int:
         """Return the socket's descriptor, to watch it."""
 
+    def expect(self, size_bytes: int) -> None:
+        """Have the socket readable only once a good part of these bytes has come, if that helps.
+
+        They are the rest of a request; 0: any byte counts.
+        """
+
     def recv_into(self, buffer: memoryview) -> int:
         """Receive; return how many bytes, 0 once the client sends no more.
 
@@ -80,6 +86,9 @@ class PlainTransport:
     def fileno(self) -> int:
         """Return the socket's descriptor."""
         return self._socket.fileno()
+
+    def expect(self, size_bytes: int) -> None:
+        """Do nothing: clients send plain bytes in large pieces."""
 
     def recv_into(self, buffer: memoryview) -> int:
         """Receive into the buffer."""
