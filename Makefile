@@ -17,7 +17,7 @@ COMPILED_TESTS ?= tests/compiled tests/core/records tests/core/log tests/core/re
 TEST_WORKERS ?= 3
 WORKERS := -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup tools demo test test-compiled test-slow test-localstack lint format types docs template node-bundle job-bundle wheel bench bench-peers scaling soak chaos attack clean
+.PHONY: help setup tools demo test test-compiled test-slow test-localstack lint format types docs template node-bundle job-bundle wheel bench bench-peers bench-secure scaling soak chaos attack clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -96,6 +96,9 @@ bench: $(STAMP) $(TOOLS)  ## measure a node, and compare it with Kafka and Tansu
 
 bench-peers: $(STAMP) $(TOOLS)  ## compare Tidelog with Apache Kafka and Tansu in 25 minutes: tables, CSV, plots; PEERS_FLAGS='--only latency'
 	$(BIN)/python -m bench.peers $(PEERS_FLAGS)
+
+bench-secure: $(STAMP) $(TOOLS)  ## measure what TLS, ACLs and quotas cost, beside Apache Kafka; writes bench/results/secure
+	$(BIN)/python -m bench.secure $(SECURE_FLAGS)
 
 scaling: $(STAMP)  ## measure how costs grow with idle topics, groups and clients, and check the growth: SCALING_FLAGS='--only topics --quick'
 	$(BIN)/python -m bench.scaling $(SCALING_FLAGS)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench import usage
@@ -20,6 +20,8 @@ START_SECONDS_MAX = 20.0
 @dataclass(frozen=True, slots=True)
 class Node(ServerProcess):
     """A running node or compared broker, and its use of resources."""
+
+    client_settings: Mapping[str, str] = field(default_factory=dict)  # of librdkafka
 
     @classmethod
     def of(cls, server: ServerProcess) -> Node:
@@ -45,15 +47,20 @@ class Node(ServerProcess):
 
 
 @contextmanager
-def running_node(data_dir: Path, *arguments: str, is_compiled: bool = True) -> Iterator[Node]:
+def running_node(
+    data_dir: Path, *arguments: str, is_compiled: bool = True, port: int | None = None
+) -> Iterator[Node]:
     """Start a node on a free port, and end it with SIGTERM.
 
-    It runs from a wheel with the compiled hot path, or from the source.
+    ``port`` is that of its first listener, if the arguments have listeners. It runs from a wheel
+    with the compiled hot path, or from the source.
     """
     python = str(installed_python()) if is_compiled else sys.executable
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    port = free_port()
-    command = [python, "-m", "tidelog_node", "--data-dir", str(data_dir), "--port", str(port)]
+    command = [python, "-m", "tidelog_node", "--data-dir", str(data_dir)]
+    if port is None:
+        port = free_port()
+        command += ["--port", str(port)]
     with running(
         "the node",
         [*command, *arguments],

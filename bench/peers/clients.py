@@ -160,4 +160,9 @@ _EVENTS = ("search", "view", "basket", "purchase", "refund")
 
 def _settings(node: Node, **settings: object) -> dict[str, object]:
     # Errors are raised; librdkafka's log of a stopping server adds nothing.
-    return {"bootstrap.servers": node.bootstrap, "log_level": 0, **settings}
+    return {
+        "bootstrap.servers": node.bootstrap,
+        "log_level": 0,
+        **node.client_settings,
+        **settings,
+    }

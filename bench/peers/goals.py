@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from bench.peers import latency, partitions, requests, start, throughput
@@ -44,9 +44,10 @@ class Judged:
         return "held" if is_held else "missed"
 
 
-def judge(spreads: Mapping[Key, Spread]) -> list[Judged]:
-    """Return every goal with the ratio of the medians."""
-    return [Judged(goal, _value(goal, spreads)) for goal in GOALS]
+def judge(spreads: Mapping[Key, Spread], goals: Sequence[Goal] | None = None) -> list[Judged]:
+    """Return every goal, by default ``GOALS``, with the ratio of the medians."""
+    wanted = GOALS if goals is None else goals
+    return [Judged(goal, _value(goal, spreads)) for goal in wanted]
 
 
 def _value(goal: Goal, spreads: Mapping[Key, Spread]) -> float | None:

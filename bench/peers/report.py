@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from bench.peers.figures import BARE, Figure, Key, Spread, problems, spreads
-from bench.peers.goals import Judged, judge
+from bench.peers.goals import Goal, Judged, judge
 
-_COLUMNS = ("tidelog", "kafka", "tansu", BARE)
+_PEERS = {"tidelog": "Tidelog", "kafka": "Kafka", "tansu": "Tansu"}
 
 
 def write_csv(figures: Iterable[Figure], path: Path) -> None:
@@ -23,15 +23,26 @@ def write_csv(figures: Iterable[Figure], path: Path) -> None:
             writer.writerow((*where, one.metric, value, one.problem))
 
 
-def page(figures: Sequence[Figure], facts: Sequence[str], plots: Sequence[str]) -> str:
-    """Return the report in Markdown; ``facts`` describe the run and its machine."""
+def page(
+    figures: Sequence[Figure],
+    facts: Sequence[str],
+    plots: Sequence[str] = (),
+    *,
+    title: str = "Tidelog beside its peers",
+    goals: Sequence[Goal] | None = None,
+    peers: Mapping[str, str] = _PEERS,
+) -> str:
+    """Return the report in Markdown; ``facts`` describe the run and its machine.
+
+    ``peers`` are the columns, by the peers' names, Tidelog first.
+    """
     medians = spreads(figures)
-    parts = ["# Tidelog beside its peers", "\n".join(f"- {fact}" for fact in facts)]
-    parts += ["## Goals", goal_table(judge(medians))]
+    parts = [f"# {title}", "\n".join(f"- {fact}" for fact in facts)]
+    parts += ["## Goals", goal_table(judge(medians, goals))]
     if failed := problems(figures):
         parts += ["## What failed", "\n".join(_failures(failed))]
     for workload in dict.fromkeys(key[0] for key in medians):
-        parts += [f"## {workload.capitalize()}", _table(workload, medians)]
+        parts += [f"## {workload.capitalize()}", _table(workload, medians, peers)]
     parts += [f"![{name}]({name})" for name in plots]
     return "\n\n".join(parts) + "\n"
 
@@ -54,16 +65,18 @@ def _failures(failed: Mapping[tuple[str, str, str], str]) -> list[str]:
     ]
 
 
-def _table(workload: str, medians: Mapping[Key, Spread]) -> str:
-    lines = [
-        "| case | metric | Tidelog | Kafka | Tansu | bare loop | of Kafka's | of Tansu's |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
+def _table(workload: str, medians: Mapping[Key, Spread], peers: Mapping[str, str]) -> str:
+    others = list(peers.values())[1:]
+    has_bare = any(key[3] == BARE for key in medians)
+    names = ["case", "metric", *peers.values(), *["bare loop"] * has_bare]
+    names += [f"of {name}'s" for name in others]
+    lines = ["| " + " | ".join(names) + " |", "|---" * len(names) + "|"]
+    columns = [*peers, *[BARE] * has_bare]
     rows = dict.fromkeys(key[1:3] for key in medians if key[0] == workload)
     for case, metric in rows:
-        found = [medians.get((workload, case, metric, peer)) for peer in _COLUMNS]
+        found = [medians.get((workload, case, metric, peer)) for peer in columns]
         cells = [_cell(spread) for spread in found]
-        ratios = [_ratio(found[0], other) for other in found[1:3]]
+        ratios = [_ratio(found[0], other) for other in found[1 : len(peers)]]
         lines.append("| " + " | ".join((case, metric, *cells, *ratios)) + " |")
     return "\n".join(lines)
 

@@ -1,0 +1,1 @@
+"""What TLS, ACLs and quotas cost a node, beside Apache Kafka where it has the same."""

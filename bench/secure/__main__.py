@@ -1,0 +1,122 @@
+"""``python -m bench.secure``: what TLS, ACLs and quotas cost; writes to bench/results/secure.
+
+The figures are ratios within one run: TLS beside Apache Kafka with the same cipher, rules beside a
+node without them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import os
+import platform
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench.peers import report, requests
+from bench.peers.figures import Case, Figure, spreads
+from bench.peers.goals import Goal, judge
+from bench.peers.peer import Peer, Tidelog
+from bench.peers.run import run_cases
+from bench.secure import costs, handshakes
+from bench.secure.servers import GuardedTidelog, Tls, TlsKafka, TlsTidelog
+
+_RESULTS = Path(__file__).resolve().parent.parent / "results" / "secure"
+_PEERS = {"tidelog": "Tidelog", "kafka": "Kafka", costs.OPEN: "a node without rules"}
+_TLS = (costs.TLS, costs.ENCRYPTED)
+_FASTEST = (handshakes.WORKLOAD, handshakes.name_of(handshakes.RATES[-1]))
+
+GOALS = (
+    Goal("CPU per GB produced over TLS, of Kafka's", *_TLS, "produce_cpu_s_per_gb", 0.7, "kafka"),
+    Goal("CPU per GB fetched over TLS, of Kafka's", *_TLS, "fetch_cpu_s_per_gb", 0.7, "kafka"),
+    Goal(
+        "small requests per CPU-second with 1,000 ACLs and 100 quotas, of those without",
+        *(costs.RULES, requests.NAME, "requests_per_cpu_s"),
+        0.95,
+        costs.OPEN,
+        is_at_least=True,
+    ),
+    Goal(
+        "CPU per GB produced with them, of that without",
+        *(costs.RULES, costs.BULK, "produce_cpu_s_per_gb"),
+        1.05,
+        costs.OPEN,
+    ),
+    Goal(
+        "CPU per GB fetched with them, of that without",
+        *(costs.RULES, costs.BULK, "fetch_cpu_s_per_gb"),
+        1.05,
+        costs.OPEN,
+    ),
+    Goal("handshakes a second, with certificates", *_FASTEST, "handshakes_per_s", 950, None, True),
+    Goal("p99 of a client that is there meanwhile, ms", *_FASTEST, "p99_ms", 100, None),
+)
+
+
+class _OpenTidelog(Tidelog):
+    name = costs.OPEN
+
+
+def main() -> None:
+    """Run the cases; print the goals last."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the servers are stopped
+    parser = argparse.ArgumentParser(prog="python -m bench.secure")
+    parser.add_argument("--repeats", type=int, default=5, metavar="N", help="rounds (5)")
+    parser.add_argument("--only", choices=(costs.RULES, costs.TLS, handshakes.WORKLOAD))
+    arguments = parser.parse_args()
+    began, load_before = time.monotonic(), os.getloadavg()[0]
+    figures: list[Figure] = []
+    with tempfile.TemporaryDirectory(prefix="bench-secure-") as name:
+        folder = Path(name)
+        for cases, peers in _matrix(Tls(folder / "tls")):
+            wanted = [one for one in cases if arguments.only in (None, one.workload)]
+            for peer in peers if wanted else ():
+                peer.install()
+            for figure in run_cases(wanted, peers, repeats=arguments.repeats, folder=folder):
+                figures.append(figure)
+                value = f"failed: {figure.problem}" if figure.value is None else figure.value
+                where = f"{figure.workload}, {figure.case}, {figure.peer}"
+                print(f"{time.monotonic() - began:6.0f} s  {where}: {figure.metric} {value}")
+    _RESULTS.mkdir(parents=True, exist_ok=True)
+    report.write_csv(figures, _RESULTS / "figures.csv")
+    facts = _facts(arguments.repeats, load_before, time.monotonic() - began)
+    title = "What TLS, ACLs and quotas cost"
+    page = report.page(figures, facts, title=title, goals=GOALS, peers=_PEERS)
+    (_RESULTS / "report.md").write_text(page)
+    print(report.goal_table(judge(spreads(figures), GOALS)))
+
+
+def _matrix(tls: Tls) -> list[tuple[list[Case], tuple[Peer, ...]]]:
+    """Return groups of cases, each with its servers: those of the others would use the core."""
+    all_costs = costs.cases(tls)
+    return [
+        (
+            [case for case in all_costs if case.workload == costs.RULES],
+            (GuardedTidelog(), _OpenTidelog()),
+        ),
+        (
+            [case for case in all_costs if case.workload == costs.TLS],
+            (TlsTidelog(tls), TlsKafka(tls)),
+        ),
+        (handshakes.cases(tls), (TlsTidelog(tls),)),
+    ]
+
+
+def _facts(repeats: int, load_before: float, seconds: float) -> Sequence[str]:
+    return [
+        f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC, {seconds / 60:.0f} minutes",
+        f"{platform.machine()}, {os.cpu_count()} cores, Linux {platform.release()}, "
+        f"Python {platform.python_version()}",
+        f"load of the machine before (1 minute): {load_before:.1f}",
+        "servers on one core, all clients on another",
+        f"medians of {repeats} rounds (lowest–highest), the servers in turns in each",
+        "TLS 1.3 with AES-256-GCM, ECDSA P-256, certificates of both sides",
+    ]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,43 @@
+"""Connects to a TLS listener again and again: ``python -m bench.secure.connecting PORT …``.
+
+Each connection is a full handshake with a client certificate and one answered request, and is then
+closed. Prints how many there were.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+import struct
+import sys
+import time
+
+_API_VERSIONS = struct.pack(">ihhih", 10, 18, 0, 1, -1)
+_LOWEST_PRIORITY = 19
+
+
+def main() -> None:
+    """Connect at a rate, at most, for some seconds."""
+    port, trusted, pem, rate, seconds = sys.argv[1:]
+    os.nice(_LOWEST_PRIORITY)
+    context = ssl.create_default_context(cafile=trusted)
+    context.load_cert_chain(pem)
+    interval, began = 1 / float(rate), time.monotonic()
+    count = 0
+    while (now := time.monotonic()) < began + float(seconds):
+        if (ahead := began + count * interval - now) > 0:
+            time.sleep(ahead)
+        with (
+            socket.create_connection(("127.0.0.1", int(port)), 30) as plain,
+            context.wrap_socket(plain, server_hostname="127.0.0.1") as client,
+        ):
+            client.sendall(_API_VERSIONS)
+            if not client.recv(65_536):
+                raise ConnectionResetError("the node has closed the connection")
+        count += 1
+    print(count)
+
+
+if __name__ == "__main__":
+    main()
