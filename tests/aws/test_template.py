@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -146,24 +146,6 @@ def test_function_and_layer_fit_into_lambda(built_template: Path) -> None:
     assert sum(path.stat().st_size for path in files) < 250_000_000
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_a_built_function_answers_under_lambdas_runtime_client(
-    name: str, built_template: Path, tmp_path: Path
-) -> None:
-    event, expected = EVENTS[name]
-    environment = {
-        "TIDELOG_METADATA": f"sqlite://{tmp_path}/metadata.db",
-        "TIDELOG_OBJECTS": f"file://{tmp_path}/objects",
-        **JOB_ENVIRONMENT,
-    }
-    function = BuiltFunction(
-        built_template.parent, f"{name.title()}Function", handler_of(name), environment
-    )
-    with function:
-        answer = function.invoke(event)
-    assert expected.items() <= answer.items(), answer
-
-
 def test_lines_of_a_functions_log_have_their_fields(built_template: Path, tmp_path: Path) -> None:
     """As the template has Lambda write them; the runtime client hears of it by variables."""
     logging = read_template(sam.TEMPLATE)["Globals"]["Function"]["LoggingConfig"]
@@ -188,30 +170,6 @@ def test_lines_of_a_functions_log_have_their_fields(built_template: Path, tmp_pa
     lines = [json.loads(line) for line in log.read_text().splitlines() if line.startswith("{")]
     (ignored,) = [line for line in lines if line["message"] == "event of a foreign object ignored"]
     assert (ignored["level"], ignored["key"]) == ("INFO", "prefix/a-strangers.txt")
-
-
-EVENTS: Mapping[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "admin": (
-        {
-            "version": "2.0",
-            "routeKey": "$default",
-            "rawPath": "/no-such-path",
-            "rawQueryString": "",
-            "headers": {"accept": "application/json"},
-            "requestContext": {
-                "http": {"method": "GET", "path": "/no-such-path", "sourceIp": "127.0.0.1"},
-                "authorizer": {"iam": {"userArn": "arn:aws:iam::000000000000:user/admin"}},
-                "requestId": "1",
-                "stage": "$default",
-            },
-            "isBase64Encoded": False,
-        },
-        {"statusCode": 404},
-    ),
-    "jobs": (SCHEDULED, {"decision": "nothing is due", "run_id": None}),
-    "retention": (SCHEDULED, {"partition_count": 0, "is_finished": True}),
-    "scrub": (SCHEDULED, {"is_finished": True}),
-}
 
 
 def handler_of(name: str) -> str:
