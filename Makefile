@@ -67,8 +67,9 @@ format: $(STAMP)  ## format the code and fix what lint can fix
 types: $(STAMP)  ## mypy --strict
 	$(BIN)/mypy
 
-docs: $(STAMP)  ## generate docs/configuration.md and docs/internals/metadata-items.md
+docs: $(STAMP)  ## generate docs/configuration.md, docs/metrics.md and docs/internals/metadata-items.md
 	$(BIN)/python -m tools.configuration
+	$(BIN)/python -m tools.metrics
 	$(BIN)/python -m tools.metadata_items
 
 template: $(STAMP) $(TOOLS)  ## validate and lint the AWS templates, build functions and layer; no Docker, no account

@@ -37,6 +37,7 @@ REQUIREMENTS = (
     "kio",
     "lz4",
     "obstore",
+    "prometheus_client",
 )
 SOURCES = ("core/tidelog_core", "sdk/tidelog", "cache_node/tidelog_node")
 PROGRAMS = ("tidelog_launch.py", "tidelog_in_sync.py")

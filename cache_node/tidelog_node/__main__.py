@@ -1,7 +1,8 @@
 """``python -m tidelog_node``: one node process.
 
 Prints one line on stdout once it serves clients:
-``tidelog node <broker id> ready on <host>:<port>``. SIGTERM and SIGINT stop it in order.
+``tidelog node <broker id> ready on <host>:<port>``, and with ``--http-port`` then
+``, http on <host>:<port>``. SIGTERM and SIGINT stop it in order.
 Exit status: 0 after a stop by signal, 1 if it could not start or failed, 2 for invalid settings.
 """
 
@@ -18,10 +19,9 @@ import sys
 from tidelog_core.errors import InvalidConfig, TidelogError
 from tidelog_core.log.checkpoint import DISK_FULL
 from tidelog_core.log_format import configure_logging
-from tidelog_core.metadata.endpoints import BrokerEndpoint
 
 from tidelog_node import lazy_messages
-from tidelog_node.settings import NodeSettings, parse_settings
+from tidelog_node.settings import HTTP_ON, NodeSettings, parse_settings
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ def collect_seldom() -> None:
 
 async def _serve(settings: NodeSettings) -> None:
     lazy_messages.install()
-    from tidelog_node.wiring import run_node
+    from tidelog_node.wiring import Addresses, run_node
 
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -83,9 +83,11 @@ async def _serve(settings: NodeSettings) -> None:
         # The parent writes nothing, so it becomes readable only when the parent closes it or ends.
         loop.add_reader(sys.stdin.fileno(), stop_with_parent)
 
-    def announce(endpoint: BrokerEndpoint) -> None:
+    def announce(addresses: Addresses) -> None:
         collect_seldom()
-        line = f"tidelog node {settings.broker_id} ready on {endpoint}"
+        line = f"tidelog node {settings.broker_id} ready on {addresses.clients}"
+        if addresses.http is not None:
+            line += f"{HTTP_ON}{addresses.http}"
         print(line, flush=True)  # noqa: T201
 
     try:

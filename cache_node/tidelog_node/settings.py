@@ -25,6 +25,8 @@ from tidelog_node.security.listeners import AddressArguments, Listeners, parse_l
 ENVIRONMENT_PREFIX = "TIDELOG_"
 BROKER_ID_MAX = 2**31 - 1
 DEFAULT_DATA_DIR = "tidelog-data"
+HTTP_HOST = "127.0.0.1"
+HTTP_ON = ", http on "  # between the two addresses in the line of a node that is ready
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +42,8 @@ class NodeSettings:
     # Of NodeConfig. Without the settings of single listeners, which are parsed already.
     config_overrides: Mapping[str, str] = field(default_factory=dict, repr=False)
     log_level: str = "INFO"  # of the process's log on stderr
+    http_host: str = HTTP_HOST  # of probes and metrics
+    http_port: int | None = None  # None: there are no probes and metrics; 0: a free port
     stops_with_parent: bool = False  # whether the end of stdin stops the node, as SIGTERM does
 
 
@@ -72,6 +76,8 @@ def parse_settings(
         inter_broker_port=take_number("inter_broker_port", 0, PORT_MAX),
     )
     values["rack"] = take("rack")
+    values["http_host"] = take("http_host") or HTTP_HOST
+    values["http_port"] = take_number("http_port", 0, PORT_MAX)
     level = take("log_level")
     if level is not None:
         if level.upper() not in LOG_LEVELS:
@@ -112,6 +118,8 @@ def _parser() -> argparse.ArgumentParser:
         ("--metadata-store", "sqlite:///path or dynamodb://table (SQLite in the data directory)"),
         ("--object-store", "file:///path, s3://bucket/prefix or memory: (in the data directory)"),
         ("--rack", "rack or availability zone of this node"),
+        ("--http-port", "port of /livez, /readyz and /metrics, 0 for a free port (off)"),
+        ("--http-host", "address of /livez, /readyz and /metrics (127.0.0.1)"),
         ("--log-level", "DEBUG, INFO, WARNING or ERROR (INFO)"),
     ):
         parser.add_argument(option, help=text)

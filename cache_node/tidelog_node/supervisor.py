@@ -35,6 +35,8 @@ from tidelog_core.errors import InvalidConfig
 from tidelog_core.listener_settings import LISTENER_PREFIX
 from tidelog_core.metadata.endpoints import PLAINTEXT, PORT_MAX
 
+from tidelog_node.settings import HTTP_HOST, HTTP_ON
+
 logger = logging.getLogger(__name__)
 
 NODES_MAX = 64
@@ -55,6 +57,9 @@ class ClusterSettings:
     node_count: int = 1
     host: str = "127.0.0.1"
     port: int = 9092
+    # Node i has http_port + i - 1, or a free port if this is 0. None: no probes and metrics.
+    http_port: int | None = None
+    http_host: str = HTTP_HOST
     metadata_store_url: str | None = None  # default: SQLite in the data directory
     object_store_url: str | None = None  # default: a folder in the data directory
     config_overrides: Mapping[str, str] = field(default_factory=dict)  # of NodeConfig
@@ -67,6 +72,8 @@ class ClusterSettings:
             problems.append(f"{self.node_count} nodes: from 1 to {NODES_MAX} are allowed")
         if not 1 <= self.port <= PORT_MAX - self.node_count + 1:
             problems.append(f"port {self.port} must be from 1 to {PORT_MAX}, as every node's")
+        if self.http_port and self.http_port > PORT_MAX - self.node_count + 1:
+            problems.append(f"http port {self.http_port} must be up to {PORT_MAX}, as every node's")
         problems += [
             f"{name} cannot be given for all nodes of a machine: {ALTERNATIVE}"
             for name in self.config_overrides
@@ -83,6 +90,9 @@ class ClusterSettings:
         command += ["--data-dir", str(self.data_dir.absolute() / f"node-{broker_id}")]
         command += ["--metadata-store", metadata, "--object-store", objects]
         command += ["--log-level", self.log_level, "--stop-with-parent"]
+        if self.http_port is not None:
+            port = self.http_port and self.http_port + broker_id - 1
+            command += ["--http-host", self.http_host, "--http-port", str(port)]
         return command + self._overrides()
 
     def functions_command(self) -> list[str]:
@@ -151,7 +161,9 @@ async def _run(settings: ClusterSettings, announce: Callable[[str], None]) -> in
             )
             if not settings.has_objects_of_one_process:
                 beside.append(asyncio.create_task(functions.run()))
-            announce(f"tidelog cluster of {settings.node_count} ready on {addresses}")
+            http = ",".join(node.http_address for node in nodes if node.http_address)
+            line = f"tidelog cluster of {settings.node_count} ready on {addresses}"
+            announce(f"{line}{HTTP_ON}{http}" if http else line)
             await asyncio.wait([stopping, *running], return_when=asyncio.FIRST_COMPLETED)
         return 0 if stopping.done() else 1
     finally:
@@ -174,6 +186,7 @@ class _Child:
     def __init__(self, name: str, command: Sequence[str], *, ends_cluster: bool) -> None:
         """``ends_cluster``: if a process ends before the first was ready, do not restart it."""
         self.has_been_ready = asyncio.Event()
+        self.http_address = ""  # of the newest process that was ready, "" if it has none
         self._name = name
         self._command = command
         self._ends_cluster = ends_cluster
@@ -242,7 +255,9 @@ class _Child:
 
     async def _watch(self, stdout: asyncio.StreamReader) -> None:
         """Set ``has_been_ready`` at the first line, and discard all further output."""
-        if await stdout.readline():
+        line = await stdout.readline()
+        if line:
+            self.http_address = line.decode().strip().partition(HTTP_ON)[2]
             self.has_been_ready.set()
         while await stdout.read(LINE_BYTES_MAX):
             pass

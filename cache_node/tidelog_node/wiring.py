@@ -10,18 +10,23 @@ import asyncio
 import logging
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from functools import partial
 
 from tidelog_core.metadata.endpoints import BrokerEndpoint
 
 from tidelog_node.assembly.cluster import open_cluster
 from tidelog_node.assembly.logs import open_logs, start_replication, start_rewriting, start_upkeep
+from tidelog_node.assembly.monitoring import Monitoring, start_monitoring
 from tidelog_node.assembly.serving import build_serving
 from tidelog_node.assembly.transactions import build_transactions
 from tidelog_node.background import Background
 from tidelog_node.coordinator.coordinator import GroupCoordinator
 from tidelog_node.coordinator.hosted_groups import HostedGroups
+from tidelog_node.monitoring.readiness import Phase
 from tidelog_node.registration import wait_until_replaced
+from tidelog_node.security.listeners import Listeners
+from tidelog_node.server import Server
 from tidelog_node.settings import NodeSettings
 
 logger = logging.getLogger(__name__)
@@ -30,22 +35,35 @@ SHUTDOWN_GRACE_SECONDS = 2.0
 OPEN_HINT = "give it the protocol SASL_SSL, or SSL with ssl.client.auth=required"
 
 
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """Where a node that serves is reached."""
+
+    clients: BrokerEndpoint  # the first endpoint for clients
+    http: str | None  # host and port of probes and metrics; ``None`` without ``--http-port``
+
+
 async def run_node(
     settings: NodeSettings,
     *,
     stop: asyncio.Event,
-    on_ready: Callable[[BrokerEndpoint], None],
+    on_ready: Callable[[Addresses], None],
     drains: Callable[[], bool] = lambda: True,
 ) -> None:
     """Serve until ``stop`` is set, then leave in order.
 
-    ``on_ready`` gets the first endpoint for clients once they are served. ``drains`` says at
-    the end whether the node hands its leaderships over first. Raises the error that kept the
-    node from starting or ended it.
+    ``on_ready`` is called once clients are served. ``drains`` says at the end whether the node
+    hands its leaderships over first. Raises the error that kept the node from starting or ended
+    it.
     """
     async with AsyncExitStack() as stack:
-        on_ready(await _start(settings, stack, stop, drains))
+        # First and last of all: probes see a node that starts or stops.
+        monitoring = await start_monitoring(settings, stack)
+        endpoint = await _start(settings, stack, stop, drains, monitoring)
+        monitoring.readiness.phase = Phase.SERVING
+        on_ready(Addresses(endpoint, monitoring.http_address))
         await stop.wait()
+        monitoring.readiness.phase = Phase.STOPPING
         logger.info("node stops")
     logger.info("node stopped")
 
@@ -55,11 +73,14 @@ async def _start(
     stack: AsyncExitStack,
     stop: asyncio.Event,
     drains: Callable[[], bool],
+    monitoring: Monitoring,
 ) -> BrokerEndpoint:
     """Start every part; the stack stops them. Return the first endpoint for clients."""
     cluster = await open_cluster(settings, stack)
     node, member = cluster.node, cluster.member
+    monitoring.readiness.join(node)
     logs = await open_logs(settings, stack, cluster)
+    monitoring.readiness.recover(logs.replicas)
     groups = GroupCoordinator(node, HostedGroups(node))
     transactions = build_transactions(stack, node, logs, groups)
     serving = build_serving(stack, cluster, logs, groups, transactions, settings=settings)
@@ -88,12 +109,7 @@ async def _start(
         stack.push_async_callback(serving.share_exchange.close)
     start_upkeep(logs, tasks)
     await start_rewriting(cluster, logs, tasks)
-    listeners = settings.listeners
-    endpoints = tuple(server.bind(one) for one in (*listeners.clients, listeners.nodes))
-    for one in listeners.clients:
-        if one.is_open:
-            extra = {"listener": one.name, "host": one.host, "hint": OPEN_HINT}
-            logger.warning("listener is open to everyone who can reach it", extra=extra)
+    endpoints = _bind(server, settings.listeners)
     await member.take_lease(lease_tasks.add)
     register = partial(cluster.register, endpoints, rack=settings.rack)
     await register()
@@ -112,3 +128,13 @@ async def _start(
     first = endpoints[0]
     logger.info("node serves", extra={"broker_id": node.broker_id, "port": first.port})
     return first
+
+
+def _bind(server: Server, listeners: Listeners) -> tuple[BrokerEndpoint, ...]:
+    """Take the addresses of all listeners; the first is for clients. Raises ``OSError``."""
+    endpoints = tuple(server.bind(one) for one in (*listeners.clients, listeners.nodes))
+    for one in listeners.clients:
+        if one.is_open:
+            extra = {"listener": one.name, "host": one.host, "hint": OPEN_HINT}
+            logger.warning("listener is open to everyone who can reach it", extra=extra)
+    return endpoints

@@ -16,11 +16,18 @@ from tidelog_cli.failures import CommandFailed
 from tidelog_cli.options import parse_settings, require_choice
 from tidelog_cli.output import note
 
-NODE_MODULES = ("cryptography", "obstore", "re2")  # modules of the extra ``node``
+NODE_MODULES = (
+    "aiohttp",
+    "cryptography",
+    "obstore",
+    "prometheus_client",
+    "re2",
+)  # modules of the extra ``node``
 LOCK_FILE = "lock"  # of one node, in its data directory
 NODE_DIRECTORIES = "node-*"
 # As in Kafka's sample settings: a group of one need not wait for more members.
 QUICK_START = {"group.initial.rebalance.delay.ms": "0"}
+HTTP_PORT = 9644  # of the first node's probes and metrics
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 
 
@@ -55,6 +62,22 @@ def up(
     objects: Annotated[
         str | None, typer.Option(metavar="URL", help="Object store, if not in the data directory.")
     ] = None,
+    http_port: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=65_535,
+            show_default=False,
+            help="Port of /livez, /readyz and /metrics of the first node; the others use the ports"
+            f" after it. 0 for free ports. Default: {HTTP_PORT}, or free ports if one is in use.",
+        ),
+    ] = None,
+    http_host: Annotated[
+        str, typer.Option(help="Address of /livez, /readyz and /metrics.")
+    ] = "127.0.0.1",
+    no_http: Annotated[
+        bool, typer.Option("--no-http", help="No /livez, /readyz and /metrics.")
+    ] = False,
     log_level: Annotated[str, typer.Option(help=f"{', '.join(LOG_LEVELS)}.")] = "WARNING",
     secure: Annotated[
         bool,
@@ -80,6 +103,7 @@ def up(
     _require_node()
     _check_data_dir(data_dir, nodes)
     _require_free_ports(host, range(port, min(port + nodes, 65_536)))
+    first_http_port = None if no_http else _choose_http_port(http_host, http_port, nodes)
     configure_logging("cluster", log_level.upper())
     protocol, protection = "PLAINTEXT", dict[str, str]()
     if secure:
@@ -91,6 +115,8 @@ def up(
         node_count=nodes,
         host=host,
         port=port,
+        http_port=first_http_port,
+        http_host=http_host,
         metadata_store_url=metadata,
         object_store_url=objects,
         config_overrides={**QUICK_START, **protection, **overrides},
@@ -154,6 +180,23 @@ def _check_data_dir(data_dir: Path, node_count: int) -> None:
             f"{data_dir} holds logs of node {', '.join(map(str, absent))} too, which will not run: "
             "their partitions are offline"
         )
+
+
+def _choose_http_port(host: str, asked: int | None, node_count: int) -> int:
+    """Return the port of the first node, 0 if each node shall take a free one.
+
+    Raises ``CommandFailed`` if a port that was asked for is in use.
+    """
+    first = HTTP_PORT if asked is None else asked
+    if first == 0:
+        return 0
+    try:
+        _require_free_ports(host, range(first, min(first + node_count, 65_536)))
+    except CommandFailed:
+        if asked is not None:
+            raise
+        return 0  # Another cluster runs on this machine.
+    return first
 
 
 def _require_free_ports(host: str, ports: Iterable[int]) -> None:

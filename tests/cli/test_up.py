@@ -14,11 +14,12 @@ from tempfile import mkdtemp
 import pytest
 
 from tests.support.command import COMMAND, environment_without, tidelog
+from tests.support.http_pages import readiness
 from tools.ports import free_ports
 
 READY_SECONDS_MAX = 60
 # What comes with other extras than ``node``.
-NOT_NEEDED = ("aiohttp", "aioboto3", "boto3", "numpy", "pandas", "pyarrow", "pyspark")
+NOT_NEEDED = ("aioboto3", "boto3", "numpy", "pandas", "pyarrow", "pyspark")
 
 
 @contextmanager
@@ -36,7 +37,9 @@ def running(data_dir: Path, port: int, *options: str) -> Iterator[subprocess.Pop
     try:
         ready, _, _ = select.select([process.stdout], [], [], READY_SECONDS_MAX)
         assert ready, "not ready in time"
-        assert b"ready on 127.0.0.1:%d" % port in process.stdout.readline()
+        line = process.stdout.readline()
+        assert b"ready on 127.0.0.1:%d" % port in line
+        assert line.count(b", http on 127.0.0.1:") == 1
         yield process
     finally:
         if process.poll() is None:
@@ -51,14 +54,17 @@ def running(data_dir: Path, port: int, *options: str) -> Iterator[subprocess.Pop
 )
 def test_cluster_of_two_serves_and_stops_in_order(tmp_path: Path, number: signal.Signals) -> None:
     """Records outlive it: the same directory brings them back."""
-    data_dir, port = tmp_path / "data", free_ports(2)
-    with running(data_dir, port, "--nodes", "2") as process:
+    data_dir, port = tmp_path / "data", free_ports(4)
+    with running(data_dir, port, "--nodes", "2", "--http-port", str(port + 2)) as process:
+        for broker_id, http_port in ((1, port + 2), (2, port + 3)):
+            status, body = readiness(f"127.0.0.1:{http_port}")
+            assert (status, body["broker_id"]) == (200, broker_id)
         second = f"127.0.0.1:{port + 1}"
         tidelog("produce", "t", bootstrap=second, given=b"hello\n")
         process.send_signal(number)
         out, errors = process.communicate(timeout=30)
         assert (process.returncode, out, errors) == (0, b"", b"")
-    for listener in (port, port + 1):
+    for listener in range(port, port + 4):
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", listener), timeout=5).close()
     if number is signal.SIGINT:
@@ -73,5 +79,8 @@ def test_port_that_is_taken_is_named(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         outcome = tidelog("up", "--port", port, "--data-dir", tmp_path / "data", status=1)
+        assert f"port {port}: Address already in use" in outcome.errors
+        given = ("--port", free_ports(1), "--http-port", port, "--data-dir", tmp_path / "data")
+        outcome = tidelog("up", *given, status=1)
     assert f"port {port}: Address already in use" in outcome.errors
     assert not (tmp_path / "data").exists()

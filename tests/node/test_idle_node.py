@@ -56,7 +56,7 @@ async def filled_node(folder: Path, partition_count: int) -> AsyncIterator[None]
     if node.done():
         node.result()
     try:
-        await asyncio.to_thread(fill, ready.result().port, partition_count)
+        await asyncio.to_thread(fill, ready.result().clients.port, partition_count)
         yield
     finally:
         stop.set()

@@ -20,6 +20,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
+from tidelog_node.settings import HTTP_ON
+
 from tools.ports import free_port
 
 READY_SECONDS_MAX = 60.0  # on a busy machine
@@ -49,6 +51,7 @@ class NodeProcess:
         self.config = {"group.initial.rebalance.delay.ms": "0", **(config or {})}
         self.environment = dict(environment or {})
         self.arguments = arguments
+        self.http_address = ""  # host:port, once it is ready; "" without ``--http-port``
         self.process: subprocess.Popen[bytes] | None = None
         self.log_path = data_dir.parent / f"{data_dir.name}-node-{broker_id}.log"
 
@@ -161,6 +164,7 @@ class NodeProcess:
             if not part:
                 raise RuntimeError(f"node ended before it was ready:\n{self.log}")
             line += part
+        self.http_address = line.decode().strip().partition(HTTP_ON)[2]
 
     def _signal(self, number: int) -> int:
         process, self.process = self.process, None

@@ -22,6 +22,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
+import math
 import operator
 import time
 from collections import defaultdict
@@ -182,6 +183,12 @@ class ClusterView:
         self._answered = 0  # requested refreshes that a read begun after the request has served
         self._nudged = asyncio.Event()
         self._changed = asyncio.Event()
+        self._read_at = -math.inf  # when the last reading ended that did not fail
+        self.failure = ""  # why the last reading of ``run`` has failed, "" if it has not
+
+    def seconds_since_read(self) -> float:
+        """Return how long ago the store was read last; infinite if it never was."""
+        return time.monotonic() - self._read_at
 
     @property
     def image(self) -> ClusterImage:
@@ -218,6 +225,7 @@ class ClusterView:
                 answers = self._asked
                 await self._advance()
                 self._answered = answers
+                self._read_at = time.monotonic()
         return self._image
 
     async def run(self, poll_interval: float) -> None:
@@ -233,12 +241,13 @@ class ClusterView:
                 if not is_available:
                     logger.info("metadata store answers again")
                 is_available = True
+                self.failure = ""
             except StoreUnavailable as error:
                 if is_available:
                     logger.warning("metadata store is away", extra={"reason": str(error)})
                 is_available = False
-            polls_s = len(self._image.brokers) / POLLS_PER_S_MAX
-            await wait_and_clear(self._nudged, max(poll_interval, polls_s))
+                self.failure = str(error)
+            await wait_and_clear(self._nudged, poll_seconds(self._image, poll_interval))
 
     async def wait_for(
         self, predicate: Callable[[ClusterImage], bool], timeout: float | None
@@ -289,6 +298,11 @@ class ClusterView:
             return frozenset()
         self._read_again_at = now
         return frozenset(image.unreadable)
+
+
+def poll_seconds(image: ClusterImage, poll_interval: float) -> float:
+    """Return the time between two readings, for nodes that should have ``poll_interval``."""
+    return max(poll_interval, len(image.brokers) / POLLS_PER_S_MAX)
 
 
 async def _load(store: MetadataStore, before: ClusterImage) -> ClusterImage:

@@ -1,0 +1,56 @@
+"""Builds the HTTP endpoints of a node: probes and metrics."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from tidelog_node.monitoring.readiness import Readiness
+from tidelog_node.security.listeners import is_loopback
+from tidelog_node.settings import NodeSettings
+
+if TYPE_CHECKING:
+    from tidelog_node.monitoring.exposition import Exposition
+
+logger = logging.getLogger(__name__)
+
+OPEN_HINT = "give it a loopback address, or let only probes and Prometheus reach its port"
+
+
+@dataclass(frozen=True, slots=True)
+class Monitoring:
+    """What the rest of the node reports to. Without ``--http-port`` nobody reads it."""
+
+    readiness: Readiness
+    exposition: Exposition | None = None
+    http_address: str | None = None  # host and port
+
+
+async def start_monitoring(settings: NodeSettings, stack: AsyncExitStack) -> Monitoring:
+    """Serve the endpoints, if the node has any, until the stack is left. Raises ``OSError``."""
+    readiness = Readiness(settings.broker_id)
+    host, port = settings.http_host, settings.http_port
+    if port is None:
+        return Monitoring(readiness)
+    # Only now: they take a tenth of a second and 15 MB.
+    from tidelog_node.monitoring.exposition import Exposition
+    from tidelog_node.monitoring.http_server import HttpServer
+    from tidelog_node.monitoring.node_source import NodeSource
+    from tidelog_node.monitoring.probes import Probes
+
+    exposition, probes = Exposition(), Probes(readiness)
+    exposition.add(NodeSource(readiness).collect)
+    pages = {"/livez": probes.livez, "/readyz": probes.readyz, "/metrics": exposition.metrics}
+    server = HttpServer(pages)
+    stack.push_async_callback(exposition.close)
+    stack.push_async_callback(server.close)
+    port = await server.start(host, port)
+    logger.info("http endpoints serve", extra={"host": host, "port": port})
+    if not is_loopback(host):
+        extra = {"host": host, "port": port, "hint": OPEN_HINT}
+        logger.warning("http endpoints are open to everyone who can reach them", extra=extra)
+    return Monitoring(
+        readiness, exposition, f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    )

@@ -1,0 +1,1 @@
+"""What can be seen of a node over HTTP: whether it lives, whether it is ready, its metrics."""

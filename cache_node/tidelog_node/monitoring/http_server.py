@@ -1,0 +1,182 @@
+"""A small HTTP server for probes and scrapes, bounded in every direction.
+
+Theory of operation. aiohttp reads and writes HTTP; ``_Door`` decides who may stay. A connection
+carries one request and is closed. It ends without an answer if its request is not complete within
+``REQUEST_SECONDS_MAX``, and in any case after ``CONNECTION_SECONDS_MAX``, so a client that reads
+slowly holds its answer no longer. If there are ``CONNECTIONS_MAX`` connections, a new one replaces
+the oldest that has not sent its request. So a thousand silent sockets do not keep a probe out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from aiohttp import web
+from aiohttp.web_protocol import RequestHandler
+
+logger = logging.getLogger(__name__)
+
+CONNECTIONS_MAX = 32
+BACKLOG = 1_024
+ACCEPT_RETRY_SECONDS = 1.0  # after running out of descriptors
+REQUEST_SECONDS_MAX = 5.0
+CONNECTION_SECONDS_MAX = 20.0
+LINE_BYTES_MAX = 2_048  # of the request line
+FIELD_BYTES_MAX = 4_096  # of one header
+HEADERS_MAX = 64
+BODY_BUFFER_BYTES = 4_096  # requests have no body; one that comes is not read further
+TEXT = "text/plain; charset=utf-8"
+_METHODS = frozenset({"GET", "HEAD"})
+# The client's mistakes, which are its own concern. Ours are logged by ``HttpServer``.
+_SILENT = logging.Logger("http-protocol")
+_SILENT.disabled = True
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """An answer without its HTTP headers."""
+
+    body: bytes
+    status: int = 200
+    content_type: str = TEXT
+
+
+MakePage = Callable[[], Awaitable[Page]]
+
+
+class HttpServer:
+    """Serves pages by their path. For the tasks of one event loop."""
+
+    def __init__(self, pages: Mapping[str, MakePage]) -> None:
+        self._pages = pages
+        self._door = _Door(self._answer)
+        self._listener: socket.socket | None = None
+        self._accepting: asyncio.Task[None] | None = None
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen at the address and return its port. Raises ``OSError``."""
+        loop = asyncio.get_running_loop()
+        try:
+            found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            family, _, _, _, address = found[0]
+            listener = socket.create_server(address, family=family, backlog=BACKLOG)
+        except OSError as error:
+            problem = f"cannot listen on {host!r} port {port} for HTTP: {error.strerror}"
+            raise OSError(error.errno, problem) from error
+        listener.setblocking(False)
+        self._listener = listener
+        self._accepting = loop.create_task(self._accept(listener))
+        bound: int = listener.getsockname()[1]
+        return bound
+
+    async def close(self) -> None:
+        """Stop listening and end every connection."""
+        if self._accepting is not None:
+            self._accepting.cancel()
+            await asyncio.gather(self._accepting, return_exceptions=True)
+        if self._listener is not None:
+            self._listener.close()
+        self._door.end_all()
+        await self._door.shutdown(0)
+
+    async def _accept(self, listener: socket.socket) -> None:
+        """Accept one client after the other, so that a crowd takes no long turn of the loop."""
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                sock, _ = await loop.sock_accept(listener)
+                await loop.connect_accepted_socket(self._door, sock)
+            except ConnectionError:
+                continue  # The client has left already.
+            except OSError as error:
+                logger.warning("cannot accept http clients", extra={"reason": str(error)})
+                await asyncio.sleep(ACCEPT_RETRY_SECONDS)
+
+    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
+        self._door.note_request(request.protocol)
+        page = await self._page(request.method, request.path)
+        response = web.Response(
+            body=page.body,
+            status=page.status,
+            headers={"Content-Type": page.content_type, "Cache-Control": "no-store"},
+        )
+        response.force_close()
+        return response
+
+    async def _page(self, method: str, path: str) -> Page:
+        make = self._pages.get(path)
+        if make is None:
+            known = ", ".join(self._pages)
+            return Page(f"not found: there is {known}\n".encode(), status=404)
+        if method not in _METHODS:
+            return Page(b"only GET and HEAD are allowed\n", status=405)
+        try:
+            return await make()
+        except Exception:
+            logger.exception("http request failed", extra={"path": path})
+            return Page(b"the request failed; the log of the node has the reason\n", status=500)
+
+
+class _Door(web.Server):
+    """Limits the number of connections, and how long each one lasts."""
+
+    def __init__(self, handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]) -> None:
+        super().__init__(
+            handler,
+            handler_cancellation=True,
+            keepalive_timeout=REQUEST_SECONDS_MAX,  # counts from the connection's begin
+            lingering_time=0,
+            max_line_size=LINE_BYTES_MAX,
+            max_field_size=FIELD_BYTES_MAX,
+            max_headers=HEADERS_MAX,
+            read_bufsize=BODY_BUFFER_BYTES,
+            auto_decompress=False,
+            access_log=None,
+            logger=_SILENT,
+        )
+        self._open: dict[Any, tuple[asyncio.Transport, asyncio.TimerHandle]] = {}  # oldest first
+        self._answered: set[Any] = set()  # connections whose request has come
+
+    def connection_made(self, handler: RequestHandler, transport: asyncio.Transport) -> None:
+        """Let the client in, or turn it away."""
+        super().connection_made(handler, transport)
+        if len(self._open) >= CONNECTIONS_MAX and not self._end_oldest_silent():
+            transport.abort()
+            return
+        loop = asyncio.get_running_loop()
+        self._open[handler] = transport, loop.call_later(CONNECTION_SECONDS_MAX, transport.abort)
+
+    def connection_lost(self, handler: RequestHandler, exc: BaseException | None = None) -> None:
+        """Forget the client."""
+        super().connection_lost(handler, exc)
+        self._forget(handler)
+
+    def note_request(self, handler: object) -> None:
+        """Note that the connection has sent its request: it is not ended for a new one."""
+        if handler in self._open:
+            self._answered.add(handler)
+
+    def end_all(self) -> None:
+        """End every connection."""
+        for handler, (transport, _) in tuple(self._open.items()):
+            self._forget(handler)
+            transport.abort()
+
+    def _end_oldest_silent(self) -> bool:
+        for handler, (transport, _) in self._open.items():
+            if handler not in self._answered:
+                self._forget(handler)
+                transport.abort()
+                return True
+        return False
+
+    def _forget(self, handler: object) -> None:
+        self._answered.discard(handler)
+        known = self._open.pop(handler, None)
+        if known is not None:
+            known[1].cancel()
