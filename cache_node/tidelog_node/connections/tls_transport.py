@@ -10,7 +10,9 @@ for every one. So while one is unfinished, the socket is readable only once
 
 Memory of one connection: at most ``CHUNK_BYTES`` of encrypted bytes wait for a slow client, and no
 more are encrypted before they are sent. At most ``RECEIVE_BYTES`` of received bytes wait for
-``recv_into``.
+``recv_into``, and one call takes no more than that from the socket: a client of TLS 1.3 may send
+changes of its key without end, which have no bytes to hand out. It may want each answered by a
+change of the node's key; a client that does not take these answers is disconnected.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ CHUNK_BYTES = 262_144  # encrypted, and read from a file, at a time
 RECEIVE_BYTES = 131_072
 RECORD_BYTES_MAX = 5 + 16_384 + 256  # with its head and padding. Source: RFC 8446, section 5.2.
 LOW_WATER_BYTES_MIN, LOW_WATER_BYTES_MAX = 32_768, RECEIVE_BYTES
+UNASKED_BYTES_MAX = RECEIVE_BYTES  # of OpenSSL's own answers; one receive brings no more of them
 
 
 class TlsBuffers:
@@ -110,7 +113,10 @@ class TlsTransport:
         """Receive and decrypt; the first calls make the handshake."""
         if not self.is_established:
             self.shake_hands()
+        if self._outgoing.pending > UNASKED_BYTES_MAX:
+            raise ConnectionAbortedError("a client that changes its key takes no answers to it")
         filled, room_bytes = 0, len(buffer)
+        is_fed = False
         self.has_received = False
         try:
             while filled < room_bytes:
@@ -120,8 +126,11 @@ class TlsTransport:
                         self._tls.read(room_bytes - filled, cast("bytearray", buffer[filled:])),
                     )
                 except ssl.SSLWantReadError:
+                    if is_fed and not filled:
+                        raise BlockingIOError from None
                     if filled or not self._feed():
                         break
+                    is_fed = True
                     continue
                 except ssl.SSLZeroReturnError:
                     break
