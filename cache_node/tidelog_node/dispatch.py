@@ -21,10 +21,10 @@ from dataclasses import dataclass, fields, replace
 from datetime import timedelta
 from typing import Any
 
-from kio.index import load_request_schema, load_response_schema
 from kio.static.constants import EntityType
 from tidelog_core.errors import ErrorCode, MalformedMessage, TooManyElements
 from tidelog_core.message_reader import ElementBudget
+from tidelog_core.message_schemas import load_request_schema, load_response_schema
 
 from tidelog_node.answers import Answer, CloseConnection, ControlReply, Reply
 from tidelog_node.partition_pace import MANY_ELEMENTS, PartitionPace

@@ -32,7 +32,7 @@ def explain(
         list[str],
         typer.Option(
             metavar="KIND:NAME",
-            help="The client's user; repeated for its groups and roles, as Group:sales.",
+            help="The client's user; repeated for its groups, as Group:sales.",
         ),
     ],
     operation: Annotated[str, typer.Option(metavar="NAME", help="Such as Read or Write.")],
@@ -52,6 +52,7 @@ def explain(
 ) -> None:
     """Say whether a client may do something with a resource, and which ACL decides that.
 
+    The roles of the user and of the groups are looked up.
     The status is 0 if it may and 1 if it may not.
     """
     from tidelog_core.security.acl import AclOperation
@@ -73,15 +74,14 @@ def explain(
         raise UsageError("name one resource: --topic, --group, --transactional-id or --cluster")
     ((resource_type, name),) = resources
 
-    async def run(admin: Admin) -> tuple[Authorizer, list[Acl]]:
+    async def run(admin: Admin) -> tuple[Authorizer, list[Acl], tuple[str, ...]]:
         acls = await _acls_about(admin, resource_type, name)
-        return await _authorizer(admin), acls
+        return await _authorizer(admin), acls, await _roles(admin, principal)
 
-    authorizer, acls = administer(bootstrap, run)
-    decision = authorizer.decide(
-        AclSet.of(acls), Client(tuple(principal), host), asked, resource_type, name
-    )
-    print(f"{'allowed' if decision.is_allowed else 'denied'}: {_reason(decision, acls)}")
+    authorizer, acls, roles = administer(bootstrap, run)
+    client = Client((*principal, *roles), host)
+    decision = authorizer.decide(AclSet.of(acls), client, asked, resource_type, name)
+    print(f"{'allowed' if decision.is_allowed else 'denied'}: {_reason(decision, acls, roles)}")
     if not decision.is_allowed:
         raise typer.Exit(1)
 
@@ -90,6 +90,18 @@ async def _acls_about(admin: Admin, resource_type: ResourceType, name: str) -> l
     from tidelog_core.security.acl import AclFilter, PatternType
 
     return await admin.describe_acls(AclFilter(resource_type, PatternType.MATCH, name))
+
+
+async def _roles(admin: Admin, principals: list[str]) -> tuple[str, ...]:
+    """Return the roles of the principals: none of Kafka's brokers, which have no roles."""
+    from tidelog.errors import UnsupportedVersion
+    from tidelog_core.security.roles import ROLE_KIND
+
+    try:
+        roles = await admin.describe_roles(members=principals)
+    except UnsupportedVersion:
+        return ()
+    return tuple(f"{ROLE_KIND}:{name}" for name in roles)
 
 
 async def _authorizer(admin: Admin) -> Authorizer:
@@ -107,11 +119,12 @@ async def _authorizer(admin: Admin) -> Authorizer:
     )
 
 
-def _reason(decision: Decision, acls: list[Acl]) -> str:
+def _reason(decision: Decision, acls: list[Acl], roles: tuple[str, ...]) -> str:
     from tidelog.administering.acls import acl_text
 
     if decision.acl is not None:
-        return acl_text(decision.acl)
+        text = acl_text(decision.acl)
+        return f"{text}, a role of the client" if decision.acl.principal in roles else text
     if decision.is_super_user:
         return f"a super user ({_SUPER_USERS})"
     if decision.is_allowed:

@@ -10,6 +10,7 @@ from tidelog_cli import (
     group_offsets,
     groups,
     quotas,
+    roles,
     topics,
     transactions,
     users,
@@ -74,6 +75,14 @@ acl.command("add")(acls.add)
 acl.command("remove")(acls.remove)
 acl.command("explain")(explain)
 
+role = typer.Typer(cls=CommandGroup, help="Roles: sets of users and groups, for ACLs.")
+role.command("list")(roles.list_)
+role.command("show")(roles.show)
+role.command("create")(roles.create)
+role.command("add")(roles.add)
+role.command("remove")(roles.remove)
+role.command("delete")(roles.delete)
+
 quota = typer.Typer(cls=CommandGroup, help="Quotas of users, clients and addresses.")
 quota.command("list")(quotas.list_)
 quota.command("set")(quotas.set_)
@@ -92,6 +101,7 @@ app.add_typer(group, name="group")
 app.add_typer(transaction, name="transaction")
 app.add_typer(user, name="user")
 app.add_typer(acl, name="acl")
+app.add_typer(role, name="role")
 app.add_typer(quota, name="quota")
 app.add_typer(tier, name="tier")
 app.add_typer(job, name="job")

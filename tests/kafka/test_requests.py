@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from random import Random
 from typing import Any
 
-from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader
+from tidelog_core.message_schemas import load_request_schema, load_response_schema
 
 from tests.kafka.compare import compared
 from tests.support.kafka_messages import API_KEYS, plain

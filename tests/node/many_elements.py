@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from types import UnionType
 from typing import Any
 
-from kio.index import load_request_schema
+from tidelog_core.message_schemas import load_request_schema
 from tidelog_core.wire_messages import build, write_message
 
 from tests.support.wire_client import frame

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 from confluent_kafka.admin import AdminClient
-from kio.index import load_response_schema
 from kio.schema.errors import ErrorCode
+from tidelog_core.message_schemas import load_response_schema
 
 from tests.node.many_elements import requests_with
 from tests.support.node_process import NodeProcess

@@ -13,10 +13,10 @@ from typing import Any, NamedTuple, get_args, get_type_hints
 
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
-from kio.index import load_request_schema
 from kio.schema.errors import ErrorCode
 from kio.schema.find_coordinator.v3 import request as find
 from kio.schema.metadata.v9 import request as metadata
+from tidelog_core.message_schemas import load_request_schema
 from tidelog_core.wire_messages import build
 from tidelog_node.wire.primitives import ERROR_TEXT_LENGTH_MAX, TAGGED_FIELDS_MAX
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kio.schema.index import api_key_map
+from tidelog_core.message_schemas import api_name
 from tidelog_core.security.operations import OPERATIONS
 from tidelog_node.authorization.guarded_routes import GUARDS
 
@@ -25,4 +25,4 @@ def test_every_api_has_a_guard_or_asks_for_itself() -> None:
 
 def test_names_are_those_of_the_protocol() -> None:
     for api_key, api in OPERATIONS.items():
-        assert api.name.lower() == api_key_map[api_key].replace("_", ""), api_key
+        assert api.name.lower() == api_name(api_key).replace("_", ""), api_key

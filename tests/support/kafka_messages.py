@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from types import UnionType
 from typing import Any
 
-from kio.index import load_request_schema
 from kio.schema import errors
+from tidelog_core.message_schemas import load_request_schema
 from tidelog_core.wire_messages import build
 
 API_KEYS = {
@@ -76,11 +76,12 @@ API_KEYS = {
     "alter_share_group_offsets": 91,
     "delete_share_group_offsets": 92,
 }
+SERVED_KEYS = {**API_KEYS, "describe_roles": 20_002, "alter_roles": 20_003}  # with Tidelog's own
 
 
 def request(api: str, version: int, fields: Mapping[str, object]) -> Any:
     """Return the request entity; nested messages are given as mappings and sequences."""
-    return entity(load_request_schema(API_KEYS[api], version), fields)
+    return entity(load_request_schema(SERVED_KEYS[api], version), fields)
 
 
 def entity(schema: Any, fields: Mapping[str, object]) -> Any:

@@ -9,11 +9,11 @@ import uuid
 from collections.abc import Callable
 from typing import Any
 
-from kio.index import load_response_schema
 from kio.serial import entity_reader
+from tidelog_core.message_schemas import load_response_schema
 from tidelog_core.wire_messages import write_message
 
-from tests.support.kafka_messages import API_KEYS, plain, request
+from tests.support.kafka_messages import SERVED_KEYS, plain, request
 
 TIMEOUT_SECONDS = 5.0
 CLOSED = "connection closed"
@@ -137,7 +137,7 @@ class Peer:
 
     def call_raw(self, api: str, version: int, body: bytes) -> Any:
         """Send a request whose body is given as bytes; return as ``call`` does."""
-        api_key = API_KEYS[api]
+        api_key = SERVED_KEYS[api]
         schema: Any = load_response_schema(api_key, version)
         frame = self.frame(api_key, version, body, is_flexible=schema.__flexible__)
         answer = self.exchange(frame, timeout=self.timeout)
@@ -274,7 +274,7 @@ class Peer:
         }
         entity = request("produce", version, fields)
         body = write_message(type(entity), entity)
-        self.send(self.frame(API_KEYS["produce"], version, body, is_flexible=version >= 9))
+        self.send(self.frame(SERVED_KEYS["produce"], version, body, is_flexible=version >= 9))
 
     def fetch(
         self,

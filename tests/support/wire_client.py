@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Any
 
-from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
+from tidelog_core.message_schemas import load_request_schema, load_response_schema
 
 TIMEOUT_SECONDS = 10.0
 

@@ -61,6 +61,7 @@ from tidelog_node.handlers.produce import ProduceHandler
 from tidelog_node.handlers.producer_ids import ProducerIdHandlers
 from tidelog_node.handlers.producers import ProducersHandler
 from tidelog_node.handlers.reassignments import ReassignmentHandlers
+from tidelog_node.handlers.roles import RoleHandlers
 from tidelog_node.handlers.sasl import SaslHandlers
 from tidelog_node.handlers.scram_users import ScramUserHandlers
 from tidelog_node.handlers.share_acknowledge import ShareAcknowledgeHandler
@@ -349,6 +350,7 @@ def _control_routes(
         ConfigHandlers(node),
         ScramUserHandlers(node),
         AclHandlers(node),
+        RoleHandlers(node),
         QuotaHandlers(node),
         ClusterHandlers(node),
         find_coordinator,

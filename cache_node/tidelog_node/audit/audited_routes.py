@@ -12,10 +12,10 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Any
 
-from kio.index import load_response_schema
 from tidelog_core.audit.events import Resource
 from tidelog_core.errors import ErrorCode
 from tidelog_core.message_reader import read_message
+from tidelog_core.message_schemas import load_response_schema
 
 from tidelog_node.answers import CloseConnection
 from tidelog_node.audit.audit_log import AuditLog

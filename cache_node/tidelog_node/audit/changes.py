@@ -11,10 +11,12 @@ from typing import Any, NamedTuple
 
 from tidelog_core.audit.events import Activity, Resource
 from tidelog_core.errors import ErrorCode
+from tidelog_core.role_messages import ALTER_ROLES_KEY, CHANGE, CREATE, DELETE
 from tidelog_core.security.acl import AclOperation, AclPermission, PatternType, ResourceType
 from tidelog_core.security.scram_credentials import ScramMechanism
 
 _CONFIG_RESOURCES = {2: "Topic", 4: "Broker", 8: "BrokerLogger", 16: "ClientMetrics", 32: "Group"}
+_ROLE_OPERATIONS = {CREATE: "create", DELETE: "delete", CHANGE: "change"}
 _SHOWN_CONFIGS = frozenset({2, 32})  # whose values are no secrets: those of topics and groups
 
 
@@ -123,6 +125,19 @@ def _member(enum: Any, value: int) -> str:
     return name
 
 
+def _roles(request: Any, answer: Any) -> Iterator[Change]:
+    data = {
+        one.name: {
+            "operation": _ROLE_OPERATIONS.get(one.operation, str(one.operation)),
+            "added": ", ".join(one.added),
+            "removed": ", ".join(one.removed),
+        }
+        for one in request.alterations
+    }
+    for result in answer.results:
+        yield Change(Resource("Role", result.name, data.get(result.name, {})), result.error_code)
+
+
 def _scram_users(request: Any, answer: Any) -> Iterator[Change]:
     """Return the changed users, with nothing of their passwords."""
     data: dict[str, dict[str, str | None]] = {}
@@ -201,4 +216,5 @@ CHANGING_APIS: dict[int, ChangingApi] = {
     57: ChangingApi("UpdateFeatures", _UPDATE, _named("Feature", "results", "feature")),
     91: ChangingApi("AlterShareGroupOffsets", _UPDATE, _offsets("responses", "topic_name")),
     92: ChangingApi("DeleteShareGroupOffsets", _DELETE, _offsets("responses", "topic_name")),
+    ALTER_ROLES_KEY: ChangingApi("AlterRoles", _UPDATE, _roles),
 }

@@ -1,12 +1,12 @@
 """Decides for the requests of clients what they may do, by the ACLs of the newest image.
 
 Decisions are kept for each user and host: most requests repeat the last one's topics, and a kept
-decision costs a lookup. They are forgotten when any ACL changes, so a request is never decided by
-an older image than the one that its handler sees. They are also forgotten when they take
+decision costs a lookup. They are forgotten when any ACL or role changes, so a request is never
+decided by an older image than the one that its handler sees. They are also forgotten when they take
 ``KEPT_BYTES_MAX``: clients can make up names, of 32 KiB each.
 
-If an ACL cannot be read, and never could be since the start of the node, nobody knows whom it
-denies what: until it can, only super users may do anything.
+If an ACL or a role cannot be read, and never could be since the start of the node, nobody knows
+whom it denies what: until it can, only super users may do anything.
 
 A node that has proved its identity may do everything: its requests are the cluster's own.
 """
@@ -22,6 +22,7 @@ from tidelog_core.metadata.image import ClusterView
 from tidelog_core.security.acl import CLUSTER_NAME, AclOperation, ResourceType
 from tidelog_core.security.authorization import Authorizer, Client
 from tidelog_core.security.operations import SUPPORTED_OPERATIONS
+from tidelog_core.security.roles import GROUP_KIND, RoleSet
 
 from tidelog_node.authorization.denial_log import DenialLog
 from tidelog_node.session import NO_NODE, Session
@@ -29,7 +30,6 @@ from tidelog_node.session import NO_NODE, Session
 if TYPE_CHECKING:
     from tidelog_core.model import Principal
 
-GROUP_KIND = "Group"  # of a principal
 KEPT_BYTES_MAX = 67_108_864  # of the whole node
 OWN = (AclOperation.WRITE, AclOperation.DELETE)  # what nodes alone may do with protected topics
 DECISION_BYTES = 400  # of one, without its name
@@ -40,12 +40,9 @@ class Decisions:
 
     __slots__ = ("client", "generation", "others", "read", "write")
 
-    def __init__(
-        self, principal: Principal, groups: tuple[str, ...], host: str, generation: object
-    ) -> None:
-        principals = (str(principal), *(f"{GROUP_KIND}:{group}" for group in groups))
-        self.client = Client(principals, host)
-        self.generation = generation
+    def __init__(self, client: Client, generation: object) -> None:
+        self.client = client
+        self.generation = generation  # of the ACLs and roles
         # By the topic as requests name it: by its name, and by its id.
         self.read: tuple[dict[bytes, bool], dict[bytes, bool]] = ({}, {})
         self.write: tuple[dict[bytes, bool], dict[bytes, bool]] = ({}, {})
@@ -69,6 +66,7 @@ class Access:
         self._denials = denials or DenialLog()
         self._view = view
         self._acls = view.image.acls
+        self._roles = view.image.roles
         self._generation = object()
         self._kept: dict[tuple[Principal, tuple[str, ...], str], Decisions] = {}
         self._kept_bytes = 0
@@ -101,7 +99,7 @@ class Access:
         if session.node_id != NO_NODE:
             return True
         client = self._decisions_of(session).client
-        if self._acls.unknown and not self._authorizer.is_super_user(client):
+        if self._has_unknown() and not self._authorizer.is_super_user(client):
             is_allowed = False
         else:
             is_allowed = self._authorizer.decide_any(
@@ -166,13 +164,21 @@ class Access:
         return topic in self._protected
 
     def generation(self) -> object:
-        """Return an object that is another one after each change of the ACLs."""
-        if self._view.image.acls is not self._acls or self._kept_bytes > KEPT_BYTES_MAX:
-            self._acls = self._view.image.acls
+        """Return an object that is another one after each change of the ACLs or roles."""
+        image = self._view.image
+        if (
+            image.acls is not self._acls
+            or image.roles is not self._roles
+            or self._kept_bytes > KEPT_BYTES_MAX
+        ):
+            self._acls, self._roles = image.acls, image.roles
             self._generation = object()
             self._kept = {}
             self._kept_bytes = 0
         return self._generation
+
+    def _has_unknown(self) -> bool:
+        return bool(self._acls.unknown or self._roles.unknown)
 
     def _topic_refusal(
         self,
@@ -214,8 +220,9 @@ class Access:
         key = (session.principal, session.groups, session.client_host)
         kept = self._kept.get(key)
         if kept is None:
-            kept = self._kept[key] = Decisions(*key, generation)
-            self._kept_bytes += DECISION_BYTES + sum(2 * len(group) for group in session.groups)
+            client = _client(session, self._roles.index)
+            kept = self._kept[key] = Decisions(client, generation)
+            self._kept_bytes += DECISION_BYTES + sum(2 * len(one) for one in client.principals)
         session.decisions = kept
         return kept
 
@@ -223,7 +230,7 @@ class Access:
         self, decisions: Decisions, operation: AclOperation, resource_type: ResourceType, name: str
     ) -> bool:
         self._kept_bytes += DECISION_BYTES + 2 * sys.getsizeof(name)  # as a text and as bytes
-        if self._acls.unknown and not self._authorizer.is_super_user(decisions.client):
+        if self._has_unknown() and not self._authorizer.is_super_user(decisions.client):
             return False
         is_own = operation in OWN and resource_type is ResourceType.TOPIC
         if is_own and self.protects(name):
@@ -232,6 +239,13 @@ class Access:
             self._acls.index, decisions.client, operation, resource_type, name
         )
         return decision.is_allowed
+
+
+def _client(session: Session, roles: RoleSet) -> Client:
+    """Return the client with its groups, and the roles that it has by its name or by a group."""
+    groups = (f"{GROUP_KIND}:{group}" for group in session.groups)
+    principals = roles.principals((str(session.principal), *groups))
+    return Client(principals, session.client_host)
 
 
 def _refusal(operation: AclOperation) -> TopicAuthorizationFailed:

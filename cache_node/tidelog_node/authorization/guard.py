@@ -13,8 +13,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from kio.index import load_response_schema
 from tidelog_core.errors import ErrorCode, StoreUnavailable
+from tidelog_core.message_schemas import load_response_schema
 from tidelog_core.metadata.image import ClusterView
 from tidelog_core.security.acl import CLUSTER_NAME, AclOperation, ResourceType
 from tidelog_core.security.operations import REFUSAL_CODES

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from tidelog_core.errors import ErrorCode
+from tidelog_core.role_messages import ALTER_ROLES_KEY, DESCRIBE_ROLES_KEY
 from tidelog_core.security.acl import CLUSTER_NAME, AclOperation, ResourceType
 from tidelog_core.security.operations import REFUSAL_CODES
 
@@ -234,4 +235,6 @@ TOPIC_GUARDS: Mapping[int, Guard] = {
     60: _describe_cluster,
     74: to_cluster(_DESCRIBE_CONFIGS),
     75: _describe_topic_partitions,
+    DESCRIBE_ROLES_KEY: to_cluster(_DESCRIBE),
+    ALTER_ROLES_KEY: each_to_cluster(_ALTER, asked="alterations", answered="results"),
 }

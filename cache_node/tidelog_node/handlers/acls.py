@@ -63,7 +63,7 @@ class AclHandlers:
     ) -> describe_response.DescribeAclsResponse:
         """Answer DescribeAcls."""
         if not self._has_acls:
-            return admin_outcome(describe_response.DescribeAclsResponse, _disabled())
+            return admin_outcome(describe_response.DescribeAclsResponse, security_disabled())
         try:
             wanted = _filter(request)
         except InvalidRequest as error:
@@ -107,7 +107,7 @@ class AclHandlers:
             created = iter(await self._admin.create([one for one in given if type(one) is Acl]))
             errors = [one if isinstance(one, TidelogError) else next(created) for one in given]
         else:
-            errors = [_disabled()] * len(given)
+            errors = [security_disabled()] * len(given)
         return build(
             create_response.CreateAclsResponse,
             results=tuple(
@@ -130,7 +130,7 @@ class AclHandlers:
             deleted = iter(await self._admin.delete(filters))
             results = [one if isinstance(one, TidelogError) else next(deleted) for one in given]
         else:
-            results = [_disabled()] * len(given)
+            results = [security_disabled()] * len(given)
         return build(
             delete_response.DeleteAclsResponse,
             filter_results=tuple(
@@ -139,7 +139,8 @@ class AclHandlers:
         )
 
 
-def _disabled() -> SecurityDisabled:
+def security_disabled() -> SecurityDisabled:
+    """Return the error of requests about ACLs and roles while there is no authorizer."""
     return SecurityDisabled(
         "No Authorizer is configured: set authorizer.class.name of the nodes, so that ACLs count."
     )

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-from kio.index import load_request_schema, load_response_schema
 from tidelog_core import wire_messages
 from tidelog_core.message_reader import ElementBudget, read_message
+from tidelog_core.message_schemas import load_request_schema, load_response_schema
 from tidelog_core.wire_messages import write_message
 
 from tidelog_node.wire.primitives import cut_error_text

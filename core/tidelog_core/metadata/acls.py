@@ -24,6 +24,7 @@ from tidelog_core.security.acl import (
     ResourceType,
 )
 from tidelog_core.security.acl_set import AclSet
+from tidelog_core.turns import Steps, at_once
 
 E = TypeVar("E", bound=IntEnum)
 
@@ -113,15 +114,22 @@ class Acls:
 
         ``None`` is for one that is removed, or not readable and so among the ``unknown``.
         """
+        return at_once(self.changing(changed, unknown=unknown))
+
+    def changing(
+        self, changed: Mapping[str, StoredAcl | None], *, unknown: Set[str] = frozenset()
+    ) -> Steps[Acls]:
+        """Return the same, in steps."""
         records = dict(self.records)
         added: list[Acl] = []
         removed: list[Acl] = []
         for key, record in changed.items():
+            yield
             before = records.pop(key, None)
             if record is not None:
                 records[key] = record
                 added.append(record.acl)
             elif before is not None:
                 removed.append(before.acl)
-        index = self.index.with_changes(added, removed)
+        index = yield from self.index.changing(added, removed)
         return Acls(records, index, (self.unknown - changed.keys()) | unknown)

@@ -34,10 +34,10 @@ from uuid import UUID
 from tidelog_core.config import GroupConfig, NodeConfig, TopicConfig, group_config, parse_config
 from tidelog_core.errors import CorruptItem, InvalidConfig, StoreUnavailable
 from tidelog_core.metadata import records
-from tidelog_core.metadata.acls import ACL_COLLECTION, Acls, StoredAcl
-from tidelog_core.metadata.client_quotas import QUOTA_COLLECTION, EntityQuotas, QuotaRecords
+from tidelog_core.metadata.acls import ACL_COLLECTION, Acls
+from tidelog_core.metadata.client_quotas import QUOTA_COLLECTION, QuotaRecords
 from tidelog_core.metadata.group_configs import GROUP_CONFIG_COLLECTION, GroupConfigOverrides
-from tidelog_core.metadata.record import Record
+from tidelog_core.metadata.readings import Readings
 from tidelog_core.metadata.records import (
     PARTITION_COLLECTION_PREFIX,
     Broker,
@@ -49,15 +49,13 @@ from tidelog_core.metadata.records import (
     node_config_key,
     topic_key,
 )
-from tidelog_core.metadata.scram_users import (
-    SCRAM_COLLECTIONS,
-    SCRAM_CREDENTIAL_COLLECTION,
-    ScramDecoySecret,
-    ScramUsers,
-    UserScramCredential,
-    decoy_secret_key,
+from tidelog_core.metadata.roles import ROLE_COLLECTION, Roles
+from tidelog_core.metadata.scram_users import SCRAM_CREDENTIAL_COLLECTION, ScramUsers
+from tidelog_core.metadata.security_records import (
+    SECURITY_COLLECTIONS,
+    SecurityRecords,
+    merge_security,
 )
-from tidelog_core.metadata.stand_in import is_readable, stand_in
 from tidelog_core.metadata.store import ClusterVersion, Item, ItemKey, MetadataStore
 from tidelog_core.model import TopicPartition
 from tidelog_core.subscribers import Subscribers
@@ -68,7 +66,6 @@ logger = logging.getLogger(__name__)
 
 K = TypeVar("K")
 V = TypeVar("V")
-R = TypeVar("R", bound=Record)
 
 NO_VERSION = ClusterVersion(0)  # before the first logged commit
 COLLECTIONS_AT_ONCE_MAX = 16
@@ -80,7 +77,6 @@ LIST_FROM_SHARE = 1 / 4
 # work. A topic is never divided.
 CHANGES_PER_IMAGE_MAX = 150
 PARTITIONS_PER_STEP = 50  # read from their items before other tasks may run
-_SECURITY_COLLECTIONS = (*SCRAM_COLLECTIONS, ACL_COLLECTION, QUOTA_COLLECTION)
 LOST_PARTITIONS_MAX = 1000  # of one topic; if more are missing its count is taken for wrong
 
 
@@ -97,9 +93,10 @@ class ClusterImage:
     deleted_topics: Mapping[UUID, DeletedTopic] = field(default_factory=dict)
     node_configs: Mapping[int | None, NodeConfigOverrides] = field(default_factory=dict)
     group_configs: Mapping[str, GroupConfigOverrides] = field(default_factory=dict)
-    shows_security: bool = False  # whether users, ACLs and quotas are shown
+    shows_security: bool = False  # whether users, ACLs, roles and quotas are shown
     scram_users: ScramUsers = field(default_factory=ScramUsers)
     acls: Acls = field(default_factory=Acls)
+    roles: Roles = field(default_factory=Roles)
     quotas: QuotaRecords = field(default_factory=QuotaRecords)
     # Items that are there and cannot be read, and why.
     unreadable: Mapping[ItemKey, str] = field(default_factory=dict)
@@ -317,7 +314,7 @@ async def _load(store: MetadataStore, before: ClusterImage) -> ClusterImage:
         records.BROKER_COLLECTION,
         records.NODE_CONFIG_COLLECTION,
         GROUP_CONFIG_COLLECTION,
-        *(_SECURITY_COLLECTIONS if image.shows_security else ()),
+        *(SECURITY_COLLECTIONS if image.shows_security else ()),
         records.DELETED_TOPIC_COLLECTION,
         records.TOPIC_COLLECTION,
     )
@@ -391,7 +388,7 @@ def _is_shown(image: ClusterImage, collection: str) -> bool:
     if collection.startswith(PARTITION_COLLECTION_PREFIX):
         # Partitions that are not in the image yet are read together with their topic.
         return _id(collection.removeprefix(PARTITION_COLLECTION_PREFIX)) in image.topic_names
-    if collection in _SECURITY_COLLECTIONS:
+    if collection in SECURITY_COLLECTIONS:
         return image.shows_security
     return collection in {
         records.CLUSTER_COLLECTION,
@@ -437,56 +434,13 @@ def _known_count(image: ClusterImage, collection: str) -> int:
         GROUP_CONFIG_COLLECTION: image.group_configs,
         SCRAM_CREDENTIAL_COLLECTION: image.scram_users.records,
         ACL_COLLECTION: image.acls.records,
+        ROLE_COLLECTION: image.roles.records,
         QUOTA_COLLECTION: image.quotas.records,
     }
     if collection in known:
         return len(known[collection])
     topic_id = _id(collection.removeprefix(PARTITION_COLLECTION_PREFIX))
     return 0 if topic_id is None else len(image.partitions_by_topic.get(topic_id, ()))
-
-
-class _Readings:
-    """Decodes items; notes the unreadable ones with their last readable value."""
-
-    def __init__(self, unreadable: Mapping[ItemKey, str]) -> None:
-        self.unreadable = dict(unreadable)
-
-    def record(
-        self, key: ItemKey, item: Item | None, read: Callable[[Item], R], before: R | None
-    ) -> R | None:
-        """Return the item's record, ``None`` if it is removed, ``before`` if it is damaged."""
-        self.unreadable.pop(key, None)
-        if item is None:
-            return None
-        try:
-            return read(item)
-        except CorruptItem as error:
-            self.unreadable[key] = error.problem
-            return before
-
-    def note_key(self, key: ItemKey, item: Item | None) -> None:
-        """Note an item whose key is not of the collection's form."""
-        self.unreadable.pop(key, None)
-        if item is not None:
-            self.unreadable[key] = "its key is none of this collection's"
-
-    def partition(
-        self, key: ItemKey, item: Item | None, topic_id: UUID, before: Partition | None
-    ) -> Partition:
-        """Return the partition's record, or a stand-in.
-
-        ``item`` is ``None`` if it is missing although the topic counts it.
-        """
-        found = self.record(key, item, Partition.from_item, None)
-        if found is not None:
-            return found
-        if item is None:
-            self.unreadable[key] = "it is not there, though its topic counts it"
-        elif before is not None and before.version == item.version:
-            return before
-        if before is not None and not is_readable(before):
-            return before
-        return stand_in(topic_id, int(key.key), before)
 
 
 async def _merge(
@@ -496,7 +450,7 @@ async def _merge(
     before: ClusterImage,
 ) -> ClusterImage:
     """Return the image with the changed items; ``before`` is used for damaged ones."""
-    readings = _Readings(image.unreadable)
+    readings = Readings(image.unreadable)
     cluster_id = image.cluster_id
     brokers = dict(image.brokers)
     node_configs = dict(image.node_configs)
@@ -505,7 +459,9 @@ async def _merge(
     changed_security: dict[ItemKey, Item | None] = {}
     changed_topics: dict[str, Topic | None] = {}
     changed_partitions: dict[ItemKey, Item | None] = {}
+    turn = Turn()
     for key, item in changed.items():
+        await turn.step()
         match key.collection:
             case records.CLUSTER_COLLECTION:
                 last = Cluster(cluster_id=before.cluster_id)
@@ -525,7 +481,7 @@ async def _merge(
                 set_before = before.group_configs.get(key.key)
                 group = readings.record(key, item, GroupConfigOverrides.from_item, set_before)
                 _set(group_configs, key.key, group)
-            case collection if collection in _SECURITY_COLLECTIONS:
+            case collection if collection in SECURITY_COLLECTIONS:
                 changed_security[key] = item
             case records.DELETED_TOPIC_COLLECTION if (topic_id := _id(key.key)) is not None:
                 buried = before.deleted_topics.get(topic_id)
@@ -547,57 +503,25 @@ async def _merge(
         group_configs=_shared(image.group_configs, group_configs),
         deleted_topics=_shared(image.deleted_topics, deleted_topics),
     )
-    image = _replace_security(image, changed_security, before, readings)
+    if changed_security:
+        security = await merge_security(
+            _security(image), changed_security, _security(before), readings
+        )
+        image = dataclasses.replace(image, **security._asdict())
     image = await _replace_partitions(store, image, changed_partitions, readings)
     image = await _replace_topics(store, image, changed_topics, before, readings)
     return dataclasses.replace(image, unreadable=_still_shown(image, readings.unreadable))
 
 
-def _replace_security(
-    image: ClusterImage,
-    changed: Mapping[ItemKey, Item | None],
-    before: ClusterImage,
-    readings: _Readings,
-) -> ClusterImage:
-    """Return the image with the changed users, ACLs and quotas."""
-    scram: dict[ItemKey, UserScramCredential | ScramDecoySecret | None] = {}
-    acls: dict[str, StoredAcl | None] = {}
-    quotas: dict[str, EntityQuotas | None] = {}
-    for key, item in changed.items():
-        if key.collection == ACL_COLLECTION:
-            known = before.acls.records.get(key.key)
-            acls[key.key] = readings.record(key, item, StoredAcl.from_item, known)
-        elif key.collection == QUOTA_COLLECTION:
-            last_quotas = before.quotas.records.get(key.key)
-            quotas[key.key] = readings.record(key, item, EntityQuotas.from_item, last_quotas)
-        elif key.collection == SCRAM_CREDENTIAL_COLLECTION:
-            # Not the last readable one: the password may have been changed since.
-            scram[key] = readings.record(key, item, UserScramCredential.from_item, None)
-        elif key == decoy_secret_key():
-            secret = before.scram_users.decoy_secret
-            scram[key] = readings.record(key, item, ScramDecoySecret.from_item, secret)
-        else:
-            readings.note_key(key, item)
-    if scram:
-        image = dataclasses.replace(image, scram_users=image.scram_users.with_changes(scram))
-    if quotas:
-        image = dataclasses.replace(image, quotas=image.quotas.with_changes(quotas))
-    if acls:
-        # With the last readable value an ACL still counts: its item never changes.
-        unknown = {
-            one
-            for one, record in acls.items()
-            if record is None and ItemKey(ACL_COLLECTION, one) in readings.unreadable
-        }
-        image = dataclasses.replace(image, acls=image.acls.with_changes(acls, unknown=unknown))
-    return image
+def _security(image: ClusterImage) -> SecurityRecords:
+    return SecurityRecords(image.scram_users, image.acls, image.roles, image.quotas)
 
 
 async def _replace_partitions(
     store: MetadataStore,
     image: ClusterImage,
     changed: Mapping[ItemKey, Item | None],
-    readings: _Readings,
+    readings: Readings,
 ) -> ClusterImage:
     if not changed:
         return image
@@ -632,7 +556,7 @@ async def _replace_topics(
     image: ClusterImage,
     changed: Mapping[str, Topic | None],
     before: ClusterImage,
-    readings: _Readings,
+    readings: Readings,
 ) -> ClusterImage:
     if not changed:
         return image
@@ -669,7 +593,7 @@ async def _list_new_partitions(
     image: ClusterImage,
     changed: Mapping[str, Topic | None],
     before: ClusterImage,
-    readings: _Readings,
+    readings: Readings,
 ) -> dict[UUID, tuple[Partition, ...]]:
     """Return the partitions of the topics that the image has too few or too many of.
 

@@ -31,6 +31,7 @@ from tidelog_core.metadata.records import (
     Topic,
 )
 from tidelog_core.metadata.rewrite_claims import RewriteClaim
+from tidelog_core.metadata.roles import Role
 from tidelog_core.metadata.scram_users import ScramDecoySecret, UserScramCredential
 from tidelog_core.metadata.share_partitions import SharePartitionRecord
 from tidelog_core.metadata.store import ItemKey
@@ -65,6 +66,7 @@ ITEMS = (
     ItemKind(UserScramCredential, ALWAYS, "a node, for an administrator", NODES_IMAGES),
     ItemKind(ScramDecoySecret, ALWAYS, "a node, with the first credential", NODES_IMAGES),
     ItemKind(StoredAcl, ALWAYS, "a node, for an administrator", NODES_IMAGES),
+    ItemKind(Role, ALWAYS, "a node, for an administrator", NODES_IMAGES),
     ItemKind(EntityQuotas, ALWAYS, "a node, for an administrator", NODES_IMAGES),
     ItemKind(Topic, ALWAYS, ADMIN, IMAGES),
     ItemKind(

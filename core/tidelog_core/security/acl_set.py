@@ -8,59 +8,82 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 
 from tidelog_core.security.acl import ANY_NAME, Acl, AclFilter, PatternType, ResourceType
+from tidelog_core.turns import Steps, at_once
 
 _Pattern = tuple[ResourceType, PatternType, str]
 _ByPrincipal = Mapping[str, tuple[Acl, ...]]
+_Sizes = Mapping[ResourceType, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
 class AclSet:
     """ACLs, each once. ``AclSet.of`` makes one."""
 
-    acls: frozenset[Acl] = frozenset()
     _by_pattern: Mapping[_Pattern, _ByPrincipal] = field(default_factory=dict, repr=False)
     # The lengths of the prefixes of each type in ascending order.
-    _prefix_sizes: Mapping[ResourceType, tuple[int, ...]] = field(default_factory=dict, repr=False)
+    _prefix_sizes: _Sizes = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(cls, acls: Iterable[Acl]) -> AclSet:
         """Return the set of these ACLs."""
         return cls().with_changes(acls, ())
 
-    def with_changes(self, added: Iterable[Acl], removed: Iterable[Acl]) -> AclSet:
-        """Return the set without ``removed``, and then with ``added``.
+    def __iter__(self) -> Iterator[Acl]:
+        """Yield the ACLs in no particular order."""
+        for by_principal in self._by_pattern.values():
+            for acls in by_principal.values():
+                yield from acls
 
-        Takes time for the changes, and to copy two tables of pointers.
+    def with_changes(self, added: Iterable[Acl], removed: Iterable[Acl]) -> AclSet:
+        """Return the set without ``removed``, and then with ``added``."""
+        return at_once(self.changing(added, removed))
+
+    def changing(self, added: Iterable[Acl], removed: Iterable[Acl]) -> Steps[AclSet]:
+        """Return the same, in steps.
+
+        Takes time for the changes, and to copy the table of pointers.
         """
-        given = frozenset(added)
-        new = given - self.acls
-        gone = (frozenset(removed) & self.acls) - given
-        if not new and not gone:
-            return self
-        of_changed: dict[_Pattern, dict[str, list[Acl]]] = {
-            (acl.resource_type, acl.pattern_type, acl.name): {} for acl in (*new, *gone)
-        }
-        kept = (
-            acl
-            for pattern in of_changed
-            for some in self._by_pattern.get(pattern, {}).values()
-            for acl in some
-            if acl not in gone
-        )
-        for acl in (*kept, *new):
+        changed: dict[tuple[_Pattern, str], dict[Acl, None]] = {}
+        changes = chain(((acl, False) for acl in removed), ((acl, True) for acl in added))
+        for acl, is_added in changes:
+            yield
             pattern = (acl.resource_type, acl.pattern_type, acl.name)
-            of_changed[pattern].setdefault(acl.principal, []).append(acl)
-        by_pattern = dict(self._by_pattern)
+            some = changed.get((pattern, acl.principal))
+            if some is None:
+                some = dict.fromkeys(self._found(pattern, acl.principal))
+                changed[pattern, acl.principal] = some
+            if is_added:
+                some[acl] = None
+            else:
+                some.pop(acl, None)
+        of_changed: dict[_Pattern, dict[str, tuple[Acl, ...]]] = {}
+        for (pattern, principal), some in changed.items():
+            yield
+            if some.keys() == frozenset(self._found(pattern, principal)):
+                continue
+            by_principal = of_changed.get(pattern)
+            if by_principal is None:
+                by_principal = of_changed[pattern] = dict(self._by_pattern.get(pattern, ()))
+            by_principal.pop(principal, None)
+            if some:
+                by_principal[principal] = tuple(some)
+        if not of_changed:
+            return self
+        by_pattern = {**self._by_pattern, **of_changed}
         for pattern, by_principal in of_changed.items():
-            by_pattern.pop(pattern, None)
-            if by_principal:
-                by_pattern[pattern] = {who: tuple(some) for who, some in by_principal.items()}
+            yield
+            if not by_principal:
+                del by_pattern[pattern]
         sizes = self._prefix_sizes
         if any(pattern_type is PatternType.PREFIXED for _, pattern_type, _ in of_changed):
-            sizes = _sizes_of_prefixes(by_pattern)
-        return AclSet((self.acls - gone) | new, by_pattern, sizes)
+            sizes = yield from _sizes_of_prefixes(by_pattern)
+        return AclSet(by_pattern, sizes)
+
+    def _found(self, pattern: _Pattern, principal: str) -> tuple[Acl, ...]:
+        return self._by_pattern.get(pattern, {}).get(principal, ())
 
     def matching(self, resource_type: ResourceType, name: str) -> Iterator[_ByPrincipal]:
         """Yield the ACLs of each pattern that applies to the resource, by their principals.
@@ -85,7 +108,7 @@ class AclSet:
         """Return the ACLs that the filter may fit: all of them unless it names a resource."""
         name = wanted.name
         if name is None:
-            return self.acls
+            return tuple(self)
         found: set[Acl] = set()
         for resource_type in ResourceType:
             if wanted.resource_type not in (ResourceType.ANY, resource_type):
@@ -112,9 +135,10 @@ class AclSet:
                 yield pattern_type, name, found
 
 
-def _sizes_of_prefixes(patterns: Iterable[_Pattern]) -> dict[ResourceType, tuple[int, ...]]:
+def _sizes_of_prefixes(patterns: Iterable[_Pattern]) -> Steps[_Sizes]:
     sizes: dict[ResourceType, set[int]] = {}
     for resource_type, pattern_type, name in patterns:
+        yield
         if pattern_type is PatternType.PREFIXED:
             sizes.setdefault(resource_type, set()).add(len(name))
     return {resource_type: tuple(sorted(some)) for resource_type, some in sizes.items()}

@@ -13,6 +13,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from tidelog_core.errors import ErrorCode
+from tidelog_core.role_messages import ALTER_ROLES_KEY, DESCRIBE_ROLES_KEY
 from tidelog_core.security.acl import AclOperation, ResourceType
 
 VERSION_MAX = 2**15 - 1
@@ -219,6 +220,9 @@ OPERATIONS: Mapping[int, ApiNeeds] = {
     90: ApiNeeds("DescribeShareGroupOffsets", (_need(_DESCRIBE, _G), _SEE_TOPIC)),
     91: ApiNeeds("AlterShareGroupOffsets", (_need(_READ, _G), _need(_READ, _T))),
     92: ApiNeeds("DeleteShareGroupOffsets", (_need(_DELETE, _G), _need(_READ, _T))),
+    # Tidelog's own.
+    DESCRIBE_ROLES_KEY: ApiNeeds("DescribeRoles", (_need(_DESCRIBE, _C),)),
+    ALTER_ROLES_KEY: ApiNeeds("AlterRoles", (_need(_ALTER, _C),)),
 }
 
 REFUSAL_CODES: Mapping[ResourceType, ErrorCode] = {

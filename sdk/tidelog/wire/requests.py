@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
 
-from kio.index import load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode
-from kio.schema.index import api_key_map
 from tidelog_core.message_reader import read_from, read_message
+from tidelog_core.message_schemas import api_name, load_request_schema, load_response_schema
+from tidelog_core.role_messages import ALTER_ROLES_KEY, DESCRIBE_ROLES_KEY
 from tidelog_core.wire_messages import write_message
 
 from tidelog.errors import UnsupportedVersion
@@ -40,7 +40,7 @@ class Api:
     @property
     def name(self) -> str:
         """Return the API's name, as in ``list_offsets``."""
-        return api_key_map[self.key]
+        return api_name(self.key)
 
 
 PRODUCE = Api(0, 3, 12)  # 13 addresses topics by id
@@ -98,6 +98,8 @@ SHARE_GROUP_DESCRIBE = Api(77, 1, 1)
 DESCRIBE_SHARE_GROUP_OFFSETS = Api(90, 0, 0)
 ALTER_SHARE_GROUP_OFFSETS = Api(91, 0, 0)
 DELETE_SHARE_GROUP_OFFSETS = Api(92, 0, 0)
+DESCRIBE_ROLES = Api(DESCRIBE_ROLES_KEY, 0, 0)  # Tidelog's own
+ALTER_ROLES = Api(ALTER_ROLES_KEY, 0, 0)
 
 VersionRanges = Mapping[int, tuple[int, int]]  # by API key, both ends included
 

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, TopicPartition
-from kio.index import load_request_schema
 from tidelog_core.audit.events import AUDIT_TOPIC
+from tidelog_core.message_schemas import load_request_schema
 from tidelog_node.audit.changes import CHANGING_APIS
 
 from tests.support.acls import READ, TOPIC, creation
 from tests.support.batches import batch_of
-from tests.support.kafka_messages import API_KEYS
+from tests.support.kafka_messages import SERVED_KEYS
 from tests.support.message_bytes import joined, random_message
 from tests.support.node_process import NodeProcess
 from tests.support.peer import Peer
@@ -221,7 +221,7 @@ def test_any_request_that_is_answered_can_be_recorded(
     api_key: int, audited: Audited, admin: Peer
 ) -> None:
     """Every version, of a client that may do everything, with random values."""
-    name = next(name for name, key in API_KEYS.items() if key == api_key)
+    name = next(name for name, key in SERVED_KEYS.items() if key == api_key)
     answer = admin.call("api_versions", 3, client_software_name="t", client_software_version="1")
     (found,) = [one for one in answer["api_keys"] if one["api_key"] == api_key]
     for version in range(found["min_version"], found["max_version"] + 1):

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from tidelog_core.errors import UnknownTopicId
 from tidelog_core.metadata.acls import Acls
 from tidelog_core.metadata.image import ClusterImage, ClusterView
+from tidelog_core.metadata.roles import Role, Roles
 from tidelog_core.model import Principal
-from tidelog_core.security.acl import Acl, AclOperation, ResourceType
+from tidelog_core.security.acl import Acl, AclOperation, AclPermission, ResourceType
 from tidelog_core.security.acl_set import AclSet
 from tidelog_core.security.authorization import Authorizer, Client
 from tidelog_node.authorization import access as access_module
@@ -104,6 +105,52 @@ def test_an_acl_that_was_never_readable_denies_everything() -> None:
     assert access.may_with_some(root, AclOperation.READ, ResourceType.TOPIC)
     view.image = dataclasses.replace(view.image, acls=unknown.with_changes({"id": None}))
     assert access.read_refusal(alice, b"t", is_id=False) is None
+
+
+def role(name: str, *members: str) -> Roles:
+    return Roles().with_changes({name: Role(name=name, members=members)})
+
+
+def test_a_role_allows_and_denies_its_members_until_it_changes() -> None:
+    """By the user or by a group; a DENY of any principal counts."""
+    denied = acl("t", AclOperation.WRITE, AclPermission.DENY)._replace(principal="Role:ops")
+    view = View(
+        acl("t")._replace(principal="Role:ops"),
+        acl("t", AclOperation.WRITE)._replace(principal="User:alice"),
+        denied,
+    )
+    access = Access(Authorizer(frozenset({"Role:admins"})), cast("ClusterView", view))
+    alice, bob = session_of(), session_of("bob")
+    bob.become(bob.principal, ("data",))
+
+    def rights(session: Session) -> tuple[bool, bool]:
+        return (
+            access.read_refusal(session, b"t", is_id=False) is None,
+            access.write_refusal(session, b"t", is_id=False) is None,
+        )
+
+    def change(roles: Roles) -> None:
+        view.image = dataclasses.replace(view.image, roles=roles)
+
+    assert (rights(alice), rights(bob)) == ((False, True), (False, False))
+    change(role("ops", "User:alice"))
+    assert (rights(alice), rights(bob)) == ((True, False), (False, False))
+    change(role("ops", "Group:data"))
+    assert (rights(alice), rights(bob)) == ((False, True), (True, False))
+    change(role("others", "User:alice"))
+    assert (rights(alice), rights(bob)) == ((False, True), (False, False))
+    change(role("admins", "User:bob"))
+    assert (rights(alice), rights(bob)) == ((False, True), (True, True))
+
+
+def test_a_role_that_was_never_readable_denies_everything() -> None:
+    view = View(acl("*"))
+    access, alice = Access(Authorizer(), cast("ClusterView", view)), session_of()
+    assert access.read_refusal(alice, b"t", is_id=False) is None
+    unknown = Roles().with_changes({"ops": None}, unknown={"ops"})
+    view.image = dataclasses.replace(view.image, roles=unknown)
+    assert access.read_refusal(alice, b"t", is_id=False) is not None
+    assert not access.may_with_some(alice, AclOperation.READ, ResourceType.TOPIC)
 
 
 def test_kept_decisions_are_bounded_however_long_names_are(

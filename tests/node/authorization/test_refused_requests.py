@@ -7,11 +7,11 @@ from random import Random
 from typing import Any
 
 import pytest
-from kio.index import load_request_schema
+from tidelog_core.message_schemas import load_request_schema
 from tidelog_core.security.operations import OPERATIONS, REFUSAL_CODES
 
 from tests.support.acl_rules import CLIENT, WITH_ACLS, leave_to_admin
-from tests.support.kafka_messages import API_KEYS
+from tests.support.kafka_messages import SERVED_KEYS
 from tests.support.message_bytes import joined, random_message
 from tests.support.node_process import NodeProcess
 from tests.support.peer import Peer
@@ -49,7 +49,7 @@ def supported(admin: Peer) -> dict[int, tuple[int, int]]:
     return {one["api_key"]: (one["min_version"], one["max_version"]) for one in answer["api_keys"]}
 
 
-@pytest.mark.parametrize("api", sorted(API_KEYS.keys() - HOT))
+@pytest.mark.parametrize("api", sorted(SERVED_KEYS.keys() - HOT))
 def test_every_version_refuses_in_an_answer(
     api: str,
     admin: Peer,
@@ -57,7 +57,7 @@ def test_every_version_refuses_in_an_answer(
     request: pytest.FixtureRequest,
 ) -> None:
     """``tests/kafka`` has the hot ones."""
-    api_key = API_KEYS[api]
+    api_key = SERVED_KEYS[api]
     if api_key in WITHOUT_NEEDS:
         pytest.skip("the API needs no permission")
     client = Peer("tidelog", admin.port, address=CLIENT)
@@ -78,7 +78,7 @@ def test_every_version_refuses_in_an_answer(
 
 def message(api: str, version: int, seed: int) -> bytes:
     """Return a request that names the topic, and groups and transactions of the same name."""
-    schema = load_request_schema(API_KEYS[api], version)
+    schema = load_request_schema(SERVED_KEYS[api], version)
     pieces = random_message(schema, Random(seed), texts=(SECRET,), numbers=(1,), nulls=0)
     return joined(pieces)
 

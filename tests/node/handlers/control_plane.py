@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
 from tidelog_core.config import NodeConfig
+from tidelog_core.message_schemas import load_request_schema, load_response_schema
 from tidelog_core.metadata import records
 from tidelog_core.metadata.endpoints import plaintext_endpoints
 from tidelog_core.metadata.image import ClusterView

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kio.index import load_request_schema
 from tidelog_core import turns as core_turns
 from tidelog_core.config import NodeConfig
+from tidelog_core.message_schemas import load_request_schema
 from tidelog_node import request_turns
 
 from tests.node.handlers.control_plane import cluster, make

@@ -8,11 +8,11 @@ from random import Random
 from typing import Any
 
 import pytest
-from kio.index import load_request_schema, load_response_schema
+from tidelog_core.message_schemas import load_request_schema, load_response_schema
 
 from tests.support.batches import batch_of
 from tests.support.client_quotas import alter_quotas, op
-from tests.support.kafka_messages import API_KEYS
+from tests.support.kafka_messages import SERVED_KEYS
 from tests.support.message_bytes import joined, random_message
 from tests.support.node_process import NodeProcess
 from tests.support.peer import Peer
@@ -49,21 +49,21 @@ def supported(node: NodeProcess) -> dict[int, tuple[int, int]]:
     return {one["api_key"]: (one["min_version"], one["max_version"]) for one in answer["api_keys"]}
 
 
-@pytest.mark.parametrize("api", sorted(API_KEYS.keys() - HOT))
+@pytest.mark.parametrize("api", sorted(SERVED_KEYS.keys() - HOT))
 def test_every_answer_has_the_time_to_wait(
     api: str, busy: Peer, supported: dict[int, tuple[int, int]]
 ) -> None:
-    lowest, highest = supported[API_KEYS[api]]
+    lowest, highest = supported[SERVED_KEYS[api]]
     for version in range(lowest, highest + 1):
         answer: Any = busy.call_raw(api, version, message(api, version))
         assert isinstance(answer, dict), f"version {version}: {answer}"
-        schema = load_response_schema(API_KEYS[api], version)
+        schema = load_response_schema(SERVED_KEYS[api], version)
         if "throttle_time" in schema.__dataclass_fields__:
             assert answer["throttle_time"] == WAIT_MS, f"version {version}: {answer}"
 
 
 def message(api: str, version: int) -> bytes:
-    schema = load_request_schema(API_KEYS[api], version)
+    schema = load_request_schema(SERVED_KEYS[api], version)
     return joined(random_message(schema, Random(1), texts=("x",), numbers=(1,), nulls=0))
 
 

@@ -1,0 +1,180 @@
+"""Creates, changes and deletes roles."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from tidelog_core.admin.changing import change_each
+from tidelog_core.admin.commit import commit_together
+from tidelog_core.errors import (
+    DuplicateResource,
+    InvalidRequest,
+    PolicyViolation,
+    ResourceNotFound,
+    StoreUnavailable,
+    TidelogError,
+)
+from tidelog_core.metadata.image import ClusterImage, ClusterView
+from tidelog_core.metadata.records import put
+from tidelog_core.metadata.roles import Role, role_key
+from tidelog_core.metadata.store import ABSENT, ANY_VERSION, MetadataStore, Write
+from tidelog_core.role_messages import CHANGE, CREATE, DELETE
+from tidelog_core.security.roles import check_member, check_members, check_role_name
+from tidelog_core.turns import Turn
+
+ROLES_MAX = 1_000  # of a cluster
+
+
+@dataclass(frozen=True, slots=True)
+class RoleChange:
+    """What is to be done with one role; ``operation`` is that of AlterRoles."""
+
+    name: str
+    operation: int
+    added: Sequence[str] = ()
+    removed: Sequence[str] = ()
+
+
+class RoleAdmin:
+    """Changes roles. For the tasks of one event loop."""
+
+    def __init__(self, store: MetadataStore, view: ClusterView) -> None:
+        """The view shows roles (``shows_security``)."""
+        self._store = store
+        self._view = view
+
+    async def alter(self, changes: Sequence[RoleChange]) -> dict[str, TidelogError | None]:
+        """Make the changes; return the error of each role, ``None`` for one that was changed.
+
+        Each role is changed wholly or not at all, independently of the others. One that is named
+        twice is not changed. Durable on return, and the view's image shows them. Errors are
+        ``InvalidRequest``, ``DuplicateResource`` for a role that is there already or named twice,
+        ``ResourceNotFound``, ``PolicyViolation`` for too many roles, and those of the store.
+        """
+        wanted: dict[str, RoleChange] = {}
+        refused: dict[str, TidelogError] = {}
+        turn = Turn()
+        for one in changes:
+            await turn.step()
+            try:
+                if one.name in wanted or one.name in refused:
+                    wanted.pop(one.name, None)
+                    raise DuplicateResource(f"The role {one.name} is in the request twice")
+                await _check(one, turn)
+                wanted[one.name] = one
+            except (InvalidRequest, DuplicateResource) as error:
+                refused[one.name] = error.with_traceback(None)  # a traceback holds the request
+        try:
+            refused |= self._without_room(wanted, await self._view.refresh())
+        except StoreUnavailable as error:
+            return {**dict.fromkeys(wanted, error), **refused}
+        outcomes = await change_each(
+            {name: one for name, one in wanted.items() if name not in refused},
+            lambda image: partial(_decide, image),
+            partial(
+                commit_together,
+                self._store,
+                writes_of=lambda writes: writes,
+                write_count=len,
+            ),
+            newest=self._view.refresh,
+        )
+        # The committed changes are done, even if the store is unavailable now.
+        with contextlib.suppress(StoreUnavailable):
+            await self._view.refresh()
+        done = {
+            name: outcome if isinstance(outcome, TidelogError) else None
+            for name, outcome in outcomes.items()
+        }
+        return {**done, **refused}
+
+    def _without_room(
+        self, wanted: Mapping[str, RoleChange], image: ClusterImage
+    ) -> dict[str, TidelogError]:
+        """Return the errors of new roles that would be too many."""
+        known = image.roles.records
+        new = [
+            name for name, one in wanted.items() if one.operation == CREATE and name not in known
+        ]
+        room = max(0, ROLES_MAX - len(known))
+        return {
+            name: PolicyViolation(
+                f"There would be more than {ROLES_MAX} roles: delete roles that are not needed"
+            )
+            for name in new[room:]
+        }
+
+
+async def _check(one: RoleChange, turn: Turn) -> None:
+    """Raise ``InvalidRequest`` for a change that no role can have."""
+    check_role_name(one.name)
+    if one.operation not in (CREATE, DELETE, CHANGE):
+        raise InvalidRequest(
+            f"Unknown operation {one.operation}: {CREATE} creates a role, {DELETE} deletes one,"
+            f" {CHANGE} changes its members"
+        )
+    if one.operation == DELETE and (one.added or one.removed):
+        raise InvalidRequest("A role that is deleted has no members to add or to remove")
+    for principal in one.added:
+        await turn.step()
+        check_member(principal)
+    both = set(one.added) & set(one.removed)
+    if both:
+        raise InvalidRequest(f"{min(both)} is to be added and removed")
+
+
+def _decide(image: ClusterImage, one: RoleChange) -> list[Write]:
+    """Return the write that changes the role, none if it is so.
+
+    Raises ``DuplicateResource``, ``ResourceNotFound`` and ``InvalidRequest``.
+    """
+    key = role_key(one.name)
+    record = image.roles.records.get(one.name)
+    is_damaged = key in image.unreadable
+    version = ABSENT if record is None else record.version
+    if is_damaged:
+        version = ANY_VERSION
+    if one.operation == DELETE:
+        if record is None and not is_damaged:
+            raise _missing(one.name)
+        return [Write(key, None, version)]
+    if one.operation == CREATE and record is not None and not is_damaged:
+        raise DuplicateResource(f"The role {one.name} is there already")
+    if one.operation == CHANGE and (record is None or is_damaged):
+        if is_damaged:
+            raise InvalidRequest(
+                f"The item of the role {one.name} cannot be read: delete the role and create it"
+                " again"
+            )
+        raise _missing(one.name)
+    before = () if record is None or is_damaged else record.members
+    members = tuple(sorted({*before, *one.added} - {*one.removed}))
+    if one.operation == CHANGE and members == before:
+        return []
+    check_members(members)
+    return [put(Role(name=one.name, members=members, version=version))]
+
+
+def _missing(name: str) -> ResourceNotFound:
+    return ResourceNotFound(f"There is no role {name}")
+
+
+async def find_roles(
+    image: ClusterImage, names: Sequence[str] | None, members: Sequence[str] | None
+) -> list[Role]:
+    """Return the roles with one of the names and one of the members; ``None`` fits all.
+
+    Other tasks run in between.
+    """
+    wanted = None if members is None else frozenset(members)
+    records = image.roles.records
+    found: list[Role] = []
+    turn = Turn()
+    for name in sorted(records if names is None else {*names} & records.keys()):
+        await turn.step()
+        if wanted is None or not wanted.isdisjoint(records[name].members):
+            found.append(records[name])
+    return found
