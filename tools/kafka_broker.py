@@ -18,11 +18,11 @@ from tools.places import TOOLS_DIR, ToolAbsent, require, run
 from tools.ports import free_ports
 from tools.server_process import ServerProcess, running
 
-VERSION = "4.1.0"
+VERSION = "4.1.2"
 START_SECONDS_MAX = 60.0
 BROKER_ID = 1
 _CLUSTER_ID = "dGlkZWxvZy1jb21wYXJlZA"  # any 16 bytes in base64
-_ROOT = TOOLS_DIR / "kafka-broker"
+_ROOT = TOOLS_DIR / f"kafka-broker-{VERSION}"
 _PROPERTIES = "server.properties"
 _PORT = "port"
 _LOG_LEVEL = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"

@@ -9,8 +9,8 @@ from pathlib import Path
 from tools import maven
 from tools.places import TOOLS_DIR, require, run
 
-VERSION = "4.1.0"
-_ROOT = TOOLS_DIR / "kafka-java"
+VERSION = "4.1.2"
+_ROOT = TOOLS_DIR / f"kafka-java-{VERSION}"
 
 
 def install() -> None:

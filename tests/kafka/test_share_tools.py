@@ -26,7 +26,7 @@ def test_share_groups_are_looked_after_by_the_tool(pair: Pair, name: str) -> Non
     assert re.search(r"by-share-tool\s+one\s+/127.0.0.1\s+test\s+1\s+share-tool:0", members)
     share_beat(peer, "by-share-tool", "one", -1)
 
-    # The tool of 4.1.0 cannot move a group, and Kafka 4.1.0 does not (see ``allowed.py``).
+    # The tool of 4.1 cannot move a group, and Kafka 4.1 does not (see ``allowed.py``).
     alter(peer, "by-share-tool", ("share-tool", 0, 7))
     offsets = run(peer, TOOL, "--describe", *group, "--offsets")
     start = {"tidelog": "7", "kafka": "-"}[name]
