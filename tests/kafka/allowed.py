@@ -42,24 +42,35 @@ _NOT_SERVED = {
 }
 _NEGATIVE_EPOCH = "-1 is «not known»; Tidelog, like Kafka's Fetch, takes any negative so"
 _ALTERED = (
-    "4.1.0 loses the topics of the request before its coordinator sees them, and changes nothing"
+    "4.1 loses the topics of the request before its coordinator sees them, and changes nothing"
 )
 _TRAILING = "Kafka drops what follows the batch without a word; Tidelog loses nothing silently"
 
 _NO_USER = "beside its error, Kafka's refusal names a user without a name"
 _ONLY_SASL = "before a client is known, Tidelog parses nothing but what leads to a login"
 
+_NOT_LOOKED_AT = "the batches of a topic that the client may not write are not looked at"
 _UNKNOWN_TYPE = "Kafka closes the connection where a type is 0; an answer says what is wrong"
 _USELESS_ACL = "an ACL that fits no client is a mistake"
 
 ALLOWED: tuple[Allowed, ...] = (
     # -- ACLs --
     *(
-        Allowed(case, "/*scram users/results", _NO_USER, tidelog=...)
+        entry
         for case in (
             "test_a_client_without_an_acl",
             "test_a_client_with_one_acl",
             "test_a_client_with_several_acls",
+        )
+        for entry in (
+            Allowed(case, "/*scram users/results", _NO_USER, tidelog=...),
+            Allowed(
+                case,
+                "/*transactional, no id/error_code",
+                _NOT_LOOKED_AT,
+                kafka="transactional_id_authorization_failed",
+                tidelog="topic_authorization_failed",
+            ),
         )
     ),
     *(

@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 import pytest
+from tidelog_core.security.operations import OPERATIONS as NEEDED
 
 from tests.kafka.compare import Pair, compared
 from tests.kafka.test_acls import AUTHORIZER
@@ -29,6 +30,8 @@ from tests.support.acl_rules import (
 )
 from tests.support.acls import ALL, GROUP, TOPIC, TRANSACTIONAL_ID, acl_filter, creation
 from tests.support.batches import batch
+from tests.support.client_quotas import component, op
+from tests.support.kafka_messages import API_KEYS
 from tests.support.node_process import NodeProcess
 from tests.support.peer import NO_TOPIC, Peer
 from tools import kafka_broker
@@ -248,6 +251,14 @@ def requests(topic_id: object) -> dict[str, Request]:
         v3_and_below_producer_epoch=0,
         v3_and_below_topics=[SECRET],
     )
+    marker = {"producer_id": 9_000, "producer_epoch": 0, "coordinator_epoch": 0}
+    absent = [{"name": "absent", "partition_indexes": [0]}]
+    add(
+        "markers",
+        "write_txn_markers",
+        1,
+        markers=[{**marker, "transaction_result": False, "topics": absent}],
+    )
     add("offsets added", "add_offsets_to_txn", 3, group_id="g", **OF_PRODUCER)
     add("ended", "end_txn", 3, committed=True, **OF_PRODUCER)
     add(
@@ -302,6 +313,12 @@ def requests(topic_id: object) -> dict[str, Request]:
         deletions=[deletion],
         upsertions=[],
     )
+    add("quotas", "describe_client_quotas", 1, components=[component("user", 0, "nobody")])
+    entry = {
+        "entity": [{"entity_type": "user", "entity_name": "nobody"}],
+        "ops": [op("consumer_byte_rate", 1.0)],
+    }
+    add("quotas altered", "alter_client_quotas", 1, entries=[entry], validate_only=True)
     add("cluster", "describe_cluster", 0, include_cluster_authorized_operations=True)
     add("producers", "describe_producers", 0, topics=[{"name": "secret", "partition_indexes": [0]}])
     add("transactions", "describe_transactions", 0, transactional_ids=["unknown"])
@@ -354,12 +371,45 @@ def requests(topic_id: object) -> dict[str, Request]:
             0,
             groups=[{"group_id": "s", "topics": asked_topics}],
         )
+    absent_start = [{"partition_index": 0, "start_offset": 0}]
+    add(
+        "share offsets altered",
+        "alter_share_group_offsets",
+        0,
+        group_id="none",
+        topics=[{"topic_name": "absent", "partitions": absent_start}],
+    )
     add(
         "share offsets deleted",
         "delete_share_group_offsets",
         0,
         group_id="none",
         topics=[{"topic_name": "secret"}],
+    )
+    of_share = {"group_id": "s", "member_id": "AAAAAAAAAAAAAAAAAAAAAQ"}
+    acknowledged = [{**INDEX, "acknowledgement_batches": []}]
+    in_secret = [{"topic_id": topic_id, "partitions": acknowledged}]
+    add(
+        "share fetch",
+        "share_fetch",
+        1,
+        share_session_epoch=0,
+        max_wait=1_000,  # Kafka's loads the partition first, and answers when that has failed.
+        min_bytes=1,
+        max_bytes=1_000,
+        max_records=1,
+        batch_size=1,
+        topics=in_secret,
+        forgotten_topics_data=[],
+        **of_share,
+    )
+    add(
+        "share acknowledge",
+        "share_acknowledge",
+        1,
+        share_session_epoch=5,
+        topics=in_secret,
+        **of_share,
     )
     add("quorum", "describe_quorum", 2, topics=[])
     add("features", "update_features", 1, timeout=1_000, feature_updates=[], validate_only=True)
@@ -415,11 +465,26 @@ def answers(peer: Peer) -> Iterator[tuple[str, Any]]:
             label = f"produce {topic}, version {version}"
             yield label, rights(client.produce(topic, records, version=version))
         of_x = batch(1, producer_id=9_000, producer_epoch=0, base_sequence=0, is_transactional=True)
-        yield "transactional", rights(client.produce("secret", of_x, transactional_id="x"))
+        for label, transactional_id in (("its", "x"), ("no", None), ("another", "other")):
+            answer = client.produce("secret", of_x, transactional_id=transactional_id)
+            yield f"transactional, {label} id", rights(answer)
         client.timeout = 0.5
         yield "acks 0", client.produce("secret", records, acks=0)
     finally:
         client.close()
+
+
+def test_every_api_that_a_node_serves_is_asked(pair: Pair) -> None:
+    """A new API without a request here would be compared with nothing."""
+    answer = pair.tidelog.call("api_versions", 0)
+    served = {one["api_key"] for one in answer["api_keys"]}
+    asked = {API_KEYS[one.api] for one in requests(NO_TOPIC).values()}
+    hot = {API_KEYS["produce"], API_KEYS["fetch"]}
+    for_everyone = {api_key for api_key in served if not NEEDED[api_key].needs}
+    assert asked | hot | for_everyone == served
+    assert {API_KEYS[name] for name in ("sasl_handshake", "sasl_authenticate", "api_versions")} == (
+        for_everyone
+    )
 
 
 @compared

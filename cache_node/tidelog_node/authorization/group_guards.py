@@ -205,6 +205,8 @@ async def _acknowledge(call: GuardedCall) -> Any:
         return call.refuse(_GROUP)
     allowed, denied = await call.topics_by(_READ, request.topics)
     answer = await call.go_on(dataclasses.replace(request, topics=allowed))
+    if answer.error_code:
+        return answer  # of the whole request
     added = await call.refused(denied, "responses")
     return dataclasses.replace(answer, responses=(*answer.responses, *added))
 
