@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-_KMS_KEY_ID = re.compile(r"(|[A-Za-z0-9][A-Za-z0-9:/_-]{0,2047})", re.ASCII)
+_KMS_KEY_ID = re.compile(r"(|[A-Za-z0-9][A-Za-z0-9:_-]*(/[A-Za-z0-9:_-]+)*)", re.ASCII)
+_KMS_KEY_ID_LENGTH_MAX = 2048  # of KMS
 
 
 def parse_kms_key_id(text: str) -> str:
@@ -12,6 +13,6 @@ def parse_kms_key_id(text: str) -> str:
 
     Whether there is such a key is known to KMS alone.
     """
-    if _KMS_KEY_ID.fullmatch(text) is None:
+    if len(text) > _KMS_KEY_ID_LENGTH_MAX or _KMS_KEY_ID.fullmatch(text) is None:
         raise ValueError("must be the id, alias/name or ARN of a key of AWS KMS, or empty")
     return text
