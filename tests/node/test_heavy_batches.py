@@ -230,6 +230,29 @@ def test_a_batch_that_grows_without_bound_takes_no_memory_of_the_node(
         assert node.rss_bytes() - before < 10_000_000
 
 
+CLAIM = b"\xff\xff\xff\xff\x0f"  # a block of snappy that says it has 4 GiB
+XERIAL = b"\x82SNAPPY\x00" + struct.pack(">iii", 1, 1, len(CLAIM) + 2)
+
+
+@pytest.mark.parametrize("framing", [b"", XERIAL], ids=["raw", "of Java"])
+def test_a_block_that_says_how_large_it_is_takes_no_memory_of_the_node(
+    node: NodeProcess, framing: bytes
+) -> None:
+    """CVE-2023-34455: the decoder allocated what the size said."""
+    batch = bytearray(batch_of(b"x"))[:61] + framing + CLAIM + b"\0a"
+    struct.pack_into(">i", batch, 8, len(batch) - 12)
+    struct.pack_into(">h", batch, 21, CompressionType.SNAPPY)
+    struct.pack_into(">I", batch, 17, crc32c(memoryview(batch)[21:]))
+    with client_of(node) as client:
+        assert client.produce("plain", batch_of(b"x")).error_code is ErrorCode.none
+        before = node.rss_bytes()
+        assert client.produce("compacted", bytes(batch)).error_code in (
+            ErrorCode.invalid_record,
+            ErrorCode.corrupt_message,
+        )
+        assert node.rss_bytes() - before < 10_000_000
+
+
 def test_a_heavy_batch_without_acks_is_stored_and_a_wrong_one_closes(node: NodeProcess) -> None:
     with client_of(node) as client:
         before = client.produce("compacted", a_batch_with_key()).base_offset

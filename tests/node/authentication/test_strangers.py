@@ -58,6 +58,50 @@ def test_half_open_sockets_take_little_memory_and_others_log_in(
     assert "Traceback" not in node.log
 
 
+def framed(body: bytes) -> bytes:
+    return struct.pack(">i", len(body)) + body
+
+
+def of_api(api_key: int, version: int, body: bytes, *, tags: bytes = b"") -> bytes:
+    return framed(struct.pack(">hhih", api_key, version, 1, -1) + tags + body)
+
+
+HUGE = b"\xff\xff\xff\xff\x0f"  # 2^32 - 1, the largest of compact lengths
+LARGEST = struct.pack(">i", 2**31 - 1)
+CLAIMS = {
+    "a frame of 2^31 bytes": LARGEST,
+    "a software name of 2^32 bytes": of_api(18, 3, HUGE + b"name", tags=b"\0"),
+    "2^32 tagged fields": of_api(18, 3, b"\x02a\x02b" + HUGE, tags=b"\0"),
+    "2^32 tagged fields in the header": of_api(18, 3, b"", tags=HUGE),
+    "a tagged field of 2^32 bytes": of_api(18, 3, b"\x02a\x02b\x01\x00" + HUGE, tags=b"\0"),
+    "a mechanism of 2^15 bytes": of_api(17, 1, b"\x7f\xffPLAIN"),
+    "a token of 2^31 bytes": of_api(17, 1, b"\0\x05PLAIN") + of_api(36, 1, LARGEST + b"token"),
+    "a compact token of 2^32 bytes": of_api(17, 1, b"\0\x05PLAIN")
+    + of_api(36, 2, HUGE + b"token", tags=b"\0"),
+    "2^31 topics": of_api(3, 1, LARGEST),
+    "a raw token of 2^31 bytes": of_api(17, 0, b"\0\x05PLAIN") + LARGEST,
+}
+
+
+@pytest.mark.parametrize(
+    "claims",
+    [list(CLAIMS), *(pytest.param([name], marks=pytest.mark.slow) for name in CLAIMS)],
+    ids=lambda claims: "all" if len(claims) > 1 else claims[0],
+)
+def test_what_strangers_announce_costs_no_memory(node: SaslNode, claims: list[str]) -> None:
+    """CVE-2022-34917: brokers allocated what a size said. None of the sockets sends more."""
+    before = node.rss_bytes()
+    with contextlib.ExitStack() as stack:
+        for number in range(SOCKETS):
+            client = stack.enter_context(socket.create_connection(("127.0.0.1", node.sasl_port)))
+            with contextlib.suppress(ConnectionError):
+                client.sendall(CLAIMS[claims[number % len(claims)]])
+        produce(node)
+        grown = node.rss_bytes() - before
+        assert grown < 64 * MIB, f"{grown / MIB:.0f} MiB"
+    assert "Traceback" not in node.log
+
+
 def test_a_thousand_rounds_end_after_a_few(node: SaslNode) -> None:
     """ApiVersions of an unknown version may be repeated in Kafka without end."""
     frame = struct.pack(">ihhih", 11, 18, 99, 7, -1) + b"\0"
