@@ -94,6 +94,10 @@ OWN: dict[str, st.SearchStrategy[Any]] = {
         iterations=st.integers(4096, 16_384),
     ),
     "MemberPage.before": st.none() | PAGES,
+    "Role.name": st.from_regex(r"[a-zA-Z0-9._-]{1,9}", fullmatch=True),
+    "Role.members": st.lists(TEXTS.filter(lambda name: name not in ("", "*"))).map(
+        lambda names: tuple(f"User:{name}" for name in names)
+    ),
     "StoredAcl.acl_id": st.just(acl_id(AN_ACL)),
     "StoredAcl.acl": st.just(AN_ACL),
     "EntityQuotas.quota_id": st.just(quota_id(AN_ENTITY)),
