@@ -60,6 +60,7 @@ class ClusterSettings:
     # Node i has http_port + i - 1, or a free port if this is 0. None: no probes and metrics.
     http_port: int | None = None
     http_host: str = HTTP_HOST
+    advertised_host: str | None = None  # the host that clients connect to; None: ``host``
     metadata_store_url: str | None = None  # default: SQLite in the data directory
     object_store_url: str | None = None  # default: a folder in the data directory
     config_overrides: Mapping[str, str] = field(default_factory=dict)  # of NodeConfig
@@ -109,10 +110,15 @@ class ClusterSettings:
         return self._stores()[1].startswith("memory:")
 
     def _address(self, port: int) -> list[str]:
+        advertised = self.advertised_host
         if self.security_protocol == PLAINTEXT:
-            return ["--host", self.host, "--port", str(port)]
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return ["--set", f"listeners={self.security_protocol}://{host}:{port}"]
+            address = ["--host", self.host, "--port", str(port)]
+            return address + ([] if advertised is None else ["--advertised-host", advertised])
+        begin = f"{self.security_protocol}://"
+        address = ["--set", f"listeners={begin}{_in_url(self.host)}:{port}"]
+        if advertised is not None:
+            address += ["--set", f"advertised.listeners={begin}{_in_url(advertised)}:{port}"]
+        return address
 
     def _stores(self) -> tuple[str, str]:
         data_dir = self.data_dir.absolute()
@@ -156,9 +162,8 @@ async def _run(settings: ClusterSettings, announce: Callable[[str], None]) -> in
         await asyncio.wait([stopping, ready, *running], return_when=asyncio.FIRST_COMPLETED)
         if ready.done():
             last_port = settings.port + settings.node_count - 1
-            addresses = ",".join(
-                f"{settings.host}:{port}" for port in range(settings.port, last_port + 1)
-            )
+            host = _in_url(settings.advertised_host or settings.host)
+            addresses = ",".join(f"{host}:{port}" for port in range(settings.port, last_port + 1))
             if not settings.has_objects_of_one_process:
                 beside.append(asyncio.create_task(functions.run()))
             http = ",".join(node.http_address for node in nodes if node.http_address)
@@ -173,6 +178,10 @@ async def _run(settings: ClusterSettings, announce: Callable[[str], None]) -> in
             child.stop()
         await asyncio.gather(*running, *beside)
         await asyncio.gather(stopping, ready, return_exceptions=True)
+
+
+def _in_url(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
 
 
 async def _wait_all(nodes: Sequence[_Child]) -> None:

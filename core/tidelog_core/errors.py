@@ -5,7 +5,8 @@ Source: the error table of the Kafka protocol guide.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from difflib import get_close_matches
 from typing import ClassVar
 
 from kio.schema.errors import ErrorCode
@@ -255,6 +256,17 @@ class UnknownTopicOrPartition(TidelogError):
 
     code = ErrorCode.unknown_topic_or_partition
     hint = "`tidelog topic list` shows the topics there are"
+    topic: str | None = None  # its name, if the error is about one topic or its partition
+
+    @classmethod
+    def of_topic(cls, name: str, known: Collection[str]) -> UnknownTopicOrPartition:
+        """Return the error for a topic that is none of the known ones; names a similar one."""
+        error = cls(f"there is no topic {name!r}")
+        error.topic = name
+        near = get_close_matches(name, sorted(known), n=1)
+        if near:
+            error.hint = f"did you mean {near[0]!r}?"
+        return error
 
 
 class UnknownTopicId(TidelogError):

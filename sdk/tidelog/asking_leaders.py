@@ -61,7 +61,7 @@ async def by_leader(
             await cluster.refresh()
         leader = cluster.leader(partition)
         if leader is None:
-            failures.append(error_for(ErrorCode.unknown_topic_or_partition, None, about=partition))
+            failures.append(_without_leader(cluster, partition))
         else:
             led.setdefault(leader.leader, []).append(partition)
     return led, failures
@@ -70,3 +70,10 @@ async def by_leader(
 def worst(failures: Iterable[TidelogError]) -> TidelogError | None:
     """Return a failure that is not retriable if one exists, else any failure, or None."""
     return min(failures, key=lambda failure: failure.retriable, default=None)
+
+
+def _without_leader(cluster: Cluster, partition: TopicPartition) -> TidelogError:
+    topic = cluster.topic(partition.topic)
+    if topic is not None and partition.partition in topic.partitions:
+        return error_for(ErrorCode.leader_not_available, "it has no leader", about=partition)
+    return error_for(ErrorCode.unknown_topic_or_partition, None, about=partition)

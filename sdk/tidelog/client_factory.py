@@ -10,7 +10,8 @@ from collections.abc import Callable
 from typing import Concatenate, ParamSpec, TypeVar, Unpack
 
 from tidelog.cluster import Cluster
-from tidelog.options import ClientSettings, check, client_options
+from tidelog.options import ClientSettings, check, client_options, parse_bootstrap
+from tidelog.wire.connection import Address
 
 P = ParamSpec("P")
 C = TypeVar("C")
@@ -22,6 +23,16 @@ class ClientFactory:
     def __init__(self, bootstrap_servers: str, **settings: Unpack[ClientSettings]) -> None:
         self._bootstrap_servers = bootstrap_servers
         self._settings = settings
+
+    @property
+    def addresses(self) -> tuple[Address, ...]:
+        """Return the addresses to connect to first. Raises ``InvalidConfig``."""
+        return parse_bootstrap(self._bootstrap_servers)
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether the clients use TLS."""
+        return self._settings.get("ssl") is not None
 
     def make(
         self, client: Callable[Concatenate[str, P], C], *args: P.args, **options: P.kwargs

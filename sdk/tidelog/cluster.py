@@ -30,6 +30,7 @@ from tidelog.errors import (
     RequestTimedOut,
     TidelogError,
     error_for,
+    topic_error,
 )
 from tidelog.metadata import Node, PartitionInfo, TopicInfo, merge, topic_info, with_leader
 from tidelog.options import ClientOptions
@@ -119,7 +120,8 @@ class Cluster:
         except TimeoutError:
             await self._disconnect()
             servers = ", ".join(map(str, self._options.bootstrap))
-            raise ConnectionFailed(f"no node answers at {servers}: {self.last_error}") from None
+            reason = self.last_error or f"nothing came within {self.request_timeout_s:g} s"
+            raise ConnectionFailed(f"no node answers at {servers}: {reason}") from None
         except BaseException:
             await self._disconnect()
             raise
@@ -230,14 +232,15 @@ class Cluster:
             async with asyncio.timeout(timeout_s):
                 while known is None or known.error is not ErrorCode.none or not known.partitions:
                     if known is not None and not known.error.retriable and known.error:
-                        raise error_for(known.error, None, about=f"topic {name!r}")
+                        raise topic_error(known.error, None, topic=name)
                     await self.refresh()
                     known = self.topic(name)
         except TimeoutError:
             if known is not None and known.error:
-                raise error_for(known.error, None, about=f"topic {name!r}") from None
+                raise topic_error(known.error, None, topic=name) from None
             raise RequestTimedOut(
-                f"no metadata for topic {name!r} within {timeout_s:g} s: {self.last_error}"
+                f"no metadata for topic {name!r} within {timeout_s:g} s"
+                + (f": {self.last_error}" if self.last_error else "")
             ) from None
         return known
 

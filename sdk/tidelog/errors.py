@@ -124,6 +124,7 @@ __all__ = [
     "NotCoordinator",
     "NotEnoughReplicas",
     "NotEnoughReplicasAfterAppend",
+    "NotKafka",
     "NotLeaderOrFollower",
     "OffsetNotAvailable",
     "OffsetOutOfRange",
@@ -160,6 +161,9 @@ __all__ = [
 ]
 
 
+TLS = "TLS"  # a protocol of ``NotKafka``
+
+
 class ClientClosed(TidelogError):
     """The producer, consumer or admin was closed before the call was answered."""
 
@@ -171,6 +175,24 @@ class ConnectionFailed(TidelogError):
 
     code = ErrorCode.network_exception
     hint = "check that a node listens there; `tidelog up` starts one on this machine"
+
+
+class NotKafka(ConnectionFailed):
+    """A server answered that does not speak Kafka's protocol, or speaks it over TLS only."""
+
+    hint = "check the port"
+
+    @property
+    def retriable(self) -> bool:
+        """Whether another attempt may help: the port belongs to another server."""
+        return False
+
+    def __init__(self, address: object, protocol: str) -> None:
+        super().__init__(f"{address} is not a Kafka port: it answered {protocol}")
+        self.address, self.protocol = address, protocol
+        if protocol == TLS:
+            self.args = (f"{address} wants TLS",)
+            self.hint = "set security.protocol to SSL or SASL_SSL, and ssl to a context"
 
 
 class PartitionNotKnown(RequestTimedOut):
@@ -204,10 +226,16 @@ class SeveralFailed(TidelogError):
     """Several of the requested changes failed, each with its own error; the others are done."""
 
     def __init__(self, errors: Mapping[str, TidelogError]) -> None:
-        super().__init__("; ".join(map(str, errors.values())))
-        self.errors = dict(errors)
         hints = {error.hint for error in errors.values()}
-        self.hint = hints.pop() if len(hints) == 1 else ""
+        is_shared = len(hints) == 1
+        super().__init__(
+            "; ".join(
+                f"{error} ({error.hint})" if error.hint and not is_shared else str(error)
+                for error in errors.values()
+            )
+        )
+        self.errors = dict(errors)
+        self.hint = hints.pop() if is_shared else ""
 
 
 class NodeError(TidelogError):
@@ -441,7 +469,18 @@ def error_for(code: ErrorCode, message: str | None, *, about: object = None) -> 
     if code is ErrorCode.invalid_config:
         return InvalidConfig([text])
     cls = _CLASSES.get(code)
-    return cls(text) if cls is not None else _node_error(code)(text)
+    error = cls(text) if cls is not None else _node_error(code)(text)
+    if isinstance(error, UnknownTopicOrPartition) and isinstance(about, TopicPartition):
+        error.topic = about.topic
+    return error
+
+
+def topic_error(code: ErrorCode, message: str | None, *, topic: str) -> TidelogError:
+    """Return the error with a node's ``code`` about a topic."""
+    error = error_for(code, message, about=f"topic {topic!r}")
+    if isinstance(error, UnknownTopicOrPartition):
+        return UnknownTopicOrPartition.of_topic(topic, ())
+    return error
 
 
 @cache

@@ -27,6 +27,7 @@ from tidelog.wire.requests import FETCH_BY_NAME
 FETCHED_AT_FIRST_BYTES = 4096  # of each partition
 FETCHED_IN_ALL_BYTES_MAX = 50 * 1024 * 1024  # by one request
 ALONE_AT_ONCE_MAX = 8
+ONLY_MARKERS = -1  # instead of a time
 
 # Errors after which the current leader is asked.
 _LEADER_MOVED = frozenset(
@@ -45,14 +46,15 @@ async def record_times(
     """Return for each partition the timestamp of the first record at or after the offset.
 
     In milliseconds since 1970; ``None`` if no record exists at or after the offset, or the
-    offset is gone. If compaction has removed all later records of the batch, the batch's
-    largest timestamp. Retries while leaders move; then raises ``RequestTimedOut`` or the
-    nodes' error.
+    offset is gone; ``ONLY_MARKERS`` if only markers of transactions follow. If compaction has
+    removed all later records of the batch, the batch's largest timestamp. Retries while leaders
+    move; then raises ``RequestTimedOut`` or the nodes' error.
     """
+    at = dict(offsets)  # moves past markers
     return await ask_until_found(
         cluster,
         offsets,
-        lambda missing, found: _ask(cluster, missing, found),
+        lambda missing, found: _ask(cluster, {p: at[p] for p in missing}, found, at),
         what="records",
         timeout_s=timeout_s,
     )
@@ -62,13 +64,17 @@ async def _ask(
     cluster: Cluster,
     offsets: Mapping[TopicPartition, int],
     found: dict[TopicPartition, int | None],
+    at: dict[TopicPartition, int],
 ) -> TidelogError | None:
-    """Ask every leader and add the answers to ``found``; return a failure, if any."""
+    """Ask every leader and add the answers to ``found``; return a failure, if any.
+
+    Where an answer has markers only, ``at`` gets the offset behind them.
+    """
     led, failures = await by_leader(cluster, offsets)
 
     async def ask(node: int, some: Iterable[TopicPartition]) -> list[TopicPartition]:
         try:
-            return await _fetch(cluster, node, {p: offsets[p] for p in some}, found)
+            return await _fetch(cluster, node, {p: offsets[p] for p in some}, found, at)
         except TidelogError as error:
             failures.append(error)
             return []
@@ -88,6 +94,7 @@ async def _fetch(
     node_id: int,
     offsets: Mapping[TopicPartition, int],
     found: dict[TopicPartition, int | None],
+    at: dict[TopicPartition, int],
 ) -> list[TopicPartition]:
     """Add one answer's times to ``found``; return partitions whose batch did not fit."""
     topics: dict[str, list[FetchPartition]] = {}
@@ -126,7 +133,9 @@ async def _fetch(
             elif answer.error_code is not ErrorCode.none:
                 found[partition] = None
             elif answer.records and len(answer.records) >= HEADER_SIZE:
-                found[partition] = _timestamp(answer.records, offset)
+                made_ms, at[partition] = _first_time(answer.records, offset)
+                if made_ms is not None or at[partition] >= int(answer.high_watermark):
+                    found[partition] = ONLY_MARKERS if made_ms is None else made_ms
             elif offset < int(answer.high_watermark):
                 large.append(partition)
             else:
@@ -136,15 +145,30 @@ async def _fetch(
     return large
 
 
-def _timestamp(data: bytes, offset: int) -> int:
-    """Return the time of the first record at or after the offset in the first batch."""
-    header: BatchHeader = parse_header(data, 0)
+def _first_time(data: bytes, offset: int) -> tuple[int | None, int]:
+    """Return the time of the first record at or after the offset, None if there are only markers.
+
+    The second value is the offset behind the batches without such a record.
+    """
+    position = 0
+    while len(data) - position >= HEADER_SIZE:
+        header = parse_header(data, position)
+        if not header.is_control and header.next_offset > offset:
+            return _timestamp(data, position, offset), offset
+        offset = max(offset, header.next_offset)
+        position += header.size_bytes
+    return None, offset
+
+
+def _timestamp(data: bytes, position: int, offset: int) -> int:
+    """Return the time of the batch's first record at or after the offset."""
+    header: BatchHeader = parse_header(data, position)
     if header.is_log_append_time:
         return header.max_timestamp_ms
-    if header.base_offset == offset and header.delete_horizon_ms is None:
+    if header.base_offset >= offset and header.delete_horizon_ms is None:
         return header.base_timestamp_ms
     try:
-        for record in decode_batch(data, 0, header):
+        for record in decode_batch(data, position, header):
             if record.offset >= offset:
                 return record.timestamp_ms
     except CorruptRecordBatch:

@@ -8,11 +8,13 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 from tidelog_cli.options import command_config
+from tidelog_cli.reaching import opened
 
 if TYPE_CHECKING:
     from tidelog.admin import Admin
     from tidelog.client_factory import ClientFactory
     from tidelog.cluster import Cluster
+    from tidelog.errors import TidelogError
 
 T = TypeVar("T")
 
@@ -42,20 +44,57 @@ def client_factory(
 @asynccontextmanager
 async def opened_cluster(bootstrap: str) -> AsyncIterator[Cluster]:
     """Connect to the cluster. Raises ``InvalidConfig``, ``ConnectionFailed``."""
-    cluster = client_factory(bootstrap).cluster()
-    await cluster.start()
-    try:
+    factory = client_factory(bootstrap)
+    async with opened(factory.cluster(), factory) as cluster:
         yield cluster
-    finally:
-        await cluster.close()
+
+
+@asynccontextmanager
+async def opened_admin(bootstrap: str) -> AsyncIterator[Admin]:
+    """Connect an admin. Raises ``InvalidConfig``, ``ConnectionFailed``."""
+    from tidelog.admin import Admin
+
+    factory = client_factory(bootstrap)
+    async with opened(factory.make(Admin, timeout_ms=ADMIN_TIMEOUT_MS), factory) as admin:
+        yield admin
 
 
 def administer(bootstrap: str, work: Callable[[Admin], Awaitable[T]]) -> T:
-    """Run ``work`` with an open admin and return its result."""
-    from tidelog.admin import Admin
+    """Run ``work`` with an open admin and return its result.
+
+    The error for an unknown topic names a similar one.
+    """
 
     async def run() -> T:
-        async with client_factory(bootstrap).make(Admin, timeout_ms=ADMIN_TIMEOUT_MS) as admin:
-            return await work(admin)
+        from tidelog.errors import SeveralFailed, UnknownTopicOrPartition
+
+        async with opened_admin(bootstrap) as admin:
+            try:
+                return await work(admin)
+            except (SeveralFailed, UnknownTopicOrPartition) as error:
+                raise await with_similar_topics(admin, error) from error
 
     return asyncio.run(run())
+
+
+async def with_similar_topics(admin: Admin, error: TidelogError) -> TidelogError:
+    """Return the error; where it is about an unknown topic, with the name of a similar one."""
+    from tidelog.errors import SeveralFailed, UnknownTopicOrPartition
+
+    errors = error.errors if isinstance(error, SeveralFailed) else {"": error}
+    unknown = {
+        key: one.topic
+        for key, one in errors.items()
+        if isinstance(one, UnknownTopicOrPartition) and one.topic is not None
+    }
+    if not unknown:
+        return error
+    known = {listed.name for listed in await admin.list_topics(include_internal=True)}
+    better = {
+        key: UnknownTopicOrPartition.of_topic(topic, known)
+        for key, topic in unknown.items()
+        if topic not in known  # Otherwise it lacks a partition.
+    }
+    if isinstance(error, SeveralFailed):
+        return SeveralFailed({**errors, **better})
+    return better.get("", error)

@@ -20,6 +20,7 @@ from tidelog_cli.clients import RECORDS_TIMEOUT_MS, client_factory, opened_clust
 from tidelog_cli.failures import CommandFailed, UsageError
 from tidelog_cli.options import DEFAULT_BOOTSTRAP, Bootstrap
 from tidelog_cli.output import Advance, note, progress
+from tidelog_cli.reaching import opened
 from tidelog_cli.record_text import RecordFormat, json_line, parse_format, value_line
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from tidelog_core.model import TopicPartition
 
 POLL_RECORDS_MAX = 5_000
-TOPIC_SECONDS_MAX = 3.0
+TOPIC_SECONDS_MAX = 1.0  # a topic that was just created is known within 0.2 s
 EARLIEST, LATEST = "earliest", "latest"
 
 
@@ -165,13 +166,14 @@ async def _started(reading: _Reading) -> AsyncIterator[Consumer]:
         offsets = {}
         if reading.group is None:
             offsets = await _start_offsets(cluster, partitions, reading)
-    consumer = client_factory(reading.bootstrap, request_timeout_ms=RECORDS_TIMEOUT_MS).make(
+    factory = client_factory(reading.bootstrap, request_timeout_ms=RECORDS_TIMEOUT_MS)
+    consumer = factory.make(
         Consumer,
         group_id=reading.group,
         auto_offset_reset="earliest" if reading.start.kind == EARLIEST else "latest",
         isolation_level="read_committed" if reading.is_committed_only else "read_uncommitted",
     )
-    async with consumer:
+    async with opened(consumer, factory):
         if reading.group is not None:
             consumer.subscribe([reading.topic])
         else:
@@ -188,9 +190,9 @@ async def _partitions(cluster: Cluster, reading: _Reading) -> list[TopicPartitio
     try:
         info = await cluster.wait_for_topic(reading.topic, timeout_s=TOPIC_SECONDS_MAX)
     except UnknownTopicOrPartition:
-        raise CommandFailed(
-            f"topic {reading.topic!r} does not exist; create it, or see 'tidelog topic list'"
-        ) from None
+        cluster.want_all()
+        await cluster.refresh()
+        raise UnknownTopicOrPartition.of_topic(reading.topic, cluster.topics()) from None
     for number in reading.partitions:
         if number not in info.partitions:
             last = info.partition_count - 1

@@ -33,6 +33,14 @@ OnlyTopics = Annotated[
 _COMMAND_CONFIG: ContextVar[Path | None] = ContextVar("command config", default=None)
 
 
+def _print_version(is_wanted: bool) -> None:
+    if is_wanted:
+        from tidelog_cli.version import version_line
+
+        print(version_line())
+        raise typer.Exit
+
+
 def take_command_config(
     path: Annotated[
         Path | None,
@@ -43,6 +51,15 @@ def take_command_config(
             help="How to connect: a file with Kafka's names, such as security.protocol.",
         ),
     ] = None,
+    _version: Annotated[
+        bool,
+        typer.Option(
+            "--version",
+            is_eager=True,
+            callback=_print_version,
+            help="Print the version of Tidelog and Python, and whether it is compiled.",
+        ),
+    ] = False,
 ) -> None:
     """Note the options that precede a command."""
     _COMMAND_CONFIG.set(path)

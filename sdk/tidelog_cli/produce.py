@@ -18,11 +18,13 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
-from tidelog_cli.clients import RECORDS_TIMEOUT_MS, client_factory
+from tidelog_cli.clients import RECORDS_TIMEOUT_MS, client_factory, opened_admin
 from tidelog_cli.failures import CommandFailed, UsageError
-from tidelog_cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json
+from tidelog_cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json, require_choice
 from tidelog_cli.output import Advance, note, print_json, progress
-from tidelog_cli.record_text import parse_header, split_line, unescape
+from tidelog_cli.reaching import opened
+from tidelog_cli.record_lines import JsonLines, LineParser, LineRecord, TextLines
+from tidelog_cli.record_text import parse_header, unescape
 
 if TYPE_CHECKING:
     from tidelog.options import CompressionName
@@ -33,26 +35,9 @@ READ_SIZE_BYTES = 256 * 1024
 CHUNKS_WAITING_MAX = 4
 MAX_BLOCK_MS = 5_000  # longest wait for nodes, topics and partitions that do not exist (yet)
 LINGER_MS = 20
-
-
-@dataclass(frozen=True, slots=True)
-class LineRules:
-    """The rules that turn a line into a record."""
-
-    key_separator: bytes | None
-    null_marker: bytes | None
-    headers: tuple[tuple[str, bytes], ...]
-    partition: int | None
-
-    def parse(self, line: bytes, number: int) -> tuple[bytes | None, bytes | None]:
-        """Return key and value. Raises ``CommandFailed`` with the line's number."""
-        split = split_line(line, self.key_separator)
-        if split is None:
-            assert self.key_separator is not None
-            separator = self.key_separator.decode()
-            raise CommandFailed(f"line {number} has no {separator!r}; check --key-separator")
-        key, value = split
-        return key, None if value == self.null_marker else value
+TEXT, JSON_FORMAT = "text", "json"
+MESSAGE_BYTES, MESSAGE_BYTES_MAX = 1024 * 1024, 1024 * 1024 * 1024
+BUFFER_BYTES = 32 * 1024 * 1024
 
 
 def produce(
@@ -78,27 +63,45 @@ def produce(
     null_marker: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Text that stands for a null value.")
     ] = None,
+    format: Annotated[
+        str,
+        typer.Option("--format", "-f", help="text, or json: what 'consume --json' prints."),
+    ] = TEXT,
+    max_message_bytes: Annotated[
+        int,
+        typer.Option(
+            min=1024,
+            max=MESSAGE_BYTES_MAX,
+            help="Largest record; the topic's max.message.bytes must allow it too.",
+        ),
+    ] = MESSAGE_BYTES,
     json: Json = False,
 ) -> None:
     r"""Write each line of FILE, or of stdin, as a record.
 
-    A line ends with \n, which is not part of the record. Returns when every record is
-    acknowledged; stops at the first that fails.
+    A line ends with \n, which is not part of the record. With --format json, a record keeps its
+    key, value, headers, time and partition. Returns when every record is acknowledged; stops
+    at the first that fails.
     """
+    require_choice("--format", format, (TEXT, JSON_FORMAT))
     if key_separator == "":
         raise UsageError("--key-separator must not be empty")
-    rules = LineRules(
-        key_separator=None if key_separator is None else unescape(key_separator).encode(),
-        null_marker=None if null_marker is None else null_marker.encode(),
-        headers=tuple(parse_header(text) for text in header or ()),
-        partition=partition,
-    )
+    headers = tuple(parse_header(text) for text in header or ())
+    rules: LineParser = JsonLines(headers, partition)
+    if format == TEXT:
+        rules = TextLines(
+            key_separator=None if key_separator is None else unescape(key_separator).encode(),
+            null_marker=None if null_marker is None else null_marker.encode(),
+            headers=headers,
+            partition=partition,
+        )
+    elif key_separator is not None or null_marker is not None:
+        raise UsageError("--format json has keys and nulls: remove --key-separator, --null-marker")
+    writing = _Writing(topic, bootstrap, compression, acks, max_message_bytes)
     started = time.monotonic()
     with nullcontext(sys.stdin.buffer) if file is None else file.open("rb") as opened:
         source = cast("BufferedReader", opened)
-        written = asyncio.run(
-            _produce(topic, source, rules, bootstrap=bootstrap, compression=compression, acks=acks)
-        )
+        written = asyncio.run(_produce(writing, source, rules))
     if json:
         seconds = round(time.monotonic() - started, 3)
         print_json({"topic": topic, "records": written, "seconds": seconds})
@@ -106,64 +109,128 @@ def produce(
         note(f"{written} records written to {topic}")
 
 
-async def _produce(
-    topic: str,
-    source: BufferedReader,
-    rules: LineRules,
-    *,
-    bootstrap: str,
-    compression: str,
-    acks: str,
-) -> int:
+@dataclass(frozen=True, slots=True)
+class _Writing:
+    """The topic, and how to write to it."""
+
+    topic: str
+    bootstrap: str
+    compression: str
+    acks: str
+    message_bytes_max: int
+
+
+async def _produce(writing: _Writing, source: BufferedReader, rules: LineParser) -> int:
     from tidelog.producer import Producer
 
-    producer = client_factory(bootstrap, request_timeout_ms=RECORDS_TIMEOUT_MS).make(
+    factory = client_factory(writing.bootstrap, request_timeout_ms=RECORDS_TIMEOUT_MS)
+    producer = factory.make(
         Producer,
-        acks=acks,
-        compression=cast("CompressionName", compression),
+        acks=writing.acks,
+        compression=cast("CompressionName", writing.compression),
         linger_ms=LINGER_MS,
         max_block_ms=MAX_BLOCK_MS,
+        request_size_bytes_max=writing.message_bytes_max,
+        buffer_memory_bytes=max(BUFFER_BYTES, 2 * writing.message_bytes_max),
     )
-    async with producer:
+    others = await _topics_unless_there(writing)
+    async with opened(producer, factory):
+        lines = _Lines(producer, writing, rules, others)
         # A bar would mix with typed text on the terminal.
         if source.isatty():
-            return await _write_lines(producer, topic, source, rules, lambda _: None)
-        with progress(f"to {topic}", total=_size_bytes(source)) as advance:
-            return await _write_lines(producer, topic, source, rules, advance)
+            return await lines.write(source, lambda _: None)
+        with progress(f"to {writing.topic}", total=_size_bytes(source)) as advance:
+            return await lines.write(source, advance)
 
 
-async def _write_lines(
-    producer: Producer, topic: str, source: BufferedReader, rules: LineRules, advance: Advance
-) -> int:
-    """Write every line and return their number, all acknowledged."""
-    from tidelog.errors import TidelogError
+async def _topics_unless_there(writing: _Writing) -> list[str] | None:
+    """Return None if the topic exists, else the names of those that do."""
+    from tidelog.errors import TopicAuthorizationFailed, UnknownTopicOrPartition
 
-    waiting: deque[tuple[int, Delivery]] = deque()
-    number = 0
-    async for lines, size_bytes in _read_lines(source):
-        for line in lines:
-            number += 1
-            key, value = rules.parse(line, number)
-            try:
-                delivery = await producer.send(
-                    topic, value, key=key, headers=rules.headers, partition=rules.partition
-                )
-            except TidelogError as error:
-                raise CommandFailed(f"line {number} was not written: {error}") from error
-            waiting.append((number, delivery))
-        while waiting and waiting[0][1].done():
-            _require_written(*waiting.popleft())
-        advance(size_bytes)
-    await producer.flush()
-    for line_number, delivery in waiting:
-        _require_written(line_number, delivery)
-    return number
+    async with opened_admin(writing.bootstrap) as admin:
+        try:
+            await admin.describe_topics([writing.topic])
+        except TopicAuthorizationFailed:
+            return None  # The producer learns whether it may write.
+        except UnknownTopicOrPartition:
+            return [listed.name for listed in await admin.list_topics(include_internal=True)]
+    return None
 
 
-def _require_written(number: int, delivery: Delivery) -> None:
-    error = delivery.exception()
-    if error is not None:
-        raise CommandFailed(f"line {number} was not written: {error}")
+class _Lines:
+    """Writes the lines of a source."""
+
+    def __init__(
+        self, producer: Producer, writing: _Writing, rules: LineParser, others: list[str] | None
+    ) -> None:
+        """``others``: None if the topic exists, else the names of those that do."""
+        self._producer, self._writing, self._rules = producer, writing, rules
+        self._others = others
+        self._waiting: deque[tuple[int, Delivery]] = deque()
+        self._written_count = 0
+
+    async def write(self, source: BufferedReader, advance: Advance) -> int:
+        """Write every line and return the number of records, all acknowledged."""
+        number = 0
+        async for lines, size_bytes in _read_lines(source):
+            for line in lines:
+                number += 1
+                record = self._rules.parse(line, number)
+                if record is not None:
+                    self._waiting.append((number, await self._send(record, number)))
+                    self._written_count += 1
+            while self._waiting and self._waiting[0][1].done():
+                self._require_written(*self._waiting.popleft())
+            advance(size_bytes)
+        await self._producer.flush()
+        for line_number, delivery in self._waiting:
+            self._require_written(line_number, delivery)
+        return self._written_count
+
+    async def _send(self, record: LineRecord, number: int) -> Delivery:
+        from tidelog.errors import MessageTooLarge, TidelogError, UnknownTopicOrPartition
+
+        topic = self._writing.topic
+        try:
+            delivery = await self._producer.send(
+                topic,
+                record.value,
+                key=record.key,
+                headers=record.headers,
+                partition=record.partition,
+                timestamp_ms=record.timestamp_ms,
+            )
+        except MessageTooLarge:
+            size_bytes = len(record.key or b"") + len(record.value or b"")
+            raise CommandFailed(
+                f"line {number} was not written: its {size_bytes} bytes are more than "
+                f"--max-message-bytes ({self._writing.message_bytes_max}) allows; raise it, and "
+                f"max.message.bytes of topic {topic}"
+            ) from None
+        except UnknownTopicOrPartition as error:
+            better = UnknownTopicOrPartition.of_topic(topic, self._others or ())
+            raise CommandFailed(f"line {number} was not written: {better}") from (
+                better if self._others is not None else error
+            )
+        except TidelogError as error:
+            raise CommandFailed(f"line {number} was not written: {error}") from error
+        if self._others is not None:
+            self._others = None
+            note(f"topic {topic} created")
+        return delivery
+
+    def _require_written(self, number: int, delivery: Delivery) -> None:
+        from tidelog.errors import MessageTooLarge
+
+        error = delivery.exception()
+        if isinstance(error, MessageTooLarge):
+            topic = self._writing.topic
+            raise CommandFailed(
+                f"line {number} was not written: max.message.bytes of topic {topic} is smaller; "
+                f"`tidelog topic alter {topic} --config max.message.bytes=N` raises it"
+            )
+        if error is not None:
+            raise CommandFailed(f"line {number} was not written: {error}") from error
 
 
 async def _read_lines(source: BufferedReader) -> AsyncIterator[tuple[list[bytes], int]]:

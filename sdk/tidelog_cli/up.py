@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from tidelog_cli.failures import CommandFailed
+from tidelog_cli.failures import CommandFailed, UsageError
 from tidelog_cli.options import parse_settings, require_choice
 from tidelog_cli.output import note
 
@@ -28,6 +28,7 @@ NODE_DIRECTORIES = "node-*"
 # As in Kafka's sample settings: a group of one need not wait for more members.
 QUICK_START = {"group.initial.rebalance.delay.ms": "0"}
 HTTP_PORT = 9644  # of the first node's probes and metrics
+DEFAULT_ADDRESSES = ("127.0.0.1:9092", "localhost:9092")  # commands connect to them by themselves
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 
 
@@ -47,8 +48,15 @@ def up(
         typer.Option(file_okay=False, envvar="TIDELOG_DATA_DIR", help="Directory for all data."),
     ] = Path("tidelog-data"),
     host: Annotated[
-        str, typer.Option(help="Address to listen on and to advertise to clients.")
+        str, typer.Option(help="Address to listen on; 0.0.0.0: all of this machine's.")
     ] = "127.0.0.1",
+    advertised_host: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST",
+            help="Name or address under which clients reach this machine; --host by default.",
+        ),
+    ] = None,
     setting: Annotated[
         list[str] | None,
         typer.Option(
@@ -89,9 +97,10 @@ def up(
 ) -> None:
     """Run a cluster on this machine until Ctrl-C or SIGTERM.
 
-    Prints one line when it is ready for clients. The data directory contains everything: give
-    the same one to start the same cluster again. A node that exits is restarted; if a node
-    cannot start, the command stops the others and exits with status 1.
+    Prints a line when it is ready for clients, and one that says what to try. The data
+    directory contains everything: give the same one to start the same cluster again. A node
+    that exits is restarted; if a node cannot start, the command stops the others and exits
+    with status 1.
     """
     from tidelog_core.config import NodeConfig, parse_config
     from tidelog_core.log_format import configure_logging
@@ -101,13 +110,15 @@ def up(
     overrides = parse_settings("--set", setting or ())
     parse_config(NodeConfig, overrides)  # Raises InvalidConfig before any node starts.
     _require_node()
+    _check_hosts(host, advertised_host)
     _check_data_dir(data_dir, nodes)
     _require_free_ports(host, range(port, min(port + nodes, 65_536)))
     first_http_port = None if no_http else _choose_http_port(http_host, http_port, nodes)
     configure_logging("cluster", log_level.upper())
     protocol, protection = "PLAINTEXT", dict[str, str]()
     if secure:
-        protocol, protection = _secure(data_dir, host, range(port, port + nodes), metadata)
+        ports = range(port, port + nodes)
+        protocol, protection = _secure(data_dir, advertised_host or host, ports, metadata)
     else:
         _warn_of_openness(data_dir, host)
     settings = ClusterSettings(
@@ -117,13 +128,15 @@ def up(
         port=port,
         http_port=first_http_port,
         http_host=http_host,
+        advertised_host=advertised_host,
         metadata_store_url=metadata,
         object_store_url=objects,
         config_overrides={**QUICK_START, **protection, **overrides},
         log_level=log_level.upper(),
         security_protocol=protocol,
     )
-    status = run_cluster(settings, announce=_announce)
+    next_step = _next_step(data_dir, advertised_host or host, port, is_secure=secure)
+    status = run_cluster(settings, announce=lambda line: _announce(line, next_step))
     if status:
         raise CommandFailed("a node could not start, so the cluster was stopped; its log is above")
 
@@ -153,8 +166,31 @@ def _warn_of_openness(data_dir: Path, host: str) -> None:
         note(f"anyone who can reach {host} may read and write everything: give --secure")
 
 
-def _announce(line: str) -> None:
-    print(line, flush=True)
+def _check_hosts(host: str, advertised_host: str | None) -> None:
+    """Reject addresses that clients cannot connect to, before any node starts."""
+    from tidelog_node.security.listeners import is_wildcard
+
+    if advertised_host is not None and is_wildcard(advertised_host):
+        raise UsageError(f"--advertised-host {advertised_host!r} is no address to connect to")
+    if is_wildcard(host) and advertised_host is None:
+        raise UsageError(
+            f"--host {host} listens on all addresses: say with --advertised-host under which name "
+            f"or address clients reach this machine, such as {socket.gethostname()}"
+        )
+
+
+def _next_step(data_dir: Path, host: str, port: int, *, is_secure: bool) -> str:
+    """Return the line that says what to type next."""
+    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    options = "" if address in DEFAULT_ADDRESSES else f" -b {address}"
+    tidelog = "tidelog"
+    if is_secure:
+        tidelog += f" --command-config {data_dir / 'secure' / 'client.properties'}"
+    return f"try: echo hello | {tidelog} produce greetings{options}"
+
+
+def _announce(line: str, next_step: str) -> None:
+    print(f"{line}\n{next_step}", flush=True)
 
 
 def _require_node() -> None:

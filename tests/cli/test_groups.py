@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import time
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer
+from tidelog import Admin, Producer
 from tidelog_cli.failures import UsageError
 from tidelog_cli.group_offsets import parse_topic
 from tidelog_cli.offset_targets import Target, new_offset, parse_time
@@ -329,3 +331,30 @@ def test_group_that_committed_forgets_a_topic_and_is_deleted(bootstrap: str) -> 
     ]
     outcome = called("group", "describe", "g-over", bootstrap=bootstrap, status=1)
     assert "g-over" in outcome.errors
+
+
+def test_group_behind_a_marker_alone_is_not_late(bootstrap: str) -> None:
+    """The marker counts as an offset, as in Kafka, but nothing is left to read."""
+
+    async def prepare() -> None:
+        async with Producer(bootstrap, transactional_id="marking") as producer:
+            async with producer.transaction():
+                await producer.send("marked", b"a", timestamp_ms=1_700_000_000_000)
+            async with producer.transaction():
+                await producer.send("marked", b"b", timestamp_ms=1_700_000_000_000)
+        async with Admin(bootstrap) as admin:
+            await admin.alter_group_offsets("at-marker", {("marked", 0): 3})
+            await admin.alter_group_offsets("before-record", {("marked", 0): 1})
+
+    asyncio.run(prepare())
+    (row,) = partitions_of("at-marker", bootstrap)
+    assert (row["end_offset"], row["lag"], row["lag_seconds"]) == (4, 1, 0.0)
+    (row,) = partitions_of("before-record", bootstrap)  # A marker comes first, then a record.
+    assert row["lag"] == 3
+    assert row["lag_seconds"] > 1_000_000
+
+
+def partitions_of(group: str, bootstrap: str) -> list[dict[str, Any]]:
+    (found,) = called("group", "describe", group, "--json", bootstrap=bootstrap).document
+    partitions: list[dict[str, Any]] = found["partitions"]
+    return partitions

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import json
 import signal
 import subprocess
 from pathlib import Path
+
+import pytest
+from tidelog import Producer
+from tidelog_cli.failures import CommandFailed
+from tidelog_cli.record_lines import JsonLines
 
 from tests.support.command import COMMAND, called, environment, tidelog
 
@@ -106,9 +113,90 @@ def test_line_that_cannot_be_written_is_named(bootstrap: str) -> None:
         "produce", "lines", "--key-separator", ":", bootstrap=bootstrap, given=b"a:1\nb\n", status=1
     )
     assert "line 2 has no ':'" in outcome.errors
-    huge = b"ok\n" + b"x" * 2_000_000 + b"\n"
-    outcome = tidelog("produce", "lines", bootstrap=bootstrap, given=huge, status=1)
-    assert "line 2" in outcome.errors
+
+
+def test_record_that_is_too_large_says_which_limit_to_raise(bootstrap: str, tmp_path: Path) -> None:
+    file = tmp_path / "huge"
+    file.write_bytes(b"ok\n" + b"x" * 2_000_000 + b"\n")
+    outcome = called("produce", "huge", file, bootstrap=bootstrap, status=1)
+    assert "line 2 was not written: its 2000000 bytes are more than --max-message-bytes" in (
+        outcome.errors
+    )
+    allowing = ("--max-message-bytes", 3_000_000)
+    outcome = called("produce", "huge", file, *allowing, bootstrap=bootstrap, status=1)
+    assert "`tidelog topic alter huge --config max.message.bytes=N` raises it" in outcome.errors
+    settings = ("--config", "max.message.bytes=3000000", "--config", "segment.bytes=9000000")
+    called("topic", "alter", "huge", *settings, bootstrap=bootstrap)
+    called("produce", "huge", file, *allowing, bootstrap=bootstrap)
+
+
+def test_new_topic_is_announced_once(bootstrap: str, tmp_path: Path) -> None:
+    file = tmp_path / "lines"
+    file.write_bytes(b"a\nb\n")
+    first = called("produce", "announced", file, bootstrap=bootstrap)
+    assert first.errors.splitlines() == [
+        "tidelog: topic announced created",
+        "tidelog: 2 records written to announced",
+    ]
+    second = called("produce", "announced", file, bootstrap=bootstrap)
+    assert second.errors == "tidelog: 2 records written to announced\n"
+    outcome = called("consume", "anounced", bootstrap=bootstrap, status=1)
+    assert outcome.errors.endswith("there is no topic 'anounced'; did you mean 'announced'?\n")
+
+
+def test_json_of_consume_is_what_produce_reads(bootstrap: str) -> None:
+    """Keys, values, headers, times and partitions: text, bytes, empty and null."""
+    called("topic", "create", "source", "--partitions", 3, bootstrap=bootstrap)
+    called("topic", "create", "copy", "--partitions", 3, bootstrap=bootstrap)
+
+    async def write() -> None:
+        contents = (None, b"", b"text", "zwei ä\n".encode(), b"\xff\x00\xfe")
+        async with Producer(bootstrap) as producer:
+            for number, (key, value) in enumerate(itertools.product(contents, contents)):
+                await producer.send(
+                    "source",
+                    value,
+                    key=key,
+                    headers=[("h", value), ("h", key), ("ä", b"")][: number % 4],
+                    partition=number % 3,
+                    timestamp_ms=1_700_000_000_000 + number,
+                )
+
+    asyncio.run(write())
+
+    def read(topic: str) -> bytes:
+        return tidelog(
+            "consume", topic, "--from-beginning", "-n", 25, "--json", bootstrap=bootstrap
+        ).out
+
+    def facts(lines: bytes) -> list[dict[str, object]]:
+        records = [{**json.loads(line), "topic": ""} for line in lines.splitlines()]
+        return sorted(records, key=lambda record: (record["partition"], record["offset"]))
+
+    source = read("source")
+    produce("copy", source, bootstrap, "--format", "json")
+    assert facts(read("copy")) == facts(source)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        (b"hello", "Expecting value"),
+        (b"[]", "not an object"),
+        (b'{"val": "x"}', "'val'"),
+        (b'{"value": 1}', "'value'"),
+        (b'{"value_base64": "?"}', "base64"),
+        (b'{"value": "a", "value_base64": "YQ=="}', "'value'"),
+        (b'{"partition": -1}', "'partition'"),
+        (b'{"timestamp_ms": true}', "'timestamp_ms'"),
+        (b'{"headers": {"a": "b"}}', "'headers'"),
+        (b"[" * 100_000, "line 2"),
+    ],
+)
+def test_line_that_is_no_record_in_json_is_named(line: bytes, said: str) -> None:
+    with pytest.raises(CommandFailed, match="line 2 ") as failure:
+        JsonLines((), None).parse(line, 2)
+    assert said in str(failure.value)
 
 
 def test_producer_ends_though_more_may_come(bootstrap: str) -> None:
@@ -140,8 +228,8 @@ def test_producer_ends_though_more_may_come(bootstrap: str) -> None:
 
 
 def test_unknown_topic_partition_and_node_are_named(bootstrap: str) -> None:
-    outcome = tidelog("consume", "nowhere", bootstrap=bootstrap, status=1)
-    assert "'nowhere'" in outcome.errors
+    outcome = called("consume", "nowhere", bootstrap=bootstrap, status=1)
+    assert "there is no topic 'nowhere'" in outcome.errors
     produce("narrow", b"a\n", bootstrap)
     outcome = tidelog("consume", "narrow", "--partition", 9, bootstrap=bootstrap, status=1)
     assert "partitions 0 to 0, not 9" in outcome.errors

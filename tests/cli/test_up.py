@@ -40,6 +40,9 @@ def running(data_dir: Path, port: int, *options: str) -> Iterator[subprocess.Pop
         line = process.stdout.readline()
         assert b"ready on 127.0.0.1:%d" % port in line
         assert line.count(b", http on 127.0.0.1:") == 1
+        assert process.stdout.readline() == (
+            b"try: echo hello | tidelog produce greetings -b 127.0.0.1:%d\n" % port
+        )
         yield process
     finally:
         if process.poll() is None:

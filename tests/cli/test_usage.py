@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import platform
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import pytest
@@ -64,6 +66,22 @@ def test_wrong_command_line_is_one_line_on_stderr_and_status_2(
     assert outcome.errors.count("\n") == 1
     assert outcome.errors.startswith("tidelog: ")
     assert said in outcome.errors
+
+
+def test_version_says_what_runs() -> None:
+    line = called("--version").out.decode()
+    assert line.startswith(f"tidelog {metadata.version('tidelog')}, ")
+    assert platform.python_version() in line
+    assert line.endswith("compiled\n")
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::"])
+def test_up_on_all_addresses_asks_which_one_clients_use(host: str, tmp_path: Path) -> None:
+    outcome = called("up", "--host", host, "--data-dir", tmp_path / "data", status=2)
+    assert "--advertised-host" in outcome.errors
+    assert not (tmp_path / "data").exists()
+    outcome = called("up", "--advertised-host", host, "--data-dir", tmp_path / "data", status=2)
+    assert "is no address to connect to" in outcome.errors
 
 
 def test_what_is_not_there_is_named_and_status_1(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from kio.schema.metadata.v13.request import MetadataRequest
 from tidelog.errors import (
     ConnectionFailed,
     MalformedResponse,
+    NotKafka,
     RequestTimedOut,
     UnsupportedVersion,
 )
@@ -153,6 +154,26 @@ async def test_nonsense_is_refused_and_no_one_hangs(answer: bytes) -> None:
             await connection.request(METADATA, METADATA_REQUEST, timeout_s=5)
         assert not connection.is_open
         await connection.close()
+
+
+@pytest.mark.parametrize(
+    ("answer", "protocol"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "HTTP"),
+        (b"\x15\x03\x03\x00\x02\x02\x46", "TLS"),  # an alert; as a size it is 352 MB
+        (b"SSH-2.0-OpenSSH_9.2\r\n", "SSH"),
+    ],
+)
+async def test_a_server_of_another_protocol_is_recognised(answer: bytes, protocol: str) -> None:
+    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await read_frame(reader)
+        writer.write(answer)
+
+    async with peer(script) as address:
+        with pytest.raises(NotKafka, match=protocol) as failure:
+            await connect(address)
+    assert failure.value.protocol == protocol
+    assert not failure.value.retriable
 
 
 async def test_a_peer_that_hangs_up_is_said_so() -> None:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from difflib import get_close_matches
 
 from tidelog_core.errors import ClusterNotFound, UnknownTopicOrPartition
 from tidelog_core.metadata.image import ClusterImage, ClusterView
 from tidelog_core.metadata.location import opened_metadata_store
 from tidelog_core.metadata.store import MetadataStore
-
-TOPICS_SHOWN_MAX = 5
 
 
 @asynccontextmanager
@@ -45,13 +42,5 @@ def select_topics(image: ClusterImage, names: Sequence[str]) -> list[str]:
             problem = f"the metadata store's items of topic {name!r} cannot be read"
             raise UnknownTopicOrPartition(problem)
         if image.topic(name) is None:
-            known = _similar(name, list(image.topics))
-            raise UnknownTopicOrPartition(f"there is no topic {name!r}{known}")
+            raise UnknownTopicOrPartition.of_topic(name, image.topics)
     return list(names) or [name for name, topic in image.topics.items() if not topic.is_internal]
-
-
-def _similar(name: str, known: list[str]) -> str:
-    if not known:
-        return "; there are none"
-    near = get_close_matches(name, known, TOPICS_SHOWN_MAX, 0.4) or known[:TOPICS_SHOWN_MAX]
-    return f"; there is {', '.join(near)}{', …' * (len(known) > len(near))}"

@@ -68,7 +68,7 @@ def rewrite_targets(
     """
     found = image.topic(topic)
     if found is None:
-        raise UnknownTopicOrPartition(f"there is no topic {topic}")
+        raise UnknownTopicOrPartition.of_topic(topic, image.topics)
     absent = [number for number in partitions if not 0 <= number < found.partition_count]
     if absent:
         raise UnknownTopicOrPartition(f"there is no partition {topic}-{absent[0]}")

@@ -96,7 +96,7 @@ async def planned_by_bucket(
             plan = BucketPlan(await survey(objects, cluster, on_read=on_read), objects)
         for name in topics:
             if name not in plan.topics:
-                raise UnknownTopicOrPartition(f"there is no topic {name!r} in {url}")
+                raise UnknownTopicOrPartition.of_topic(name, plan.topics)
         yield Planned(
             cluster_id=cluster.cluster_id,
             objects=objects,

@@ -11,7 +11,14 @@ from kio.schema.errors import ErrorCode
 
 from tidelog.client import Client
 from tidelog.cluster import Cluster
-from tidelog.errors import ClientClosed, RequestTimedOut, SeveralFailed, TidelogError, error_for
+from tidelog.errors import (
+    ClientClosed,
+    RequestTimedOut,
+    SeveralFailed,
+    TidelogError,
+    error_for,
+    topic_error,
+)
 
 T = TypeVar("T")
 Outcomes = Mapping[str, tuple[ErrorCode, str | None]]
@@ -86,7 +93,7 @@ class AdminCalls(Client):
             for name, (code, message) in (await send(left.keys())).items():
                 if code is not ErrorCode.none:
                     failed[name] = code, message
-                    error = error_for(code, message, about=f"{what} {name}")
+                    error = _failure(what, name, code, message)
                     if _may_pass(error):
                         passing = error
                         continue
@@ -111,7 +118,7 @@ def _may_pass(error: TidelogError) -> bool:
 def raise_failures(failures: Mapping[object, tuple[ErrorCode, str | None]], *, what: str) -> None:
     """Raise the only error among the answers as it is, or several as ``SeveralFailed``."""
     errors = {
-        name: error_for(code, message, about=f"{what} {name}" if what else name)
+        name: _failure(what, name, code, message)
         for name, (code, message) in failures.items()
         if code is not ErrorCode.none
     }
@@ -119,3 +126,9 @@ def raise_failures(failures: Mapping[object, tuple[ErrorCode, str | None]], *, w
         raise next(iter(errors.values()))
     if errors:
         raise SeveralFailed({str(name): error for name, error in errors.items()})
+
+
+def _failure(what: str, name: object, code: ErrorCode, message: str | None) -> TidelogError:
+    if what == "topic":
+        return topic_error(code, message, topic=str(name))
+    return error_for(code, message, about=f"{what} {name}" if what else name)

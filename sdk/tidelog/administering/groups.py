@@ -40,7 +40,7 @@ from tidelog.errors import (
     UnsupportedVersion,
     error_for,
 )
-from tidelog.record_times import record_times
+from tidelog.record_times import ONLY_MARKERS, record_times
 from tidelog.wire.requests import (
     CONSUMER_GROUP_DESCRIBE,
     DELETE_GROUPS,
@@ -219,8 +219,8 @@ class GroupCalls(TopicCalls):
             end = ends[partition].offset if partition in ends else None
             made_ms = times.get(partition)
             lag = None if offset is None or end is None else max(0, end - offset)
-            seconds = 0.0 if lag == 0 else None
-            if made_ms is not None:
+            seconds = 0.0 if lag == 0 or made_ms == ONLY_MARKERS else None
+            if made_ms is not None and made_ms != ONLY_MARKERS:
                 seconds = max(0, now_ms - made_ms) / 1000
             lags[partition] = PartitionLag(offset, end, lag, seconds)
         return lags

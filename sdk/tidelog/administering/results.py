@@ -221,7 +221,8 @@ class PartitionLag:
 
     ``lag`` counts offsets, including those removed by compaction or used by transactions.
     ``lag_seconds`` is the age of the next record to read, by its timestamp and this
-    machine's clock; 0 at the end, ``None`` if that record does not exist (any more).
+    machine's clock; 0 at the end, and if only markers of transactions follow; ``None`` if that
+    record does not exist (any more).
     For a share group, ``committed_offset`` is its start offset: all records before it are
     done. Records after it count as lag even if they are done.
     """

@@ -21,8 +21,10 @@ from kio.schema.errors import ErrorCode
 from tidelog_core.wire_messages import build
 
 from tidelog.errors import (
+    TLS,
     ConnectionFailed,
     MalformedResponse,
+    NotKafka,
     RequestTimedOut,
     TidelogError,
     error_for,
@@ -44,6 +46,9 @@ logger = logging.getLogger(__name__)
 SOFTWARE_NAME = "tidelog-python"
 SOFTWARE_VERSION = "0.1.0"
 RESPONSE_SIZE_BYTES_MAX = 512 * 1024 * 1024
+VERSIONS_SIZE_BYTES_MAX = 1024 * 1024  # the first answer; a node's is below 2 KiB
+# The first bytes with which servers of other protocols answer.
+_OTHER_PROTOCOLS = {b"HTTP": "HTTP", b"\x15\x03": TLS, b"\x16\x03": TLS, b"SSH-": "SSH"}
 _SCRATCH_SIZE_BYTES = 64 * 1024
 _SIZE = struct.Struct(">i")
 
@@ -56,6 +61,12 @@ class Address(NamedTuple):
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def protocol_of(first: bytes) -> str | None:
+    """Return the protocol, other than Kafka's, of a server that answers with these bytes."""
+    found = (name for start, name in _OTHER_PROTOCOLS.items() if first.startswith(start))
+    return next(found, None)
 
 
 class _Pending(NamedTuple):
@@ -89,6 +100,8 @@ class Connection(asyncio.BufferedProtocol):
         # which the socket is read into directly.
         self._scratch = bytearray(_SCRATCH_SIZE_BYTES)
         self._scratch_filled = 0
+        # Until the node has answered, it may be any server, and its first bytes are no size.
+        self._answer_size_bytes_max = VERSIONS_SIZE_BYTES_MAX
         self._frame: bytearray | None = None
         self._frame_filled = 0
 
@@ -166,6 +179,7 @@ class Connection(asyncio.BufferedProtocol):
             self._fail(ConnectionFailed(f"{self.address} refused to negotiate"))
             raise error_for(error, None, about=self.address)
         self._versions, self.features = versions.ranges, versions.features
+        self._answer_size_bytes_max = RESPONSE_SIZE_BYTES_MAX
 
     # -- called by the event loop --
 
@@ -211,8 +225,8 @@ class Connection(asyncio.BufferedProtocol):
         scratch, filled, position = self._scratch, self._scratch_filled, 0
         while filled - position >= _SIZE.size:
             (size,) = _SIZE.unpack_from(scratch, position)
-            if not _SIZE.size <= size <= RESPONSE_SIZE_BYTES_MAX:
-                self._fail(MalformedResponse(f"{self.address} announced an answer of {size} bytes"))
+            if not _SIZE.size <= size <= self._answer_size_bytes_max:
+                self._fail(self._not_an_answer(bytes(scratch[position : position + 4]), size))
                 return
             start = position + _SIZE.size
             if filled - start >= size:
@@ -227,6 +241,13 @@ class Connection(asyncio.BufferedProtocol):
             break
         scratch[: filled - position] = scratch[position:filled]
         self._scratch_filled = filled - position
+
+    def _not_an_answer(self, first: bytes, size: int) -> TidelogError:
+        if self._answer_size_bytes_max == VERSIONS_SIZE_BYTES_MAX:
+            protocol = protocol_of(first)
+            if protocol is not None:
+                return NotKafka(self.address, protocol)
+        return MalformedResponse(f"{self.address} announced an answer of {size} bytes")
 
     def _on_frame(self, frame: bytes) -> None:
         self._process(frame)
