@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import binascii
 from base64 import b64decode
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
+from json import dumps
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 from uuid import uuid4
 
 import typer
 
 from tidelog_cli.failures import FAILED, UsageError
-from tidelog_cli.options import require_choice
-from tidelog_cli.output import note, print_json
+from tidelog_cli.options import Json, require_choice
+from tidelog_cli.output import counted, note, print_json, print_rows
 from tidelog_cli.stores import (
     DataDir,
     Metadata,
@@ -25,25 +28,45 @@ from tidelog_cli.stores import (
 
 if TYPE_CHECKING:
     from tidelog_core.erasure.receipt import ErasureReceipt
+    from tidelog_core.erasure.tier import KeyInTier
+    from tidelog_core.rewriting.partition_tier import PartitionTier
 
 KEY_FORMATS = ("text", "hex", "base64")
 
 
 def erase(
+    topic: Annotated[
+        str | None, typer.Argument(metavar="TOPIC", help="The topic.", show_default=False)
+    ] = None,
     *,
-    topic: Annotated[str, typer.Option("--topic", help="The topic.", show_default=False)],
+    named_topic: Annotated[
+        str | None, typer.Option("--topic", help="The same as TOPIC.", show_default=False)
+    ] = None,
     key: Annotated[str, typer.Option("--key", help="The key.", show_default=False)],
     key_format: Annotated[
         str, typer.Option(help=f"Format of the key: {', '.join(KEY_FORMATS)}.")
     ] = "text",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only count the key's tiered records.")
+    ] = False,
+    receipt: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write the whole receipt, with every offset, as JSON.",
+            dir_okay=False,
+            show_default=False,
+        ),
+    ] = None,
     timeout: Annotated[
         float, typer.Option(min=0, help="How long to wait for leaders and replicas, in seconds.")
     ] = 60.0,
     data_dir: DataDir = None,
     metadata: Metadata = None,
     objects: Objects = None,
+    json: Json = False,
 ) -> None:
-    """Remove every record of a key from a topic, and print a receipt.
+    """Remove every record of a key from TOPIC, with a receipt in the bucket.
 
     Tiered segments that contain the key are rewritten; local segments of a tiered topic are
     tiered first and then dropped. For a topic without tiering every replica rewrites its own
@@ -52,15 +75,74 @@ def erase(
     earliest after file.delete.delay.ms. Exit status: 0 complete, 1 incomplete: the receipt
     names the rest; run the command again.
     """
+    name = _one_topic(topic, named_topic)
     wanted = parse_key(key, key_format)
+    if receipt is not None and dry_run:
+        raise UsageError("--dry-run has no receipt: remove --receipt")
     locations = locate_stores(data_dir, metadata, objects)
-    receipt = asyncio.run(_erase(locations, topic, wanted, timeout))
-    print_json(receipt.document())
-    for partition in receipt.partitions:
+    if dry_run:
+        _show_found(name, asyncio.run(_find(locations, name, wanted)), is_json=json)
+        return
+    with nullcontext() if receipt is None else receipt.open("w") as file:
+        made = asyncio.run(_erase(locations, name, wanted, timeout))
+        if file is not None:
+            file.write(dumps(made.document(), indent=2) + "\n")
+    if json:
+        print_json(made.summary())
+    else:
+        print(_sentence(made))
+    for partition in made.partitions:
         for problem in partition.problems:
-            note(f"{topic}-{partition.partition}: {problem}")
-    if not receipt.is_done:
+            note(f"{name}-{partition.partition}: {problem}")
+    if not made.is_done:
         raise typer.Exit(FAILED)
+
+
+def _one_topic(topic: str | None, named: str | None) -> str:
+    if topic is not None and named is not None and topic != named:
+        raise UsageError(f"TOPIC is {topic!r} and --topic is {named!r}: give one of them")
+    found = topic or named
+    if not found:
+        raise UsageError("missing argument 'TOPIC'; see 'tidelog erase --help'")
+    return found
+
+
+def _sentence(receipt: ErasureReceipt) -> str:
+    """Return the result for people."""
+    partitions = counted(len(receipt.partitions), "partition")
+    if not receipt.is_done:
+        done = sum(not one.problems for one in receipt.partitions)
+        return f"incomplete: {done} of {partitions} of topic {receipt.topic} done; run it again"
+    if receipt.has_found_nothing:
+        return (
+            f"nothing found: no record of the key in the {partitions} of topic {receipt.topic}; "
+            f"receipt erasure-{receipt.erasure_id}.json"
+        )
+    records = sum(one.removed_record_count for one in receipt.partitions)
+    segments = sum(one.replaced_segment_count for one in receipt.partitions)
+    return (
+        f"{counted(records, 'record')} of the key removed from topic {receipt.topic}, "
+        f"{counted(segments, 'segment')} replaced; receipt erasure-{receipt.erasure_id}.json"
+    )
+
+
+def _show_found(topic: str, found: list[tuple[int, KeyInTier]], *, is_json: bool) -> None:
+    rows = [
+        {
+            "topic": topic,
+            "partition": partition,
+            "records": one.record_count,
+            "segments": one.holding_count,
+            "searched_segments": one.segment_count,
+        }
+        for partition, one in found
+    ]
+    print_rows(rows, ("topic", "partition", "records", "segments", "of segments"), is_json=is_json)
+    total = sum(one.record_count for _, one in found)
+    note(
+        f"dry run: {counted(total, 'tiered record')} of the key would be removed, and those that "
+        "are only on nodes, which were not searched"
+    )
 
 
 def parse_key(text: str, key_format: str) -> bytes:
@@ -83,6 +165,20 @@ async def _erase(
     locations: StoreLocations, topic: str, key: bytes, timeout: float
 ) -> ErasureReceipt:
     from tidelog_core.erasure.topic import erase_key
+
+    async with _tiers(locations, topic) as tiers:
+        return await erase_key(tiers, key, erasure_id=uuid4(), wait_seconds=timeout, on_step=note)
+
+
+async def _find(locations: StoreLocations, topic: str, key: bytes) -> list[tuple[int, KeyInTier]]:
+    from tidelog_core.erasure.tier import find_in_tier
+
+    async with _tiers(locations, topic) as tiers:
+        return [(tier.partition, await find_in_tier(tier, key)) for tier in tiers]
+
+
+@asynccontextmanager
+async def _tiers(locations: StoreLocations, topic: str) -> AsyncIterator[list[PartitionTier]]:
     from tidelog_core.metadata.stored_cluster import select_topics
     from tidelog_core.rewriting.targets import rewrite_targets
 
@@ -92,5 +188,4 @@ async def _erase(
             image, topic, metadata=locations.metadata, objects=locations.objects
         )
     async with AsyncExitStack() as stack:
-        tiers = [await stack.enter_async_context(target.opened()) for target in targets]
-        return await erase_key(tiers, key, erasure_id=uuid4(), wait_seconds=timeout)
+        yield [await stack.enter_async_context(target.opened()) for target in targets]

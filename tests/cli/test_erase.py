@@ -85,9 +85,15 @@ def test_a_key_is_gone_from_disk_and_bucket_and_what_comes_later_stays(tmp_path:
         create_topic(node, replicas=1)
         produce(node, 0)
         assert len(consume(node, RECORDS - 1)) == RECORDS  # also into the tier's cache
-        receipt = tidelog(
-            "erase", "--data-dir", node.data_dir, "--topic", "t", "--key", SECRET.decode()
-        ).document
+        asked = ("erase", "t", "--data-dir", node.data_dir, "--key", SECRET.decode())
+        found = called(*asked, "--dry-run", "--json").document
+        assert found[0]["records"] <= len([n for n in range(RECORDS) if n % KEYS == 3])
+        assert files_with(node.data_dir, SECRET) != []
+        outcome = called(*asked, "--receipt", tmp_path / "receipt.json")
+        receipt = json.loads((tmp_path / "receipt.json").read_bytes())
+        assert outcome.lines[0].startswith("12 records of the key removed from topic t, ")
+        assert f"receipt erasure-{receipt['erasure_id']}.json" in outcome.lines[0]
+        assert "tidelog: searching the tier of t-0 (1 of 1)\n" in outcome.errors
         assert receipt["is_done"]
         (partition,) = receipt["partitions"]
         assert partition["up_to_offset"] == RECORDS
@@ -102,6 +108,8 @@ def test_a_key_is_gone_from_disk_and_bucket_and_what_comes_later_stays(tmp_path:
         (stored,) = (node.data_dir / "objects").rglob("erasure-*.json")
         assert json.loads(stored.read_bytes()) == receipt
         assert SECRET not in stored.read_bytes()
+        again = called("erase", "t", "--data-dir", node.data_dir, "--key", "nobody")
+        assert again.lines[0].startswith("nothing found: no record of the key in the 1 partition")
         tidelog("verify", "--data-dir", node.data_dir)
         tidelog("verify", "--from", f"file://{node.data_dir}/objects")
 
@@ -130,7 +138,7 @@ def test_a_replica_that_was_down_lets_go_before_it_serves(tmp_path: Path) -> Non
             time.sleep(0.1)
         second.kill()
         asked = ("erase", *stores, "--topic", "t", "--key", SECRET.hex(), "--key-format", "hex")
-        outcome = tidelog(*asked, "--timeout", "12", status=1)
+        outcome = tidelog(*asked, "--json", "--timeout", "12", status=1)
         assert not outcome.document["is_done"]
         assert "broker 2 has not let go" in outcome.errors
         assert files_with(second.data_dir, SECRET) != []
@@ -140,7 +148,7 @@ def test_a_replica_that_was_down_lets_go_before_it_serves(tmp_path: Path) -> Non
         assert {path.stem for path in (second.data_dir / "t-0").glob("*.log")} == {
             f"{RECORDS:020d}"
         }
-        assert tidelog(*asked).document["is_done"]
+        assert tidelog(*asked, "--json").document["is_done"]
         assert requests(tmp_path / "metadata.db") == []
         assert files_with(tmp_path, SECRET) == []
         left = [n for n in range(RECORDS + 10) if n % KEYS != 3]
@@ -149,6 +157,9 @@ def test_a_replica_that_was_down_lets_go_before_it_serves(tmp_path: Path) -> Non
 
 
 def test_a_key_that_is_written_wrongly_is_refused(tmp_path: Path) -> None:
-    given = ("erase", "--data-dir", tmp_path, "--topic", "t", "--key", "zz", "--key-format")
+    given = ("erase", "--data-dir", tmp_path, "t", "--key", "zz", "--key-format")
+    assert "missing argument 'TOPIC'" in called("erase", "--key", "k", status=2).errors
+    both = called("erase", "t", "--topic", "u", "--key", "k", status=2)
+    assert "give one of them" in both.errors
     assert "is not valid hex" in called(*given, "hex", status=2).errors
     assert "--key-format must be one of" in called(*given, "octal", status=2).errors

@@ -21,7 +21,7 @@ from tidelog_core.metadata.records import Topic, put
 from tidelog_core.metadata.store import Item
 
 from tests.cli.test_erase import files_with
-from tests.support.command import COMMAND, environment, tidelog
+from tests.support.command import COMMAND, called, environment, tidelog
 from tests.support.compacted_topics import Value, consume, create, records_on_disk
 from tests.support.node_process import NodeProcess
 from tests.support.replicated_cluster import replicated_cluster
@@ -70,7 +70,12 @@ def test_a_key_is_gone_from_a_disk_that_has_no_tier(tmp_path: Path, policy: str)
             *("--metadata", f"sqlite://{node.data_dir}/metadata.db"),
             *("--objects", f"file://{node.data_dir}/objects"),
         )
-        receipt = tidelog("erase", *stores, "--topic", "t", "--key", SECRET.decode()).document
+        file = tmp_path / "receipt.json"
+        outcome = called(
+            *("erase", "t", *stores, "--key", SECRET.decode(), "--receipt", file, "--json")
+        )
+        receipt = json.loads(file.read_bytes())
+        assert outcome.document["removed_records"] == 12
         assert receipt["is_done"]
         assert receipt["key_sha256"] == hashlib.sha256(SECRET).hexdigest()
         (partition,) = receipt["partitions"]
@@ -154,7 +159,7 @@ def test_a_replica_that_is_killed_while_it_erases_does_so_when_it_is_back(
         )
         asked = ("erase", *locations, "--topic", "t", "--key", SECRET.decode())
         command = subprocess.Popen(
-            [COMMAND, *asked, "--timeout", "12"],
+            [COMMAND, *asked, "--receipt", "/dev/stdout", "--timeout", "12"],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env=environment(),
@@ -163,7 +168,7 @@ def test_a_replica_that_is_killed_while_it_erases_does_so_when_it_is_back(
         victim.kill()
         out, errors = command.communicate(timeout=SECONDS_MAX)
         assert command.returncode == 1, errors
-        receipt = json.loads(out)
+        receipt = json.JSONDecoder().raw_decode(out.decode())[0]
         (problem,) = receipt["partitions"][0]["problems"]
         assert problem == f"broker {victim.broker_id} has not erased the key from its replica"
         done = {one["broker"] for one in receipt["partitions"][0]["replicas"] if one["is_done"]}
@@ -182,7 +187,8 @@ def test_a_replica_that_is_killed_while_it_erases_does_so_when_it_is_back(
             ),
             "the victim erases without being asked again",
         )
-        receipt = tidelog(*asked).document
+        tidelog(*asked, "--receipt", tmp_path / "receipt.json")
+        receipt = json.loads((tmp_path / "receipt.json").read_bytes())
         assert receipt["is_done"]
         named = {
             one["broker"]: one["segments_replaced"] for one in receipt["partitions"][0]["replicas"]

@@ -25,6 +25,19 @@ class PartitionErasure:
     replicas: tuple[ReplicaErasure, ...]  # their rewritten segments; empty with tiering
     problems: tuple[str, ...]  # the parts that are not done; empty: all is done
 
+    @property
+    def removed_record_count(self) -> int:
+        """Return the number of records removed: from the tier, or by the replica that had most."""
+        if self.tier is not None and self.tier.erased:
+            return sum(len(one.removed_offsets) for one in self.tier.erased)
+        return max((sum(r.removed_count for r in one.replaced) for one in self.replicas), default=0)
+
+    @property
+    def replaced_segment_count(self) -> int:
+        """Return the number of segments replaced: in the tier, and on all replicas."""
+        in_tier = 0 if self.tier is None else len(self.tier.erased)
+        return in_tier + sum(len(one.replaced) + one.unnamed_count for one in self.replicas)
+
     def document(self) -> dict[str, object]:
         """Return its part of the receipt."""
         erased: Sequence[ErasedSegment] = () if self.tier is None else self.tier.erased
@@ -79,6 +92,32 @@ class ErasureReceipt:
     def is_done(self) -> bool:
         """Whether nothing is left to do."""
         return not any(partition.problems for partition in self.partitions)
+
+    @property
+    def has_found_nothing(self) -> bool:
+        """Whether no segment had a record of the key."""
+        return not any(one.replaced_segment_count for one in self.partitions)
+
+    def summary(self) -> dict[str, object]:
+        """Return the result for JSON, with counts instead of segments and offsets."""
+        return {
+            "erasure_id": str(self.erasure_id),
+            "topic": self.topic,
+            "is_done": self.is_done,
+            "found": not self.has_found_nothing,
+            "removed_records": sum(one.removed_record_count for one in self.partitions),
+            "replaced_segments": sum(one.replaced_segment_count for one in self.partitions),
+            "partitions": [
+                {
+                    "partition": one.partition,
+                    "is_done": not one.problems,
+                    "removed_records": one.removed_record_count,
+                    "replaced_segments": one.replaced_segment_count,
+                    "problems": list(one.problems),
+                }
+                for one in self.partitions
+            ],
+        }
 
     def document(self) -> dict[str, object]:
         """Return the receipt for JSON."""

@@ -9,15 +9,16 @@ replaced ones; until then the key is still in the bucket.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from uuid import UUID
 
-from tidelog_core.compaction.rewrite import Rewrite
+from tidelog_core.compaction.rewrite import Rewrite, WalkedBatch
 from tidelog_core.metadata.records import SegmentMeta, SegmentState
-from tidelog_core.records.batch import Record
+from tidelog_core.records.batch import Record, decode_batch
 from tidelog_core.rewriting.groups import SegmentGroup, group_segments
 from tidelog_core.rewriting.partition_tier import GroupOutcome, PartitionTier, SegmentFacts
+from tidelog_core.rewriting.segment_files import stretch_batches
 from tidelog_core.rewriting.swap import SegmentSwaps
 from tidelog_core.tier.lifecycle import read_segments
 
@@ -43,6 +44,34 @@ class TierErasure:
     end_offset: int  # exclusive
     segment_count: int
     erased: tuple[ErasedSegment, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyInTier:
+    """The segments and records of a partition's tier that erasing a key would remove."""
+
+    segment_count: int  # all of them
+    holding_count: int  # those with records of the key
+    record_count: int
+
+
+async def find_in_tier(tier: PartitionTier, key: bytes) -> KeyInTier:
+    """Count the key's tiered records; changes nothing.
+
+    Raises ``UnknownTopicOrPartition``, ``CorruptObject``, ``CorruptRecordBatch`` and the errors
+    of the stores, such as ``ObjectNotFound`` while another process replaces segments.
+    """
+    live = await tier.live()
+    holding_count = record_count = 0
+    for group in group_segments(live.segments):
+        if not await _may_hold(tier, group, key):
+            continue
+        for stretch in group.stretches:
+            async with tier.reading(stretch) as (log, index):
+                found = _count(stretch_batches(log, index, stretch), key)
+            holding_count += found > 0
+            record_count += found
+    return KeyInTier(len(live.segments), holding_count, record_count)
 
 
 async def erase_from_tier(tier: PartitionTier, key: bytes) -> TierErasure:
@@ -91,6 +120,15 @@ async def delete_replaced(
             continue
         async with tier.claimed():
             pass  # The clean-up of a taken claim deletes them.
+
+
+def _count(batches: Iterable[WalkedBatch], key: bytes) -> int:
+    return sum(
+        record.key == key
+        for buffer, position, header in batches
+        if not header.is_control
+        for record in decode_batch(buffer, position, header)
+    )
 
 
 async def _waiting(tier: PartitionTier) -> list[SegmentMeta]:

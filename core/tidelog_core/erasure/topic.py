@@ -41,9 +41,16 @@ from tidelog_core.tier.lifecycle import read_segments
 
 T = TypeVar("T")
 
+PROBLEMS_TOLD_MAX = 3  # in one sentence
 POLL_SECONDS = 0.5  # between two readings of the replicas' progress
 
 Sleep = Callable[[float], Awaitable[None]]
+OnStep = Callable[[str], None]
+"""Gets a sentence when a step begins, or waits for something else."""
+
+
+def _ignore(_sentence: str) -> None:
+    pass
 
 
 async def erase_key(
@@ -53,6 +60,7 @@ async def erase_key(
     erasure_id: UUID,
     wait_seconds: float,
     sleep: Sleep = asyncio.sleep,
+    on_step: OnStep = _ignore,
 ) -> ErasureReceipt:
     """Erase the key's records from these partitions of one topic.
 
@@ -66,13 +74,17 @@ async def erase_key(
     key_sha256 = hashlib.sha256(key).hexdigest()
     for tier in tiers:
         await _request(tier, key_sha256)
-    waited = 0.0
-    while waited < wait_seconds and any(
-        [(await _progress(tier, key_sha256)).problems for tier in tiers]
-    ):
+    waited, told = 0.0, set[str]()
+    while waited < wait_seconds and (waiting_for := await _problems(tiers, key_sha256)):
+        if not waiting_for <= told:
+            on_step(f"waiting: {_in_short(sorted(waiting_for))}")
+        told = waiting_for
         await sleep(POLL_SECONDS)
         waited += POLL_SECONDS
-    found = [await _erase_partition(tier, key, wait_seconds, sleep) for tier in tiers]
+    found = []
+    for number, tier in enumerate(tiers, 1):
+        on_step(f"searching the tier of {_name(tier)} ({number} of {len(tiers)})")
+        found.append(await _erase_partition(tier, key, wait_seconds, sleep, on_step))
     receipt = ErasureReceipt(
         erasure_id=erasure_id,
         topic=first.topic.name,
@@ -91,6 +103,24 @@ async def erase_key(
         if not one.problems:
             await _end_request(tier, key_sha256)
     return receipt
+
+
+def _name(tier: PartitionTier) -> str:
+    return f"{tier.topic.name}-{tier.partition}"
+
+
+async def _problems(tiers: Sequence[PartitionTier], key_sha256: str) -> set[str]:
+    found: set[str] = set()
+    for tier in tiers:
+        progress = await _progress(tier, key_sha256)
+        found.update(f"{_name(tier)}: {problem}" for problem in progress.problems)
+    return found
+
+
+def _in_short(problems: Sequence[str]) -> str:
+    more = len(problems) - PROBLEMS_TOLD_MAX
+    rest = [f"and {more} more"] if more > 0 else []
+    return "; ".join([*problems[:PROBLEMS_TOLD_MAX], *rest])
 
 
 async def _request(tier: PartitionTier, key_sha256: str) -> None:
@@ -117,7 +147,7 @@ async def _end_request(tier: PartitionTier, key_sha256: str) -> None:
 
 
 async def _erase_partition(
-    tier: PartitionTier, key: bytes, wait_seconds: float, sleep: Sleep
+    tier: PartitionTier, key: bytes, wait_seconds: float, sleep: Sleep, on_step: OnStep
 ) -> PartitionErasure:
     progress = await _progress(tier, hashlib.sha256(key).hexdigest())
     problems = progress.problems
@@ -125,6 +155,12 @@ async def _erase_partition(
     try:
         if tier.config.remote_storage_enable or await _has_segments(tier):
             erased = await _when_free(lambda: erase_from_tier(tier, key), wait_seconds, sleep)
+        if erased is not None and erased.erased:
+            delay_s = tier.config.file_delete_delay_ms / 1000
+            on_step(
+                f"{_name(tier)}: {len(erased.erased)} segments replaced, the old ones are deleted "
+                f"in {delay_s:g} s (file.delete.delay.ms)"
+            )
         await _when_free(lambda: delete_replaced(tier, sleep=sleep), wait_seconds, sleep)
     except TidelogError as error:
         problems = (*problems, f"the tier is not rewritten: {type(error).__name__}: {error}")
