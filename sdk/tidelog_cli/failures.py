@@ -18,6 +18,8 @@ from typing import Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
+from tidelog_cli.help_names import named
+
 EXIT_STATUS = "Exit status: 0 done, 1 failed, 2 wrong command line, 130 interrupted."
 FAILED = 1
 WRONG_USAGE = 2
@@ -60,6 +62,10 @@ class CommandGroup(TyperGroup):
         except Exception as error:
             _fail_with(error)
         sys.exit(status if isinstance(status, int) else 0)
+
+    def get_params(self, ctx: typer.Context) -> list[Any]:  # type: ignore[override]
+        """Return the options of the group itself."""
+        return named(super().get_params(ctx))
 
     def parse_args(self, ctx: typer.Context, args: list[str]) -> list[str]:  # type: ignore[override]
         """Show the help if no command is given."""

@@ -8,17 +8,23 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from tidelog_cli.failures import CommandFailed, CommandGroup
+from tidelog_cli.help_names import Commands
 
 SPARK_JOBS = "tidelog_cli.spark_jobs"
+JAVA_VERSION = 17
+SUBMIT_OPTIONS = "SPARK_SUBMIT_OPTS"  # Spark's scripts give them to the JVM
+LOG4J = "log4j2.configurationFile"
 # The job also answers ``--help``.
 _HANDED_ON: dict[str, object] = {
     "allow_extra_args": True,
@@ -35,7 +41,7 @@ Submit = Annotated[
     ),
 ]
 
-job = typer.Typer(cls=CommandGroup, help="Work on tiered data, in this process or in Spark.")
+job = Commands(cls=CommandGroup, help="Work on tiered data, in this process or in Spark.")
 
 
 def run_spark_job(name: str, arguments: Sequence[str], *, submit: str) -> int:
@@ -44,8 +50,24 @@ def run_spark_job(name: str, arguments: Sequence[str], *, submit: str) -> int:
     if not submit:
         # Spark's workers would use the first ``python3`` in the path.
         environment.setdefault("PYSPARK_PYTHON", sys.executable)
+        require_java(environment)
+        options = environment.get(SUBMIT_OPTIONS, "")
+        if LOG4J not in options:
+            quiet = Path(__file__).parent / "spark_jobs" / "log4j2.properties"
+            environment[SUBMIT_OPTIONS] = f"{options} -D{LOG4J}={quiet.as_uri()}".strip()
     command = spark_job_command(name, arguments, submit=submit)
     return subprocess.run(command, env=environment, check=False).returncode
+
+
+def require_java(environment: Mapping[str, str]) -> None:
+    """Raise ``CommandFailed`` if there is no Java for Spark."""
+    home = environment.get("JAVA_HOME")
+    if home is None and shutil.which("java", path=environment.get("PATH")) is None:
+        raise CommandFailed(
+            f"this needs Java {JAVA_VERSION} or later: install it, or set JAVA_HOME"
+        )
+    if home is not None and shutil.which("java", path=str(Path(home) / "bin")) is None:
+        raise CommandFailed(f"JAVA_HOME={home} has no bin/java: Spark needs Java {JAVA_VERSION}")
 
 
 def spark_job_command(name: str, arguments: Sequence[str], *, submit: str = "") -> list[str]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import typer
-
 from tidelog_cli import (
     acls,
     group_configs,
@@ -20,6 +18,7 @@ from tidelog_cli.certificate import certificate
 from tidelog_cli.consume import consume
 from tidelog_cli.erase import erase
 from tidelog_cli.failures import EXIT_STATUS, CommandGroup
+from tidelog_cli.help_names import Commands
 from tidelog_cli.job_compact import compact
 from tidelog_cli.jobs import job
 from tidelog_cli.options import take_command_config
@@ -30,7 +29,7 @@ from tidelog_cli.tier import status
 from tidelog_cli.up import up
 from tidelog_cli.verify import verify
 
-app = typer.Typer(
+app = Commands(
     name="tidelog",
     cls=CommandGroup,
     help="A log that speaks Kafka's protocol and keeps its history in an object store.",
@@ -41,14 +40,14 @@ app = typer.Typer(
 
 app.callback()(take_command_config)
 
-topic = typer.Typer(cls=CommandGroup, help="Topics: create, list, describe, alter and delete them.")
+topic = Commands(cls=CommandGroup, help="Topics: create, list, describe, alter and delete them.")
 topic.command("create")(topics.create)
 topic.command("list")(topics.list_)
 topic.command("describe")(topics.describe)
 topic.command("alter")(topics.alter)
 topic.command("delete")(topics.delete)
 
-group = typer.Typer(cls=CommandGroup, help="Groups: their lag, offsets and settings.")
+group = Commands(cls=CommandGroup, help="Groups: their lag, offsets and settings.")
 group.command("list")(groups.list_)
 group.command("describe")(groups.describe)
 group.command("configs")(group_configs.configs)
@@ -57,25 +56,25 @@ group.command("reset-offsets")(group_offsets.reset_offsets)
 group.command("delete-offsets")(group_offsets.delete_offsets)
 group.command("delete")(groups.delete)
 
-transaction = typer.Typer(cls=CommandGroup, help="Transactions: list, describe and abort them.")
+transaction = Commands(cls=CommandGroup, help="Transactions: list, describe and abort them.")
 transaction.command("list")(transactions.list_)
 transaction.command("describe")(transactions.describe)
 transaction.command("hanging")(transactions.hanging)
 transaction.command("abort")(transactions.abort)
 
-user = typer.Typer(cls=CommandGroup, help="Users: list, add, alter and remove them.")
+user = Commands(cls=CommandGroup, help="Users: list, add, alter and remove them.")
 user.command("list")(users.list_)
 user.command("add")(users.add)
 user.command("alter")(users.alter)
 user.command("remove")(users.remove)
 
-acl = typer.Typer(cls=CommandGroup, help="ACLs: list, add, remove and explain them.")
+acl = Commands(cls=CommandGroup, help="ACLs: list, add, remove and explain them.")
 acl.command("list")(acls.list_)
 acl.command("add")(acls.add)
 acl.command("remove")(acls.remove)
 acl.command("explain")(explain)
 
-role = typer.Typer(cls=CommandGroup, help="Roles: sets of users and groups, for ACLs.")
+role = Commands(cls=CommandGroup, help="Roles: sets of users and groups, for ACLs.")
 role.command("list")(roles.list_)
 role.command("show")(roles.show)
 role.command("create")(roles.create)
@@ -83,12 +82,12 @@ role.command("add")(roles.add)
 role.command("remove")(roles.remove)
 role.command("delete")(roles.delete)
 
-quota = typer.Typer(cls=CommandGroup, help="Quotas of users, clients and addresses.")
+quota = Commands(cls=CommandGroup, help="Quotas of users, clients and addresses.")
 quota.command("list")(quotas.list_)
 quota.command("set")(quotas.set_)
 quota.command("remove")(quotas.remove)
 
-tier = typer.Typer(cls=CommandGroup, help="Segments in the object store.")
+tier = Commands(cls=CommandGroup, help="Segments in the object store.")
 tier.command("status")(status)
 
 job.command("compact")(compact)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import platform
+import re
 import subprocess
 import sys
 from importlib import metadata
 from pathlib import Path
 
 import pytest
+from tidelog_core.metadata import records
+from tidelog_core.metadata.records import Cluster
+from tidelog_core.metadata.sqlite import SqliteMetadataStore
 
 from tests.support.command import called, tidelog
 from tools.ports import free_port
@@ -66,6 +71,54 @@ def test_wrong_command_line_is_one_line_on_stderr_and_status_2(
     assert outcome.errors.count("\n") == 1
     assert outcome.errors.startswith("tidelog: ")
     assert said in outcome.errors
+
+
+def test_help_names_values_and_nothing_behind_flags() -> None:
+    for command, usage in (
+        (("topic", "create"), "[OPTIONS] TOPIC "),
+        (("topic", "describe"), "[OPTIONS] TOPIC... "),
+        (("group", "describe"), "[OPTIONS] [GROUP]... "),
+        (("produce",), "[OPTIONS] TOPIC [FILE] "),
+        (("consume",), "[OPTIONS] TOPIC "),
+    ):
+        text = called(*command, "--help").out.decode()
+        assert f"Usage: tidelog {' '.join(command)} {usage}" in text
+        assert not re.search(r"<(bool|str|int|float|path|list)", text)
+        assert "{" not in text
+
+
+def test_spark_job_names_an_unknown_topic_before_java_starts(tmp_path: Path) -> None:
+    asyncio.run(_create_cluster(tmp_path / "metadata.db"))
+    (tmp_path / "objects").mkdir()
+    java = tmp_path / "java" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(f"#!/bin/sh\ntouch {tmp_path}/started\nexit 1\n")
+    java.chmod(0o755)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAVA_HOME", str(java.parent.parent))
+        unknown = tidelog("job", "audit", "t", "--data-dir", tmp_path, status=1)
+        assert unknown.errors.startswith("tidelog: there is no topic 't'; ")
+        assert not (tmp_path / "started").exists()
+        broken = tidelog("job", "audit", "--data-dir", tmp_path, status=1)
+        assert (tmp_path / "started").exists()
+        assert broken.errors.splitlines()[-1].startswith("tidelog: Spark does not start: ")
+        patch.setenv("JAVA_HOME", str(tmp_path))
+        missing = called("job", "audit", "t", "--data-dir", tmp_path, status=1)
+        assert "has no bin/java: Spark needs Java 17" in missing.errors
+        patch.delenv("JAVA_HOME")
+        patch.setenv("PATH", str(tmp_path))
+        missing = called("job", "audit", "t", "--data-dir", tmp_path, status=1)
+        assert missing.errors == (
+            "tidelog: this needs Java 17 or later: install it, or set JAVA_HOME\n"
+        )
+
+
+async def _create_cluster(database: Path) -> None:
+    store = SqliteMetadataStore(database)
+    try:
+        await store.commit([records.put(Cluster(cluster_id="c"))])
+    finally:
+        await store.close()
 
 
 def test_version_says_what_runs() -> None:

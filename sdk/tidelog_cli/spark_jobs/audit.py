@@ -15,7 +15,7 @@ from tidelog_spark.jobs.producers import EXPIRATION_MS
 from tidelog_cli.failures import FAILED, UsageError
 from tidelog_cli.options import Json, OnlyTopics, require_choice
 from tidelog_cli.output import counted, note, print_json, print_table, show_reading
-from tidelog_cli.spark_jobs.command_line import run_job, spark_session
+from tidelog_cli.spark_jobs.command_line import require_topics, run_job, spark_session
 from tidelog_cli.stores import ClusterId, DataDir, FromBucket, Metadata, Objects, locate_stores
 
 REPORT_FORMATS = ("parquet", "json")
@@ -64,6 +64,7 @@ def audit_command(
     if from_ is None:
         locations = locate_stores(data_dir, metadata, objects)
         metadata, bucket = locations.metadata, locations.objects
+        require_topics(metadata, [*(topics or ()), *(compacted or ())])
     else:
         metadata, bucket = None, from_
     request = AuditRequest(

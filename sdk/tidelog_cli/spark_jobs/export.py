@@ -17,7 +17,7 @@ from tidelog_spark.jobs.parquet_table import ParquetTable
 from tidelog_cli.failures import UsageError
 from tidelog_cli.options import Json, parse_settings, require_choice
 from tidelog_cli.output import print_json
-from tidelog_cli.spark_jobs.command_line import run_job, spark_session
+from tidelog_cli.spark_jobs.command_line import require_topics, run_job, spark_session
 from tidelog_cli.stores import DataDir, Metadata, Objects, locate_stores
 
 TABLE_FORMATS = ("parquet", "iceberg", "delta")
@@ -116,6 +116,7 @@ def export_command(
     )
     # Before Spark starts, so that an invalid schema fails at once.
     request.decoder.open()
+    require_topics(locations.metadata, request.topics)
     with spark_session("export") as spark:
         result = export(spark, request, target)
     if json:
