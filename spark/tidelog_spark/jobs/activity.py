@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from tidelog_core.audit.events import AUDIT_TOPIC
 
-from tidelog_spark.source import register
+from tidelog_spark.scan import scan
 
 # The fields of the events that are read here; ``tidelog_core.audit.events`` writes more.
 _EVENT = (
@@ -89,13 +89,12 @@ def activity(spark: SparkSession, request: ActivityRequest) -> DataFrame:
 
 def _events(spark: SparkSession, request: ActivityRequest) -> DataFrame:
     """Return each event once, though a node may have written it twice."""
-    register(spark)
     options = {"metadata": request.metadata, "objects": request.objects, "subscribe": AUDIT_TOPIC}
     if request.from_ms is not None:
         # Not by the events' own times: segments are skipped by these.
         options["startingTimestamp"] = str(request.from_ms)
         options["startingOffsetsByTimestampStrategy"] = "latest"
-    records = spark.read.format("tidelog").options(**options).load()
+    records = scan(spark, options)  # the data source API is not in Spark 3.5, which EMR has
     parsed = F.from_json(F.col("value").cast("string"), _EVENT)
     events = records.select(parsed.alias("event")).select("event.*")
     if request.from_ms is not None:
