@@ -28,13 +28,31 @@ def install() -> None:
     _cloud().install()
 
 
-def serve_with_iam(directory: Path) -> AbstractContextManager[str]:
-    """Run an empty server that enforces the IAM policies of its callers.
+def serve_with_iam(
+    directory: Path, *, node_pem: Path, authority: Path
+) -> AbstractContextManager[str]:
+    """Run an empty server that speaks TLS, and enforces the IAM policies of its callers.
 
-    Root's access key is «test». Functions run on ``lambda_python.closest``. Raises
-    ``ToolAbsent``.
+    ``node_pem`` has its key and certificate, ``authority`` the one that functions trust. Root's
+    access key is «test». Functions run on ``lambda_python.closest``. Raises ``ToolAbsent``.
     """
-    return _cloud().serve(directory)
+    tls = {
+        "USE_SSL": "1",
+        "MINISTACK_SSL_CERT": str(node_pem),
+        "MINISTACK_SSL_KEY": str(node_pem),
+        # A function's process inherits them.
+        "AWS_CA_BUNDLE": str(authority),
+        "SSL_CERT_FILE": str(authority),
+    }
+    cloud = _cloud()
+    server = dataclasses.replace(
+        cloud,
+        scheme="https",
+        environment={**cloud.environment, **tls},
+        # Its end waits half a minute for TLS connections that functions leave open.
+        stop_seconds_max=2.0,
+    )
+    return server.serve(directory)
 
 
 def _cloud() -> VenvServer:

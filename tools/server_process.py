@@ -6,6 +6,7 @@ import ctypes
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import time
 import urllib.error
@@ -55,8 +56,20 @@ def is_listening(port: int) -> bool:
 
 def answers_http(port: int) -> bool:
     """Return whether a server answers HTTP requests on the port, if only with an error."""
+    return _answers(f"http://127.0.0.1:{port}")
+
+
+def answers_https(port: int) -> bool:
+    """Return the same for HTTPS, by any certificate."""
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    return _answers(f"https://127.0.0.1:{port}", context)
+
+
+def _answers(url: str, context: ssl.SSLContext | None = None) -> bool:
     try:
-        urllib.request.urlopen(f"http://127.0.0.1:{port}", timeout=5).close()
+        urllib.request.urlopen(url, timeout=5, context=context).close()
     except urllib.error.HTTPError as error:
         error.close()
     except (OSError, urllib.error.URLError):
@@ -75,11 +88,12 @@ def running(
     environment: Mapping[str, str] | None = None,
     directory: Path | None = None,
     serves: Callable[[int], bool] = is_listening,
+    stop_seconds_max: float = STOP_SECONDS_MAX,
 ) -> Iterator[ServerProcess]:
     """Run a command that serves on the port; end it at the end of the block.
 
     Its output is appended to ``log_path``. It is stopped by SIGTERM, and killed if it runs for
-    ``STOP_SECONDS_MAX`` longer. It is also killed if this process ends. Raises ``RuntimeError``
+    ``stop_seconds_max`` longer. It is also killed if this process ends. Raises ``RuntimeError``
     if it ends before it serves, or does not serve within ``start_seconds_max``.
     """
     with nullcontext() if log_path is None else log_path.open("ab") as log:
@@ -99,7 +113,7 @@ def running(
     finally:
         process.terminate()
         try:
-            process.wait(STOP_SECONDS_MAX)
+            process.wait(stop_seconds_max)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tools.places import TOOLS_DIR, ToolAbsent, run
 from tools.ports import free_port
-from tools.server_process import answers_http, running
+from tools.server_process import STOP_SECONDS_MAX, answers_http, answers_https, running
 
 START_SECONDS_MAX = 60.0
 
@@ -27,6 +27,8 @@ class VenvServer:
     environment: Mapping[str, str]  # ``{port}`` is replaced by the port
     as_of: str | None = None  # no newer releases of dependencies are installed; ISO date
     interpreter: Path = Path(sys.executable)  # creates the environment
+    scheme: str = "http"  # or https
+    stop_seconds_max: float = STOP_SECONDS_MAX
     _root: Path = field(default=TOOLS_DIR)
 
     @property
@@ -72,6 +74,7 @@ class VenvServer:
             log_path=directory / f"{self.name}.log",
             environment=environment,
             directory=directory,
-            serves=answers_http,
+            serves=answers_http if self.scheme == "http" else answers_https,
+            stop_seconds_max=self.stop_seconds_max,
         ):
-            yield f"http://127.0.0.1:{port}"
+            yield f"{self.scheme}://127.0.0.1:{port}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
@@ -24,6 +25,7 @@ class HttpApi:
     endpoint: str  # of the stand-in
     url: str  # as the stack gives it: https://<api id>.execute-api.<region>.amazonaws.com
     region: str
+    context: ssl.SSLContext | None = None
 
     def call(
         self,
@@ -48,7 +50,7 @@ class HttpApi:
             request.url, data=data, headers=dict(request.headers), method=method
         )
         try:
-            with urllib.request.urlopen(sent, timeout=SECONDS_MAX) as answer:
+            with urllib.request.urlopen(sent, timeout=SECONDS_MAX, context=self.context) as answer:
                 return answer.status, json.loads(answer.read())
         except urllib.error.HTTPError as error:
             with error:

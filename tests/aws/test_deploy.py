@@ -39,7 +39,7 @@ EVENT_SECONDS = 2.0  # in which a function deals with an event, unless it has to
 pytestmark = pytest.mark.timeout(600)
 
 ROOT = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
-ROOT_KEYS = {name.lower(): value for name, value in ROOT.items()}
+SPOKE_HTTP = ("X-Forwarded-Proto", "http")
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,8 @@ class Deployment:
 
     @property
     def admin_api(self) -> HttpApi:
-        return HttpApi(self.endpoint, self.outputs["AdminApiUrl"], sam.REGION)
+        context = self.authority.client_context()
+        return HttpApi(self.endpoint, self.outputs["AdminApiUrl"], sam.REGION, context)
 
     def client(self, service: str, credentials: Mapping[str, str] | None = None) -> Any:
         """Return a client, root's where no credentials are given."""
@@ -65,6 +66,7 @@ class Deployment:
             service,
             endpoint_url=self.endpoint,
             region_name=sam.REGION,
+            verify=str(self.authority.trusted),
             **{name.lower(): value for name, value in (credentials or ROOT).items()},
         )
 
@@ -101,18 +103,6 @@ class Deployment:
             events.put_rule(Name=clock["Name"], ScheduleExpression=clock["ScheduleExpression"])
             events.enable_rule(Name=by_event)
             events.close()
-
-    @contextmanager
-    def plain_http(self) -> Iterator[None]:
-        """Suspend the policy of the bucket, which refuses what is not TLS; MiniStack's is not."""
-        s3 = self.client("s3")
-        policy = s3.get_bucket_policy(Bucket=self.bucket)["Policy"]
-        s3.delete_bucket_policy(Bucket=self.bucket)
-        try:
-            yield
-        finally:
-            s3.put_bucket_policy(Bucket=self.bucket, Policy=policy)
-            s3.close()
 
     def node_credentials(self) -> dict[str, str]:
         """Return the environment of somebody who may do what the nodes' role may, and no more."""
@@ -166,6 +156,7 @@ class Deployment:
                 "AWS_ENDPOINT_URL": self.endpoint,
                 "AWS_REGION": sam.REGION,
                 "AWS_DEFAULT_REGION": sam.REGION,
+                **trust(self.authority),
                 **credentials,
             },
             # What expires in here, the function has to expire.
@@ -173,26 +164,39 @@ class Deployment:
         )
 
 
+def trust(authority: Authority) -> dict[str, str]:
+    """Return the environment of a process whose AWS clients trust it, botocore's and obstore's."""
+    return {"AWS_CA_BUNDLE": str(authority.trusted), "SSL_CERT_FILE": str(authority.trusted)}
+
+
 @pytest.fixture(scope="module")
-def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("authority"))
+
+
+@pytest.fixture(scope="module")
+def endpoint(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """MiniStack over TLS: the bucket's policy refuses all else, and nothing suspends it."""
+    server = ministack.serve_with_iam(
+        tmp_path_factory.mktemp("ministack"),
+        node_pem=authority.node_pem("ministack"),
+        authority=authority.trusted,
+    )
     try:
-        with ministack.serve_with_iam(tmp_path_factory.mktemp("ministack")) as url:
+        with server as url:
             yield url
     except ToolAbsent as absent:
         pytest.skip(str(absent))
 
 
 @pytest.fixture(scope="module")
-def deployment(
-    built_template: Path, endpoint: str, tmp_path_factory: pytest.TempPathFactory
-) -> Deployment:
-    authority = Authority(tmp_path_factory.mktemp("authority"))
-    secrets = boto3.client("secretsmanager", sam.REGION, endpoint_url=endpoint, **ROOT_KEYS)
+def deployment(built_template: Path, endpoint: str, authority: Authority) -> Deployment:
     pem = authority.node_pem().read_text()
+    empty = Deployment(endpoint, {}, authority, "")
+    secrets = empty.client("secretsmanager")
     certificate: str = secrets.create_secret(Name="tidelog-node", SecretString=pem)["ARN"]
     secrets.close()
     python = lambda_python.closest().minor
-    environment = {"AWS_ENDPOINT_URL": endpoint, **ROOT}
     sam.sam(
         *("deploy", "--template-file", built_template, "--stack-name", STACK),
         *("--resolve-s3", "--region", sam.REGION),
@@ -200,14 +204,11 @@ def deployment(
         *("--parameter-overrides", f"PythonVersion={python} InstancesPerZone=1"),
         f"NodeCertificate={certificate}",
         "NodeBundle=bundles/tidelog-node.tar.gz",
-        environment=environment,
+        environment={"AWS_ENDPOINT_URL": endpoint, **trust(authority), **ROOT},
     )
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in environment.items():
-            patch.setenv(name, value)
-        cloudformation = boto3.client("cloudformation", region_name=sam.REGION)
-        (stack,) = cloudformation.describe_stacks(StackName=STACK)["Stacks"]
-        cloudformation.close()
+    cloudformation = empty.client("cloudformation")
+    (stack,) = cloudformation.describe_stacks(StackName=STACK)["Stacks"]
+    cloudformation.close()
     assert stack["StackStatus"] == "CREATE_COMPLETE"
     outputs = {output["OutputKey"]: output["OutputValue"] for output in stack["Outputs"]}
     return Deployment(endpoint, outputs, authority, certificate)
@@ -240,20 +241,22 @@ def test_every_zone_has_a_group_of_machines_of_its_own(deployment: Deployment) -
 
 def test_the_bucket_takes_no_request_without_tls(deployment: Deployment) -> None:
     node = deployment.client("s3", deployment.node_credentials())
+    node.list_objects_v2(Bucket=deployment.bucket)
+    # MiniStack has one listener, and takes the word of a proxy for what the client has spoken.
+    node.meta.events.register(
+        "before-sign.s3", lambda request, **_: request.headers.add_header(*SPOKE_HTTP)
+    )
     with pytest.raises(ClientError, match=r"AccessDenied.*explicit deny"):
-        node.list_objects_v2(Bucket=deployment.bucket)
-    with deployment.plain_http():
         node.list_objects_v2(Bucket=deployment.bucket)
     node.close()
 
 
 def test_a_node_writes_nothing_beside_the_prefix(deployment: Deployment) -> None:
     node = deployment.client("s3", deployment.node_credentials())
-    with deployment.plain_http():
-        node.put_object(Bucket=deployment.bucket, Key="tidelog/.staging/object", Body=b"x")
-        with pytest.raises(ClientError, match="AccessDenied"):
-            node.put_object(Bucket=deployment.bucket, Key="elsewhere/object", Body=b"x")
-        node.delete_object(Bucket=deployment.bucket, Key="tidelog/.staging/object")
+    node.put_object(Bucket=deployment.bucket, Key="tidelog/.staging/object", Body=b"x")
+    with pytest.raises(ClientError, match="AccessDenied"):
+        node.put_object(Bucket=deployment.bucket, Key="elsewhere/object", Body=b"x")
+    node.delete_object(Bucket=deployment.bucket, Key="tidelog/.staging/object")
     node.close()
 
 
@@ -293,7 +296,7 @@ async def test_a_secured_node_has_the_key_and_the_first_user_of_the_stacks_secre
     assert len(password) == 40
     node = deployment.node(tmp_path / "node", 301, deployment.node_credentials(), config)
     node.port = port
-    with deployment.plain_http(), node:
+    with node:
         context = deployment.authority.client_context()
         sasl = Sasl("SCRAM-SHA-512", "admin", password)
         async with Admin(node.address, ssl=context, sasl=sasl) as admin:
@@ -313,7 +316,7 @@ def nodes(
     folder = tmp_path_factory.mktemp("nodes")
     credentials = deployment.node_credentials()
     first, second = (deployment.node(folder / f"node-{n}", n, credentials) for n in (1, 2))
-    with deployment.plain_http(), first, second:
+    with first, second:
         yield [first, second]
 
 
