@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 import pytest
+from tidelog_core.message_schemas import OWN_APIS
 from tidelog_core.security.operations import OPERATIONS as NEEDED
 
 from tests.kafka.compare import Pair, compared
@@ -477,7 +478,7 @@ def answers(peer: Peer) -> Iterator[tuple[str, Any]]:
 def test_every_api_that_a_node_serves_is_asked(pair: Pair) -> None:
     """A new API without a request here would be compared with nothing."""
     answer = pair.tidelog.call("api_versions", 0)
-    served = {one["api_key"] for one in answer["api_keys"]}
+    served = {one["api_key"] for one in answer["api_keys"]} - OWN_APIS.keys()
     asked = {API_KEYS[one.api] for one in requests(NO_TOPIC).values()}
     hot = {API_KEYS["produce"], API_KEYS["fetch"]}
     for_everyone = {api_key for api_key in served if not NEEDED[api_key].needs}
@@ -518,3 +519,43 @@ def test_a_client_with_several_acls(peer: Peer) -> Iterator[tuple[str, Any]]:
         change(peer, *(rule(kind, operation) for kind, operation in rules))
         for label, answer in answers(peer):
             yield f"{number}, {label}", answer
+
+
+@compared
+def test_a_pattern_matches_topics_that_the_member_may_describe(
+    peer: Peer,
+) -> Iterator[tuple[str, Any]]:
+    """Kafka resolves patterns beside its heartbeats, and tells with a later one."""
+    for name in ("pattern-a", "pattern-b", "pattern-c"):
+        peer.create_topic(name)
+    described = {**rule(TOPIC, DESCRIBE), "resource_name": "pattern-a"}
+    written = {**rule(TOPIC, WRITE), "resource_name": "pattern-b"}  # which allows to describe
+    change(peer, rule(GROUP, READ), rule(GROUP, DESCRIBE), described, written)
+    names = {str(peer.topic_ids[name]): name for name in ("pattern-a", "pattern-b", "pattern-c")}
+    client = Peer(peer.name, peer.port, address=CLIENT)
+    epoch = 0
+
+    def beat(**fields: Any) -> list[str]:
+        nonlocal epoch
+        answer = client.call(
+            "consumer_group_heartbeat",
+            1,
+            group_id="patterns",
+            member_id="m",
+            member_epoch=epoch,
+            instance_id=None,
+            **fields,
+        )
+        epoch = answer["member_epoch"]
+        assigned = (answer["assignment"] or {"topic_partitions": []})["topic_partitions"]
+        return sorted(names[str(one["topic_id"])] for one in assigned)
+
+    try:
+        first = beat(
+            rebalance_timeout=5000, topic_partitions=[], subscribed_topic_regex="pattern-.*"
+        )
+        owned = first or peer.until(beat, bool)
+        assert owned == ["pattern-a", "pattern-b"], peer.name
+        yield "assigned", owned
+    finally:
+        client.close()

@@ -354,7 +354,7 @@ def _control_routes(
         QuotaHandlers(node),
         ClusterHandlers(node),
         find_coordinator,
-        GroupHandlers(coordinator=groups),
+        GroupHandlers(coordinator=groups, access=access),
         ShareOffsetHandlers(node, offsets=ShareOffsets(node, coordinator=groups)),
         OffsetHandlers(
             node,

@@ -16,15 +16,18 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 from uuid import UUID
+from weakref import WeakValueDictionary
 
 from tidelog_core.errors import TidelogError, TopicAuthorizationFailed, UnknownTopicId
 from tidelog_core.metadata.image import ClusterView
-from tidelog_core.security.acl import CLUSTER_NAME, AclOperation, ResourceType
+from tidelog_core.security.acl import ANY_HOST, CLUSTER_NAME, AclOperation, ResourceType
+from tidelog_core.security.acl_set import AclSet
 from tidelog_core.security.authorization import Authorizer, Client
 from tidelog_core.security.operations import SUPPORTED_OPERATIONS
 from tidelog_core.security.roles import GROUP_KIND, RoleSet
 
 from tidelog_node.authorization.denial_log import DenialLog
+from tidelog_node.authorization.topic_viewer import TopicViewer
 from tidelog_node.session import NO_NODE, Session
 
 if TYPE_CHECKING:
@@ -70,6 +73,7 @@ class Access:
         self._generation = object()
         self._kept: dict[tuple[Principal, tuple[str, ...], str], Decisions] = {}
         self._kept_bytes = 0
+        self._viewers: WeakValueDictionary[Client, TopicViewer] = WeakValueDictionary()
 
     def may(
         self, session: Session, operation: AclOperation, resource_type: ResourceType, name: str
@@ -159,6 +163,27 @@ class Access:
             session, decisions, decisions.write[is_id], AclOperation.WRITE, topic, is_id=is_id
         )
 
+    def viewer(self, session: Session) -> TopicViewer | None:
+        """Return which topics the client may describe, ``None`` if it may describe all.
+
+        The same object for all clients with the same principals, unless an ACL names the client's
+        host, until any right changes.
+        """
+        if session.node_id != NO_NODE:
+            return None
+        client = self._decisions_of(session).client
+        if self._denials.is_dry_run or self._authorizer.is_super_user(client):
+            return None
+        acls, authorizer = self._acls.index, self._authorizer
+        if self._has_unknown():
+            acls, authorizer = AclSet(), Authorizer()
+        host = client.host if acls.names_host(client.host) else ANY_HOST
+        shared = Client(client.principals, host)
+        known = self._viewers.get(shared)
+        if known is None:
+            known = self._viewers[shared] = TopicViewer(authorizer, acls, shared)
+        return known
+
     def protects(self, topic: str) -> bool:
         """Return whether no client may write or delete the topic."""
         return topic in self._protected
@@ -175,6 +200,7 @@ class Access:
             self._generation = object()
             self._kept = {}
             self._kept_bytes = 0
+            self._viewers = WeakValueDictionary()
         return self._generation
 
     def _has_unknown(self) -> bool:

@@ -9,7 +9,8 @@ from tidelog_core.metadata.consumer_groups import Partitions
 
 from tidelog_node.groups.assignment.target_computation import TargetComputation
 from tidelog_node.groups.consumer.heartbeat import ConsumerGroupSettings
-from tidelog_node.groups.consumer.pattern_matches import PatternMatches
+from tidelog_node.groups.consumer.pattern_matches import Matches
+from tidelog_node.groups.consumer.pattern_view import PatternView
 from tidelog_node.groups.share.heartbeat import ShareGroupSettings
 from tidelog_node.groups.subscribed_topics import TopicsByName
 
@@ -23,5 +24,5 @@ class GroupEnvironment:
     settings: Callable[[str], ConsumerGroupSettings]  # of the group of this id
     share_settings: Callable[[str], ShareGroupSettings]
     topics: Callable[[], TopicsByName]
-    match: Callable[[Iterable[str]], Awaitable[Mapping[str, PatternMatches]]]
+    match: Callable[[Iterable[PatternView]], Awaitable[Mapping[PatternView, Matches]]]
     compute: Callable[[TargetComputation], Awaitable[Mapping[str, Partitions]]]

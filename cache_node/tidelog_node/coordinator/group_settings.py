@@ -34,6 +34,7 @@ class GroupSettings:
             assignors=self.assignors,
             can_upgrade=policy in ("bidirectional", "upgrade"),
             can_downgrade=policy in ("bidirectional", "downgrade"),
+            hides_topics=bool(config.authorizer_class_name) and not config.authorizer_dry_run,
             assigned_at_once_members_max=self._assigned_at_once_members_max,
         )
 

@@ -51,7 +51,8 @@ from tidelog_node.groups.classic_messages import (
 from tidelog_node.groups.consumer import consumer_members
 from tidelog_node.groups.consumer.consumer_group import ConsumerGroup
 from tidelog_node.groups.consumer.heartbeat import ConsumerGroupSettings, ConsumerHeartbeat
-from tidelog_node.groups.consumer.pattern_matches import PatternMatches
+from tidelog_node.groups.consumer.pattern_matches import Matches
+from tidelog_node.groups.consumer.pattern_view import PatternView
 from tidelog_node.groups.heartbeat_answer import JOIN_EPOCH, HeartbeatAnswer, Refused
 from tidelog_node.groups.migration import classic_members
 from tidelog_node.groups.migration.conversion import as_classic_group
@@ -192,7 +193,7 @@ class LoadedGroup:
             caller = self._heartbeat_caller(request)
         except Refused as refusal:
             return await self._answered(refusal.answer, Step())
-        async with self._matched(request.subscribed_pattern, caller) as matches:
+        async with self._matched(self._new_view(request, caller), caller) as matches:
             await self._may_decide()
             return await self._answered(*self._consumer_heartbeat(request, matches))
 
@@ -427,30 +428,30 @@ class LoadedGroup:
 
     @contextlib.asynccontextmanager
     async def _matched(
-        self, pattern: str | None = None, caller: ConsumerMember | None = None
-    ) -> AsyncIterator[Mapping[str, PatternMatches]]:
+        self, view: PatternView | None = None, caller: ConsumerMember | None = None
+    ) -> AsyncIterator[Mapping[PatternView, Matches]]:
         """Match this pattern and those of the group that must be matched again.
 
         The caller is not removed until the end of the context: a member's session must not end
         because its request waits here.
         """
-        patterns = {pattern} if pattern else set()
+        views = set() if view is None else {view}
         if isinstance(self.group, ConsumerGroup):
-            patterns.update(self.group.patterns_to_match(self._environment.topics()))
-        if not patterns:
+            views.update(self.group.patterns_to_match(self._environment.topics()))
+        if not views:
             yield {}
             return
         member_id = "" if caller is None else caller.member_id
         self._matching[member_id] += 1
         try:
-            yield await self._environment.match(patterns)
+            yield await self._environment.match(views)
         finally:
             self._matching[member_id] -= 1
             if not self._matching[member_id]:
                 del self._matching[member_id]
             self._on_change(self)
 
-    def _take_matches(self, matches: Mapping[str, PatternMatches]) -> None:
+    def _take_matches(self, matches: Mapping[PatternView, Matches]) -> None:
         if isinstance(self.group, ConsumerGroup):
             self.group.take_matches(matches)
 
@@ -470,8 +471,23 @@ class LoadedGroup:
         group = self._as_consumer_group(request)
         return consumer_members.caller(group, request, self._settings())
 
+    def _new_view(
+        self, request: ConsumerHeartbeat, caller: ConsumerMember | None
+    ) -> PatternView | None:
+        """Return how the caller sees its pattern, if the group may not know that yet."""
+        pattern = request.subscribed_pattern
+        if pattern is None and caller is not None:
+            pattern = caller.subscribed_pattern
+        if not pattern:
+            return None
+        view = PatternView(pattern, request.viewer)
+        if request.subscribed_pattern is None and isinstance(self.group, ConsumerGroup):
+            known = None if caller is None else self.group.roster.view_of(caller)
+            return None if view == known else view
+        return view
+
     def _consumer_heartbeat(
-        self, request: ConsumerHeartbeat, matches: Mapping[str, PatternMatches]
+        self, request: ConsumerHeartbeat, matches: Mapping[PatternView, Matches]
     ) -> tuple[HeartbeatAnswer, Step]:
         try:
             group = self._as_consumer_group(request)

@@ -22,6 +22,7 @@ from tidelog_core.metadata.consumer_groups import (
     TopicIdPartition,
 )
 
+from tidelog_node.authorization.access import Access
 from tidelog_node.coordinator.coordinator import GroupCoordinator
 from tidelog_node.coordinator.failures import error_code
 from tidelog_node.groups.consumer.consumer_group import ConsumerGroup
@@ -54,8 +55,10 @@ _DESCRIPTION = DescriptionMessages(describe_response)
 class ConsumerGroupHandlers:
     """Serves members of consumer groups and their administrators."""
 
-    def __init__(self, *, coordinator: GroupCoordinator) -> None:
+    def __init__(self, *, coordinator: GroupCoordinator, access: Access | None = None) -> None:
+        """With ``access``, members' patterns match only topics that they may describe."""
         self._coordinator = coordinator
+        self._access = access
 
     def routes(self) -> list[Route]:
         """Return the routes served here."""
@@ -116,6 +119,7 @@ class ConsumerGroupHandlers:
             owned=_owned(request.topic_partitions),
             client_id=context.client_id or "",
             client_host=f"/{context.session.client_host}",  # as Java prints an address
+            viewer=None if self._access is None else self._access.viewer(context.session),
         )
 
     async def _describe(

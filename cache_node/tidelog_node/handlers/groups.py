@@ -27,6 +27,7 @@ from kio.schema.sync_group.v5 import response as sync_response
 from tidelog_core.errors import ErrorCode, TidelogError
 from tidelog_core.metadata.groups import GroupMember
 
+from tidelog_node.authorization.access import Access
 from tidelog_node.coordinator.coordinator import GroupCoordinator
 from tidelog_node.coordinator.failures import error_code
 from tidelog_node.groups.any_group import Group
@@ -66,8 +67,10 @@ _MILLISECOND = timedelta(milliseconds=1)
 class GroupHandlers:
     """Serves members of groups and administrators of groups."""
 
-    def __init__(self, *, coordinator: GroupCoordinator) -> None:
+    def __init__(self, *, coordinator: GroupCoordinator, access: Access | None = None) -> None:
+        """With ``access``, members' patterns match only topics that they may describe."""
         self._coordinator = coordinator
+        self._access = access
 
     def routes(self) -> list[Route]:
         """Return the routes served here."""
@@ -80,7 +83,7 @@ class GroupHandlers:
             Route(DESCRIBE_GROUPS_KEY, 0, 6, self.describe_groups),
             Route(LIST_GROUPS_KEY, 0, 5, self.list_groups),
             Route(DELETE_GROUPS_KEY, 0, 2, self.delete_groups),
-            *ConsumerGroupHandlers(coordinator=self._coordinator).routes(),
+            *ConsumerGroupHandlers(coordinator=self._coordinator, access=self._access).routes(),
             *ShareGroupHandlers(coordinator=self._coordinator).routes(),
         ]
 

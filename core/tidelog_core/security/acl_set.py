@@ -6,11 +6,12 @@ A set is never changed. Sets that differ in some ACLs share the rest of their in
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 
-from tidelog_core.security.acl import ANY_NAME, Acl, AclFilter, PatternType, ResourceType
+from tidelog_core.security.acl import ANY_HOST, ANY_NAME, Acl, AclFilter, PatternType, ResourceType
 from tidelog_core.turns import Steps, at_once
 
 _Pattern = tuple[ResourceType, PatternType, str]
@@ -25,6 +26,8 @@ class AclSet:
     _by_pattern: Mapping[_Pattern, _ByPrincipal] = field(default_factory=dict, repr=False)
     # The lengths of the prefixes of each type in ascending order.
     _prefix_sizes: _Sizes = field(default_factory=dict, repr=False)
+    # The hosts that ACLs name, with the number of these ACLs.
+    _hosts: Mapping[str, int] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(cls, acls: Iterable[Acl]) -> AclSet:
@@ -60,10 +63,14 @@ class AclSet:
             else:
                 some.pop(acl, None)
         of_changed: dict[_Pattern, dict[str, tuple[Acl, ...]]] = {}
+        hosts = Counter(self._hosts)
         for (pattern, principal), some in changed.items():
             yield
-            if some.keys() == frozenset(self._found(pattern, principal)):
+            before = dict.fromkeys(self._found(pattern, principal))
+            if some.keys() == before.keys():
                 continue
+            hosts.update(acl.host for acl in some.keys() - before.keys())
+            hosts.subtract(acl.host for acl in before.keys() - some.keys())
             by_principal = of_changed.get(pattern)
             if by_principal is None:
                 by_principal = of_changed[pattern] = dict(self._by_pattern.get(pattern, ()))
@@ -80,10 +87,15 @@ class AclSet:
         sizes = self._prefix_sizes
         if any(pattern_type is PatternType.PREFIXED for _, pattern_type, _ in of_changed):
             sizes = yield from _sizes_of_prefixes(by_pattern)
-        return AclSet(by_pattern, sizes)
+        del hosts[ANY_HOST]
+        return AclSet(by_pattern, sizes, +hosts)
 
     def _found(self, pattern: _Pattern, principal: str) -> tuple[Acl, ...]:
         return self._by_pattern.get(pattern, {}).get(principal, ())
+
+    def names_host(self, host: str) -> bool:
+        """Return whether any ACL is for this host, and not for all."""
+        return host in self._hosts
 
     def matching(self, resource_type: ResourceType, name: str) -> Iterator[_ByPrincipal]:
         """Yield the ACLs of each pattern that applies to the resource, by their principals.

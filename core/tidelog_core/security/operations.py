@@ -49,6 +49,7 @@ class When(Enum):
     ABOUT_TRANSACTIONAL_ID = "it is about a transactional id"
     ABOUT_SHARE_STATE = "it is about the coordinator of a share partition"
     ABOUT_CLUSTER = "it is about a broker, its loggers or client metrics"
+    MATCHES_PATTERN = "the topic matches the member's pattern"
     ASKS_FOR_OPERATIONS = "it asks for the authorized operations"
     ANSWERS_CONFIGS = "the answer has the settings of the topic"
 
@@ -208,7 +209,14 @@ OPERATIONS: Mapping[int, ApiNeeds] = {
     61: ApiNeeds("DescribeProducers", (_need(_READ, _T),)),
     65: ApiNeeds("DescribeTransactions", (_need(_DESCRIBE, _X), _SEE_TOPIC)),
     66: ApiNeeds("ListTransactions", (_need(_DESCRIBE, _X, unmet=Unmet.HIDDEN),)),
-    68: ApiNeeds("ConsumerGroupHeartbeat", (_need(_READ, _G), _need(_DESCRIBE, _T))),
+    68: ApiNeeds(
+        "ConsumerGroupHeartbeat",
+        (
+            _need(_READ, _G),
+            _need(_DESCRIBE, _T),
+            _need(_DESCRIBE, _T, When.MATCHES_PATTERN, unmet=Unmet.HIDDEN),
+        ),
+    ),
     # Kafka's documentation and KIP-848 said READ (CVE-2026-41115).
     69: ApiNeeds("ConsumerGroupDescribe", (_need(_DESCRIBE, _G), _need(_DESCRIBE, _T))),
     74: ApiNeeds("ListConfigResources", (_need(_DESCRIBE_CONFIGS, _C),)),

@@ -200,3 +200,38 @@ def test_a_share_member_gets_no_more_records(admin: Peer, client: Peer) -> None:
     assert (refused["error_code"], bool(refused["records"])) == (REFUSED, False)
     change(admin, rule(TOPIC, READ))
     assert share_fetch(2, [])["error_code"] == "group_authorization_failed"
+
+
+def test_a_member_with_a_pattern_loses_and_gets_topics_at_its_next_heartbeat(
+    admin: Peer, client: Peer
+) -> None:
+    admin.await_coordinator("patterns")
+    member = {"group_id": "patterns", "member_id": "m"}
+    epoch = 0
+
+    def beat(**fields: Any) -> set[str] | None:
+        nonlocal epoch
+        answer = client.call(
+            "consumer_group_heartbeat",
+            1,
+            **{"rebalance_timeout": -1, "topic_partitions": None, **member, **fields},
+            member_epoch=epoch,
+        )
+        assert answer["error_code"] == "none", answer
+        epoch = answer["member_epoch"]
+        names = {str(topic_id): name for name, topic_id in admin.topic_ids.items()}
+        assignment = answer["assignment"]
+        return assignment and {
+            names[str(one["topic_id"])] for one in assignment["topic_partitions"]
+        }
+
+    pattern = {"subscribed_topic_regex": f"{SECRET}|wide"}
+    joined = beat(rebalance_timeout=5_000, topic_partitions=[], **pattern)
+    assert joined == {SECRET, "wide"}
+    change(admin, {**rule(TOPIC, DESCRIBE), "resource_name": "wide"}, rule(GROUP, READ))
+    assert beat() == {"wide"}
+    wide = [{"topic_id": admin.topic_ids["wide"], "partitions": list(range(PARTITIONS))}]
+    assert beat(topic_partitions=wide) in (None, {"wide"})  # It has given the other one up.
+    assert beat() is None
+    change(admin, rule(TOPIC, DESCRIBE), rule(GROUP, READ))
+    assert beat() == {SECRET, "wide"}

@@ -21,7 +21,7 @@ its protocol its epochs continue its generations.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Hashable, Iterable, Mapping
 from enum import Enum
 from uuid import UUID
 
@@ -38,7 +38,8 @@ from tidelog_core.metadata.groups import GroupRecord
 from tidelog_node.groups.assignment.subscriber import Subscriber
 from tidelog_node.groups.assignment.target_computation import TargetComputation
 from tidelog_node.groups.consumer.heartbeat import ConsumerGroupSettings
-from tidelog_node.groups.consumer.pattern_matches import PatternMatches
+from tidelog_node.groups.consumer.pattern_matches import Matches
+from tidelog_node.groups.consumer.pattern_view import PatternView, Viewer
 from tidelog_node.groups.consumer.reconciliation import is_reconciled, reconcile
 from tidelog_node.groups.consumer.roster import ConsumerRoster
 from tidelog_node.groups.deadlines import Wait
@@ -73,7 +74,7 @@ class ConsumerGroup(EpochGroup):
         """``epoch`` is the last generation of the classic group that this one follows."""
         super().__init__(group_id, now_ms=now_ms, epoch=epoch)
         self.roster = ConsumerRoster()
-        self._matches: dict[str, PatternMatches] = {}  # of every pattern in the roster, at least
+        self._matches: dict[PatternView, Matches] = {}  # of every view in the roster, at least
         self._is_behind = False  # whether the last look-up had topics that were not matched yet
         self._seen_subscriptions = self.roster.subscriptions_version
         self._assigned_at_ms: int | None = None  # None: not on this node
@@ -81,13 +82,13 @@ class ConsumerGroup(EpochGroup):
 
     # -- before an event: its patterns are matched, which may take longer than a turn --
 
-    def patterns_to_match(self, topics: TopicsByName) -> Iterable[str]:
-        """Return the patterns that an event with these topics would look up."""
+    def patterns_to_match(self, topics: TopicsByName) -> Iterable[PatternView]:
+        """Return the views of patterns that an event with these topics would look up."""
         is_looked_up = topics is self._seen_topics and not self._is_behind
         return () if is_looked_up else tuple(self.roster.patterns)
 
-    def take_matches(self, matches: Mapping[str, PatternMatches]) -> None:
-        """Take the matches of those patterns, and of the pattern in the heartbeat that follows.
+    def take_matches(self, matches: Mapping[PatternView, Matches]) -> None:
+        """Take the matches of those patterns, and of the pattern of the heartbeat that follows.
 
         The pattern of a refused heartbeat is kept until the next matches at most.
         """
@@ -95,6 +96,28 @@ class ConsumerGroup(EpochGroup):
             return
         kept = {p: self._matches[p] for p in self.roster.patterns if p in self._matches}
         self._matches = {**kept, **matches}
+
+    def take_viewer(self, member_id: str, viewer: Viewer | None, topics: TopicsByName) -> bool:
+        """Set a member's rights; return whether it sees other topics by them than before.
+
+        After a change of coordinator, others are only those that it has and may not see any more.
+        """
+        member = self.roster.get(member_id)
+        was_unseen = member_id in self.roster.unseen
+        before = None if member is None else self.roster.view_of(member)
+        self.roster.set_viewer(member_id, viewer)
+        if member is None:
+            return False
+        after = self.roster.view_of(member)
+        if after == before or after is None or after not in self._matches:
+            return False
+        names = self._matches[after].names
+        if was_unseen:
+            known = (topics.get(name) for name in names.union(member.subscribed_topics))
+            ids = {topic.topic_id for topic in known if topic is not None}
+            return any(partition.topic_id not in ids for partition in member.target)
+        seen_before = self._matches[before].names if before in self._matches else frozenset()
+        return not topics.keys().isdisjoint(names ^ seen_before)
 
     # -- events --
 
@@ -173,18 +196,20 @@ class ConsumerGroup(EpochGroup):
         owned: Partitions | None,
         settings: ConsumerGroupSettings,
         topics: TopicsByName,
+        sees_others: bool = False,
     ) -> ConsumerMember:
         """Take a member's report, and return the member a step closer to its target.
 
         ``before`` is the known member, only an id for a new one. ``seen_epoch`` is the epoch in the
-        member's request.
+        member's request. ``sees_others``: its rights have changed what it subscribes to.
         """
         if self.is_empty:
             self.phase_since_ms = self._now_ms
         if reported != before or reported.member_id not in self.roster:
             self.step.must_store = True
             self.roster.put(reported)
-        is_bumped = self.epoch == 0 or _subscription(reported) != _subscription(before)
+        is_other = _subscription(reported) != _subscription(before)
+        is_bumped = self.epoch == 0 or is_other or sees_others
         # Whether targets of this epoch are yet to be computed: they will include this change.
         is_due = self.epoch > self._asked_epoch
         self._look_up(topics)
@@ -317,8 +342,10 @@ class ConsumerGroup(EpochGroup):
     def is_subscribed_to(self, topic: str) -> bool:
         """Return whether members consume the topic."""
         self._require_topics()  # it also fills ``_matches``
+        if self.roster.unseen and topic in self._topics:
+            return True
         return topic in self.roster.topics or any(
-            topic in self._matches[pattern].names for pattern in self.roster.patterns
+            topic in self._matches[view].names for view in self.roster.patterns
         )
 
     def preferred_assignor(self, settings: ConsumerGroupSettings) -> str:
@@ -371,6 +398,8 @@ class ConsumerGroup(EpochGroup):
     def take_in(self, members: Iterable[ConsumerMember], settings: ConsumerGroupSettings) -> None:
         """Add these members, which have their partitions already."""
         for member in members:
+            if settings.hides_topics and member.subscribed_pattern:
+                self.roster.set_unseen(member.member_id)
             self.roster.put(member)
             classic = member.classic
             session_ms = (
@@ -398,16 +427,23 @@ class ConsumerGroup(EpochGroup):
             self._find_topics(topics)
 
     def _subscribed(self, topics: TopicsByName) -> dict[str, SubscribedTopic]:
-        self._matches = {pattern: self._matches[pattern] for pattern in self.roster.patterns}
+        self._matches = {view: self._matches[view] for view in self.roster.patterns}
         self._is_behind = not all(matched.is_current for matched in self._matches.values())
         names = set(self.roster.topics).union(*(one.names for one in self._matches.values()))
+        if self.roster.unseen:
+            had = {p.topic_id for one in self.roster.unseen for p in self.member(one).target}
+            names.update(name for name, topic in topics.items() if topic.topic_id in had)
         return find_topics(names, topics)
 
     def _names_of(self, member: ConsumerMember) -> frozenset[str]:
         names = frozenset(member.subscribed_topics)
-        if member.subscribed_pattern:
-            names |= self._matches[member.subscribed_pattern].names
-        return names
+        if member.member_id in self.roster.unseen:
+            had = {partition.topic_id for partition in member.target}
+            return names.union(
+                name for name, topic in self._topics.items() if topic.topic_id in had
+            )
+        view = self.roster.view_of(member)
+        return names if view is None else names | self._matches[view].names
 
     @property
     def _asked_epoch(self) -> int:
@@ -443,10 +479,12 @@ class ConsumerGroup(EpochGroup):
             self._computing = self.step.computes = computation
 
     def _computation(self, settings: ConsumerGroupSettings) -> TargetComputation:
-        topic_ids: dict[tuple[tuple[str, ...], str], frozenset[UUID]] = {}
+        topic_ids: dict[Hashable, frozenset[UUID]] = {}
         subscribers: dict[str, Subscriber] = {}
         for member in self.roster:
-            subscription = _subscription(member)
+            is_unseen = member.member_id in self.roster.unseen
+            view = member.member_id if is_unseen else self.roster.view_of(member)
+            subscription = member.subscribed_topics, view
             ids = topic_ids.get(subscription)
             if ids is None:
                 ids = topic_ids[subscription] = frozenset(

@@ -64,9 +64,11 @@ def _heartbeat(
     else:
         before = known
     reported = _reported(before, request)
+    sees_others = group.take_viewer(request.member_id, request.viewer, topics)
     member = group.settle(
         before,
         reported,
+        sees_others=sees_others,
         seen_epoch=request.member_epoch,
         owned=request.owned,
         settings=settings,

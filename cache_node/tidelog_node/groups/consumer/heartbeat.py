@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from tidelog_core.metadata.consumer_groups import LEFT_FOR_NOW_EPOCH, Partitions
 
+from tidelog_node.groups.consumer.pattern_view import Viewer
 from tidelog_node.groups.heartbeat_answer import JOIN_EPOCH, LEAVE_EPOCH
 
 # Groups up to this size have targets computed as soon as their epoch has grown: a member that joins
@@ -30,6 +31,7 @@ class ConsumerHeartbeat:
     owned: Partitions | None
     client_id: str
     client_host: str
+    viewer: Viewer | None = None  # the client's rights; ``None``: it may describe every topic
 
     @property
     def is_leaving(self) -> bool:
@@ -58,4 +60,5 @@ class ConsumerGroupSettings:
     assignors: Sequence[str]  # the first is the default
     can_upgrade: bool
     can_downgrade: bool
+    hides_topics: bool = False  # whether members' rights decide what their patterns match
     assigned_at_once_members_max: int = ASSIGNED_AT_ONCE_MEMBERS_MAX

@@ -11,6 +11,9 @@ never does: a result for an older image is true in a newer one. A group takes th
 counts and existence from the image of its event. The next event finds names that came too late
 (``is_current``).
 
+What a viewer sees of the matches is kept beside them, for all groups with members of the same
+rights. A change of rights makes other viewers, and matches no pattern again.
+
 This is not done in a thread: RE2's binding holds the interpreter while it matches, so the loop
 would wait for it after each of its system calls, and the waiting requests would not take turns.
 """
@@ -21,6 +24,7 @@ import asyncio
 from collections.abc import Collection, Iterable, Mapping
 from weakref import WeakValueDictionary
 
+from tidelog_node.groups.consumer.pattern_view import PatternView, Viewer
 from tidelog_node.groups.consumer.topic_pattern import InvalidPattern, TopicPattern
 from tidelog_node.groups.subscribed_topics import TopicsByName
 from tidelog_node.request_turns import RequestTurn
@@ -46,6 +50,36 @@ class PatternMatches:
         return self.position == self._matcher.end
 
 
+class SeenMatches:
+    """Those of them that a viewer sees."""
+
+    def __init__(self, matches: PatternMatches, viewer: Viewer) -> None:
+        self.names: set[str] = set()
+        self.matching = asyncio.Lock()
+        self._matches = matches
+        self._viewer = viewer
+        self._position = -1  # of the matches that were looked at
+        self._decided: dict[str, bool] = {}
+
+    @property
+    def is_current(self) -> bool:
+        """Whether all topics of the newest image have been matched and looked at."""
+        return self._matches.is_current and self._position == self._matches.position
+
+    async def look(self, turn: RequestTurn) -> None:
+        """Decide about the matches that have come since the last time."""
+        position, matches = self._matches.position, tuple(self._matches.names)
+        before, decided = self._decided, dict[str, bool]()
+        async for name in turn.each(matches):
+            known = before.get(name)
+            decided[name] = self._viewer.sees(name) if known is None else known
+        self.names = {name for name, is_seen in decided.items() if is_seen}
+        self._position, self._decided = position, decided
+
+
+Matches = PatternMatches | SeenMatches
+
+
 class PatternMatcher:
     """Matches patterns to the cluster's topics. For the tasks of one event loop."""
 
@@ -55,6 +89,7 @@ class PatternMatcher:
         self._changes: list[str] = []  # the latest of them
         # A pattern is forgotten with the last group that subscribes to it.
         self._patterns: WeakValueDictionary[str, PatternMatches] = WeakValueDictionary()
+        self._seen: WeakValueDictionary[PatternView, SeenMatches] = WeakValueDictionary()
 
     def take_topics(self, topics: TopicsByName, changed: Collection[str]) -> None:
         """Take the topics of a new image; ``changed`` has all names whose topic differs."""
@@ -68,20 +103,34 @@ class PatternMatcher:
         elif len(self._changes) > 2 * kept_count:
             del self._changes[:-kept_count]
 
-    async def match(self, patterns: Iterable[str]) -> Mapping[str, PatternMatches]:
-        """Return each pattern's matches, at least among the topics at the time of the call."""
+    async def match(self, views: Iterable[PatternView]) -> Mapping[PatternView, Matches]:
+        """Return each view's matches, at least among the topics at the time of the call."""
         turn = RequestTurn()
-        matched = {}
-        for pattern in patterns:
-            one = self._patterns.get(pattern)
+        matched: dict[PatternView, Matches] = {}
+        for view in views:
+            one = self._patterns.get(view.pattern)
             if one is None:
-                one = self._patterns[pattern] = PatternMatches(pattern, self)
-            matched[pattern] = one
+                one = self._patterns[view.pattern] = PatternMatches(view.pattern, self)
             if not one.is_current:
                 async with one.matching:
                     await self._catch_up(one, turn)
                 await turn.step()
+            matched[view] = one
+            if view.viewer is not None:
+                matched[view] = await self._seen_by(view, view.viewer, one, turn)
         return matched
+
+    async def _seen_by(
+        self, view: PatternView, viewer: Viewer, matches: PatternMatches, turn: RequestTurn
+    ) -> SeenMatches:
+        seen = self._seen.get(view)
+        if seen is None:
+            seen = self._seen[view] = SeenMatches(matches, viewer)
+        if not seen.is_current:
+            async with seen.matching:
+                if not seen.is_current:
+                    await seen.look(turn)
+        return seen
 
     async def _catch_up(self, one: PatternMatches, turn: RequestTurn) -> None:
         try:

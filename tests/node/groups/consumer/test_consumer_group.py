@@ -20,6 +20,7 @@ from tidelog_node.groups.consumer import consumer_members
 from tidelog_node.groups.consumer.consumer_group import ConsumerGroup, ConsumerPhase
 from tidelog_node.groups.consumer.heartbeat import ConsumerGroupSettings, ConsumerHeartbeat
 from tidelog_node.groups.consumer.pattern_matches import PatternMatcher
+from tidelog_node.groups.consumer.pattern_view import PatternView
 from tidelog_node.groups.heartbeat_answer import HeartbeatAnswer
 from tidelog_node.groups.migration import classic_members
 from tidelog_node.groups.migration.consumer_protocol import decode_assignment
@@ -82,7 +83,7 @@ class Driver:
                 **fields,
             }
         )
-        self.match(request.subscribed_pattern)
+        self.match(request)
         answer, self.step = consumer_members.heartbeat(
             self.group, request, now_ms=self.now_ms, settings=self.settings, topics=self.topics
         )
@@ -91,12 +92,17 @@ class Driver:
             self.computation = self.step.computes
         return answer
 
-    def match(self, pattern: str | None = None) -> None:
-        """Have the group know what its patterns match, and this one."""
+    def match(self, request: ConsumerHeartbeat | None = None) -> None:
+        """Have the group know what its patterns match, and that of this heartbeat."""
         self.matcher.take_topics(self.topics, self.matcher.topics.keys() | self.topics.keys())
-        patterns = {*self.group.patterns_to_match(self.topics), *([pattern] if pattern else ())}
-        if patterns:
-            self.group.take_matches(asyncio.run(self.matcher.match(patterns)))
+        views = {*self.group.patterns_to_match(self.topics)}
+        if request is not None:
+            known = self.group.roster.get(request.member_id)
+            pattern = request.subscribed_pattern or (known and known.subscribed_pattern)
+            if pattern:
+                views.add(PatternView(pattern, request.viewer))
+        if views:
+            self.group.take_matches(asyncio.run(self.matcher.match(views)))
 
     def compute(self) -> Step:
         """End the computation that is under way."""

@@ -8,6 +8,7 @@ import gc
 import itertools
 import time
 import weakref
+from collections import Counter
 from collections.abc import AsyncIterator, Coroutine, Iterable, Iterator
 from random import Random
 from typing import Any
@@ -20,6 +21,7 @@ from tidelog_core.metadata.consumer_groups import LEFT_FOR_NOW_EPOCH
 from tidelog_core.metadata.records import Topic
 from tidelog_core.model import TopicPartition
 from tidelog_node.groups.consumer.pattern_matches import CHANGES_KEPT_MIN, PatternMatcher
+from tidelog_node.groups.consumer.pattern_view import PatternView
 from tidelog_node.groups.heartbeat_answer import LEAVE_EPOCH, HeartbeatAnswer
 from tidelog_node.groups.migration.consumer_protocol import encode_assignment
 
@@ -402,9 +404,9 @@ class TestPatternMatcher:
                 topics = topics_of(some)
                 matcher.take_topics(topics, matcher.topics.keys() | topics.keys())
             patterns = random.sample(["a.*", "b.*", "c1.*", "("], random.randint(1, 4))
-            matches = await matcher.match(patterns)
+            matches = await matcher.match(map(PatternView, patterns))
             kept.update(matches)
-            for pattern, one in matches.items():
+            for (pattern, _), one in matches.items():
                 assert one.is_current
                 first = pattern.removesuffix(".*")
                 expected = {name for name in matcher.topics if name.startswith(first)}
@@ -414,7 +416,7 @@ class TestPatternMatcher:
     async def test_an_image_without_new_topics_costs_a_pattern_nothing(self) -> None:
         topics = WatchedTopics(topics_of(PLAIN))
         matcher = PatternMatcher(topics)
-        kept = await matcher.match([f"plain-{number}.*" for number in range(10)])
+        kept = await matcher.match(PatternView(f"plain-{number}.*") for number in range(10))
         WatchedTopics.walked_count = 0
         # A partition of this topic has another leader, and there is one topic more.
         matcher.take_topics(WatchedTopics(topics), {"plain-3"})
@@ -422,26 +424,69 @@ class TestPatternMatcher:
         matcher.take_topics(WatchedTopics(topics | topics_of(["plain-9x"])), {"plain-9x"})
         await matcher.match(kept)
         assert WatchedTopics.walked_count == 0
-        assert "plain-9x" in kept["plain-9.*"].names
+        assert "plain-9x" in kept[PatternView("plain-9.*")].names
 
     async def test_groups_share_what_a_pattern_matches_and_the_last_one_takes_it_along(
         self,
     ) -> None:
         matcher = PatternMatcher(topics_of(PLAIN))
-        first, second = await matcher.match(["plain-1"]), await matcher.match(["plain-1"])
-        assert first["plain-1"] is second["plain-1"]
-        left = weakref.ref(first["plain-1"])
+        view = PatternView("plain-1")
+        first, second = await matcher.match([view]), await matcher.match([view])
+        assert first[view] is second[view]
+        left = weakref.ref(first[view])
         first, second = {}, {}
         assert left() is None
 
     async def test_a_stored_pattern_that_is_refused_by_now_matches_nothing(self) -> None:
         """Its group is served on; the pattern's member hears of it when it sends it again."""
         matcher = PatternMatcher(topics_of(["a", "b"]))
-        matches = await matcher.match(["(", "a"])
-        assert {pattern: one.names for pattern, one in matches.items()} == {
+        matches = await matcher.match([PatternView("("), PatternView("a")])
+        assert {view.pattern: one.names for view, one in matches.items()} == {
             "(": set(),
             "a": {"a"},
         }
+
+    @pytest.mark.parametrize("seed", range(3))
+    async def test_a_viewer_finds_what_it_sees_of_each_image_and_is_asked_once_for_a_name(
+        self, seed: int
+    ) -> None:
+        print(f"seed {seed}")
+        random = Random(seed)
+        names = [f"{letter}{number}" for letter in "ab" for number in range(300)]
+        matcher, viewers = PatternMatcher({}), (EvenOnes(), EvenOnes())
+        kept = {}
+        for _ in range(10):
+            topics = topics_of(random.sample(names, random.choice((0, 3, 400))))
+            matcher.take_topics(topics, matcher.topics.keys() | topics.keys())
+            views = [PatternView("a.*", random.choice(viewers)), PatternView(".*", viewers[0])]
+            kept.update(await matcher.match(views))
+            for view in views:
+                assert kept[view].is_current
+                assert kept[view].names & topics.keys() == {
+                    name
+                    for name in topics
+                    if name.startswith(view.pattern.removesuffix(".*")) and is_even(name)
+                }
+        await matcher.match(kept)
+        asked = viewers[0].asked.copy()
+        matcher.take_topics({**matcher.topics, **topics_of(["b1000"])}, {"b1000"})
+        await matcher.match(kept)
+        assert viewers[0].asked - asked == {"b1000": 1}
+
+
+def is_even(name: str) -> bool:
+    return int(name[1:]) % 2 == 0
+
+
+class EvenOnes:
+    """A viewer that sees the topics with an even number."""
+
+    def __init__(self) -> None:
+        self.asked = Counter[str]()
+
+    def sees(self, topic: str) -> bool:
+        self.asked[topic] += 1
+        return is_even(topic)
 
 
 def test_patterns_of_refused_heartbeats_are_not_kept() -> None:
