@@ -68,7 +68,8 @@ Kafka has the setting. `make docs` generates this page from
 `listener.name.outside.ssl.client.auth` is that of `OUTSIDE` alone |
 | a node's, at start | `--set NAME=VALUE`, or the environment: `TIDELOG_CONFIG_NUM_PARTITIONS=3` \
 is `num.partitions`. The argument overrides the environment |
-| a node's, while it runs | `kafka-configs.sh --entity-type brokers`, with `--entity-name ID` for \
+| a node's, while it runs | `tidelog config set node ID NAME=VALUE`, or `nodes` for all; \
+`kafka-configs.sh --entity-type brokers`, with `--entity-name ID` for \
 one node or `--entity-default` for all, and the [admin API](admin.md) in the same way. One node's \
 value overrides all nodes', and both override the node's start settings |
 

@@ -12,6 +12,7 @@ from tidelog_cli.groups import SHARE
 from tidelog_cli.offset_targets import Target, new_offset, parse_time
 from tidelog_cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json
 from tidelog_cli.output import note, print_json, print_table
+from tidelog_cli.partition_names import existing_partitions, parse_topic
 
 if TYPE_CHECKING:
     from tidelog.admin import Admin
@@ -129,15 +130,6 @@ def delete_offsets(
         print(f"group {group}: offsets of {name} deleted")
 
 
-def parse_topic(text: str) -> tuple[str, tuple[int, ...]]:
-    """Parse ``TOPIC[:P,…]`` into the topic and its partitions; empty for all."""
-    name, colon, numbers = text.partition(":")
-    partitions = [part.strip() for part in numbers.split(",")] if colon else []
-    if not name or not all(part.isascii() and part.isdecimal() for part in partitions):
-        raise UsageError(f"{text!r} must be TOPIC or TOPIC:P,P,…")
-    return name, tuple(map(int, partitions))
-
-
 async def _reset(
     admin: Admin,
     group: str,
@@ -222,22 +214,12 @@ async def _select(
     committed: dict[TopicPartition, int],
 ) -> list[TopicPartition]:
     """Return the named partitions, else the committed ones that still exist."""
-    from tidelog_core.model import TopicPartition
-
     if not wanted:
         known = await _existing(admin, list(committed))
         if not known:
             raise CommandFailed(f"group {group!r} has committed nothing; name topics with --topic")
         return sorted(known)
-    topics = await admin.describe_topics(name for name, _ in wanted)
-    selected: set[TopicPartition] = set()
-    for name, numbers in wanted:
-        count = len(topics[name].partitions)
-        for number in numbers:
-            if number >= count:
-                raise CommandFailed(f"topic {name!r} has partitions 0 to {count - 1}, not {number}")
-        selected.update(TopicPartition(name, number) for number in numbers or range(count))
-    return sorted(selected)
+    return await existing_partitions(admin, wanted)
 
 
 async def _ends(

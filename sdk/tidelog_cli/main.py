@@ -7,14 +7,18 @@ from tidelog_cli import (
     group_configs,
     group_offsets,
     groups,
+    nodes,
+    partitions,
     quotas,
     roles,
+    settings,
     topics,
     transactions,
     users,
 )
 from tidelog_cli.acl_explain import explain
 from tidelog_cli.certificate import certificate
+from tidelog_cli.cluster_status import status
 from tidelog_cli.consume import consume
 from tidelog_cli.erase import erase
 from tidelog_cli.failures import EXIT_STATUS, CommandGroup
@@ -25,7 +29,7 @@ from tidelog_cli.options import take_command_config
 from tidelog_cli.produce import produce
 from tidelog_cli.repair import repair
 from tidelog_cli.restore import restore
-from tidelog_cli.tier import status
+from tidelog_cli.tier import status as tier_status
 from tidelog_cli.up import up
 from tidelog_cli.verify import verify
 
@@ -40,12 +44,25 @@ app = Commands(
 
 app.callback()(take_command_config)
 
-topic = Commands(cls=CommandGroup, help="Topics: create, list, describe, alter and delete them.")
+topic = Commands(cls=CommandGroup, help="Topics: settings, partitions, records, leaders and sizes.")
 topic.command("create")(topics.create)
 topic.command("list")(topics.list_)
 topic.command("describe")(topics.describe)
 topic.command("alter")(topics.alter)
 topic.command("delete")(topics.delete)
+topic.command("size")(partitions.size)
+topic.command("delete-records")(partitions.delete_records)
+topic.command("reassign")(partitions.reassign)
+topic.command("elect-leaders")(partitions.elect_leaders)
+
+node = Commands(cls=CommandGroup, help="Nodes: list them, and drain one.")
+node.command("list")(nodes.list_)
+node.command("drain")(nodes.drain)
+
+config = Commands(cls=CommandGroup, help="Settings: list, describe and set them.")
+config.command("list")(settings.list_)
+config.command("describe")(settings.describe)
+config.command("set")(settings.set_)
 
 group = Commands(cls=CommandGroup, help="Groups: their lag, offsets and settings.")
 group.command("list")(groups.list_)
@@ -88,11 +105,14 @@ quota.command("set")(quotas.set_)
 quota.command("remove")(quotas.remove)
 
 tier = Commands(cls=CommandGroup, help="Segments in the object store.")
-tier.command("status")(status)
+tier.command("status")(tier_status)
 
 job.command("compact")(compact)
 
 app.command("up")(up)
+app.command("status")(status)
+app.add_typer(node, name="node")
+app.add_typer(config, name="config")
 app.add_typer(topic, name="topic")
 app.command("produce")(produce)
 app.command("consume")(consume)

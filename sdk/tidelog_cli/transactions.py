@@ -8,9 +8,9 @@ import typer
 
 from tidelog_cli.clients import administer
 from tidelog_cli.failures import UsageError
-from tidelog_cli.group_offsets import parse_topic
 from tidelog_cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json
 from tidelog_cli.output import note, print_documents, print_rows, print_table
+from tidelog_cli.partition_names import parse_topic
 
 if TYPE_CHECKING:
     from tidelog.admin import Admin

@@ -25,3 +25,21 @@ def cli_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
 def bootstrap(cli_node: NodeProcess) -> str:
     """The shared node's address."""
     return cli_node.address
+
+
+@pytest.fixture(scope="session")
+def cli_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[NodeProcess, ...]]:
+    """Two running nodes of one cluster that these tests share; each uses topics of its own."""
+    folder = tmp_path_factory.mktemp("cli-cluster")
+    nodes = [
+        NodeProcess(
+            folder / f"node-{number}",
+            broker_id=number,
+            metadata_store=f"sqlite://{folder}/metadata.db",
+            object_store=f"file://{folder}/objects",
+            config={**CONFIG, "metadata.poll.interval.ms": "50"},
+        )
+        for number in (1, 2)
+    ]
+    with nodes[0] as first, nodes[1] as second:
+        yield first, second

@@ -12,8 +12,8 @@ import pytest
 from confluent_kafka import Consumer
 from tidelog import Admin, Producer
 from tidelog_cli.failures import UsageError
-from tidelog_cli.group_offsets import parse_topic
 from tidelog_cli.offset_targets import Target, new_offset, parse_time
+from tidelog_cli.partition_names import parse_topic
 
 from tests.support.command import COMMAND, called, environment, tidelog
 from tests.support.peer import Peer

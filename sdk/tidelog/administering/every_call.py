@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tidelog.administering.acls import AclCalls
 from tidelog.administering.configs import ConfigCalls
+from tidelog.administering.partitions import PartitionCalls
 from tidelog.administering.quotas import QuotaCalls
 from tidelog.administering.roles import RoleCalls
 from tidelog.administering.share_groups import ShareGroupCalls
@@ -12,6 +13,13 @@ from tidelog.administering.users import UserCalls
 
 
 class EveryCall(
-    ShareGroupCalls, ConfigCalls, TransactionCalls, UserCalls, AclCalls, RoleCalls, QuotaCalls
+    PartitionCalls,
+    ShareGroupCalls,
+    ConfigCalls,
+    TransactionCalls,
+    UserCalls,
+    AclCalls,
+    RoleCalls,
+    QuotaCalls,
 ):
     """An admin whose options have been checked; it has every admin call."""

@@ -28,6 +28,7 @@ __all__ = [
     "OffsetSpec",
     "PartitionDescription",
     "PartitionLag",
+    "Reassignment",
     "TopicDescription",
     "TopicListing",
     "UserDescription",
@@ -81,6 +82,15 @@ class PartitionDescription:
     leader_epoch: int
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reassignment:
+    """A partition's move to other replicas; ``replicas`` has the old ones too."""
+
+    replicas: tuple[int, ...]
+    adding: tuple[int, ...]
+    removing: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
