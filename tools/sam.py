@@ -100,6 +100,13 @@ def build(build_dir: Path = BUILD_DIR, *, python_version: str = PYTHON_VERSION) 
     return build_dir / "template.yaml"
 
 
+def resource_schemas() -> Path:
+    """Return the folder of CloudFormation's schemas of resource types, which cfn-lint has."""
+    _require_installed()
+    (found,) = _VENV.glob("lib/python*/site-packages/cfnlint/data/schemas")
+    return found
+
+
 def runtime_emulator() -> Path:
     """Return the program that serves events to a runtime client over HTTP."""
     _require_installed()

@@ -15,7 +15,7 @@ import boto3
 import pytest
 from botocore.loaders import create_loader
 
-from tests.aws.test_template import resources
+from tests.aws.templates import resources
 from tools import dynamodb_local, lambda_python, localstack, ministack, sam
 from tools.places import ToolAbsent
 

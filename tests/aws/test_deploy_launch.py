@@ -20,7 +20,7 @@ import pytest
 from tidelog_node.settings import parse_settings
 
 from tests.aws.machines import LAUNCHER, NODE_PROGRAMS, WAIT_SECONDS_MAX, machines
-from tests.aws.test_template import read_template, resources
+from tests.aws.templates import read_template, resources
 from tests.support.waiting import eventually
 from tools import lambda_python, node_bundle, sam
 from tools.places import ROOT

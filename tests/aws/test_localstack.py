@@ -27,7 +27,7 @@ from tidelog_functions.retention.handler import handle as retain
 
 from tests.aws.buckets import make_bucket
 from tests.aws.s3_contract import BUCKET, S3Contract
-from tests.aws.test_template import read_template
+from tests.aws.templates import read_template
 from tests.support.function_world import Steps
 from tests.support.node_process import NodeProcess
 from tools import sam

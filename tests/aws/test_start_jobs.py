@@ -5,10 +5,15 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+import boto3
+import pytest
+from botocore.exceptions import ClientError
 from tidelog_core.metadata import records
 
 from tests.aws.lambda_runtime import BuiltFunction
-from tests.aws.test_template import JOB_ENVIRONMENT, SCHEDULED, handler_of, read_template
+from tests.aws.stacks import SETTINGS, nested_stacks
+from tests.aws.templates import read_template
+from tests.aws.test_template import JOB_ENVIRONMENT, SCHEDULED, handler_of
 from tests.support.emr_server import served
 from tests.support.function_world import folder_world
 from tools import job_bundle, sam
@@ -27,8 +32,13 @@ async def make_due(folder: Path) -> None:
 async def test_the_built_function_starts_one_run(built_template: Path, tmp_path: Path) -> None:
     await make_due(tmp_path)
     with served() as emr:
+        root = nested_stacks(SETTINGS["everything"])[""]
+        variables = root.properties("JobsFunction")["Environment"]["Variables"]
         environment = {
-            **JOB_ENVIRONMENT,
+            **variables,  # as the template has them, but for what other resources are called
+            "TIDELOG_JOB_APPLICATION": "app",
+            "TIDELOG_JOB_ROLE": JOB_ENVIRONMENT["TIDELOG_JOB_ROLE"],
+            "AWS_DEFAULT_REGION": "us-east-1",
             "TIDELOG_METADATA": f"sqlite://{tmp_path}/metadata.db",
             "TIDELOG_OBJECTS": f"file://{tmp_path}/objects",
             "AWS_ENDPOINT_URL_EMR_SERVERLESS": emr.url,
@@ -41,7 +51,30 @@ async def test_the_built_function_starts_one_run(built_template: Path, tmp_path:
         assert [answer["run_id"] for answer in answers] == ["run-0", None]
         assert answers[1]["decision"] == "run run-0 is under way"
         [run] = emr.runs
-        assert run["jobDriver"]["sparkSubmit"]["entryPointArguments"][-2:] == ["--topic", "t"]
+        submit = run["jobDriver"]["sparkSubmit"]
+        assert submit["entryPoint"] == "s3://bundles/jobs/compact.py"
+        assert submit["entryPointArguments"][-2:] == ["--topic", "t"]
+        assert (
+            "spark.archives=s3://bundles/jobs/tidelog-jobs.tar.gz#"
+            in submit["sparkSubmitParameters"]
+        )
+
+
+def test_what_emr_would_refuse_is_refused_here() -> None:
+    with served() as emr:
+        client = boto3.client(
+            "emr-serverless",
+            region_name="us-east-1",
+            endpoint_url=emr.url,
+            aws_access_key_id="test",
+            aws_secret_access_key="test",
+        )
+        with pytest.raises(ClientError, match=r"StartJobRun\.name is ' '"):
+            client.start_job_run(
+                applicationId="app", clientToken="1", executionRoleArn="x" * 20, name=" "
+            )
+        client.close()
+        assert emr.runs == []
 
 
 def test_the_template_names_what_the_bundle_holds() -> None:

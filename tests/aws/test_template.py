@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import re
-from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,7 @@ from tidelog_core.security.scram_credentials import ScramMechanism
 from tidelog_core.tier.keys import deletion_key, log_start_key
 
 from tests.aws.lambda_runtime import BuiltFunction
+from tests.aws.templates import read_template, resources
 from tools import lambda_python, sam
 from tools.places import ROOT, ToolAbsent
 
@@ -32,39 +31,6 @@ JOB_ENVIRONMENT = {
     "TIDELOG_JOB_LOG_GROUP": "/tidelog/jobs",
 }
 SCHEDULED = {"source": "aws.events", "detail-type": "Scheduled Event", "detail": {}}
-
-
-class _Loader(yaml.SafeLoader):
-    """Reads ``!Ref x`` as ``{"Ref": "x"}``, the other short forms likewise."""
-
-
-def _short_form(loader: _Loader, suffix: str, node: yaml.Node) -> dict[str, Any]:
-    value: Any
-    if isinstance(node, yaml.ScalarNode):
-        value = loader.construct_scalar(node)
-    elif isinstance(node, yaml.SequenceNode):
-        value = loader.construct_sequence(node, deep=True)
-    else:
-        assert isinstance(node, yaml.MappingNode)
-        value = loader.construct_mapping(node, deep=True)
-    return {suffix: value}
-
-
-_Loader.add_multi_constructor("!", _short_form)
-
-
-@functools.cache
-def read_template(path: Path) -> Any:
-    """Return the template as it is written."""
-    return yaml.load(path.read_text(), Loader=_Loader)
-
-
-def resources(kind: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield id and resource of every resource of the kind, of all templates."""
-    for path in (sam.TEMPLATE, *sorted(sam.INFRA.glob("*.yaml"))):
-        for name, resource in read_template(path)["Resources"].items():
-            if resource["Type"] == kind:
-                yield name, resource
 
 
 def statements(role: str) -> list[dict[str, Any]]:

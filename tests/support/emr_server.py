@@ -1,6 +1,6 @@
 """EMR Serverless for tests, on a real socket: a client token starts one run.
 
-Answers have the shapes of the service's API reference.
+Requests are judged by AWS's own model of the service, and answers have its shapes.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
+
+from tests.support.aws_models import problems_of_request
 
 
 class EmrServer:
@@ -55,8 +57,11 @@ def served() -> Iterator[EmrServer]:
             size = int(self.headers["Content-Length"])
             asked = json.loads(self.rfile.read(size))
             assert self.path == "/applications/app/jobruns"
-            if emr.refuses:
-                self._answer(400, {"message": "no"}, error="ValidationException")
+            request = {"applicationId": "app", **asked}
+            problems = problems_of_request("emr-serverless", "StartJobRun", request)
+            if emr.refuses or problems:
+                message = "; ".join(problems) or "no"
+                self._answer(400, {"message": message}, error="ValidationException")
                 return
             run = emr.start(asked)
             if emr.loses_answers:
@@ -69,6 +74,10 @@ def served() -> Iterator[EmrServer]:
             parts = urlsplit(self.path)
             assert parts.path == "/applications/app/jobruns"
             states = parse_qs(parts.query)["states"]
+            request = {"applicationId": "app", "states": states}
+            if problems := problems_of_request("emr-serverless", "ListJobRuns", request):
+                self._answer(400, {"message": "; ".join(problems)}, error="ValidationException")
+                return
             self._answer(200, {"jobRuns": emr.under_way(states)})
 
         def _answer(self, status: int, body: dict[str, Any], *, error: str = "") -> None:

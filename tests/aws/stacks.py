@@ -1,0 +1,46 @@
+"""The stack and the stacks within it, each with the parameters that it gets from the one above."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.aws.rendering import Rendered, render
+from tools import sam
+
+NODES = {
+    "InstancesPerZone": "1",
+    "NodeBundle": "bundles/tidelog-node.tar.gz",
+    "NodeCertificate": "arn:aws:secretsmanager:us-east-1:000000000000:secret:tidelog-node",
+}
+KEY = "arn:aws:kms:us-east-1:000000000000:key/11111111-2222-3333-4444-555555555555"
+# Parameters of the root stack by what is deployed with them.
+SETTINGS: Mapping[str, Mapping[str, str]] = {
+    "stores and functions": {},
+    "nodes": NODES,
+    "everything": {
+        **NODES,
+        "ClientAccess": "both",
+        "TopicKeys": KEY,
+        "AlarmEmail": "me@example.org",
+        "JobArtefacts": "bundles/jobs",
+    },
+}
+
+
+def nested_stacks(parameters: Mapping[str, str]) -> dict[str, Rendered]:
+    """Return each stack by its path of names; the root's is empty."""
+    return dict(_stacks("", sam.TEMPLATE, parameters))
+
+
+def _stacks(name: str, path: Path, parameters: Mapping[str, str]) -> list[tuple[str, Rendered]]:
+    stack = render(path, parameters)
+    found = [(name, stack)]
+    for resource, one in stack.resources.items():
+        if one["Type"] != "AWS::CloudFormation::Stack":
+            continue
+        properties = one["Properties"]
+        inner = (path.parent / properties["TemplateURL"]).resolve()
+        given = {key: str(value) for key, value in properties.get("Parameters", {}).items()}
+        found += _stacks(f"{name}/{resource}".removeprefix("/"), inner, given)
+    return found
