@@ -40,6 +40,7 @@ from tidelog.wire.requests import (
     decode_response,
     encode_request,
 )
+from tidelog.wire.tls_refusals import tls_refusal
 
 logger = logging.getLogger(__name__)
 
@@ -80,8 +81,9 @@ class _Pending(NamedTuple):
 class Connection(asyncio.BufferedProtocol):
     """An open connection, made by ``open_connection``. Use it only from its event loop."""
 
-    def __init__(self, address: Address, *, client_id: str) -> None:
+    def __init__(self, address: Address, *, client_id: str, has_tls: bool = False) -> None:
         self.address = address
+        self._awaits_tls_refusal = has_tls  # until the first answer
         self._client_id = client_id.encode()
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
@@ -191,7 +193,8 @@ class Connection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Fail the requests in flight."""
         reason = f": {exc}" if exc is not None else ""
-        self._fail(ConnectionFailed(f"connection to {self.address} was lost{reason}"))
+        refusal = tls_refusal(exc, self.address) if self._awaits_tls_refusal else None
+        self._fail(refusal or ConnectionFailed(f"connection to {self.address} was lost{reason}"))
         if not self._closed.done():
             self._closed.set_result(None)
 
@@ -250,6 +253,7 @@ class Connection(asyncio.BufferedProtocol):
         return MalformedResponse(f"{self.address} announced an answer of {size} bytes")
 
     def _on_frame(self, frame: bytes) -> None:
+        self._awaits_tls_refusal = False
         self._process(frame)
         if self._is_retired and not self._pending:
             self._end_retired()
@@ -363,10 +367,12 @@ async def open_connection(
     used then.
 
     Raises ``ConnectionFailed`` if the node cannot be reached, ``RequestTimedOut`` if it
-    does not answer in time.
+    does not answer in time, and ``AuthenticationFailed`` if the node or the client refuses the
+    certificate of the other.
     """
     loop = asyncio.get_running_loop()
-    connection = Connection(address, client_id=client_id)
+    has_tls = connect is None and ssl is not None
+    connection = Connection(address, client_id=client_id, has_tls=has_tls)
     try:
         async with asyncio.timeout(timeout_s):
             if connect is not None:
@@ -377,7 +383,8 @@ async def open_connection(
     except TimeoutError:
         raise RequestTimedOut(f"{address} did not accept within {timeout_s:g} s") from None
     except OSError as problem:
-        raise ConnectionFailed(f"cannot connect to {address}: {problem}") from problem
+        refusal = tls_refusal(problem, address) if has_tls else None
+        raise refusal or ConnectionFailed(f"cannot connect to {address}: {problem}") from problem
     try:
         await connection.negotiate(timeout_s=timeout_s)
     except BaseException:
