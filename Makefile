@@ -1,5 +1,5 @@
 # Every target does its own set-up. Needs Python 3.11+, Java 17 (Spark, DynamoDB Local) and make,
-# and npm for the suites of KafkaJS and DynamoDB Local.
+# npm for the suites of KafkaJS and DynamoDB Local, and go for that of franz-go.
 
 PYTHON ?= python3
 VENV := .venv
@@ -17,7 +17,7 @@ COMPILED_TESTS ?= tests/compiled tests/core/records tests/core/log tests/core/re
 TEST_WORKERS ?= 3
 WORKERS := -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup tools demo test test-compiled test-slow test-localstack lint format types docs template node-bundle job-bundle wheel bench bench-peers bench-secure scaling soak chaos attack clean
+.PHONY: help setup tools demo test test-compiled test-slow test-localstack lint format types docs template node-bundle job-bundle wheel bench bench-peers bench-secure scaling soak chaos logins attack clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -109,6 +109,9 @@ soak: $(STAMP)  ## load one node for half an hour, then check that it uses no mo
 
 chaos: $(STAMP)  ## run a cluster under faults, then check its history: SECONDS=60 SEED= CHAOS_FLAGS='--nodes 3 ...'
 	$(BIN)/python -m tools.chaos --seconds $(or $(SECONDS),60) $(if $(SEED),--seed $(SEED)) $(CHAOS_FLAGS)
+
+logins: $(STAMP) $(TOOLS)  ## log in by every mechanism with every client, right and wrong, slow ones too
+	$(BIN)/python -m pytest -m "slow or not slow" tests/clients/logins $(PYTEST_FLAGS)
 
 attack: $(STAMP)  ## repeat the attacks that once took nodes down; prints a table: ATTACK_FLAGS='--only 3 --size 0.1'
 	$(BIN)/python -m tests.attack $(ATTACK_FLAGS)

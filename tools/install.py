@@ -9,6 +9,7 @@ import sys
 
 from tools import (
     dynamodb_local,
+    franz_go,
     kafka_broker,
     kafka_java,
     kafkajs,
@@ -27,6 +28,7 @@ TOOLS = (
     localstack,
     kcat,
     kafkajs,
+    franz_go,
     kafka_java,
     kafka_broker,
     sam,

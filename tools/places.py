@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -25,9 +25,19 @@ def require(program: str) -> str:
     return path
 
 
-def run(command: Sequence[str | Path], *, cwd: Path | None = None) -> None:
-    """Run a command. Raises ``ToolAbsent`` with the end of its output if it fails."""
-    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, check=False)
+def run(
+    command: Sequence[str | Path],
+    *,
+    cwd: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> None:
+    """Run a command. Raises ``ToolAbsent`` with the end of its output if it fails.
+
+    ``environment`` is ours unless it is given.
+    """
+    done = subprocess.run(
+        command, cwd=cwd, env=environment, capture_output=True, text=True, check=False
+    )
     if done.returncode != 0:
         words = (done.stdout + done.stderr).strip()[-1000:]
         raise ToolAbsent(f"{command[0]} failed with exit code {done.returncode}: {words}")

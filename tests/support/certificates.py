@@ -6,6 +6,7 @@ import ssl
 from pathlib import Path
 
 import trustme
+from cryptography.hazmat.primitives import serialization
 
 
 class Authority:
@@ -35,10 +36,7 @@ class Authority:
 
     def client_context(self, pem: Path | None = None) -> ssl.SSLContext:
         """Return the context of a client that trusts this authority."""
-        context = ssl.create_default_context(cafile=self.trusted)
-        if pem is not None:
-            context.load_cert_chain(pem)
-        return context
+        return client_context(self.trusted, pem)
 
     def _write(self, file_name: str, issued: trustme.LeafCert) -> Path:
         path = self._folder / file_name
@@ -46,3 +44,24 @@ class Authority:
         new = path.with_suffix(".new")
         new.write_bytes(issued.private_key_and_cert_chain_pem.bytes())
         return new.rename(path)
+
+
+def client_context(trusted: Path, pem: Path | None = None) -> ssl.SSLContext:
+    """Return the context of a client that trusts this authority, with its own certificate."""
+    context = ssl.create_default_context(cafile=trusted)
+    if pem is not None:
+        context.load_cert_chain(pem)
+    return context
+
+
+def pkcs8(pem: Path) -> Path:
+    """Return the same key and certificate as Java reads them: it knows PKCS#8 keys alone."""
+    text = pem.read_bytes()
+    key = serialization.load_pem_private_key(text, None).private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    path = pem.with_suffix(".pkcs8.pem")
+    path.write_bytes(key + text[text.index(b"-----BEGIN CERTIFICATE") :])
+    return path

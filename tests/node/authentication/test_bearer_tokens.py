@@ -5,15 +5,13 @@ from __future__ import annotations
 import hashlib
 import hmac
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from aiokafka import AIOKafkaProducer
-from aiokafka.abc import AbstractTokenProvider
-from confluent_kafka import Consumer, KafkaException, Producer
+from confluent_kafka import Producer
 from joserfc.jwk import ECKey, OctKey, RSAKey
 from tidelog import Admin, SaslToken
 from tidelog import Producer as TidelogProducer
@@ -260,48 +258,6 @@ def test_groups_of_a_token_have_the_rights_of_their_acls(node: SaslNode, issuer:
     assert produce(issuer.token("bob", groups=["sales", "other"])) == ["None"]
     assert "authorization failed" in produce(issuer.token("bob"))[0].lower()
     assert produce(issuer.token("eve", groups="sales")) == ["None"]
-
-
-def test_librdkafka_is_told_that_its_token_is_refused(node: SaslNode, issuer: Issuer) -> None:
-    seen: list[str] = []
-    consumer = Consumer(
-        {
-            **settings(node, issuer.token(aud="elsewhere")),
-            "group.id": "g",
-            "error_cb": lambda error: seen.append(str(error)),
-        }
-    )
-    with pytest.raises(KafkaException):
-        consumer.list_topics(timeout=0.8)
-    consumer.poll(0.2)
-    consumer.close()
-    assert any("invalid_token" in one or "AUTHENTICATION" in one for one in seen)
-
-
-class Provider(AbstractTokenProvider):
-    def __init__(self, token: str) -> None:
-        self._token = token
-
-    async def token(self) -> str:
-        return self._token
-
-
-@pytest.fixture
-async def aio(node: SaslNode, issuer: Issuer) -> AsyncIterator[AIOKafkaProducer]:
-    producer = AIOKafkaProducer(
-        bootstrap_servers=node.sasl_address,
-        security_protocol="SASL_PLAINTEXT",
-        sasl_mechanism="OAUTHBEARER",
-        sasl_oauth_token_provider=Provider(issuer.token("carol", groups=["sales"])),
-    )
-    await producer.start()
-    yield producer
-    await producer.stop()
-
-
-async def test_aiokafka_logs_in_by_a_token(aio: AIOKafkaProducer, node: SaslNode) -> None:
-    await aio.client.fetch_all_metadata()
-    assert ("User:carol", "OAUTHBEARER") in [login[1:] for login in node.logins()]
 
 
 async def test_the_sdk_logs_in_by_tokens_that_a_function_returns(

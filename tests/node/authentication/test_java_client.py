@@ -15,7 +15,6 @@ from tests.support.drivers.java import java_driver
 from tests.support.drivers.lines import Message, to_line
 from tests.support.drivers.process import Driver
 from tests.support.sasl_node import (
-    MECHANISMS,
     PASSWORD,
     SECONDS_MAX,
     TOPIC,
@@ -47,41 +46,6 @@ def driver_of(folder: Path, mechanism: str, password: str = PASSWORD, user: str 
         encoding="utf-8",
     )
     return replace(driver, environment={"CLIENT_PROPERTIES": str(properties)})
-
-
-@pytest.mark.parametrize(
-    "mechanism",
-    [MECHANISMS[0], *(pytest.param(one, marks=pytest.mark.slow) for one in MECHANISMS[1:])],
-)
-def test_java_produces_and_consumes_as_the_user(
-    node: SaslNode, tmp_path: Path, mechanism: str
-) -> None:
-    driver = driver_of(tmp_path, mechanism)
-    before = len(node.logins())
-    messages = [Message(value, partition=0) for value in VALUES]
-    assert len(driver.produce(node.sasl_address, TOPIC, messages)) == len(VALUES)
-    with driver.member(node.sasl_address, TOPIC, f"java-{mechanism}") as member:
-        while len(member.records) < len(VALUES):
-            assert member.take_in(SECONDS_MAX)
-    logins = node.logins()[before:]
-    assert {(principal, by) for _, principal, by in logins} == {(f"User:{USER}", mechanism)}
-
-
-@pytest.mark.slow  # a JVM each
-@pytest.mark.parametrize(
-    ("mechanism", "password", "user"),
-    [
-        ("SCRAM-SHA-256", "wrong", USER),
-        ("SCRAM-SHA-512", PASSWORD, "nobody"),
-        ("PLAIN", "wrong", USER),
-    ],
-)
-def test_java_raises_its_own_error_for_a_wrong_login(
-    node: SaslNode, tmp_path: Path, mechanism: str, password: str, user: str
-) -> None:
-    driver = driver_of(tmp_path, mechanism, password, user)
-    with pytest.raises(AssertionError, match=r"errors\.SaslAuthenticationException"):
-        driver.produce(node.sasl_address, TOPIC, [Message(b"v", partition=0)])
 
 
 @pytest.mark.slow

@@ -1,13 +1,11 @@
-"""Real clients at a node that asks who they are."""
+"""Real clients at a node that asks who they are; ``tests/clients/logins`` has all of them."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
-import logging
 import time
-import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -83,117 +81,6 @@ def end_offset(node: SaslNode) -> int:
     return int(end)
 
 
-def aiokafka_client(node: SaslNode, mechanism: str, password: str, user: str) -> list[bytes]:
-    async def run() -> list[bytes]:
-        settings = {
-            "bootstrap_servers": node.sasl_address,
-            "security_protocol": "SASL_PLAINTEXT",
-            "sasl_mechanism": mechanism,
-            "sasl_plain_username": user,
-            "sasl_plain_password": password,
-        }
-        producer = aiokafka.AIOKafkaProducer(**settings)
-        try:
-            await producer.start()
-            sent = [await producer.send_and_wait(TOPIC, value, partition=0) for value in VALUES]
-        finally:
-            await producer.stop()
-        async with aiokafka.AIOKafkaConsumer(**settings, group_id=None) as consumer:
-            partition = aiokafka.TopicPartition(TOPIC, 0)
-            consumer.assign([partition])
-            consumer.seek(partition, sent[0].offset)
-            return [(await consumer.getone()).value for _ in VALUES]
-
-    return asyncio.run(asyncio.wait_for(run(), SECONDS_MAX))
-
-
-def kafka_python(node: SaslNode, mechanism: str, password: str, user: str) -> list[bytes]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Its import warns of deprecations.
-        from kafka import KafkaConsumer, KafkaProducer, TopicPartition
-    settings = {
-        "bootstrap_servers": node.sasl_address,
-        "security_protocol": "SASL_PLAINTEXT",
-        "sasl_mechanism": mechanism,
-        "sasl_plain_username": user,
-        "sasl_plain_password": password,
-    }
-    producer = KafkaProducer(**settings)
-    sent = [producer.send(TOPIC, value, partition=0).get(SECONDS_MAX) for value in VALUES]
-    producer.close()
-    consumer = KafkaConsumer(**settings, group_id=None)
-    consumer.assign([TopicPartition(TOPIC, 0)])
-    consumer.seek(TopicPartition(TOPIC, 0), sent[0].offset)
-    values = [next(consumer).value for _ in VALUES]
-    consumer.close()
-    return values
-
-
-Client = Callable[[SaslNode, str, str, str], list[bytes]]
-CLIENTS = [librdkafka, aiokafka_client, kafka_python]
-
-
-@pytest.mark.parametrize("mechanism", MECHANISMS)
-@pytest.mark.parametrize("client", CLIENTS)
-def test_clients_produce_and_consume_as_the_user(
-    node: SaslNode, client: Client, mechanism: str
-) -> None:
-    before = len(node.logins())
-    assert client(node, mechanism, PASSWORD, USER) == VALUES
-    logins = node.logins()[before:]
-    assert {(principal, by) for _, principal, by in logins} == {(f"User:{USER}", mechanism)}
-
-
-WRONG = [
-    ("SCRAM-SHA-256", "canary-wrong", USER),
-    ("SCRAM-SHA-512", PASSWORD, "canary-nobody"),
-    ("PLAIN", "canary-wrong", USER),
-]
-
-
-@pytest.mark.parametrize(("mechanism", "password", "user"), WRONG)
-def test_librdkafka_is_told_that_it_could_not_authenticate(
-    node: SaslNode, mechanism: str, password: str, user: str
-) -> None:
-    with pytest.raises(confluent_kafka.KafkaException) as raised:
-        librdkafka(node, mechanism, password, user)
-    problem = raised.value.args[0]
-    assert problem.code() == confluent_kafka.KafkaError._AUTHENTICATION
-    expected = "Invalid username or password" if mechanism == "PLAIN" else "invalid credentials"
-    assert expected in problem.str()
-
-
-@pytest.mark.parametrize(("mechanism", "password", "user"), WRONG)
-def test_aiokafka_is_told_that_it_could_not_authenticate(
-    node: SaslNode, mechanism: str, password: str, user: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    """It logs the error of the connection and raises one of its own."""
-    with pytest.raises(aiokafka.errors.KafkaConnectionError):
-        aiokafka_client(node, mechanism, password, user)
-    assert "[Error 58] SaslAuthenticationFailed" in caplog.text
-
-
-def test_kafka_python_is_told_that_it_could_not_authenticate(
-    node: SaslNode, caplog: pytest.LogCaptureFixture
-) -> None:
-    """It logs the error of the connection and raises one of its own."""
-    caplog.set_level(logging.DEBUG)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Its import warns of deprecations.
-        from kafka import KafkaAdminClient
-    mechanism, password, user = WRONG[0]
-    with pytest.raises(Exception, match="Unable to bootstrap"):
-        KafkaAdminClient(
-            bootstrap_servers=node.sasl_address,
-            security_protocol="SASL_PLAINTEXT",
-            sasl_mechanism=mechanism,
-            sasl_plain_username=user,
-            sasl_plain_password=password,
-            bootstrap_timeout_ms=1000,
-        )
-    assert "SaslAuthenticationFailed" in caplog.text
-
-
 def test_librdkafka_is_told_which_mechanisms_there_are(node: SaslNode) -> None:
     problems: list[confluent_kafka.KafkaError] = []
     settings = librdkafka_settings(node, "OAUTHBEARER", "", "")
@@ -211,7 +98,7 @@ def test_no_secret_is_in_the_log_at_debug(node: SaslNode) -> None:
     """CVE-2026-33558."""
     librdkafka(node, "PLAIN", PASSWORD, USER)
     with pytest.raises(confluent_kafka.KafkaException):
-        librdkafka(node, *WRONG[1])
+        librdkafka(node, "SCRAM-SHA-512", PASSWORD, "canary-nobody")
     assert node.logins()
     assert "client refused" in node.log
     for secret in ("canary", base64.b64encode(PASSWORD.encode()).decode()):

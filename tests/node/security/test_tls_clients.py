@@ -20,7 +20,7 @@ import confluent_kafka
 import pytest
 
 from tests.node.security.test_hostile_handshakes import broken
-from tests.support.certificates import Authority
+from tests.support.certificates import Authority, pkcs8
 from tests.support.drivers.java import java_driver
 from tests.support.drivers.lines import Message
 from tests.support.node_process import NodeProcess
@@ -148,21 +148,6 @@ def java(node: NodeProcess, authority: Authority, pem: Path) -> list[bytes]:
         while len(member.records) < len(VALUES):
             assert member.take_in(SECONDS_MAX)
         return [message.value or b"" for _, message in member.records[: len(VALUES)]]
-
-
-def pkcs8(pem: Path) -> Path:
-    """Return the same key and certificate as Java reads them: it knows PKCS#8 keys alone."""
-    from cryptography.hazmat.primitives import serialization
-
-    text = pem.read_bytes()
-    key = serialization.load_pem_private_key(text, None).private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
-    )
-    path = pem.with_suffix(".pkcs8.pem")
-    path.write_bytes(key + text[text.index(b"-----BEGIN CERTIFICATE") :])
-    return path
 
 
 @pytest.mark.parametrize("client", [librdkafka, aiokafka_client, kafka_python, java])
