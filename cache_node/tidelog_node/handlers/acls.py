@@ -47,7 +47,9 @@ class AclHandlers:
 
     def __init__(self, node: NodeContext) -> None:
         self._view = node.view
-        self._admin = AclAdmin(node.store, node.view)
+        self._admin = AclAdmin(
+            node.store, node.view, acls_max=lambda: node.config().authorizer_max_acls
+        )
         self._has_acls = bool(node.static_config.authorizer_class_name)
 
     def routes(self) -> list[Route]:

@@ -6,12 +6,12 @@ Source: Kafka's ``AclControlManager`` with its codes and messages, ``AclBindingF
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from tidelog_core.admin.changing import change_each
 from tidelog_core.admin.commit import commit_together
-from tidelog_core.errors import InvalidRequest, StoreUnavailable, TidelogError
+from tidelog_core.errors import InvalidRequest, PolicyViolation, StoreUnavailable, TidelogError
 from tidelog_core.metadata.acls import acl_id, acl_key, stored_acl
 from tidelog_core.metadata.image import ClusterImage, ClusterView
 from tidelog_core.metadata.records import put
@@ -28,6 +28,8 @@ from tidelog_core.security.acl import (
 from tidelog_core.turns import Turn
 
 NAME_SIZE_MAX = 1000  # characters of a resource's name, of a principal and of a host
+ACLS_MAX_SETTING = "authorizer.max.acls"
+ACLS_MAX = 100_000  # its default
 CHANGES_MAX = 10_000  # ACLs that one request creates or deletes, as in Kafka
 COMPARISONS_MAX = 1_000_000  # of ACLs with the filters of one request: about a second
 
@@ -35,17 +37,25 @@ COMPARISONS_MAX = 1_000_000  # of ACLs with the filters of one request: about a 
 class AclAdmin:
     """Changes ACLs. For the tasks of one event loop."""
 
-    def __init__(self, store: MetadataStore, view: ClusterView) -> None:
-        """The view shows ACLs (``shows_security``)."""
+    def __init__(
+        self,
+        store: MetadataStore,
+        view: ClusterView,
+        *,
+        acls_max: Callable[[], int] = lambda: ACLS_MAX,
+    ) -> None:
+        """The view shows ACLs (``shows_security``). ``acls_max`` bounds those of the cluster."""
         self._store = store
         self._view = view
+        self._acls_max = acls_max
 
     async def create(self, acls: Sequence[Acl]) -> list[TidelogError | None]:
         """Create the ACLs; return the error of each, ``None`` for one that is there now.
 
         An ACL that is there already is created. Each is created or refused independently of the
         others. Durable on return, and the view's image shows them. Errors are
-        ``InvalidRequest`` and those of the store.
+        ``InvalidRequest``, ``PolicyViolation`` for too many, and those of the store. Nodes that
+        create ACLs at the same time may exceed the bound by one request each.
         """
         if len(acls) > CHANGES_MAX:
             problem = InvalidRequest(f"{len(acls)} ACLs in one request, allowed are {CHANGES_MAX}")
@@ -61,8 +71,35 @@ class AclAdmin:
                 refused[acl] = error.with_traceback(None)
             else:
                 wanted[acl] = acl
+        if wanted:
+            try:
+                await self._leave_out_excess(wanted, refused)
+            except StoreUnavailable as error:
+                refused |= dict.fromkeys(wanted, error)
+                wanted = {}
         outcomes = await self._change(wanted, is_creation=True)
         return [refused.get(acl, outcomes.get(acl)) for acl in acls]
+
+    async def _leave_out_excess(
+        self, wanted: dict[Acl, Acl], refused: dict[Acl, TidelogError]
+    ) -> None:
+        """Refuse new ACLs that would be too many. Raises ``StoreUnavailable``."""
+        index = (await self._view.refresh()).acls.index
+        acls_max = self._acls_max()
+        room = acls_max - len(index)
+        turn = Turn()
+        for acl in tuple(wanted):
+            await turn.step()
+            if acl in index:
+                continue
+            room -= 1
+            if room < 0:
+                del wanted[acl]
+                refused[acl] = PolicyViolation(
+                    f"The cluster has {len(index)} ACLs, {ACLS_MAX_SETTING} allows {acls_max}:"
+                    " replace single ACLs by prefixed ones, or by those of groups or roles, or"
+                    " raise it"
+                )
 
     async def delete(
         self, filters: Sequence[AclFilter]

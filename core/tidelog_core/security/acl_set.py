@@ -24,6 +24,7 @@ class AclSet:
     """ACLs, each once. ``AclSet.of`` makes one."""
 
     _by_pattern: Mapping[_Pattern, _ByPrincipal] = field(default_factory=dict, repr=False)
+    _count: int = 0
     # The lengths of the prefixes of each type in ascending order.
     _prefix_sizes: _Sizes = field(default_factory=dict, repr=False)
     # The hosts that ACLs name, with the number of these ACLs.
@@ -39,6 +40,16 @@ class AclSet:
         for by_principal in self._by_pattern.values():
             for acls in by_principal.values():
                 yield from acls
+
+    def __len__(self) -> int:
+        """Return the number of ACLs."""
+        return self._count
+
+    def __contains__(self, acl: object) -> bool:
+        """Return whether the set has the ACL."""
+        if not isinstance(acl, Acl):
+            return False
+        return acl in self._found((acl.resource_type, acl.pattern_type, acl.name), acl.principal)
 
     def with_changes(self, added: Iterable[Acl], removed: Iterable[Acl]) -> AclSet:
         """Return the set without ``removed``, and then with ``added``."""
@@ -63,12 +74,13 @@ class AclSet:
             else:
                 some.pop(acl, None)
         of_changed: dict[_Pattern, dict[str, tuple[Acl, ...]]] = {}
-        hosts = Counter(self._hosts)
+        hosts, count = Counter(self._hosts), self._count
         for (pattern, principal), some in changed.items():
             yield
             before = dict.fromkeys(self._found(pattern, principal))
             if some.keys() == before.keys():
                 continue
+            count += len(some) - len(before)
             hosts.update(acl.host for acl in some.keys() - before.keys())
             hosts.subtract(acl.host for acl in before.keys() - some.keys())
             by_principal = of_changed.get(pattern)
@@ -88,7 +100,7 @@ class AclSet:
         if any(pattern_type is PatternType.PREFIXED for _, pattern_type, _ in of_changed):
             sizes = yield from _sizes_of_prefixes(by_pattern)
         del hosts[ANY_HOST]
-        return AclSet(by_pattern, sizes, +hosts)
+        return AclSet(by_pattern, count, sizes, +hosts)
 
     def _found(self, pattern: _Pattern, principal: str) -> tuple[Acl, ...]:
         return self._by_pattern.get(pattern, {}).get(principal, ())
@@ -120,7 +132,7 @@ class AclSet:
         """Return the ACLs that the filter may fit: all of them unless it names a resource."""
         name = wanted.name
         if name is None:
-            return tuple(self)
+            return self
         found: set[Acl] = set()
         for resource_type in ResourceType:
             if wanted.resource_type not in (ResourceType.ANY, resource_type):

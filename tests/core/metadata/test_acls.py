@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from tidelog_core.admin import acls as acl_admin
 from tidelog_core.admin.acls import AclAdmin, find_acls
-from tidelog_core.errors import CorruptItem, InvalidRequest
+from tidelog_core.errors import CorruptItem, InvalidRequest, PolicyViolation
 from tidelog_core.metadata.acls import Acls, StoredAcl, acl_id, acl_key, stored_acl
 from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.records import Cluster, put
 from tidelog_core.metadata.sqlite import SqliteMetadataStore
-from tidelog_core.metadata.store import ANY_VERSION, Item, Write
+from tidelog_core.metadata.store import ANY_VERSION, COMMIT_WRITES_MAX, Item, Write
 from tidelog_core.security.acl import (
     CLUSTER_NAME,
     Acl,
@@ -26,7 +26,10 @@ from tidelog_core.security.acl import (
     ResourceType,
 )
 
+from tests.support.loop_turns import loop_turns
 from tests.support.random_acls import acl, acls_drawn
+
+TURNS_SECONDS_MAX = 0.04  # of processor time
 
 
 class World:
@@ -135,6 +138,38 @@ async def test_a_request_has_a_bound(world: World, monkeypatch: pytest.MonkeyPat
     assert all(isinstance(error, InvalidRequest) for error in await world.admin.create([A, B, C]))
     assert all(isinstance(one, InvalidRequest) for one in await world.admin.delete([AclFilter()]))
     assert await world.acls() == {A, B, C}
+
+
+async def test_the_acls_of_a_cluster_are_bounded(tmp_path: Path) -> None:
+    world = World(tmp_path, changelog_length=100)
+    await world.store.commit([put(Cluster(cluster_id="c"))])
+    admin = AclAdmin(world.store, world.view, acls_max=lambda: 2)
+    first, second, third = await admin.create([A, B, C])
+    assert first is second is None
+    assert isinstance(third, PolicyViolation)
+    assert "authorizer.max.acls allows 2" in str(third)
+    assert await admin.create([A, B]) == [None, None]  # They are there.
+    await admin.delete([AclFilter(name="b")])
+    assert await admin.create([C]) == [None]
+    assert await world.acls() == {A, C}
+    await world.store.close()
+
+
+async def test_an_image_of_many_acls_is_made_in_turns(tmp_path: Path) -> None:
+    """Ten thousand of them once took a tenth of a second at once."""
+    world = World(tmp_path, changelog_length=100)
+    many = [acl(f"name-{number}") for number in range(10_000)]
+    for start in range(0, len(many), COMMIT_WRITES_MAX):
+        some = many[start : start + COMMIT_WRITES_MAX]
+        await world.store.commit([put(stored_acl(one)) for one in some])
+    with loop_turns() as turns:
+        image = await asyncio.create_task(world.view.refresh())
+    assert len(image.acls.index) == len(many)
+    assert turns.longest_seconds < TURNS_SECONDS_MAX, turns.longest[:100]
+    with loop_turns() as turns:
+        await asyncio.create_task(world.admin.create([acl("one more")]))
+    assert turns.longest_seconds < TURNS_SECONDS_MAX, turns.longest[:100]
+    await world.store.close()
 
 
 async def test_comparisons_of_a_request_are_bounded(
