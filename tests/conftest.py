@@ -22,6 +22,9 @@ os.environ["PYTHONPATH"] = os.pathsep.join(
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
+# Contexts of whoever runs the tests lead to clusters of their own.
+os.environ["XDG_CONFIG_HOME"] = str(Path(__file__).parent / "no_settings")
+
 # Nothing is timed in tests: on a busy machine any example may take long.
 hypothesis.settings.register_profile("untimed", deadline=None)
 hypothesis.settings.load_profile("untimed")

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
         UserDescription,
     )
     from tidelog.administering.sync_admin import SyncAdmin
+    from tidelog.client_factory import ClientFactory
     from tidelog.consumer import Consumer
     from tidelog.consuming.records import (
         ConsumerRecord,
@@ -64,6 +65,8 @@ if TYPE_CHECKING:
     from tidelog.producing.prepared import PreparedTransaction
     from tidelog.producing.sync_producer import SyncDelivery, SyncProducer, SyncTransaction
     from tidelog.producing.transactions import Transaction
+    from tidelog.tokens.iam_token import IamToken
+    from tidelog.tokens.token_file import TokenFile
     from tidelog.wire.sasl import Sasl, SaslToken
 
 __all__ = [
@@ -72,6 +75,7 @@ __all__ = [
     "AclOperation",
     "AclPermission",
     "Admin",
+    "ClientFactory",
     "ClusterDescription",
     "ConfigEntry",
     "ConfigSynonym",
@@ -85,6 +89,7 @@ __all__ = [
     "GroupMember",
     "GroupMetadata",
     "HangingTransaction",
+    "IamToken",
     "ListedOffset",
     "LogDir",
     "LogDirReplica",
@@ -113,6 +118,7 @@ __all__ = [
     "SyncProducer",
     "SyncTransaction",
     "TidelogError",
+    "TokenFile",
     "TopicDescription",
     "TopicListing",
     "TopicPartition",
@@ -134,6 +140,7 @@ _NAMES_OF = {
         "ResourceType",
     ),
     "tidelog.admin": ("Admin",),
+    "tidelog.client_factory": ("ClientFactory",),
     "tidelog.administering.sync_admin": ("SyncAdmin",),
     "tidelog.consumer": ("Consumer",),
     "tidelog.consuming.records": (
@@ -146,6 +153,8 @@ _NAMES_OF = {
     "tidelog.consuming.sync_consumer": ("SyncConsumer",),
     "tidelog.errors": ("TidelogError",),
     "tidelog.producer": ("Producer",),
+    "tidelog.tokens.iam_token": ("IamToken",),
+    "tidelog.tokens.token_file": ("TokenFile",),
     "tidelog.wire.sasl": ("Sasl", "SaslToken"),
     "tidelog.producing.batch": (
         "Delivery",

@@ -6,12 +6,17 @@ through their code.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Concatenate, ParamSpec, TypeVar, Unpack
+import logging
+import os
+from collections.abc import Callable, Mapping
+from typing import Concatenate, ParamSpec, Self, TypeVar, Unpack
 
 from tidelog.cluster import Cluster
 from tidelog.options import ClientSettings, check, client_options, parse_bootstrap
+from tidelog.settings.resolving import resolve
 from tidelog.wire.connection import Address
+
+logger = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 C = TypeVar("C")
@@ -33,6 +38,26 @@ class ClientFactory:
     def is_encrypted(self) -> bool:
         """Whether the clients use TLS."""
         return self._settings.get("ssl") is not None
+
+    @classmethod
+    def from_context(
+        cls,
+        name: str | None = None,
+        *,
+        environ: Mapping[str, str] = os.environ,
+        **settings: Unpack[ClientSettings],
+    ) -> Self:
+        """Return the factory for a cluster of the file of contexts, or of the environment.
+
+        Without a name it is the context of ``TIDELOG_CONTEXT``, or the current one. Variables such
+        as ``TIDELOG_SASL_PASSWORD`` count before the context. Raises ``InvalidConfig`` with every
+        problem.
+        """
+        connection = resolve(environ, context=name)
+        for note in connection.notes:
+            logger.warning("contexts", extra={"reason": note})
+        chosen: ClientSettings = {**connection.security(), **settings}
+        return cls(connection.bootstrap_servers, **chosen)
 
     def make(
         self, client: Callable[Concatenate[str, P], C], *args: P.args, **options: P.kwargs

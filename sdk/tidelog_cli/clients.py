@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, TypeVar
 
-from tidelog_cli.options import command_config
+from tidelog_cli.connecting import connection
 from tidelog_cli.reaching import opened
 
 if TYPE_CHECKING:
@@ -29,15 +29,17 @@ def client_factory(
 ) -> ClientFactory:
     """Return the factory that makes a command's clients.
 
-    They connect as the file of ``--command-config`` says. Raises ``InvalidConfig``.
+    Without addresses they are those of ``connection``, which also says how to log in. Raises
+    ``InvalidConfig``.
     """
     from tidelog.client_factory import ClientFactory
-    from tidelog.client_properties import connection_settings, read_properties
 
-    path = command_config()
-    security = connection_settings({} if path is None else read_properties(path))
+    found = connection()
     return ClientFactory(
-        bootstrap, client_id=CLIENT_ID, request_timeout_ms=request_timeout_ms, **security
+        bootstrap or found.bootstrap_servers,
+        client_id=CLIENT_ID,
+        request_timeout_ms=request_timeout_ms,
+        **found.security(),
     )
 
 

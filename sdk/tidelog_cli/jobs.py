@@ -20,6 +20,7 @@ import typer
 
 from tidelog_cli.failures import CommandFailed, CommandGroup
 from tidelog_cli.help_names import Commands
+from tidelog_cli.options import chosen
 
 SPARK_JOBS = "tidelog_cli.spark_jobs"
 JAVA_VERSION = 17
@@ -47,6 +48,11 @@ job = Commands(cls=CommandGroup, help="Work on tiered data, in this process or i
 def run_spark_job(name: str, arguments: Sequence[str], *, submit: str) -> int:
     """Run the job to its end, with our stdout and stderr; return its exit status."""
     environment = dict(os.environ)
+    told = chosen()
+    if told.context is not None:
+        environment["TIDELOG_CONTEXT"] = told.context
+    if told.command_config is not None:
+        environment["TIDELOG_COMMAND_CONFIG"] = str(told.command_config)
     if not submit:
         # Spark's workers would use the first ``python3`` in the path.
         environment.setdefault("PYSPARK_PYTHON", sys.executable)

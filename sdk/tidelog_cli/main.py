@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tidelog_cli import (
     acls,
+    contexts,
     group_configs,
     group_offsets,
     groups,
@@ -23,9 +24,10 @@ from tidelog_cli.consume import consume
 from tidelog_cli.erase import erase
 from tidelog_cli.failures import EXIT_STATUS, CommandGroup
 from tidelog_cli.help_names import Commands
+from tidelog_cli.iam_token import iam_token
 from tidelog_cli.job_compact import compact
 from tidelog_cli.jobs import job
-from tidelog_cli.options import take_command_config
+from tidelog_cli.options import take_chosen
 from tidelog_cli.produce import produce
 from tidelog_cli.repair import repair
 from tidelog_cli.restore import restore
@@ -42,7 +44,7 @@ app = Commands(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-app.callback()(take_command_config)
+app.callback()(take_chosen)
 
 topic = Commands(cls=CommandGroup, help="Topics: settings, partitions, records, leaders and sizes.")
 topic.command("create")(topics.create)
@@ -104,6 +106,13 @@ quota.command("list")(quotas.list_)
 quota.command("set")(quotas.set_)
 quota.command("remove")(quotas.remove)
 
+context = Commands(cls=CommandGroup, help="Contexts: clusters to reach by a name.")
+context.command("list")(contexts.list_)
+context.command("show")(contexts.show)
+context.command("use")(contexts.use)
+context.command("add")(contexts.add)
+context.command("remove")(contexts.remove)
+
 tier = Commands(cls=CommandGroup, help="Segments in the object store.")
 tier.command("status")(tier_status)
 
@@ -122,6 +131,8 @@ app.add_typer(user, name="user")
 app.add_typer(acl, name="acl")
 app.add_typer(role, name="role")
 app.add_typer(quota, name="quota")
+app.add_typer(context, name="context")
+app.command("iam-token")(iam_token)
 app.add_typer(tier, name="tier")
 app.add_typer(job, name="job")
 app.command("erase")(erase)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -11,16 +12,18 @@ import typer
 
 from tidelog_cli.failures import UsageError
 
-DEFAULT_BOOTSTRAP = "localhost:9092"
+# Empty: the addresses are those of ``connecting.connection``.
+DEFAULT_BOOTSTRAP = ""
 
 Bootstrap = Annotated[
     str,
     typer.Option(
         "--bootstrap",
         "-b",
-        envvar="TIDELOG_BOOTSTRAP",
+        envvar=["TIDELOG_BOOTSTRAP_SERVERS", "TIDELOG_BOOTSTRAP"],
         metavar="HOST:PORT,…",
         help="Addresses to connect to first, as host:port,…",
+        show_default="those of the context, or localhost:9092",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -30,7 +33,12 @@ OnlyTopics = Annotated[
 ]
 
 
-_COMMAND_CONFIG: ContextVar[Path | None] = ContextVar("command config", default=None)
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What the options before the command say of how to reach the cluster."""
+
+    context: str | None = None
+    command_config: Path | None = None
 
 
 def _print_version(is_wanted: bool) -> None:
@@ -41,14 +49,26 @@ def _print_version(is_wanted: bool) -> None:
         raise typer.Exit
 
 
-def take_command_config(
-    path: Annotated[
+_CHOSEN: ContextVar[Chosen | None] = ContextVar("how to reach the cluster", default=None)
+
+
+def take_chosen(
+    context: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="The cluster: a context of 'tidelog context list'. By default TIDELOG_CONTEXT,"
+            " or the current one.",
+            show_default=False,
+        ),
+    ] = None,
+    command_config: Annotated[
         Path | None,
         typer.Option(
-            "--command-config",
-            envvar="TIDELOG_COMMAND_CONFIG",
             metavar="FILE",
+            envvar="TIDELOG_COMMAND_CONFIG",
             help="How to connect: a file with Kafka's names, such as security.protocol.",
+            show_default=False,
         ),
     ] = None,
     _version: Annotated[
@@ -62,12 +82,12 @@ def take_command_config(
     ] = False,
 ) -> None:
     """Note the options that precede a command."""
-    _COMMAND_CONFIG.set(path)
+    _CHOSEN.set(Chosen(context, command_config))
 
 
-def command_config() -> Path | None:
-    """Return the file that ``--command-config`` gives to the command."""
-    return _COMMAND_CONFIG.get()
+def chosen() -> Chosen:
+    """Return the options that preceded the command."""
+    return _CHOSEN.get() or Chosen()
 
 
 def require_choice(option: str, value: str, allowed: Sequence[str]) -> None:

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tidelog.client_properties import read_properties
+from tidelog.settings.properties_file import read_properties
 from tidelog_core.admin.first_user import MECHANISM, ensure_first_user
 from tidelog_core.authorizer_settings import ACL_AUTHORIZERS
 from tidelog_core.metadata.image import ClusterView

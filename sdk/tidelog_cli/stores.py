@@ -11,6 +11,7 @@ from urllib.parse import unquote, urlsplit
 
 import typer
 
+from tidelog_cli.connecting import connection
 from tidelog_cli.failures import CommandFailed, UsageError
 from tidelog_cli.output import note
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 METADATA_FILE = "metadata.db"
 OBJECTS_FOLDER = "objects"
+_OR = ", or a --context with metadata.store and object.store"
 
 DataDir = Annotated[
     Path | None,
@@ -84,14 +86,18 @@ def locate_stores(
 ) -> StoreLocations:
     """Return the URLs. An explicit URL has precedence over the data directory's.
 
+    What neither gives is the context's.
+
     Raises ``UsageError`` if a URL is missing, and ``CommandFailed`` for a local path that
     does not exist, because opening a store creates it.
     """
+    if data_dir is None and (metadata is None or objects is None):
+        data_dir, metadata, objects = _in_context(metadata, objects)
     if data_dir is not None:
         found = _existing_stores(data_dir)
         metadata, objects = metadata or found.metadata, objects or found.objects
     if metadata is None or objects is None:
-        raise UsageError("no cluster given: give --data-dir, or --metadata and --objects")
+        raise UsageError(f"no cluster given: give --data-dir, or --metadata and --objects{_OR}")
     require_local(metadata, "sqlite", "metadata store")
     if data_dir is None:  # In a data directory, the folder appears with the first object.
         require_local(objects, "file", "object store")
@@ -100,12 +106,27 @@ def locate_stores(
 
 def locate_metadata(data_dir: Path | None, metadata: str | None) -> str:
     """Return only the metadata store's URL, located as by ``locate_stores``."""
+    if data_dir is None and metadata is None:
+        data_dir, metadata, _ = _in_context(None, None)
     if data_dir is not None:
         metadata = metadata or _existing_stores(data_dir).metadata
     if metadata is None:
-        raise UsageError("no cluster given: give --data-dir, or --metadata")
+        raise UsageError(f"no cluster given: give --data-dir, or --metadata{_OR}")
     require_local(metadata, "sqlite", "metadata store")
     return metadata
+
+
+def _in_context(
+    metadata: str | None, objects: str | None
+) -> tuple[Path | None, str | None, str | None]:
+    """Return the data directory and the URLs, with those of the context where none is given."""
+    found = connection()
+    folder = found.get("data.dir")
+    metadata, objects = (
+        metadata or found.get("metadata.store"),
+        objects or found.get("object.store"),
+    )
+    return None if folder is None else Path(folder), metadata, objects
 
 
 def _existing_stores(data_dir: Path) -> StoreLocations:

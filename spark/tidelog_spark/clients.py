@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from tidelog.client_factory import ClientFactory
-from tidelog.client_properties import SECURITY_NAMES, check_properties, connection_settings
+from tidelog.settings.names import SECURITY_NAMES
+from tidelog.settings.security import check_properties, connection_settings
 
 from tidelog_spark.option_reader import OptionReader
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 from tidelog.errors import ConnectionFailed
+from tidelog.settings.names import NAMED
 from tidelog_core.config import NodeConfig, TopicConfig, settings_of
 from tidelog_core.errors import StorageError, TidelogError
 from tidelog_core.rewriting.swap import PartitionClaimed
@@ -24,7 +25,7 @@ def classes_below(cls: type[TidelogError]) -> Iterator[type[TidelogError]]:
 
 
 HINTS = sorted({cls.hint for cls in classes_below(TidelogError) if cls.hint})
-KEYS = settings_of(NodeConfig).keys() | settings_of(TopicConfig).keys()
+KEYS = settings_of(NodeConfig).keys() | settings_of(TopicConfig).keys() | NAMED.keys()
 
 
 def test_hints_of_every_layer_are_there() -> None:

@@ -14,7 +14,8 @@ import confluent_kafka
 import pytest
 from confluent_kafka.admin import AdminClient
 from cryptography import x509
-from tidelog.client_properties import connection_settings, read_properties
+from tidelog.settings.properties_file import read_properties
+from tidelog.settings.security import connection_settings
 from tidelog_cli import secured
 from tidelog_cli.secured import prepare
 

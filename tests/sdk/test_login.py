@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 from tidelog import Admin, Consumer, Producer, Sasl, TopicPartition
-from tidelog.client_properties import connection_settings, read_properties
 from tidelog.errors import AuthenticationFailed, InvalidConfig, UnsupportedSaslMechanism
+from tidelog.settings.properties_file import read_properties
+from tidelog.settings.security import connection_settings
 
 from tests.support.certificates import Authority
 from tests.support.command import called
@@ -166,7 +167,7 @@ def test_hosts_are_checked_unless_a_setting_says_otherwise(tmp_path: Path) -> No
     [
         ("security.protocol=TLS", "security.protocol must be one of PLAINTEXT, SSL"),
         ("ssl.truststore.type=JKS", "ssl.truststore.type must be PEM"),
-        ("ssl.trust=/x", "ssl.trust is not known, known are sasl.jaas.config"),
+        ("ssl.trust=/x", "ssl.trust is not known, known are ssl.endpoint"),
         ("security.protocol=SSL\nssl.ca.location=/nowhere", "must be PEM files"),
         ("security.protocol=SASL_PLAINTEXT", "SASL mechanism must be one of"),
         ("security.protocol=SASL_PLAINTEXT\nsasl.jaas.config=x", "sasl.jaas.config must be"),

@@ -54,7 +54,11 @@ def environment_without(folder: Path, *modules: str) -> dict[str, str]:
 
 
 def tidelog(
-    *arguments: object, bootstrap: str | None = None, given: bytes = b"", status: int | None = 0
+    *arguments: object,
+    bootstrap: str | None = None,
+    given: bytes = b"",
+    status: int | None = 0,
+    environ: dict[str, str] | None = None,
 ) -> Outcome:
     """Run ``tidelog`` with the arguments; it must end with ``status`` unless that is None."""
     command: Sequence[str] = [COMMAND, *map(str, arguments)]
@@ -63,7 +67,7 @@ def tidelog(
         input=given,
         capture_output=True,
         timeout=SECONDS_MAX,
-        env=environment(bootstrap),
+        env=environment(bootstrap) if environ is None else environ,
         check=False,
     )
     outcome = Outcome(process.returncode, process.stdout, process.stderr.decode())

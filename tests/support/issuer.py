@@ -19,8 +19,9 @@ ISSUER, AUDIENCE = "https://issuer.example", "tidelog"
 class Issuer:
     """Has one key at first; ``publish`` writes the public ones."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, issuer: str = ISSUER) -> None:
         self.path = path
+        self.issuer = issuer
         self.key = RSAKey.generate_key(2048, {"kid": "first", "use": "sig"})
         self.publish(self.key)
 
@@ -32,7 +33,7 @@ class Issuer:
     def settings(self) -> dict[str, str]:
         """What a node needs to take its tokens."""
         return {
-            "sasl.oauthbearer.expected.issuer": ISSUER,
+            "sasl.oauthbearer.expected.issuer": self.issuer,
             "sasl.oauthbearer.expected.audience": f"other,{AUDIENCE}",
             "sasl.oauthbearer.jwks.endpoint.url": self.url,
             "sasl.oauthbearer.groups.claim.name": "groups",
@@ -55,7 +56,7 @@ class Issuer:
     ) -> str:
         """Return a token; a claim of ``None`` is left out."""
         now = int(time.time())
-        given = {"iss": ISSUER, "aud": AUDIENCE, "sub": user, "exp": now + 600, "iat": now}
+        given = {"iss": self.issuer, "aud": AUDIENCE, "sub": user, "exp": now + 600, "iat": now}
         said = {name: value for name, value in {**given, **claims}.items() if value is not None}
         key = key or self.key
         head = {"alg": "RS256", "kid": key.kid, **(header or {})}

@@ -27,12 +27,14 @@ from tidelog_core.security.scram_messages import escaped_name
 from tidelog_core.wire_messages import build
 
 from tidelog.errors import AuthenticationFailed, UnsupportedSaslMechanism, error_for
+from tidelog.tokens.bearer_token import TokenNotFetched, is_token
 from tidelog.wire.connection import Connection
 from tidelog.wire.requests import SASL_AUTHENTICATE, SASL_HANDSHAKE
 
 MECHANISMS = (*(mechanism.value for mechanism in ScramMechanism), PLAIN_MECHANISM)
 NONCE_SIZE_BYTES = 24
-_TOKEN = re.compile(r"[-_.A-Za-z0-9]+")
+_EXTENSION_NAME = re.compile(r"[A-Za-z]+")
+_EXTENSION_VALUE = re.compile(r"[\x21-\x7e \t\r\n]+")
 # The part of a session after which its connection is replaced. The rest is for requests in flight.
 RETIRE_AFTER_SHARE = 0.8
 
@@ -71,10 +73,12 @@ class SaslToken:
     """A login by a token of somebody whom the nodes trust (OAUTHBEARER).
 
     ``token`` returns a valid one for each connection. It may be a coroutine function; any other
-    function is called in a thread. The token itself is sent, so it needs TLS.
+    function is called in a thread. The token itself is sent, so it needs TLS. ``extensions`` are
+    names and values that some clusters ask for (KIP-342); Tidelog's nodes pass over them.
     """
 
     token: Callable[[], str] | Callable[[], Awaitable[str]] = field(repr=False)
+    extensions: tuple[tuple[str, str], ...] = ()
 
     @property
     def mechanism(self) -> str:
@@ -83,17 +87,32 @@ class SaslToken:
 
     def problems(self) -> list[str]:
         """Return the problems, one sentence each."""
-        return [] if callable(self.token) else ["the token of a SASL login must be a function"]
+        found = [] if callable(self.token) else ["the token of a SASL login must be a function"]
+        for name, value in self.extensions:
+            # "auth" is the token's own name.
+            if not _EXTENSION_NAME.fullmatch(name) or name.lower() == "auth":
+                found.append(f"the SASL extension {name!r} must have a name of letters, not auth")
+            if not _EXTENSION_VALUE.fullmatch(value):
+                found.append(f"the SASL extension {name!r} must have a value of printable ASCII")
+        return found
 
-    async def first_message(self) -> bytes:
-        """Return the message with a token. Raises the errors of the function."""
-        if inspect.iscoroutinefunction(self.token):
-            token = await self.token()
-        else:
-            token = await asyncio.to_thread(self.token)
-        if not isinstance(token, str) or not _TOKEN.fullmatch(token):
+    async def first_message(self, *, timeout_s: float) -> bytes:
+        """Return the message with a token. Raises ``TokenNotFetched``, the function's errors."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                token = await self._fetch()
+        except TimeoutError:
+            raise TokenNotFetched(f"no token within {timeout_s:g} s") from None
+        if not isinstance(token, str) or not is_token(token):
             raise AuthenticationFailed("the function for the token returned something else")
-        return f"n,,\x01auth=Bearer {token}\x01\x01".encode()
+        pairs = "".join(f"{name}={value}\x01" for name, value in self.extensions)
+        return f"n,,\x01auth=Bearer {token}\x01{pairs}\x01".encode()
+
+    async def _fetch(self) -> object:
+        for function in (self.token, getattr(self.token, "__call__", None)):  # noqa: B004
+            if inspect.iscoroutinefunction(function):
+                return await self.token()  # type: ignore[misc]
+        return await asyncio.to_thread(self.token)
 
 
 async def log_in(connection: Connection, sasl: Sasl | SaslToken, *, timeout_s: float) -> None:
@@ -105,7 +124,7 @@ async def log_in(connection: Connection, sasl: Sasl | SaslToken, *, timeout_s: f
     exchange = _Exchange(connection, timeout_s)
     await exchange.choose(sasl.mechanism)
     if isinstance(sasl, SaslToken):
-        last = await exchange.send(await sasl.first_message())
+        last = await exchange.send(await sasl.first_message(timeout_s=timeout_s))
         if last.auth_bytes:  # The node refuses the token, and says why in its next answer.
             await exchange.send(ACKNOWLEDGEMENT)
             raise AuthenticationFailed(f"{connection.address} refuses the token")

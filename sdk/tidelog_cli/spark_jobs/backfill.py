@@ -5,16 +5,21 @@ spark-submit …/tidelog_cli/spark_jobs/backfill.py TOPIC --path URL --key EXPRE
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated
 
 import typer
 from pyspark.errors import AnalysisException, ParseException, PySparkException, PythonException
+from tidelog.settings.names import SECURITY_PREFIXES
 from tidelog_spark.jobs.backfilling import BackfillReport, BackfillRequest, backfill
 
+from tidelog_cli.connecting import connection
 from tidelog_cli.failures import CommandFailed, UsageError
 from tidelog_cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json, parse_pair
 from tidelog_cli.output import print_json
 from tidelog_cli.spark_jobs.command_line import run_job, spark_session
+
+_SECURITY = tuple(f"kafka.{prefix}" for prefix in SECURITY_PREFIXES)
 
 
 def _option(help: str, *names: str, metavar: str) -> typer.models.OptionInfo:
@@ -92,7 +97,7 @@ def backfill_command(
         order_by=tuple(order_by or ()),
     )
     given = dict(parse_pair("--sink-option", each) for each in sink_option or ())
-    sink = {"kafka.bootstrap.servers": bootstrap, **given}
+    sink = {**_reached(bootstrap, given), **given}
     with spark_session("backfill") as spark:
         try:
             report = backfill(spark, request, sink, backfill_id=id, task_count=tasks)
@@ -101,6 +106,14 @@ def backfill_command(
         except PythonException as error:
             raise CommandFailed(_reason(error)) from None
     _print(report, is_json=json)
+
+
+def _reached(bootstrap: str, given: Mapping[str, str]) -> dict[str, str]:
+    """Return the sink's options for the nodes; a login among those given is a whole."""
+    found = connection()
+    has_login = any(name.startswith(_SECURITY) for name in given)
+    login = {} if has_login else found.kafka_options()
+    return {"kafka.bootstrap.servers": bootstrap or found.bootstrap_servers, **login}
 
 
 def _reason(error: PySparkException) -> str:

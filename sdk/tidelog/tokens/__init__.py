@@ -1,0 +1,1 @@
+"""Where clients get the tokens that they log in with (OAUTHBEARER)."""
