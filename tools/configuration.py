@@ -33,6 +33,7 @@ NODE_SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Transactions and idempotent producers": ("producer.", "transaction"),
     "Listeners": ("advertised.", "inter.broker.listener.", "listener", "ssl.reload."),
     "Tokens of OAUTHBEARER": ("sasl.oauthbearer.",),
+    "Delegation tokens": ("delegation.token.",),
     "Authorization": ("allow.everyone.", "authorizer.", "bootstrap.", "super."),
     "Audit log": ("audit.",),
     "Quotas": ("controller.quota.", "quota."),

@@ -36,6 +36,7 @@ class Session:
         "decisions",
         "groups",
         "header",
+        "is_by_token",
         "limits",
         "listener",
         "mute_connection",
@@ -51,6 +52,7 @@ class Session:
         self.listener = listener  # the name of the listener that accepted the connection
         self.principal: Principal = ANONYMOUS
         self.groups: tuple[str, ...] = ()  # of the principal
+        self.is_by_token = False  # whether a delegation token proves the principal
         self.decisions: Decisions | None = None  # what the principal may do
         self.limits: ClientLimits | None = None  # the quotas of the principal and the client id
         # While the client logs in, and later if it has to authenticate again. Else ``None``.
@@ -66,10 +68,13 @@ class Session:
         self.mute_connection: Callable[[float, Again | None], None] | None = None
         self._on_close: dict[Callable[[Session], None], None] = {}
 
-    def become(self, principal: Principal, groups: tuple[str, ...] = ()) -> None:
+    def become(
+        self, principal: Principal, groups: tuple[str, ...] = (), *, is_by_token: bool = False
+    ) -> None:
         """Set the principal of the requests from now on, and its groups."""
         self.principal = principal
         self.groups = groups
+        self.is_by_token = is_by_token
         self.decisions = None
         self.limits = None
 

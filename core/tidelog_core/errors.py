@@ -319,6 +319,44 @@ class SecurityDisabled(TidelogError):
     code = ErrorCode.security_disabled
 
 
+class DelegationTokenAuthDisabled(TidelogError):
+    """The cluster has no delegation tokens."""
+
+    code = ErrorCode.delegation_token_auth_disabled
+    hint = "set delegation.token.secret.key of the nodes, the same for all"
+
+
+class DelegationTokenNotFound(TidelogError):
+    """There is no delegation token with this HMAC: it was removed, has expired or never was."""
+
+    code = ErrorCode.delegation_token_not_found
+
+
+class DelegationTokenOwnerMismatch(TidelogError):
+    """The client is neither the owner nor a renewer of the delegation token."""
+
+    code = ErrorCode.delegation_token_owner_mismatch
+
+
+class DelegationTokenRequestNotAllowed(TidelogError):
+    """The client has not proved who it is, or has by a delegation token."""
+
+    code = ErrorCode.delegation_token_request_not_allowed
+    hint = "log in as a user, by a password or a certificate"
+
+
+class DelegationTokenExpired(TidelogError):
+    """The delegation token has expired."""
+
+    code = ErrorCode.delegation_token_expired
+
+
+class InvalidPrincipalType(TidelogError):
+    """Only users own and renew delegation tokens."""
+
+    code = ErrorCode.invalid_principal_type
+
+
 class InvalidRecordState(TidelogError):
     """The member has not acquired the records that it acknowledges, or has lost them."""
 

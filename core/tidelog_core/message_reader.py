@@ -154,7 +154,7 @@ def _numbers(data: bytes, position: int, count: int, code: str) -> tuple[int, ..
 
 
 def _time_of(time_ms: int) -> datetime.datetime:
-    if time_ms < 0:
+    if time_ms < -1:  # -1 is for no time, also in fields that cannot be null
         raise _Fault("is before 1970")
     return _EPOCH + datetime.timedelta(milliseconds=time_ms)
 

@@ -12,6 +12,7 @@ from uuid import UUID
 import pytest
 import yaml
 from tidelog_core.metadata.acls import acl_key
+from tidelog_core.metadata.delegation_tokens import delegation_token_key
 from tidelog_core.metadata.dynamodb_items import key_of
 from tidelog_core.metadata.scram_users import decoy_secret_key, scram_credential_key
 from tidelog_core.security.scram_credentials import ScramMechanism
@@ -234,7 +235,9 @@ def test_admin_cannot_write_to_the_bucket() -> None:
 def test_nodes_alone_can_read_and_write_the_keys_of_users_and_acls() -> None:
     """Whether ``dynamodb:LeadingKeys`` are those of users' keys and ACLs. A scan has none, so none may."""
     user = scram_credential_key("alice", ScramMechanism.SCRAM_SHA_256)
-    collections = [key_of(key)["pk"]["S"] for key in (user, decoy_secret_key(), acl_key("0"))]
+    token = delegation_token_key("an-id")
+    keys = (user, decoy_secret_key(), token, acl_key("0"))
+    collections = [key_of(key)["pk"]["S"] for key in keys]
     for name, _ in resources("AWS::IAM::Role"):
         granted = statements(name)
         allowed = [one for one in granted if one["Effect"] == "Allow"]

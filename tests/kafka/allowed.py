@@ -34,7 +34,6 @@ _FEATURES = "Kafka's features are about its controllers' log, which Tidelog has 
 _NO_CONTROLLERS = "there is no controllers' log, and nobody votes"
 _ONE_LEVEL = "the feature is on for good: Tidelog has no other level to go down to"
 _NOT_SERVED = {
-    "delegation tokens": (38, 39, 40, 41),
     "share coordinators: where share groups stand lies in the metadata store": (
         *(83, 84, 85, 86, 87),
     ),

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-TOPIC, GROUP, CLUSTER, TRANSACTIONAL_ID, USER = 2, 3, 4, 5, 7  # resources
+TOPIC, GROUP, CLUSTER, TRANSACTIONAL_ID, DELEGATION_TOKEN, USER = range(2, 8)  # resources
 ANY, MATCH, LITERAL, PREFIXED = 1, 2, 3, 4  # patterns
-ALL, READ, WRITE, DESCRIBE, CLUSTER_ACTION, CREATE_TOKENS = 2, 3, 4, 8, 9, 13  # operations
+ALL, READ, WRITE, DESCRIBE, CLUSTER_ACTION = 2, 3, 4, 8, 9  # operations
+CREATE_TOKENS, DESCRIBE_TOKENS = 13, 14
 DENY, ALLOW = 2, 3  # permissions
 
 

@@ -13,6 +13,7 @@ from tidelog_core.security.scram_credentials import (
     salt_password,
 )
 from tidelog_core.security.scram_decoys import Decoys
+from tidelog_node.authentication.login_credentials import TokenLogin
 
 SALT = b"sixteen or more b"
 
@@ -35,7 +36,17 @@ class Users:
 
     users: Mapping[tuple[str, ScramMechanism], ScramCredential]
     tokens: Mapping[str, ScramCredential] = field(default_factory=dict)
+    token_logins: Mapping[str, TokenLogin] = field(default_factory=dict)
     asked: list[tuple[str, bool]] = field(default_factory=list)
+
+    @property
+    def has_tokens(self) -> bool:
+        """Whether there are tokens."""
+        return bool(self.tokens)
+
+    def token_login(self, token_id: str) -> TokenLogin | None:
+        """Return the login by a token."""
+        return self.token_logins.get(token_id)
 
     def find(
         self, name: str, mechanism: ScramMechanism, *, is_token: bool
@@ -44,7 +55,9 @@ class Users:
         self.asked.append((name, is_token))
         return self.tokens.get(name) if is_token else self.users.get((name, mechanism))
 
-    def decoy(self, name: str, mechanism: ScramMechanism) -> ScramCredential:
+    def decoy(
+        self, name: str, mechanism: ScramMechanism, *, is_token: bool = False
+    ) -> ScramCredential:
         """Return a decoy like the stored credentials."""
         by_mechanism: dict[ScramMechanism, list[ScramCredential]] = {}
         for (_, stored_mechanism), credential in self.users.items():

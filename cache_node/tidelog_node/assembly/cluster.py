@@ -18,6 +18,7 @@ from tidelog_core.metadata.location import open_metadata_store
 from tidelog_core.metadata.node_config import LiveNodeConfig
 from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.retention.clock_watch import ClockWatch, store_witness
+from tidelog_core.security.delegation_tokens import TokenSecret
 
 from tidelog_node.dialing.dialer import Dialer
 from tidelog_node.logs.directories import LogDirectories
@@ -32,6 +33,7 @@ from tidelog_node.security.listener_tls import ListenerTls
 from tidelog_node.security.node_identity import generate_identity
 from tidelog_node.security.node_trust import NodeTrust
 from tidelog_node.security.pem_reader import PemReader
+from tidelog_node.security.token_secret import load_token_secret
 from tidelog_node.settings import NodeSettings
 
 logger = logging.getLogger(__name__)
@@ -44,6 +46,7 @@ class Cluster:
     node: NodeContext
     trust: NodeTrust
     tls: ListenerTls
+    token_secret: TokenSecret | None  # None: there are no delegation tokens
     member: ClusterMember
     directories: LogDirectories
     unrestored: Unrestored
@@ -72,6 +75,7 @@ async def open_cluster(settings: NodeSettings, stack: AsyncExitStack) -> Cluster
     stack.callback(executor.shutdown)
     tls = ListenerTls(settings.listeners.clients, executor)
     await tls.load()
+    token_secret = await load_token_secret(static_config, executor)
     store = open_metadata_store(settings.metadata_store_url)
     stack.push_async_callback(store.close)
     # Separate stores: lease readings must not queue behind other calls, and renewals must not wait
@@ -128,7 +132,7 @@ async def open_cluster(settings: NodeSettings, stack: AsyncExitStack) -> Cluster
     unrestored = await restore_logs(
         store, view, directories, broker_id=broker_id, objects_url=settings.object_store_url
     )
-    return Cluster(node, trust, tls, member, directories, unrestored, clock_watch)
+    return Cluster(node, trust, tls, token_secret, member, directories, unrestored, clock_watch)
 
 
 async def _store_first_user(

@@ -11,25 +11,24 @@ from typing import Any
 
 from tidelog_core.audit.events import AUDIT_TOPIC, AuditKind
 from tidelog_core.authorizer_settings import parse_super_users
-from tidelog_core.metadata.scram_users import ScramUsers
 from tidelog_core.security.authorization import Authorizer
-from tidelog_core.security.oauthbearer import OAUTHBEARER_MECHANISM
-from tidelog_core.token_settings import parse_jwks_url
 
 from tidelog_node.assembly.cluster import Cluster
+from tidelog_node.assembly.logins import (
+    build_login_desk,
+    token_admin,
+    token_expiry,
+    token_issuer_keys,
+)
 from tidelog_node.assembly.logs import Logs
 from tidelog_node.assembly.transactions import Transactions
 from tidelog_node.audit.audit_log import AuditLog
 from tidelog_node.audit.audited_routes import audit_routes
 from tidelog_node.audit.publisher import AuditPublisher
 from tidelog_node.audit.transfers import TransferRecorder
-from tidelog_node.authentication.authentication import AuthenticationRules
-from tidelog_node.authentication.bearer_tokens import BearerTokens, TokenRules
-from tidelog_node.authentication.exchanges import Mechanisms
 from tidelog_node.authentication.issuer_keys import IssuerKeys
-from tidelog_node.authentication.login import LoginDesk
 from tidelog_node.authentication.login_log import LoginLog
-from tidelog_node.authentication.password_checks import PasswordChecks
+from tidelog_node.authentication.token_expiry import TokenExpiry
 from tidelog_node.authorization.access import Access
 from tidelog_node.authorization.denial_log import DenialLog
 from tidelog_node.authorization.guarded_routes import guard_routes
@@ -47,6 +46,7 @@ from tidelog_node.handlers.client_quotas import QuotaHandlers
 from tidelog_node.handlers.cluster import ClusterHandlers
 from tidelog_node.handlers.configs import ConfigHandlers
 from tidelog_node.handlers.controllers import ControllerHandlers
+from tidelog_node.handlers.delegation_tokens import DelegationTokenHandlers
 from tidelog_node.handlers.delete_records import DeleteRecordsHandler
 from tidelog_node.handlers.elections import ElectionHandlers
 from tidelog_node.handlers.fetch import FetchHandler
@@ -90,12 +90,13 @@ class Serving:
     fetch: FetchHandler
     share_fetch: ShareFetchHandler
     share_exchange: ShareExchange | None  # of quotas, if they are those of the cluster
-    issuer_keys: IssuerKeys | None  # if clients may log in with tokens
+    issuer_keys: IssuerKeys | None  # if clients may log in with tokens of an issuer
+    token_expiry: TokenExpiry | None  # if clients may log in with delegation tokens
     audit: AuditPublisher | None  # if events are recorded
 
     def background(self) -> Iterator[Coroutine[Any, Any, None]]:
         """Yield the work of the parts that have any, for as long as the node runs."""
-        for part in (self.issuer_keys, self.share_exchange, self.audit):
+        for part in (self.issuer_keys, self.token_expiry, self.share_exchange, self.audit):
             if part is not None:
                 yield part.run()
 
@@ -141,6 +142,7 @@ def build_serving(
         throttle=throttle,
         record=_recorder_of(audit, AuditKind.CONSUME, node),
     )
+    tokens = token_admin(cluster)
     hot = [produce.hot_route(), fetch.hot_route(), share_fetch.hot_route()]
     control = [
         *_control_routes(
@@ -154,6 +156,7 @@ def build_serving(
         ),
         *ShareAcknowledgeHandler(service=share_service).routes(),
         *SaslHandlers().routes(),
+        *DelegationTokenHandlers(tokens).routes(),
     ]
     control += ApiVersionsHandler(hot, control).routes()
     exchange = _share_exchange(node, throttle)
@@ -180,7 +183,7 @@ def build_serving(
     )
     stack.callback(dispatch.close)
     logins = LoginLog(audit)
-    issuer_keys = _issuer_keys(node, settings)
+    issuer_keys = token_issuer_keys(node, settings)
     nodes = NodeSessions(cluster.trust)
     stack.callback(nodes.start(node.view))
     server = Server(
@@ -198,8 +201,8 @@ def build_serving(
             nodes=nodes,
             logins=logins,
         ),
-        begin_login=_login_desk(
-            node, dispatch, settings, logins=logins, issuer_keys=issuer_keys
+        begin_login=build_login_desk(
+            cluster, dispatch, settings, logins=logins, issuer_keys=issuer_keys
         ).begin,
         limits=ConnectionLimits(
             node.config,
@@ -209,7 +212,8 @@ def build_serving(
             clock_ms=_loop_clock_ms,
         ),
     )
-    return Serving(server, produce, fetch, share_fetch, exchange, issuer_keys, publisher)
+    expiry = None if cluster.token_secret is None else token_expiry(node, tokens)
+    return Serving(server, produce, fetch, share_fetch, exchange, issuer_keys, expiry, publisher)
 
 
 def _share_exchange(node: NodeContext, throttle: Throttle) -> ShareExchange | None:
@@ -263,62 +267,6 @@ def _access(node: NodeContext, audit: AuditLog | None) -> Access | None:
     )
     protected = frozenset[str]() if audit is None else frozenset({AUDIT_TOPIC})
     return Access(authorizer, node.view, denials=denials, protected=protected)
-
-
-def _issuer_keys(node: NodeContext, settings: NodeSettings) -> IssuerKeys | None:
-    """Return the keys of the issuer of tokens, ``None`` if no listener takes any."""
-    config = node.static_config
-    source = parse_jwks_url(config.sasl_oauthbearer_jwks_endpoint_url)
-    enabled = (one.config.sasl_enabled_mechanisms for one in settings.listeners.clients)
-    if source is None or not any(OAUTHBEARER_MECHANISM in names for names in enabled):
-        return None
-    refresh_ms = config.sasl_oauthbearer_jwks_endpoint_refresh_ms
-    return IssuerKeys(source, refresh_seconds=refresh_ms / 1000)
-
-
-def _bearer_tokens(node: NodeContext, keys: IssuerKeys) -> BearerTokens:
-    config = node.static_config
-    rules = TokenRules(
-        issuer=config.sasl_oauthbearer_expected_issuer,
-        audiences=config.sasl_oauthbearer_expected_audience,
-        user_claim=config.sasl_oauthbearer_sub_claim_name,
-        groups_claim=config.sasl_oauthbearer_groups_claim_name,
-        clock_skew_seconds=config.sasl_oauthbearer_clock_skew_seconds,
-    )
-    return BearerTokens(rules, keys.find, time.time)
-
-
-def _login_desk(
-    node: NodeContext,
-    dispatch: Dispatch,
-    settings: NodeSettings,
-    *,
-    logins: LoginLog,
-    issuer_keys: IssuerKeys | None,
-) -> LoginDesk:
-    """Return the desk for the logins of clients at the listeners with SASL."""
-    tokens = None if issuer_keys is None else _bearer_tokens(node, issuer_keys)
-    failure_delay_ms = node.static_config.connection_failed_authentication_delay_ms
-
-    def users() -> ScramUsers:
-        return node.view.image.scram_users
-
-    return LoginDesk(
-        rules={
-            listener.name: AuthenticationRules(
-                mechanisms=listener.config.sasl_enabled_mechanisms,
-                token_bytes_max=listener.config.sasl_server_max_receive_size,
-                failure_delay_seconds=failure_delay_ms / 1000,
-                session_ms_max=listener.config.connections_max_reauth_ms,
-            )
-            for listener in settings.listeners.clients
-            if listener.protocol.has_sasl
-        },
-        dispatch=dispatch,
-        mechanisms=Mechanisms(users, PasswordChecks(users, node.executor), tokens=tokens),
-        logins=logins,
-        now=time.monotonic,
-    )
 
 
 def _start_share_service(stack: AsyncExitStack, node: NodeContext, logs: Logs) -> ShareService:

@@ -13,10 +13,12 @@ from tidelog_core.audit.events import Activity, Resource
 from tidelog_core.errors import ErrorCode
 from tidelog_core.role_messages import ALTER_ROLES_KEY, CHANGE, CREATE, DELETE
 from tidelog_core.security.acl import AclOperation, AclPermission, PatternType, ResourceType
+from tidelog_core.security.delegation_tokens import token_digest
 from tidelog_core.security.scram_credentials import ScramMechanism
 
 _CONFIG_RESOURCES = {2: "Topic", 4: "Broker", 8: "BrokerLogger", 16: "ClientMetrics", 32: "Group"}
 _ROLE_OPERATIONS = {CREATE: "create", DELETE: "delete", CHANGE: "change"}
+_DIGEST_DIGITS = 32  # of a delegation token's HMAC: they tell tokens apart, and log nobody in
 _SHOWN_CONFIGS = frozenset({2, 32})  # whose values are no secrets: those of topics and groups
 
 
@@ -155,6 +157,24 @@ def _mechanism(number: int) -> str:
     return next(names, str(number))
 
 
+def _created_token(_: Any, answer: Any) -> Iterator[Change]:
+    data = {
+        "owner": f"{answer.principal_type}:{answer.principal_name}",
+        "token_id": answer.token_id,
+    }
+    yield Change(_token(answer.hmac, data), answer.error_code)
+
+
+def _renewed_token(request: Any, answer: Any) -> Iterator[Change]:
+    yield Change(_token(request.hmac, {}), answer.error_code)
+
+
+def _token(token_hmac: bytes, data: dict[str, str | None]) -> Resource:
+    """Return a delegation token: requests to renew one have nothing but its HMAC, a secret."""
+    name = token_digest(token_hmac).hex()[:_DIGEST_DIGITS] if token_hmac else ""
+    return Resource("DelegationToken", name, data)
+
+
 def _quotas(request: Any, answer: Any) -> Iterator[Change]:
     data = {
         _entity(entry): {op.key: None if op.remove else str(op.value) for op in entry.ops}
@@ -206,6 +226,9 @@ CHANGING_APIS: dict[int, ChangingApi] = {
     33: ChangingApi("AlterConfigs", _UPDATE, _configs),
     34: ChangingApi("AlterReplicaLogDirs", _UPDATE, _named("Topic", "results", "topic_name")),
     37: ChangingApi("CreatePartitions", _UPDATE, _named("Topic", "results", "name")),
+    38: ChangingApi("CreateDelegationToken", _CREATE, _created_token),
+    39: ChangingApi("RenewDelegationToken", _UPDATE, _renewed_token),
+    40: ChangingApi("ExpireDelegationToken", _UPDATE, _renewed_token),
     42: ChangingApi("DeleteGroups", _DELETE, _named("Group", "results", "group_id")),
     43: ChangingApi("ElectLeaders", _UPDATE, _named("Topic", "replica_election_results", "topic")),
     44: ChangingApi("IncrementalAlterConfigs", _UPDATE, _configs),

@@ -5,9 +5,10 @@
     EXCHANGE   tokens, in SaslAuthenticate or raw (after version 0 of SaslHandshake)
     DONE       the session has its principal
 
-On a listener whose sessions expire (``connections.max.reauth.ms``, KIP-368) EXCHANGE follows DONE
-repeatedly: the client sends SaslHandshake on the live connection. Until it has proved again to be
-the same user by the same mechanism, no other request is accepted.
+A session may expire (``connections.max.reauth.ms``, KIP-368), at the latest with the token that its
+client has. Then EXCHANGE follows DONE repeatedly: the client sends SaslHandshake on the live
+connection. Until it has proved again to be the same user by the same mechanism, no other request is
+accepted.
 
 This module does not use the wire format: ``handlers/sasl.py`` has the two APIs, ``login.py`` the
 frames before the log-in. Source: Kafka's ``SaslServerAuthenticator`` and ``KafkaChannel``.
@@ -33,6 +34,7 @@ API_VERSIONS_KEY, SASL_HANDSHAKE_KEY, SASL_AUTHENTICATE_KEY = 18, 17, 36
 ROUNDS_MAX = 16  # requests and tokens of one authentication; the longest needs 6
 REAUTHENTICATION_SECONDS_MIN = 1.0  # between the starts of two
 FAILED_HINT = "check the client's user and password: tidelog user list shows who can log in"
+DELEGATION_TOKEN_HINT = "create another token for the client: tidelog token create"
 TOKEN_HINT = "check the node's sasl.oauthbearer.expected.issuer, .audience and .jwks.endpoint.url"
 NOT_TOLD_HINT = "set the client's security.protocol to that of the listener"
 
@@ -141,7 +143,7 @@ class Authentication:
         return (
             self._step is _Step.DONE
             and has_headers
-            and self.rules.session_ms_max > 0
+            and self._session_ms > 0
             and self._now() - self._began_again_at >= REAUTHENTICATION_SECONDS_MIN
         )
 
@@ -204,8 +206,9 @@ class Authentication:
 
     def _note_failed(self, failed: AuthenticationFailed) -> None:
         reason = f"authentication failed, {self._mechanism}: {failed.reason or failed}"
-        is_token = self._mechanism == OAUTHBEARER_MECHANISM
-        hint = TOKEN_HINT if is_token else FAILED_HINT
+        hint = TOKEN_HINT if self._mechanism == OAUTHBEARER_MECHANISM else FAILED_HINT
+        if self._exchange is not None and self._exchange.is_by_token:
+            hint = DELEGATION_TOKEN_HINT
         self._logins.refused(self._session, reason, hint=hint)
 
     def _check_mechanism(self) -> None:
@@ -229,12 +232,10 @@ class Authentication:
         self._proved = principal, self._mechanism
         self._exchange = None
         self._step = _Step.DONE
-        self._session.become(principal, exchange.groups)
-        # As in Kafka, a session outlives its token unless clients have to prove themselves again.
-        self._session_ms = self.rules.session_ms_max
-        if self._session_ms:
-            self._session_ms = int(min(self._session_ms, exchange.lasts_seconds() * 1000)) or 1
-        self.expires_at = self._now() + self._session_ms / 1000 if self._session_ms else math.inf
+        self._session.become(principal, exchange.groups, is_by_token=exchange.is_by_token)
+        lasts_ms = min(self.rules.session_ms_max or math.inf, exchange.lasts_seconds() * 1000)
+        self._session_ms = 0 if lasts_ms == math.inf else int(lasts_ms) or 1
+        self.expires_at = self._now() + lasts_ms / 1000
         self._logins.accepted(self._session, self._mechanism)
 
 

@@ -16,14 +16,17 @@ from tidelog_core.security.oauthbearer import (
     parse_bearer,
 )
 from tidelog_core.security.plain import PLAIN_MECHANISM, parse_plain
-from tidelog_core.security.scram import ScramCredentials, ScramServer
+from tidelog_core.security.scram import ScramServer
 from tidelog_core.security.scram_credentials import ScramMechanism
 
 from tidelog_node.authentication.bearer_tokens import BearerTokens, TokenIdentity, refused
+from tidelog_node.authentication.login_credentials import LoginCredentials, TokenLogin
 from tidelog_node.authentication.password_checks import PasswordChecks
 
 NONCE_BYTES = 24
-TOKENS_ARE_UNSUPPORTED = "the client has a delegation token, which this node does not support"
+TOKENS_ARE_DISABLED = (
+    "the client has a delegation token, and this node has no delegation.token.secret.key"
+)
 
 
 class Exchange(Protocol):
@@ -36,6 +39,10 @@ class Exchange(Protocol):
     @property
     def groups(self) -> tuple[str, ...]:
         """The proved groups of the client."""
+
+    @property
+    def is_by_token(self) -> bool:
+        """Whether the client has a delegation token, or says so."""
 
     @property
     def refusal(self) -> AuthenticationFailed | None:
@@ -56,17 +63,17 @@ class Mechanisms:
 
     def __init__(
         self,
-        users: Callable[[], ScramCredentials],
+        credentials: Callable[[], LoginCredentials],
         checks: PasswordChecks,
         *,
         tokens: BearerTokens | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        """``users`` returns the newest credentials, ``clock`` the wall clock's epoch seconds.
+        """``credentials`` returns the newest ones, ``clock`` the wall clock's epoch seconds.
 
         ``tokens`` are needed where a listener has OAUTHBEARER.
         """
-        self._users = users
+        self._credentials = credentials
         self._checks = checks
         self._tokens = tokens
         self._clock = clock
@@ -78,11 +85,13 @@ class Mechanisms:
         if name == OAUTHBEARER_MECHANISM:
             assert self._tokens is not None
             return BearerExchange(self._tokens, self._clock)
-        return ScramExchange(ScramMechanism(name), self._users())
+        return ScramExchange(ScramMechanism(name), self._credentials(), self._clock)
 
 
 class BearerExchange:
     """OAUTHBEARER: one token, or for a refused one a second, which says that this is known."""
+
+    is_by_token = False  # delegation tokens are others
 
     def __init__(self, tokens: BearerTokens, clock: Callable[[], float]) -> None:
         """``clock`` is the wall clock, in epoch seconds."""
@@ -126,40 +135,73 @@ class BearerExchange:
 
 
 class ScramExchange:
-    """SCRAM: two tokens of the client, less than a millisecond each."""
+    """SCRAM: two messages of the client, less than a millisecond each.
 
-    groups: tuple[str, ...] = ()
+    A client may have a delegation token instead of a name and a password. Then it is the owner.
+    """
+
     refusal: AuthenticationFailed | None = None
 
-    def __init__(self, mechanism: ScramMechanism, users: ScramCredentials) -> None:
-        self._server = ScramServer(mechanism, users, nonce=secrets.token_urlsafe(NONCE_BYTES))
+    def __init__(
+        self,
+        mechanism: ScramMechanism,
+        credentials: LoginCredentials,
+        clock: Callable[[], float],
+    ) -> None:
+        """``clock`` is the wall clock, in epoch seconds."""
+        self._server = ScramServer(mechanism, credentials, nonce=secrets.token_urlsafe(NONCE_BYTES))
+        self._credentials = credentials
+        self._clock = clock
         self._has_begun = False
+        self._login: TokenLogin | None = None  # by the token, once it is proved
 
     @property
     def user(self) -> str | None:
         """The proved name of the client."""
+        if self.is_by_token:
+            return None if self._login is None else self._login.owner
         return self._server.user
 
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """The groups of a token's owner."""
+        return () if self._login is None else self._login.groups
+
+    @property
+    def is_by_token(self) -> bool:
+        """Whether the client has a delegation token, or says so."""
+        return self._has_begun and self._server.is_token
+
     def lasts_seconds(self) -> float:
-        """Return infinity: a password does not expire."""
-        return math.inf
+        """Return how long the token is valid; infinity for a password."""
+        if self._login is None:
+            return math.inf
+        return max(0.0, self._login.expires_ms / 1000 - self._clock())
 
     async def answer(self, token: bytes) -> bytes:
         """Return the node's next token."""
         try:
             answer = self._server.answer(token)
         except AuthenticationFailed as failed:
-            if self._has_begun and self._server.is_token:
+            if self.is_by_token and not self._credentials.has_tokens:
                 # The client gets the error of a token that does not exist.
-                raise AuthenticationFailed(str(failed), reason=TOKENS_ARE_UNSUPPORTED) from failed
+                raise AuthenticationFailed(str(failed), reason=TOKENS_ARE_DISABLED) from failed
             raise
         self._has_begun = True
+        if self._server.user is not None and self._server.is_token:
+            self._login = self._credentials.token_login(self._server.user)
+            if self._login is None:
+                raise AuthenticationFailed(
+                    "Authentication failed: the delegation token has expired",
+                    reason="the delegation token expired during the login",
+                )
         return answer
 
 
 class PlainExchange:
     """PLAIN: one token of the client, with its name and password."""
 
+    is_by_token = False
     groups: tuple[str, ...] = ()
     refusal: AuthenticationFailed | None = None
 

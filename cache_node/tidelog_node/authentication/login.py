@@ -176,7 +176,7 @@ class Login:
                 await self._frames.discard()
 
     def _handler(self) -> FrameHandler:
-        if not self._authentication.rules.session_ms_max:
+        if not self._authentication.session_ms:
             self._session.authentication = None
             return self._desk.dispatch
         return ExpiringSession(self._authentication, self._desk.dispatch, self._desk.now)

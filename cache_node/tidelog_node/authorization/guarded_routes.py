@@ -14,12 +14,18 @@ from tidelog_core.metadata.image import ClusterView
 from tidelog_node.authorization.access import Access
 from tidelog_node.authorization.group_guards import GROUP_GUARDS
 from tidelog_node.authorization.guard import Guard, GuardedCall
+from tidelog_node.authorization.token_guards import TOKEN_GUARDS
 from tidelog_node.authorization.topic_guards import TOPIC_GUARDS
 from tidelog_node.authorization.transaction_guards import TRANSACTION_GUARDS
 from tidelog_node.request_turns import RequestTurn
 from tidelog_node.routes import RequestContext, Route
 
-GUARDS: Mapping[int, Guard] = {**TOPIC_GUARDS, **GROUP_GUARDS, **TRANSACTION_GUARDS}
+GUARDS: Mapping[int, Guard] = {
+    **TOPIC_GUARDS,
+    **GROUP_GUARDS,
+    **TRANSACTION_GUARDS,
+    **TOKEN_GUARDS,
+}
 
 
 def guard_routes(routes: Iterable[Route], access: Access, view: ClusterView) -> list[Route]:

@@ -133,7 +133,7 @@ class ScramUserAdmin:
         try:
             image = await self._view.refresh()
             if upsertions:
-                await self._ensure_decoy_secret(image)
+                await ensure_decoy_secret(self._store, image, self._new_secret)
         except TidelogError as error:
             return dict.fromkeys((one.user for one in alterations), error)
         wanted, refused = await _checked(image, alterations)
@@ -157,14 +157,17 @@ class ScramUserAdmin:
             for user, outcome in outcomes.items()
         } | refused
 
-    async def _ensure_decoy_secret(self, image: ClusterImage) -> None:
-        """Store a secret with the first credential. Raises ``StoreUnavailable``."""
-        is_there = image.scram_users.decoy_secret is not None
-        if not is_there and decoy_secret_key() not in image.unreadable:
-            with contextlib.suppress(VersionConflict):  # Another node has stored one.
-                await self._store.commit(
-                    [put(ScramDecoySecret(secret=self._new_secret(SECRET_SIZE_BYTES)))]
-                )
+
+async def ensure_decoy_secret(
+    store: MetadataStore,
+    image: ClusterImage,
+    new_secret: Callable[[int], bytes] = secrets.token_bytes,
+) -> None:
+    """Store the secret of decoys with the first credential. Raises ``StoreUnavailable``."""
+    is_there = image.scram_users.decoy_secret is not None
+    if not is_there and decoy_secret_key() not in image.unreadable:
+        with contextlib.suppress(VersionConflict):  # Another node has stored one.
+            await store.commit([put(ScramDecoySecret(secret=new_secret(SECRET_SIZE_BYTES)))])
 
 
 async def _checked(

@@ -151,6 +151,8 @@ def _by_type(name: str, hint: Any, at_least: int) -> tuple[Convert | None, Read]
 def _collection_by_type(name: str, hint: Any) -> tuple[Convert, Read]:
     if hint == tuple[int, ...]:
         return list, _whole_numbers(name)
+    if hint == tuple[str, ...]:
+        return list, _texts(name)
     if hint == tuple[tuple[int, int], ...]:
         return lambda pairs: [list(pair) for pair in pairs], _pairs(name)
     if get_origin(hint) is Mapping:
@@ -255,6 +257,15 @@ def _whole_numbers(name: str) -> Read:
     def read(value: Any, _: Mapping[str, Any]) -> tuple[int, ...]:
         if not isinstance(value, list | tuple) or not all(map(is_int64, value)):
             raise ValueError(f"{name} must be a list of whole numbers of 64 bits, not {value!r}")
+        return tuple(value)
+
+    return read
+
+
+def _texts(name: str) -> Read:
+    def read(value: Any, _: Mapping[str, Any]) -> tuple[str, ...]:
+        if not isinstance(value, list | tuple) or not all(type(one) is str for one in value):
+            raise ValueError(f"{name} must be a list of strings, not {value!r}")
         return tuple(value)
 
     return read

@@ -36,6 +36,7 @@ from tidelog_core.errors import CorruptItem, InvalidConfig, StoreUnavailable
 from tidelog_core.metadata import records
 from tidelog_core.metadata.acls import ACL_COLLECTION, Acls
 from tidelog_core.metadata.client_quotas import QUOTA_COLLECTION, QuotaRecords
+from tidelog_core.metadata.delegation_tokens import DELEGATION_TOKEN_COLLECTION, DelegationTokens
 from tidelog_core.metadata.group_configs import GROUP_CONFIG_COLLECTION, GroupConfigOverrides
 from tidelog_core.metadata.readings import Readings
 from tidelog_core.metadata.records import (
@@ -93,8 +94,9 @@ class ClusterImage:
     deleted_topics: Mapping[UUID, DeletedTopic] = field(default_factory=dict)
     node_configs: Mapping[int | None, NodeConfigOverrides] = field(default_factory=dict)
     group_configs: Mapping[str, GroupConfigOverrides] = field(default_factory=dict)
-    shows_security: bool = False  # whether users, ACLs, roles and quotas are shown
+    shows_security: bool = False  # whether users, tokens, ACLs, roles and quotas are shown
     scram_users: ScramUsers = field(default_factory=ScramUsers)
+    delegation_tokens: DelegationTokens = field(default_factory=DelegationTokens)
     acls: Acls = field(default_factory=Acls)
     roles: Roles = field(default_factory=Roles)
     quotas: QuotaRecords = field(default_factory=QuotaRecords)
@@ -440,6 +442,7 @@ def _known_count(image: ClusterImage, collection: str) -> int:
         records.DELETED_TOPIC_COLLECTION: image.deleted_topics,
         GROUP_CONFIG_COLLECTION: image.group_configs,
         SCRAM_CREDENTIAL_COLLECTION: image.scram_users.records,
+        DELEGATION_TOKEN_COLLECTION: image.delegation_tokens.records,
         ACL_COLLECTION: image.acls.records,
         ROLE_COLLECTION: image.roles.records,
         QUOTA_COLLECTION: image.quotas.records,
@@ -521,7 +524,9 @@ async def _merge(
 
 
 def _security(image: ClusterImage) -> SecurityRecords:
-    return SecurityRecords(image.scram_users, image.acls, image.roles, image.quotas)
+    return SecurityRecords(
+        image.scram_users, image.delegation_tokens, image.acls, image.roles, image.quotas
+    )
 
 
 async def _replace_partitions(

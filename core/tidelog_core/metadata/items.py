@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from tidelog_core.metadata.acls import StoredAcl
 from tidelog_core.metadata.client_quotas import EntityQuotas
+from tidelog_core.metadata.delegation_tokens import DelegationToken
 from tidelog_core.metadata.group_configs import GroupConfigOverrides
 from tidelog_core.metadata.groups import GroupOffsets, GroupRecord
 from tidelog_core.metadata.key_erasures import KeyErasure
@@ -65,6 +66,9 @@ ITEMS = (
     ItemKind(GroupConfigOverrides, ALWAYS, ADMIN, IMAGES),
     ItemKind(UserScramCredential, ALWAYS, "a node, for an administrator", NODES_IMAGES),
     ItemKind(ScramDecoySecret, ALWAYS, "a node, with the first credential", NODES_IMAGES),
+    ItemKind(
+        DelegationToken, ALWAYS, "a node, for a user; a node removes it expired", NODES_IMAGES
+    ),
     ItemKind(StoredAcl, ALWAYS, "a node, for an administrator", NODES_IMAGES),
     ItemKind(Role, ALWAYS, "a node, for an administrator", NODES_IMAGES),
     ItemKind(EntityQuotas, ALWAYS, "a node, for an administrator", NODES_IMAGES),

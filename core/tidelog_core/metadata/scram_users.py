@@ -40,9 +40,8 @@ def scram_credential_key(user: str, mechanism: ScramMechanism) -> ItemKey:
     return ItemKey(SCRAM_CREDENTIAL_COLLECTION, f"{user}/{mechanism}")
 
 
-def _read_credential(value: Any, before: Mapping[str, Any]) -> ScramCredential:
+def read_credential(value: Any, mechanism: ScramMechanism) -> ScramCredential:
     """Return a stored credential. Raises ``ValueError``, which does not repeat the value."""
-    mechanism: ScramMechanism = before["mechanism"]
     names = {"salt", "stored_key", "server_key", "iterations"}
     if not isinstance(value, Mapping) or value.keys() != names:
         raise ValueError(f"it does not have the fields {', '.join(sorted(names))}")
@@ -57,14 +56,22 @@ def _read_credential(value: Any, before: Mapping[str, Any]) -> ScramCredential:
     return ScramCredential(iterations=iterations, **keys)
 
 
-def _write_credential(record: UserScramCredential) -> JsonValue:
-    credential = record.credential
+def credential_body(credential: ScramCredential) -> JsonValue:
+    """Return the stored form of a credential."""
     return {
         "salt": credential.salt.hex(),
         "stored_key": credential.stored_key.hex(),
         "server_key": credential.server_key.hex(),
         "iterations": credential.iterations,
     }
+
+
+def _read_credential(value: Any, before: Mapping[str, Any]) -> ScramCredential:
+    return read_credential(value, before["mechanism"])
+
+
+def _write_credential(record: UserScramCredential) -> JsonValue:
+    return credential_body(record.credential)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,21 +122,24 @@ def _bytes(name: str, value: Any) -> bytes:
 
 @dataclass(frozen=True)
 class ScramUsers:
-    """All credentials of an image. Never changed. ``ScramServer`` looks users up in it."""
+    """All users' credentials of an image. Never changed. ``ScramServer`` looks users up in it."""
 
     records: Mapping[str, UserScramCredential] = field(default_factory=dict)  # by the item's key
     decoy_secret: ScramDecoySecret | None = None  # None: no credential was ever stored
 
     def find(
-        self, name: str, mechanism: ScramMechanism, *, is_token: bool
+        self, name: str, mechanism: ScramMechanism, *, is_token: bool = False
     ) -> ScramCredential | None:
-        """Return the user's credential. There are no delegation tokens."""
+        """Return the user's credential. Delegation tokens are not among the users."""
         record = self.records.get(scram_credential_key(name, mechanism).key)
         return None if record is None or is_token else record.credential
 
-    def decoy(self, name: str, mechanism: ScramMechanism) -> ScramCredential:
-        """Return a credential that no password fits."""
-        return self._decoys.credential(name, mechanism)
+    def decoy(
+        self, name: str, mechanism: ScramMechanism, *, is_token: bool = False
+    ) -> ScramCredential:
+        """Return a credential that no password fits, in a form that users or tokens have."""
+        decoys = self._token_decoys if is_token else self._decoys
+        return decoys.credential(name, mechanism)
 
     @cached_property
     def by_user(self) -> Mapping[str, Sequence[UserScramCredential]]:
@@ -158,6 +168,13 @@ class ScramUsers:
         by_mechanism: defaultdict[ScramMechanism, list[ScramCredential]] = defaultdict(list)
         for record in self.records.values():
             by_mechanism[record.mechanism].append(record.credential)
-        # Without a secret there are no users whom the decoys could hide.
-        secret = b"" if self.decoy_secret is None else self.decoy_secret.secret
-        return Decoys(secret, by_mechanism)
+        return Decoys(self._secret, by_mechanism)
+
+    @cached_property
+    def _token_decoys(self) -> Decoys:
+        return Decoys(self._secret, {})
+
+    @property
+    def _secret(self) -> bytes:
+        # Without a secret there are no users or tokens which the decoys could hide.
+        return b"" if self.decoy_secret is None else self.decoy_secret.secret

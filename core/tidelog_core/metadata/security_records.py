@@ -1,4 +1,4 @@
-"""The users, ACLs, roles and quotas of an image, advanced by the items that have changed.
+"""The users, tokens, ACLs, roles and quotas of an image, advanced by the items that have changed.
 
 There may be a hundred thousand ACLs, so other tasks run in between.
 """
@@ -10,6 +10,11 @@ from typing import NamedTuple
 
 from tidelog_core.metadata.acls import ACL_COLLECTION, Acls, StoredAcl
 from tidelog_core.metadata.client_quotas import QUOTA_COLLECTION, EntityQuotas, QuotaRecords
+from tidelog_core.metadata.delegation_tokens import (
+    DELEGATION_TOKEN_COLLECTION,
+    DelegationToken,
+    DelegationTokens,
+)
 from tidelog_core.metadata.readings import Readings
 from tidelog_core.metadata.roles import ROLE_COLLECTION, Role, Roles
 from tidelog_core.metadata.scram_users import (
@@ -23,13 +28,20 @@ from tidelog_core.metadata.scram_users import (
 from tidelog_core.metadata.store import Item, ItemKey
 from tidelog_core.turns import Turn, in_turns
 
-SECURITY_COLLECTIONS = (*SCRAM_COLLECTIONS, ACL_COLLECTION, ROLE_COLLECTION, QUOTA_COLLECTION)
+SECURITY_COLLECTIONS = (
+    *SCRAM_COLLECTIONS,
+    DELEGATION_TOKEN_COLLECTION,
+    ACL_COLLECTION,
+    ROLE_COLLECTION,
+    QUOTA_COLLECTION,
+)
 
 
 class SecurityRecords(NamedTuple):
     """The fields of an image that only nodes have."""
 
     scram_users: ScramUsers
+    delegation_tokens: DelegationTokens
     acls: Acls
     roles: Roles
     quotas: QuotaRecords
@@ -43,6 +55,7 @@ async def merge_security(
 ) -> SecurityRecords:
     """Return the records with the changed items; ``before`` is used for damaged ones."""
     scram: dict[ItemKey, UserScramCredential | ScramDecoySecret | None] = {}
+    tokens: dict[str, DelegationToken | None] = {}
     acls: dict[str, StoredAcl | None] = {}
     roles: dict[str, Role | None] = {}
     quotas: dict[str, EntityQuotas | None] = {}
@@ -61,13 +74,14 @@ async def merge_security(
         elif key.collection == SCRAM_CREDENTIAL_COLLECTION:
             # Not the last readable one: the password may have been changed since.
             scram[key] = readings.record(key, item, UserScramCredential.from_item, None)
+        elif key.collection == DELEGATION_TOKEN_COLLECTION:
+            tokens[key.key] = readings.record(key, item, DelegationToken.from_item, None)
         elif key == decoy_secret_key():
             secret = before.scram_users.decoy_secret
             scram[key] = readings.record(key, item, ScramDecoySecret.from_item, secret)
         else:
             readings.note_key(key, item)
-    if scram:
-        known = known._replace(scram_users=known.scram_users.with_changes(scram))
+    known = _with_logins(known, scram, tokens)
     if quotas:
         known = known._replace(quotas=known.quotas.with_changes(quotas))
     if roles:
@@ -78,6 +92,19 @@ async def merge_security(
         unknown = _unknown(ACL_COLLECTION, acls, readings)
         changing = known.acls.changing(acls, unknown=unknown)
         known = known._replace(acls=await in_turns(changing, turn))
+    return known
+
+
+def _with_logins(
+    known: SecurityRecords,
+    scram: Mapping[ItemKey, UserScramCredential | ScramDecoySecret | None],
+    tokens: Mapping[str, DelegationToken | None],
+) -> SecurityRecords:
+    """Return the records with the changes of what clients log in with."""
+    if scram:
+        known = known._replace(scram_users=known.scram_users.with_changes(scram))
+    if tokens:
+        known = known._replace(delegation_tokens=known.delegation_tokens.with_changes(tokens))
     return known
 
 

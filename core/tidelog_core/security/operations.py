@@ -52,6 +52,7 @@ class When(Enum):
     MATCHES_PATTERN = "the topic matches the member's pattern"
     ASKS_FOR_OPERATIONS = "it asks for the authorized operations"
     ANSWERS_CONFIGS = "the answer has the settings of the topic"
+    ABOUT_OTHERS = "it is about a token of another user"
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +194,26 @@ OPERATIONS: Mapping[int, ApiNeeds] = {
     35: ApiNeeds("DescribeLogDirs", (_need(_DESCRIBE, _C, unmet=Unmet.WITHHELD),)),
     36: ApiNeeds("SaslAuthenticate"),
     37: ApiNeeds("CreatePartitions", (_need(_ALTER, _T),)),
+    38: ApiNeeds(
+        "CreateDelegationToken",
+        (_need(AclOperation.CREATE_TOKENS, ResourceType.USER, When.ABOUT_OTHERS),),
+    ),
+    # Those who may are named in the token: its owner and its renewers.
+    39: ApiNeeds("RenewDelegationToken"),
+    40: ApiNeeds("ExpireDelegationToken"),
+    41: ApiNeeds(
+        "DescribeDelegationToken",
+        (
+            Need(
+                (
+                    Permission(_DESCRIBE, ResourceType.DELEGATION_TOKEN),
+                    Permission(AclOperation.DESCRIBE_TOKENS, ResourceType.USER),
+                ),
+                When.ABOUT_OTHERS,
+                Unmet.HIDDEN,
+            ),
+        ),
+    ),
     42: ApiNeeds("DeleteGroups", (_need(_DELETE, _G),)),
     43: ApiNeeds("ElectLeaders", (_need(_ALTER, _C),)),
     44: ApiNeeds("IncrementalAlterConfigs", _configs(_ALTER_CONFIGS)),
@@ -239,6 +260,7 @@ REFUSAL_CODES: Mapping[ResourceType, ErrorCode] = {
     _C: ErrorCode.cluster_authorization_failed,
     _X: ErrorCode.transactional_id_authorization_failed,
     ResourceType.DELEGATION_TOKEN: ErrorCode.delegation_token_authorization_failed,
+    ResourceType.USER: ErrorCode.delegation_token_authorization_failed,  # about their tokens
 }
 
 # Kafka's ``AclEntry.supportedOperations``: the others have no effect on a resource of the type.

@@ -30,6 +30,7 @@ from tidelog_core.security.scram_credentials import (
     keyed_hash,
 )
 from tidelog_core.security.scram_messages import (
+    TOKEN_EXTENSION,
     ClientFirst,
     ServerFirst,
     parse_client_final,
@@ -38,7 +39,6 @@ from tidelog_core.security.scram_messages import (
     server_first_message,
 )
 
-TOKEN_EXTENSION = "tokenauth"
 OTHER_AUTHORIZATION_ID = (
     "Authentication failed: Client requested an authorization id that is different from username"
 )
@@ -52,7 +52,9 @@ class ScramCredentials(Protocol):
     ) -> ScramCredential | None:
         """Return the credential of the user or the token; ``None`` if there is none."""
 
-    def decoy(self, name: str, mechanism: ScramMechanism) -> ScramCredential:
+    def decoy(
+        self, name: str, mechanism: ScramMechanism, *, is_token: bool = False
+    ) -> ScramCredential:
         """Return a credential that no password fits, always the same for a name."""
 
 
@@ -78,7 +80,10 @@ class ScramServer:
 
     @property
     def user(self) -> str | None:
-        """The name that the client has proved to have; ``None`` before the exchange succeeded."""
+        """The name that the client has proved to have, of a user or the id of a token.
+
+        ``None`` before the exchange succeeded.
+        """
         return self._user
 
     @property
@@ -106,7 +111,7 @@ class ScramServer:
         name = self._first.name
         if self._first.authorization_id not in ("", name):
             raise AuthenticationFailed(OTHER_AUTHORIZATION_ID, reason="another authorization id")
-        decoy = self._credentials.decoy(name, self._mechanism)
+        decoy = self._credentials.decoy(name, self._mechanism, is_token=self.is_token)
         found = self._credentials.find(name, self._mechanism, is_token=self.is_token)
         self._is_known = found is not None and found.iterations >= ITERATIONS_MIN
         self._credential = found if found is not None and self._is_known else decoy
@@ -134,9 +139,14 @@ class ScramServer:
         stored_key = hashlib.new(mechanism.hash_name, client_key).digest()
         is_right = compare_digest(stored_key, credential.stored_key)
         if not (is_right and self._is_known):
-            raise self._refusal("wrong password" if self._is_known else "no such credential")
+            raise self._refusal(self._problem())
         self._user = self._first.name
         return server_final_message(keyed_hash(mechanism, credential.server_key, signed))
+
+    def _problem(self) -> str:
+        if self.is_token:
+            return "wrong HMAC" if self._is_known else "no such delegation token, or it has expired"
+        return "wrong password" if self._is_known else "no such credential"
 
     def _refusal(self, reason: str) -> AuthenticationFailed:
         return AuthenticationFailed(

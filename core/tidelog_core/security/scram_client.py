@@ -22,6 +22,7 @@ from tidelog_core.security.scram_credentials import (
     salt_password,
 )
 from tidelog_core.security.scram_messages import (
+    TOKEN_EXTENSION,
     base64_of,
     escaped_name,
     parse_server_final,
@@ -37,12 +38,25 @@ _HEADER = b"n,,"  # no channel binding, no authorization id
 class ScramClient:
     """One exchange."""
 
-    def __init__(self, mechanism: ScramMechanism, user: str, password: str, *, nonce: str) -> None:
-        """``nonce`` is random. Raises ``ValueError`` for a user that SCRAM cannot name."""
+    def __init__(
+        self,
+        mechanism: ScramMechanism,
+        user: str,
+        password: str,
+        *,
+        nonce: str,
+        is_token: bool = False,
+    ) -> None:
+        """``nonce`` is random. A delegation token has its id as the user.
+
+        Raises ``ValueError`` for a user that SCRAM cannot name.
+        """
         self._mechanism = mechanism
         self._password = password
         self._nonce = nonce.encode("ascii")
         self._bare = b"n=%b,r=%b" % (escaped_name(user), self._nonce)
+        if is_token:
+            self._bare += b",%b=true" % TOKEN_EXTENSION.encode("ascii")
         self._expected_signature = b""
 
     def first_message(self) -> bytes:

@@ -19,6 +19,7 @@ import re
 from typing import NamedTuple
 
 MESSAGE_SIZE_BYTES_MAX = 8192
+TOKEN_EXTENSION = "tokenauth"  # its value ``true``: the name is the id of a delegation token
 
 # Possessive: a match is never tried in another way, which would take memory for each byte.
 _NAME = rb"(?:[\x01-\x2b\x2d-\x3c\x3e-\x7f]++|=2C|=3D)++"  # no comma, "=" only in escapes

@@ -57,7 +57,20 @@ PAGES = st.dictionaries(
     max_size=3,
 )
 STATE = {"assignment_epoch": NUMBERS, "topics_hash": HASHES, "members": st.just(())}
+
+
 # Of fields whose type does not say how they are stored.
+def credentials_of(mechanism: ScramMechanism) -> st.SearchStrategy[ScramCredential]:
+    keys = st.binary(min_size=mechanism.key_size_bytes, max_size=mechanism.key_size_bytes)
+    return st.builds(
+        ScramCredential,
+        salt=st.binary(max_size=40),
+        stored_key=keys,
+        server_key=keys,
+        iterations=st.integers(4096, 16_384),
+    )
+
+
 OWN: dict[str, st.SearchStrategy[Any]] = {
     "Broker.endpoints": st.dictionaries(NAMES, st.tuples(TEXTS, PORTS), min_size=1).map(
         lambda found: tuple(BrokerEndpoint(name, *address) for name, address in found.items())
@@ -86,12 +99,10 @@ OWN: dict[str, st.SearchStrategy[Any]] = {
     "GroupRecord.members": st.just(()),
     "MemberPage.members": PAGES,
     "UserScramCredential.mechanism": st.just(ScramMechanism.SCRAM_SHA_256),
-    "UserScramCredential.credential": st.builds(
-        ScramCredential,
-        salt=st.binary(max_size=40),
-        stored_key=st.binary(min_size=32, max_size=32),
-        server_key=st.binary(min_size=32, max_size=32),
-        iterations=st.integers(4096, 16_384),
+    "UserScramCredential.credential": credentials_of(ScramMechanism.SCRAM_SHA_256),
+    "DelegationToken.digest": st.binary(min_size=32, max_size=32),
+    "DelegationToken.credentials": st.fixed_dictionaries(
+        {mechanism: credentials_of(mechanism) for mechanism in ScramMechanism}
     ),
     "MemberPage.before": st.none() | PAGES,
     "Role.name": st.from_regex(r"[a-zA-Z0-9._-]{1,9}", fullmatch=True),
@@ -130,6 +141,7 @@ def _by_type(field: StoredField) -> st.SearchStrategy[Any]:
         Mapping[str, int]: st.dictionaries(TEXTS, NUMBERS),
         Mapping[str, str]: st.dictionaries(TEXTS, TEXTS),
         tuple[int, ...]: st.lists(NUMBERS).map(tuple),
+        tuple[str, ...]: st.lists(TEXTS).map(tuple),
         tuple[tuple[int, int], ...]: st.lists(st.tuples(NUMBERS, NUMBERS)).map(tuple),
     }[field.type]
 

@@ -22,6 +22,7 @@ from tidelog_core.metadata.consumer_groups import (
     MemberState,
     TopicIdPartition,
 )
+from tidelog_core.metadata.delegation_tokens import DelegationToken
 from tidelog_core.metadata.endpoints import BrokerEndpoint, plaintext_endpoints
 from tidelog_core.metadata.group_configs import GroupConfigOverrides
 from tidelog_core.metadata.groups import CommittedOffset, GroupMember, GroupOffsets, GroupRecord
@@ -167,6 +168,26 @@ RECORDS: dict[str, Any] = {
     ),
     "scram decoy secret": ScramDecoySecret(secret=bytes(range(32))),
     "role": Role(name="data-engineers", members=("Group:data", "User:CN=b,O=c")),
+    "delegation token": DelegationToken(
+        token_id="a-token_id",
+        owner="alice",
+        requester="bob,ë",
+        renewers=("carol", "dave"),
+        groups=("staff",),
+        issued_ms=1_700_000_000_000,
+        expires_ms=1_700_086_400_000,
+        max_ms=1_700_604_800_000,
+        digest=bytes(range(32)),
+        credentials={
+            mechanism: ScramCredential(
+                salt=b"salt",
+                stored_key=bytes(range(mechanism.key_size_bytes)),
+                server_key=bytes(mechanism.key_size_bytes),
+                iterations=4096,
+            )
+            for mechanism in ScramMechanism
+        },
+    ),
     "acl": stored_acl(
         Acl(
             ResourceType.TOPIC,

@@ -42,6 +42,7 @@ def test_codes_are_those_of_the_protocol() -> None:
         "CLUSTER": 31,
         "TRANSACTIONAL_ID": 53,
         "DELEGATION_TOKEN": 65,
+        "USER": 65,
     }
 
 

@@ -23,6 +23,7 @@ from tidelog_core.security.scram import ScramServer
 from tidelog_core.security.scram_client import ScramClient
 from tidelog_core.security.scram_credentials import (
     ITERATIONS_MIN,
+    ScramCredential,
     ScramMechanism,
     combine,
     keyed_hash,
@@ -197,7 +198,9 @@ def test_proof_that_fits_a_decoy_lets_nobody_in() -> None:
     decoy = users.decoy("nobody", SHA_256)
 
     class Guessed(Users):
-        def decoy(self, name: str, mechanism: ScramMechanism):  # type: ignore[no-untyped-def]
+        def decoy(
+            self, name: str, mechanism: ScramMechanism, *, is_token: bool = False
+        ) -> ScramCredential:
             return KEYS[mechanism]
 
     scram = server(Guessed({}))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import struct
+import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
@@ -20,6 +21,7 @@ from tidelog_node.answers import Answer
 from tidelog_node.authentication.authentication import AuthenticationRules
 from tidelog_node.authentication.exchanges import Mechanisms
 from tidelog_node.authentication.login import LOGIN_SECONDS_MAX, LoginDesk
+from tidelog_node.authentication.login_credentials import LoginCredentials
 from tidelog_node.authentication.password_checks import PasswordChecks
 from tidelog_node.connections.transport import TransportFactory, plain_transport
 from tidelog_node.dispatch import Dispatch
@@ -96,15 +98,20 @@ def users_with(password: str = PASSWORD, *names: str) -> Users:
 async def sasl_server(
     users: Users | None = None,
     *,
+    credentials: Callable[[], LoginCredentials] | None = None,
     mechanisms: tuple[str, ...] = (*ScramMechanism, "PLAIN"),
     failure_delay_seconds: float = 0.0,
     session_ms_max: int = 0,
     token_bytes_max: int = 524_288,
     seconds_max: float = LOGIN_SECONDS_MAX,
     now: Callable[[], float] | None = None,
+    clock: Callable[[], float] = time.time,
     make_transport: TransportFactory = plain_transport,
 ) -> AsyncIterator[SaslServer]:
-    """Serve two listeners: one whose clients log in and one that is open."""
+    """Serve two listeners: one whose clients log in and one that is open.
+
+    ``credentials`` are in place of ``users``. ``now`` is steady, ``clock`` the wall's.
+    """
     users = users or users_with()
     hot_sessions: list[Session] = []
 
@@ -123,7 +130,7 @@ async def sasl_server(
     )
     executor = ThreadPoolExecutor(2)
     logins = LoginList()
-    find_users = lambda: users  # noqa: E731
+    find = credentials or (lambda: users)
     desk = LoginDesk(
         rules={
             SASL: AuthenticationRules(
@@ -134,7 +141,7 @@ async def sasl_server(
             )
         },
         dispatch=dispatch,
-        mechanisms=Mechanisms(find_users, PasswordChecks(find_users, executor)),
+        mechanisms=Mechanisms(find, PasswordChecks(find, executor), clock=clock),
         logins=logins,
         now=now or asyncio.get_running_loop().time,
         seconds_max=seconds_max,
@@ -231,10 +238,12 @@ class Client:
         user: str = USER,
         mechanism: ScramMechanism = SCRAM,
         version: int = 2,
+        is_token: bool = False,
     ) -> Any:
         """Log in by SCRAM; return the last response."""
         await self.call(HANDSHAKE, 1, mechanism=str(mechanism))
-        scram = ScramClient(mechanism, user, password, nonce=f"nonce-{self.correlation_id}")
+        nonce = f"nonce-{self.correlation_id}"
+        scram = ScramClient(mechanism, user, password, nonce=nonce, is_token=is_token)
         first = await self.call(AUTHENTICATE, version, auth_bytes=scram.first_message())
         if first is None or first.error_code:
             return first

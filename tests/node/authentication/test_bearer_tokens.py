@@ -6,6 +6,7 @@ import hashlib
 import hmac
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,13 @@ from tidelog import Admin, SaslToken
 from tidelog import Producer as TidelogProducer
 from tidelog_core.errors import AuthenticationFailed
 from tidelog_core.security.oauthbearer import INVALID_TOKEN, parse_bearer
+from tidelog_node.authentication.authentication import Authentication, AuthenticationRules
+from tidelog_node.authentication.bearer_tokens import BearerTokens, TokenRules
+from tidelog_node.authentication.exchanges import Mechanisms
+from tidelog_node.authentication.password_checks import PasswordChecks
+from tidelog_node.session import Session
 
+from tests.node.authentication.sasl_server import SASL, LoginList, users_with
 from tests.support.acls import READ, TOPIC, WRITE, creation
 from tests.support.issuer import AUDIENCE, ISSUER, Issuer, first_message, signed, unsigned
 from tests.support.node_process import NodeProcess
@@ -69,6 +76,27 @@ def test_a_token_of_the_issuer_logs_its_user_in(node: SaslNode, issuer: Issuer) 
     assert node.logins()[-1][1:] == ("User:alice", "OAUTHBEARER")
     long = issuer.token(exp=int(time.time()) + 10_000_000)
     assert log_in(node, long)[0]["session_lifetime"] == 3_600_000
+
+
+async def test_a_session_ends_with_its_token_where_sessions_have_no_end(issuer: Issuer) -> None:
+    """As in Kafka 4.1."""
+
+    async def find_key(_: str | None) -> RSAKey:
+        return issuer.key
+
+    tokens = BearerTokens(TokenRules(ISSUER, (AUDIENCE,)), find_key, time.time)
+    with ThreadPoolExecutor(1) as executor:
+        checks = PasswordChecks(users_with, executor)
+        authentication = Authentication(
+            Session("127.0.0.1", 1, SASL),
+            AuthenticationRules(mechanisms=("OAUTHBEARER",)),
+            Mechanisms(users_with, checks, tokens=tokens),
+            logins=LoginList(),
+            now=time.monotonic,
+        )
+        authentication.begin("OAUTHBEARER", has_headers=True)
+        await authentication.answer(first_message(issuer.token("alice")))
+    assert 590_000 < authentication.session_ms <= 600_000
 
 
 def tampered(token: str) -> str:

@@ -1,0 +1,221 @@
+"""CreateDelegationToken, RenewDelegationToken, ExpireDelegationToken, DescribeDelegationToken.
+
+Only a user who has logged in by a password or a certificate may ask for them: neither a stranger,
+nor a client that has logged in by a token. A node with an authorizer also asks ``token_guards``.
+
+Source: KIP-48, KIP-373; Kafka's ``KafkaApis``, with its order of checks.
+"""
+
+from __future__ import annotations
+
+import datetime
+from typing import Any, TypeVar
+
+from kio.schema.create_delegation_token.v3 import request as create_request
+from kio.schema.create_delegation_token.v3 import response as create_response
+from kio.schema.describe_delegation_token.v3 import request as describe_request
+from kio.schema.describe_delegation_token.v3 import response as describe_response
+from kio.schema.expire_delegation_token.v2 import request as expire_request
+from kio.schema.expire_delegation_token.v2 import response as expire_response
+from kio.schema.renew_delegation_token.v2 import request as renew_request
+from kio.schema.renew_delegation_token.v2 import response as renew_response
+from tidelog_core.admin.delegation_tokens import DelegationTokenAdmin, TokenRequest
+from tidelog_core.admin.failures import admin_error_code
+from tidelog_core.errors import ErrorCode, TidelogError
+from tidelog_core.metadata.delegation_tokens import DelegationToken
+from tidelog_core.model import ANONYMOUS, USER_KIND, Principal
+
+from tidelog_node.request_turns import RequestTurn
+from tidelog_node.routes import RequestContext, Route
+from tidelog_node.session import Session
+from tidelog_node.wire.messages import build
+
+T = TypeVar("T")
+
+CREATE_DELEGATION_TOKEN_KEY = 38
+RENEW_DELEGATION_TOKEN_KEY = 39
+EXPIRE_DELEGATION_TOKEN_KEY = 40
+DESCRIBE_DELEGATION_TOKEN_KEY = 41
+
+_MS = datetime.timedelta(milliseconds=1)
+_EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
+_NO_TIME_MS = -1  # of a request that is refused before anything is looked up, as in Kafka
+_ZERO_MS = 0  # of one that is refused later
+_NOT_ALLOWED = ErrorCode.delegation_token_request_not_allowed
+
+
+def may_ask_for_tokens(session: Session) -> bool:
+    """Return whether the client may send these requests."""
+    principal = session.principal
+    return principal.kind == USER_KIND and principal != ANONYMOUS and not session.is_by_token
+
+
+def owner_of(request: create_request.CreateDelegationTokenRequest, session: Session) -> Principal:
+    """Return the owner of a wanted token: the client itself, unless the request names another."""
+    if not request.owner_principal_name:
+        return session.principal
+    return Principal(request.owner_principal_type or "", request.owner_principal_name)
+
+
+def not_created(
+    owner: Principal, requester: Principal, code: ErrorCode, *, time_ms: int = _NO_TIME_MS
+) -> create_response.CreateDelegationTokenResponse:
+    """Return the answer to a refused CreateDelegationToken."""
+    time = _time(time_ms)
+    return build(
+        create_response.CreateDelegationTokenResponse,
+        error_code=code,
+        **_principals(owner, requester),
+        issue_timestamp=time,
+        expiry_timestamp=time,
+        max_timestamp=time,
+    )
+
+
+class DelegationTokenHandlers:
+    """Makes, changes and shows tokens."""
+
+    def __init__(self, admin: DelegationTokenAdmin) -> None:
+        self._admin = admin
+
+    def routes(self) -> list[Route]:
+        """Return the routes served here."""
+        return [
+            Route(CREATE_DELEGATION_TOKEN_KEY, 1, 3, self.create),
+            Route(RENEW_DELEGATION_TOKEN_KEY, 1, 2, self.renew),
+            Route(EXPIRE_DELEGATION_TOKEN_KEY, 1, 2, self.expire),
+            Route(DESCRIBE_DELEGATION_TOKEN_KEY, 1, 3, self.describe),
+        ]
+
+    async def create(
+        self, request: create_request.CreateDelegationTokenRequest, context: RequestContext
+    ) -> create_response.CreateDelegationTokenResponse:
+        """Answer CreateDelegationToken once the token is in the store and in this node's image."""
+        session = context.session
+        owner, requester = owner_of(request, session), session.principal
+        if not may_ask_for_tokens(session):
+            return not_created(owner, requester, _NOT_ALLOWED)
+        turn = RequestTurn()
+        kinds = {owner.kind}
+        renewers: dict[str, None] = {}  # each once
+        async for renewer in turn.each(request.renewers):
+            kinds.add(renewer.principal_type)
+            renewers[renewer.principal_name] = None
+        if kinds != {USER_KIND}:
+            return not_created(owner, requester, ErrorCode.invalid_principal_type)
+        wanted = TokenRequest(
+            owner=owner.name,
+            requester=requester.name,
+            renewers=tuple(renewers),
+            groups=session.groups if owner == requester else (),
+            lifetime_ms=request.max_lifetime // _MS,
+        )
+        try:
+            token, token_hmac = await self._admin.create(wanted)
+        except TidelogError as error:
+            return not_created(owner, requester, admin_error_code(error), time_ms=_ZERO_MS)
+        return build(
+            create_response.CreateDelegationTokenResponse,
+            error_code=ErrorCode.none,
+            **_principals(owner, requester),
+            issue_timestamp=_time(token.issued_ms),
+            expiry_timestamp=_time(token.expires_ms),
+            max_timestamp=_time(token.max_ms),
+            token_id=token.token_id,
+            hmac=token_hmac,
+        )
+
+    async def renew(
+        self, request: renew_request.RenewDelegationTokenRequest, context: RequestContext
+    ) -> renew_response.RenewDelegationTokenResponse:
+        """Answer RenewDelegationToken once the change is in the store and in this node's image."""
+        answer = renew_response.RenewDelegationTokenResponse
+        if not may_ask_for_tokens(context.session):
+            return _expiring(answer, _NOT_ALLOWED, _NO_TIME_MS)
+        try:
+            expires_ms = await self._admin.renew(
+                request.hmac,
+                context.session.principal.name,
+                period_ms=request.renew_period // _MS,
+            )
+        except TidelogError as error:
+            return _expiring(answer, admin_error_code(error), _ZERO_MS)
+        return _expiring(answer, ErrorCode.none, expires_ms)
+
+    async def expire(
+        self, request: expire_request.ExpireDelegationTokenRequest, context: RequestContext
+    ) -> expire_response.ExpireDelegationTokenResponse:
+        """Answer ExpireDelegationToken once the change is in the store and in this node's image."""
+        answer = expire_response.ExpireDelegationTokenResponse
+        if not may_ask_for_tokens(context.session):
+            return _expiring(answer, _NOT_ALLOWED, _NO_TIME_MS)
+        try:
+            expires_ms = await self._admin.expire(
+                request.hmac,
+                context.session.principal.name,
+                period_ms=request.expiry_time_period // _MS,
+            )
+        except TidelogError as error:
+            return _expiring(answer, admin_error_code(error), _ZERO_MS)
+        return _expiring(answer, ErrorCode.none, expires_ms)
+
+    async def describe(
+        self, request: describe_request.DescribeDelegationTokenRequest, context: RequestContext
+    ) -> describe_response.DescribeDelegationTokenResponse:
+        """Answer DescribeDelegationToken. Without owners it is about all tokens."""
+        answer = describe_response.DescribeDelegationTokenResponse
+        if not may_ask_for_tokens(context.session):
+            return build(answer, error_code=_NOT_ALLOWED)
+        turn = RequestTurn()
+        owners: set[str] | None = None
+        if request.owners is not None:
+            owners = {
+                one.principal_name
+                async for one in turn.each(request.owners)
+                if one.principal_type == USER_KIND
+            }
+        try:
+            found = await self._admin.describe(owners)
+        except TidelogError as error:
+            return build(answer, error_code=admin_error_code(error))
+        tokens = [_described(*one) async for one in turn.each(found)]
+        return build(answer, error_code=ErrorCode.none, tokens=tuple(tokens))
+
+
+def _described(
+    token: DelegationToken, token_hmac: bytes
+) -> describe_response.DescribedDelegationToken:
+    return build(
+        describe_response.DescribedDelegationToken,
+        **_principals(Principal(USER_KIND, token.owner), Principal(USER_KIND, token.requester)),
+        issue_timestamp=token.issued_ms,
+        expiry_timestamp=token.expires_ms,
+        max_timestamp=token.max_ms,
+        token_id=token.token_id,
+        hmac=token_hmac,
+        renewers=tuple(
+            build(
+                describe_response.DescribedDelegationTokenRenewer,
+                principal_type=USER_KIND,
+                principal_name=name,
+            )
+            for name in token.renewers
+        ),
+    )
+
+
+def _principals(owner: Principal, requester: Principal) -> dict[str, Any]:
+    return {
+        "principal_type": owner.kind,
+        "principal_name": owner.name,
+        "token_requester_principal_type": requester.kind,
+        "token_requester_principal_name": requester.name,
+    }
+
+
+def _expiring(answer: type[T], code: ErrorCode, time_ms: int) -> T:
+    return build(answer, error_code=code, expiry_timestamp=_time(time_ms))
+
+
+def _time(time_ms: int) -> datetime.datetime:
+    return _EPOCH + time_ms * _MS
