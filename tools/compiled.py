@@ -46,7 +46,7 @@ MODULES = (
     *(
         f"{_NODE}/{name}.py"
         for name in (
-            *("answers", "dispatch", "fetch_lists", "fetch_sessions"),
+            *("answers", "counters", "dispatch", "fetch_lists", "fetch_sessions"),
             *("replica", "replicas", "routes", "session"),
         )
     ),

@@ -17,6 +17,7 @@ from tools import (
     lambda_python,
     localstack,
     ministack,
+    promtool,
     sam,
 )
 from tools.places import ToolAbsent
@@ -31,6 +32,7 @@ TOOLS = (
     franz_go,
     kafka_java,
     kafka_broker,
+    promtool,
     sam,
 )
 

@@ -15,10 +15,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Coroutine, Generator, Iterable, Sequence
 from typing import Any
 
 from tidelog_core.model import FileSlice
+
+from tidelog_node.counters import Durations
 
 logger = logging.getLogger(__name__)
 
@@ -48,12 +51,25 @@ class CloseConnection(Exception):
 class OwedReply:
     """An answer that is settled later. The connection sets ``on_settled``."""
 
-    __slots__ = ("on_settled", "problem", "reply")
+    __slots__ = ("_durations", "_received_at", "on_settled", "problem", "reply")
 
     def __init__(self) -> None:
         self.reply: Reply | None = None  # None: not settled yet, or failed
         self.problem: Exception | None = None  # ends the connection
         self.on_settled: Callable[[], None] | None = None
+        self._durations: Durations | None = None
+        self._received_at = 0.0
+
+    def count_in(self, durations: Durations, received_at: float) -> None:
+        """Have the time from then, by ``time.monotonic``, until it is settled counted."""
+        self._durations = durations
+        self._received_at = received_at
+        if self.is_settled:
+            self._count()
+
+    def _count(self) -> None:
+        if self._durations is not None:
+            self._durations.observe(time.monotonic() - self._received_at)
 
     @property
     def is_settled(self) -> bool:
@@ -64,6 +80,7 @@ class OwedReply:
         """Set the answer; nothing is sent before this returns."""
         assert not self.is_settled
         self.reply = reply
+        self._count()
         if self.on_settled is not None:
             self.on_settled()
 
@@ -71,6 +88,7 @@ class OwedReply:
         """End the connection instead of answering."""
         assert not self.is_settled
         self.problem = problem
+        self._count()
         if self.on_settled is not None:
             self.on_settled()
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import logging
 import struct
+import time
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, fields, replace
 from datetime import timedelta
@@ -26,13 +27,20 @@ from tidelog_core.errors import ErrorCode, MalformedMessage, TooManyElements
 from tidelog_core.message_reader import ElementBudget
 from tidelog_core.message_schemas import load_request_schema, load_response_schema
 
-from tidelog_node.answers import Answer, CloseConnection, ControlReply, Reply
+from tidelog_node.answers import Answer, CloseConnection, ControlReply, OwedReply, Reply
+from tidelog_node.counters import NodeCounters
 from tidelog_node.partition_pace import MANY_ELEMENTS, PartitionPace
 from tidelog_node.request_turns import LargeRequest, LargeRequests
 from tidelog_node.routes import HotRoute, RequestContext, Route
 from tidelog_node.session import NO_NODE, Session
 from tidelog_node.throttling.throttle import Throttle
-from tidelog_node.wire.messages import build, has_more_elements, read_request, write_response
+from tidelog_node.wire.messages import (
+    build,
+    find_error_codes,
+    has_more_elements,
+    read_request,
+    write_response,
+)
 from tidelog_node.wire.primitives import (
     INT32,
     PARSE_ERRORS,
@@ -75,6 +83,7 @@ class Dispatch:
         elements_max: int,
         partitions_max: int,
         throttle: Throttle | None = None,
+        counters: NodeCounters | None = None,
     ) -> None:
         """``elements_max`` bounds the elements of all arrays of a control request.
 
@@ -82,6 +91,7 @@ class Dispatch:
         requests has no limit.
         """
         self._throttle = throttle
+        self._counters = counters or NodeCounters()
         self._hot = {route.api_key: route for route in hot}
         self._control: dict[tuple[int, int], Route] = {}
         for route in control:
@@ -148,7 +158,7 @@ class Dispatch:
         if timer is not None:
             timer.resume()
         try:
-            return hot.handle(request, context)
+            answer = hot.handle(request, context)
         except CloseConnection:
             raise
         except Exception as problem:
@@ -157,6 +167,12 @@ class Dispatch:
         finally:
             if timer is not None:
                 timer.pause()
+        durations = self._counters.request(hot.api_key)
+        if isinstance(answer, OwedReply):
+            answer.count_in(durations, context.received_at)
+        else:
+            durations.observe(time.monotonic() - context.received_at)
+        return answer
 
     def _start_control(
         self, frame: memoryview, position: int, context: RequestContext
@@ -196,6 +212,9 @@ class Dispatch:
             return self._encode(call, context, response)
         except Exception as error:
             return self._answer_failed(call, context, error)
+        finally:
+            durations = self._counters.request(context.api_key)
+            durations.observe(time.monotonic() - context.received_at)
 
     async def _answer_in(
         self, turn: LargeRequest, call: _ControlCall, request: object, context: RequestContext
@@ -210,6 +229,9 @@ class Dispatch:
         response = await call.route.handle(request, context)
         if context.timer is not None and self._throttle is not None:
             self._throttle.timed(context)
+        if not isinstance(response, bytes):
+            for code in find_error_codes(response, elements_max=FEW_ELEMENTS):
+                self._counters.note_error(context.api_key, code)
         return response
 
     def _read(self, call: _ControlCall, body: bytes, context: RequestContext) -> tuple[object, int]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 from uuid import UUID
 
@@ -18,6 +18,7 @@ from tidelog_core.metadata.records import Broker, Partition
 from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.replication.leases import PeerLeases
 
+from tidelog_node.counters import NodeCounters
 from tidelog_node.dialing.dialer import Dialer
 from tidelog_node.node_health import NodeHealth
 
@@ -68,3 +69,4 @@ class NodeContext:
     health: NodeHealth
     clock_ms: Callable[[], int]  # wall clock, epoch milliseconds
     may_expire: Callable[[], bool]  # whether ``clock_ms`` can be trusted for expiry
+    counters: NodeCounters = field(default_factory=NodeCounters)

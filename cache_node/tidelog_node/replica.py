@@ -31,6 +31,7 @@ from tidelog_core.log.values import AppendInfo, AppendOrigin, CorruptLog
 from tidelog_core.metadata.records import Partition
 from tidelog_core.model import RESERVED_TOPICS, TopicPartition
 
+from tidelog_node.counters import TopicTraffic
 from tidelog_node.disk.data_disk import DataDisk
 from tidelog_node.replication.role import Leader, ReplicaRole
 
@@ -84,6 +85,7 @@ class Replica:
         "role",
         "settled_epoch",
         "topic_id",
+        "traffic",
         "waiters",
     )
 
@@ -102,8 +104,10 @@ class Replica:
         on_offline: Callable[[Replica], None],
         on_exchanged: Callable[[Replica], None],
         remote_of: Callable[[Replica], RecordSource] | None = None,
+        traffic: TopicTraffic | None = None,
     ) -> None:
         self.partition = partition
+        self.traffic = traffic or TopicTraffic()  # of the topic
         self.topic_id = topic_id
         self.config = config
         self.has_flush_policy = has_flush_policy(config)
@@ -296,6 +300,11 @@ class Replica:
         if disk.left_bytes < 0:
             disk.note_low()
         if not info.is_duplicate:
+            if origin is AppendOrigin.CLIENT:
+                traffic = self.traffic
+                traffic.produced_bytes += info.size_bytes
+                traffic.produced_batches += 1
+                traffic.produced_records += info.last_offset - info.base_offset + 1
             self._changed.add(self)
             if self.role is not None:
                 self._append_replicated(log, info, self.role)
@@ -321,6 +330,7 @@ class Replica:
         except StorageError as error:
             self.note_failure(error)
             raise
+        self.traffic.replicated_in_bytes += info.size_bytes
         disk.left_bytes -= info.size_bytes
         if disk.left_bytes < 0:
             disk.note_low()

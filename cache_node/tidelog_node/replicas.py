@@ -248,6 +248,7 @@ class ReplicaManager:
         if topic is None:
             self._by_topic.pop(name, None)
             self._configs.pop(name, None)
+            self._node.counters.topics.forget(name)
             return
         config = topic_config(topic.configs, self._node.config())
         only_news = only_news and self._configs.get(name) == config
@@ -295,6 +296,7 @@ class ReplicaManager:
             on_offline=self._publish_trouble_soon,
             on_exchanged=self.exchanged.notify,
             remote_of=self._remote_of,
+            traffic=self._node.counters.topics.of(topic.name),
         )
         refusal = self._refusal(topic, partition)
         if refusal is not None and not self._directories.has_log(replica):

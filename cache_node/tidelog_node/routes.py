@@ -21,6 +21,7 @@ class RequestContext:
         "api_version",
         "client_id",
         "correlation_id",
+        "received_at",
         "session",
         "size_bytes",
         "throttle_ms",
@@ -42,6 +43,7 @@ class RequestContext:
         self.session = session
         self.client_id = session.client_id  # of this request: the next one may have another
         self.size_bytes = size_bytes
+        self.received_at = session.received_at  # of its last byte, by ``time.monotonic``
         self.throttle_ms = 0  # how long the client must wait: the throttle time of the answer
         self.timer: RequestTimer | None = None  # of a request whose time counts
 

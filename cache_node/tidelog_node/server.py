@@ -15,6 +15,8 @@ from tidelog_node.authentication.login import Login
 from tidelog_node.connections.connection import Connection, FrameHandler
 from tidelog_node.connections.loop_buffers import LoopBuffers
 from tidelog_node.connections.transport import Transport, TransportFactory, plain_transport
+from tidelog_node.counters import NodeCounters
+from tidelog_node.request_memory import RequestMemory
 from tidelog_node.security.listeners import Listener
 from tidelog_node.session import Session
 from tidelog_node.throttling.connection_limits import ConnectionLimits
@@ -49,6 +51,7 @@ class Server:
         make_transport: TransportFactory = plain_transport,
         begin_login: LoginFactory = lambda _, __: None,
         limits: ConnectionLimits | None = None,
+        counters: NodeCounters | None = None,
     ) -> None:
         """``make_transport`` returns the transport for a listener's client.
 
@@ -56,6 +59,7 @@ class Server:
         there may be any number of connections.
         """
         self._limits = limits
+        self._counters = counters or NodeCounters()
         self._full: set[socket.socket] = set()  # listeners that accept again when one is closed
         self._held: set[socket.socket] = set()  # clients that are not served yet, or never
         self._loop = asyncio.get_running_loop()
@@ -81,6 +85,11 @@ class Server:
     def connection_count(self) -> int:
         """The number of open connections, with those of clients that have not logged in yet."""
         return len(self._connections) + len(self._logins)
+
+    @property
+    def memory(self) -> RequestMemory:
+        """The memory of unanswered requests."""
+        return self._buffers.memory
 
     def bind(self, listener: Listener) -> BrokerEndpoint:
         """Take the listener's address; return the endpoint that clients connect to.
@@ -189,17 +198,26 @@ class Server:
     def _admit(self, sock: socket.socket, address: tuple[Any, ...], listener: str) -> None:
         """Serve a client unless its address has too many connections, or makes them too fast."""
         host = address[0].removeprefix(IPV4_IN_IPV6)
-        limits = self._limits
+        limits, traffic = self._limits, self._counters.listener(listener)
         if limits is not None:
             refused_ms = limits.refused_ms(listener, host)
+            if refused_ms:
+                traffic.refused_count += 1
             if refused_ms and len(self._held) < HELD_MAX:
                 self._held.add(sock)
                 self._loop.call_later(refused_ms / 1000, self._close_held, sock)
                 return
-            if refused_ms or not limits.enter(listener, host):
+            if refused_ms:
                 sock.close()
                 return
-        session = Session(host, address[1], listener)
+            if not limits.enter(listener, host):
+                traffic.refused_count += 1
+                sock.close()
+                return
+        session = Session(host, address[1], listener, traffic)
+        traffic.accepted_count += 1
+        traffic.open_count += 1
+        session.on_close(traffic.left)
         if limits is not None:
             session.on_close(self._left)
         try:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from tidelog_core.model import ANONYMOUS, Principal
 
+from tidelog_node.counters import ListenerTraffic
 from tidelog_node.wire.primitives import request_header
 
 if TYPE_CHECKING:
@@ -42,14 +43,24 @@ class Session:
         "mute_connection",
         "node_id",
         "principal",
+        "received_at",
         "software_name",
         "software_version",
+        "traffic",
     )
 
-    def __init__(self, client_host: str, client_port: int, listener: str) -> None:
+    def __init__(
+        self,
+        client_host: str,
+        client_port: int,
+        listener: str,
+        traffic: ListenerTraffic | None = None,
+    ) -> None:
         self.client_host = client_host
         self.client_port = client_port
         self.listener = listener  # the name of the listener that accepted the connection
+        self.traffic = traffic or ListenerTraffic()  # of the listener
+        self.received_at = 0.0  # the loop's time when bytes came last
         self.principal: Principal = ANONYMOUS
         self.groups: tuple[str, ...] = ()  # of the principal
         self.is_by_token = False  # whether a delegation token proves the principal

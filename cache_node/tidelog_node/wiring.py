@@ -85,6 +85,7 @@ async def _start(
     transactions = build_transactions(stack, node, logs, groups)
     serving = build_serving(stack, cluster, logs, groups, transactions, settings=settings)
     server = serving.server
+    monitoring.watch(cluster, logs, server, data_dir=settings.data_dir)
     # The lease is released after the last answer, and before the logs, whose closing takes time.
     stack.push_async_callback(member.leave)
     lease_tasks = Background(stop)

@@ -51,6 +51,7 @@ class Cluster:
     directories: LogDirectories
     unrestored: Unrestored
     clock_watch: ClockWatch
+    stores: tuple[MetadataStore, ...]  # all that the node has open
 
     async def register(self, endpoints: tuple[BrokerEndpoint, ...], *, rack: str | None) -> None:
         """Register this process in the cluster, and wait until the view shows it."""
@@ -132,7 +133,17 @@ async def open_cluster(settings: NodeSettings, stack: AsyncExitStack) -> Cluster
     unrestored = await restore_logs(
         store, view, directories, broker_id=broker_id, objects_url=settings.object_store_url
     )
-    return Cluster(node, trust, tls, token_secret, member, directories, unrestored, clock_watch)
+    return Cluster(
+        node,
+        trust,
+        tls,
+        token_secret,
+        member,
+        directories,
+        unrestored,
+        clock_watch,
+        stores=(store, lease_store, renewal_store),
+    )
 
 
 async def _store_first_user(

@@ -109,7 +109,11 @@ async def start_rewriting(cluster: Cluster, logs: Logs, tasks: Background) -> No
     )
     logs.tier.suspected.subscribe(mender.suspect)
     tasks.add(mender.run())
-    tasks.add(Scrubber(replicas=replicas, node_config=node.config, mender=mender).run())
+    tasks.add(
+        Scrubber(
+            replicas=replicas, node_config=node.config, mender=mender, counters=node.counters
+        ).run()
+    )
     if node.static_config.log_cleaner_enable:
         cleaner = LogCleaner(
             node,

@@ -5,10 +5,16 @@ from __future__ import annotations
 import logging
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tidelog_core.metadata.usage import usage_of
+
+from tidelog_node.assembly.cluster import Cluster
+from tidelog_node.assembly.logs import Logs
 from tidelog_node.monitoring.readiness import Readiness
 from tidelog_node.security.listeners import is_loopback
+from tidelog_node.server import Server
 from tidelog_node.settings import NodeSettings
 
 if TYPE_CHECKING:
@@ -26,6 +32,24 @@ class Monitoring:
     readiness: Readiness
     exposition: Exposition | None = None
     http_address: str | None = None  # host and port
+
+    def watch(self, cluster: Cluster, logs: Logs, server: Server, *, data_dir: Path) -> None:
+        """Serve the metrics of these parts too."""
+        exposition = self.exposition
+        if exposition is None:
+            return
+        from tidelog_node.monitoring.partition_source import PartitionSource
+        from tidelog_node.monitoring.request_source import RequestSource
+        from tidelog_node.monitoring.storage_source import StorageSource
+        from tidelog_node.monitoring.tier_source import TierSource
+
+        node, replicas = cluster.node, logs.replicas
+        usages = [usage for store in cluster.stores if (usage := usage_of(store)) is not None]
+        storage = StorageSource(node, replicas.disk, data_dir=data_dir, usages=usages)
+        exposition.add(RequestSource(node.counters, server.memory).collect)
+        exposition.add(PartitionSource(node, replicas).collect)
+        exposition.add(storage.collect)
+        exposition.add(TierSource(node, logs.tier).collect)
 
 
 async def start_monitoring(settings: NodeSettings, stack: AsyncExitStack) -> Monitoring:

@@ -114,7 +114,9 @@ def build_serving(
     node = cluster.node
     audit = _audit_log(node)
     access = _access(node, audit)
-    throttle = Throttle(node.view, node.static_config, clock_ms=_loop_clock_ms)
+    throttle = Throttle(
+        node.view, node.static_config, clock_ms=_loop_clock_ms, counters=node.counters
+    )
     stack.callback(throttle.start(node.view))
     produce = ProduceHandler(
         node,
@@ -180,6 +182,7 @@ def build_serving(
         elements_max=config.socket_request_max_elements,
         partitions_max=config.socket_request_max_partitions,
         throttle=throttle,
+        counters=node.counters,
     )
     stack.callback(dispatch.close)
     logins = LoginLog(audit)
@@ -211,6 +214,7 @@ def build_serving(
             nodes_listener=settings.listeners.nodes.name,
             clock_ms=_loop_clock_ms,
         ),
+        counters=node.counters,
     )
     expiry = None if cluster.token_secret is None else token_expiry(node, tokens)
     return Serving(server, produce, fetch, share_fetch, exchange, issuer_keys, expiry, publisher)

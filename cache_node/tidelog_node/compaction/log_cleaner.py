@@ -216,6 +216,7 @@ class LogCleaner:
     def _note_failure(self, replica: Replica, error: Exception) -> None:
         if self._replicas.get(replica.partition) is not replica:
             return  # It was deleted during the compaction.
+        self._node.counters.compaction_failure_count += 1
         self._put_off(replica, FAILURE_BACKOFF_MS)
         if isinstance(error, OSError | StorageError) and replica.note_failure(error):
             return  # The disk is full, which the node reports.
@@ -253,6 +254,10 @@ class LogCleaner:
                 raise SegmentsChanged(f"segments of {log.partition} were removed") from error
             raise
         self.run_count += 1
+        counters = self._node.counters
+        counters.compaction_count += 1
+        counters.compaction_read_bytes += bytes_read
+        counters.compaction_written_bytes += bytes_written
         logger.info(
             "log compacted",
             extra={

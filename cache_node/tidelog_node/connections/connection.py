@@ -130,7 +130,7 @@ class Connection:
         self._owner = owner
         self._kept = KeptFrames(buffers.memory)
         self._answers = AnswerQueue(buffers.memory)
-        self._sender = SegmentSender(transport)
+        self._sender = SegmentSender(transport, session.traffic)
         self._is_drain_due = False  # the loop will call for owed replies that are settled
         self._is_held = False  # by an answer before which nothing further is handled
         self._is_running_control = False
@@ -246,6 +246,7 @@ class Connection:
             return
         self._is_closed = True
         if not is_expected:
+            self.session.traffic.broken_count += 1
             logger.warning(
                 "connection closed",
                 extra={"client": f"{self.session.client_host}:{self.session.client_port}"}
@@ -291,7 +292,8 @@ class Connection:
             return
         now = self._loop.time()
         is_fast = now - self.active_at < FAST_SECONDS
-        self.active_at = now
+        self.active_at = self.session.received_at = now
+        self.session.traffic.received_bytes += count
         if kept.buffer is None:
             position = self._handle_frames(buffer, 0, count)
             if position < count and not self._is_closed:

@@ -9,6 +9,7 @@ from tidelog_core.model import FileSlice, ReadableFile
 
 from tidelog_node.answers import Segment
 from tidelog_node.connections.transport import Buffer, Transport
+from tidelog_node.counters import ListenerTraffic
 from tidelog_node.disk import page_cache
 
 GATHER_SEGMENTS_MAX = 64
@@ -28,10 +29,12 @@ class ColdBytes(NamedTuple):
 class SegmentSender:
     """The unsent segments of one connection, and the position in the first."""
 
-    __slots__ = ("_checked_of_slice", "_sent_of_slice", "_transport", "cold", "unsent")
+    __slots__ = ("_checked_of_slice", "_sent_of_slice", "_traffic", "_transport", "cold", "unsent")
 
-    def __init__(self, transport: Transport) -> None:
+    def __init__(self, transport: Transport, traffic: ListenerTraffic) -> None:
+        """``traffic`` counts the bytes."""
         self._transport = transport
+        self._traffic = traffic
         self.unsent: deque[Segment] = deque()
         self.cold: ColdBytes | None = None  # must be read by another thread before it goes on
         self._sent_of_slice = 0  # sent bytes of the first unsent slice
@@ -61,6 +64,7 @@ class SegmentSender:
                 elif len(unsent) == 1:
                     assert not isinstance(head, FileSlice)
                     sent = transport.send(head)
+                    self._traffic.sent_bytes += sent
                     if sent == len(head):
                         unsent.clear()
                     else:
@@ -94,6 +98,7 @@ class SegmentSender:
     def _send_slice(self, head: FileSlice, size_bytes: int) -> int:
         done = self._sent_of_slice
         sent = self._transport.sendfile(head.file, head.position + done, size_bytes)
+        self._traffic.sent_bytes += sent
         if sent == 0:
             raise OSError(f"{head.file.path} ends before byte {head.position + done}")
         if done + sent == head.size_bytes:
@@ -115,6 +120,7 @@ class SegmentSender:
             if len(gathered) == GATHER_SEGMENTS_MAX:
                 break
         sent = self._transport.sendmsg(gathered, has_more=is_before_slice)
+        self._traffic.sent_bytes += sent
         for segment in gathered:
             size_bytes = len(segment)
             if sent < size_bytes:

@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tidelog_core.back_off import back_off_seconds
+from tidelog_core.config import NodeConfig
 from tidelog_core.errors import StorageError
 from tidelog_core.log.checkpoint import DISK_FULL, OUT_OF_ROOM, write_fully
 from tidelog_core.subscribers import Subscribers
@@ -152,8 +153,7 @@ class DiskWatch:
 
     def _reserve(self, total_bytes: int) -> int:
         """Return how many bytes are to stay free."""
-        wanted = self._node.config().log_dir_reserve_bytes
-        return min(wanted, total_bytes // RESERVE_SHARE_MAX)
+        return reserve_bytes(self._node.config(), total_bytes)
 
     def _read_free_space(self) -> None:
         """Read the free space between two appends; that does not wait for the disk."""
@@ -212,6 +212,11 @@ class DiskWatch:
             )
         elif not has_failed and self.health.clear(FAILED):
             logger.warning("disk works again", extra={"path": str(self._path)})
+
+
+def reserve_bytes(config: NodeConfig, total_bytes: int) -> int:
+    """Return how many bytes of a disk of this size are to stay free."""
+    return min(config.log_dir_reserve_bytes, total_bytes // RESERVE_SHARE_MAX)
 
 
 def _room(free_bytes: int, reserve: int) -> str:

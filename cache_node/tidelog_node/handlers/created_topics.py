@@ -21,6 +21,7 @@ from tidelog_core.admin.topics import TopicPlan
 from tidelog_core.errors import ErrorCode, TidelogError
 from tidelog_core.wire_messages import write_message
 
+from tidelog_node.counters import NodeCounters
 from tidelog_node.wire.messages import build
 from tidelog_node.wire.primitives import write_uvarint
 
@@ -33,7 +34,9 @@ _NO_TAGS = b"\0"
 class CreatedTopics:
     """Builds one response. A refused topic has no settings."""
 
-    def __init__(self, version: int, layers: NodeLayers) -> None:
+    def __init__(self, version: int, layers: NodeLayers, counters: NodeCounters) -> None:
+        """``counters`` counts the refusals."""
+        self._counters = counters
         self._is_flexible = version >= FLEXIBLE_FROM
         self._layers = layers
         hints = get_type_hints(load_response_schema(CREATE_TOPICS_KEY, version))
@@ -77,7 +80,9 @@ class CreatedTopics:
 
     def add_refused(self, name: str, error: TidelogError) -> None:
         """Add a topic that was not created."""
-        fields = {"error_code": admin_error_code(error), "error_message": str(error), "name": name}
+        code = admin_error_code(error)
+        self._counters.note_error(CREATE_TOPICS_KEY, code)
+        fields = {"error_code": code, "error_message": str(error), "name": name}
         self._add(self._encode(fields))
 
     def encoded(self) -> bytes:

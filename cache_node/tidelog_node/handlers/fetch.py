@@ -283,12 +283,16 @@ class FetchHandler:
 
     async def _read_remote(self, reading: Reading, served: ServedFetch) -> Reply:
         """Read the records that are not on this node's disk, all partitions at once, and answer."""
+        began = self._loop.time()
         found = await wait_for_all([owed.read for owed in reading.owed])
+        self.serving.counters.cold_reads.observe(self._loop.time() - began)
         is_committed_only = served.request.isolation_level == READ_COMMITTED
         for owed, read in zip(reading.owed, found, strict=True):
             # Again: the client may have lost its right during the read.
             refusal = self._reader.refusal(reading, owed.topic)
-            owed.fill_in(refusal or read, is_committed_only=is_committed_only)
+            code = owed.fill_in(refusal or read, is_committed_only=is_committed_only)
+            if code:
+                self.serving.counters.note_error(fetch.API_KEY, code)
         return served.reply(reading)
 
 

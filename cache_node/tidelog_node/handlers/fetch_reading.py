@@ -30,6 +30,7 @@ from tidelog_core.replication.follower_state import find_divergence
 
 from tidelog_node.audit.transfers import TransferRecorder
 from tidelog_node.authorization.access import Access
+from tidelog_node.counters import NodeCounters
 from tidelog_node.replica import Replica, require_epoch
 from tidelog_node.replicas import ReplicaManager
 from tidelog_node.session import Session
@@ -60,9 +61,10 @@ class OwedResult:
     topic: bytes  # its name or id
     wanted: FetchPartition
     read: RemoteRead
+    replica: Replica
 
-    def fill_in(self, found: LogRead | Exception | None, *, is_committed_only: bool) -> None:
-        """Put the found records or the error into the result's place.
+    def fill_in(self, found: LogRead | Exception | None, *, is_committed_only: bool) -> int:
+        """Put the found records or the error into the result's place; return the error code.
 
         A cancelled read leaves the empty result: the client asks again.
         """
@@ -71,10 +73,13 @@ class OwedResult:
         elif isinstance(found, Exception):
             result = FetchResult(self.wanted.partition, ErrorCode.kafka_storage_error)
         elif found is None:
-            return
+            return 0
         else:
             result = _result_of(found, self.wanted, is_committed_only=is_committed_only)
+            if result.records is not None:
+                self.replica.traffic.note_fetched_from_tier(result.records.size_bytes)
         self.results[self.index] = result
+        return result.error_code
 
 
 @dataclass(slots=True)
@@ -90,6 +95,7 @@ class Reading:
     client: Session | None = None  # ``None`` for a follower
     topics: list[tuple[bytes, list[FetchResult]]] = field(default_factory=list)
     size_bytes: int = 0
+    found: list[tuple[Replica, int]] = field(default_factory=list)  # with the bytes of records
     must_answer: bool = False  # an error or a divergence: answer at once
     has_more: bool = False  # nothing was found, and other partitions are left to read
     owed: list[OwedResult] = field(default_factory=list)
@@ -109,10 +115,12 @@ class PartitionReader:
         closest: ClosestReplica | None,
         access: Access | None = None,
         record: TransferRecorder | None = None,
+        counters: NodeCounters | None = None,
     ) -> None:
         """Without ``access`` every client may read. ``record`` records who consumes what."""
         self.access = access
         self._record = record
+        self._counters = counters or NodeCounters()
         self._replicas = replicas
         self._closest = closest
 
@@ -158,17 +166,20 @@ class PartitionReader:
                 result = self._read_for_consumer(reading, name, replica, wanted, bytes_max, results)
         except TidelogError as error:
             reading.must_answer = True
+            self._counters.note_error(fetch.API_KEY, error.code)
             result = FetchResult(wanted.partition, error.code)
         except OSError as problem:
             reading.must_answer = True
             logger.error(
                 "read failed", extra={"partition": wanted.partition, "reason": str(problem)}
             )
+            self._counters.note_error(fetch.API_KEY, ErrorCode.kafka_storage_error)
             result = FetchResult(wanted.partition, ErrorCode.kafka_storage_error)
         records = result.records
-        if records is not None:
+        if records is not None and replica is not None:
             reading.bytes_left -= records.size_bytes
             reading.size_bytes += records.size_bytes
+            reading.found.append((replica, records.size_bytes))
         return result
 
     def _require_reader(self, reading: Reading, name: bytes) -> None:
@@ -231,12 +242,14 @@ class PartitionReader:
         )
         if isinstance(read, RemoteRead):
             if read.found is None:
-                reading.owed.append(OwedResult(results, len(results), name, wanted, read))
+                reading.owed.append(OwedResult(results, len(results), name, wanted, read, replica))
                 # The size is not known yet: count the most that it may be.
                 reading.bytes_left -= bytes_max
                 return _nothing(replica, wanted)
             reading.must_answer = True  # No append could add to it.
             read = read.found
+            if read.slice is not None:
+                replica.traffic.fetched_from_tier_bytes += read.slice.size_bytes
         return _result_of(read, wanted, is_committed_only=is_committed_only)
 
     def _read_for_follower(

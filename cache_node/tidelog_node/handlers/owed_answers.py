@@ -28,7 +28,15 @@ Topics = list[tuple[bytes, list[ProduceResult]]]
 class OwedAck:
     """One partition of a request that waits for other replicas."""
 
-    __slots__ = ("_index", "_results", "answer", "is_settled", "replica", "required_offset")
+    __slots__ = (
+        "_index",
+        "_results",
+        "answer",
+        "error_code",
+        "is_settled",
+        "replica",
+        "required_offset",
+    )
 
     def __init__(
         self, replica: Replica, required_offset: int, results: list[ProduceResult], index: int
@@ -36,6 +44,7 @@ class OwedAck:
         self.replica = replica
         self.required_offset = required_offset
         self.is_settled = False
+        self.error_code = 0  # 0: none
         self.answer: OwedAnswer | None = None  # its answer, once that waits
         self._results = results
         self._index = index
@@ -51,6 +60,7 @@ class OwedAck:
         """Answer with an error; the records stay in this node's log."""
         if not self.is_settled:
             result = self._results[self._index]
+            self.error_code = int(code)
             self._results[self._index] = result._replace(
                 error_code=code, error_message=cut_error_text(message).encode()
             )

@@ -125,6 +125,7 @@ class ProduceHandler:
         self._replicas = replicas
         self._flusher = flusher
         self._can_serve = node.standing.can_serve
+        self._counters = node.counters
         self._owed = OwedAnswers(self._encode_owed)
 
     def close(self) -> None:
@@ -158,7 +159,7 @@ class ProduceHandler:
                 self._record.note(context.session, topic, is_id=is_id)
         acks = request.acks
         if not ACKS_ALL <= acks <= 1:
-            return self._encode(context, _same_error(request, ErrorCode.invalid_required_acks))
+            return self._refuse(request, context, ErrorCode.invalid_required_acks)
         inspected: InspectionResults | None = None
         led_by = self._led_by(context)
         if needs_inspection(request, led_by):
@@ -190,6 +191,7 @@ class ProduceHandler:
             if error is None:
                 allowed.append((topic, partitions))
             else:
+                self._counters.note_error(produce.API_KEY, error.code)
                 refused.append((topic, [_failed(index, None, error) for index, _ in partitions]))
         if not refused:
             return request
@@ -211,7 +213,7 @@ class ProduceHandler:
         if not self._held.take(host, size_bytes):
             if not request.acks:
                 raise CloseConnection("too many batches wait to be inspected", is_expected=True)
-            return self._encode(context, _same_error(request, ErrorCode.request_timed_out))
+            return self._refuse(request, context, ErrorCode.request_timed_out)
         # The receive buffer is reused before the inspection ends.
         request = _kept_request(request)
         held = HeldReply()
@@ -342,6 +344,7 @@ class ProduceHandler:
                     known = None if inspected is None else (inspected, place)
                     info = _append(replica, records, request, version, guard, known)
                 except TidelogError as error:
+                    self._counters.note_error(produce.API_KEY, error.code)
                     # Its traceback would hold this frame, and so the request's records.
                     failures.append((index, error.with_traceback(None)))
                     results.append(_failed(index, replica, error))
@@ -371,7 +374,15 @@ class ProduceHandler:
             return owed
         return self._encode(context, topics)
 
+    def _refuse(self, request: ProduceRequest, context: RequestContext, code: ErrorCode) -> Reply:
+        """Return the answer with one error for every partition."""
+        self._counters.note_error(produce.API_KEY, code)
+        return self._encode(context, _same_error(request, code))
+
     def _encode_owed(self, owed: OwedAnswer) -> Reply:
+        for ack in owed.acks:
+            if ack.error_code:
+                self._counters.note_error(produce.API_KEY, ack.error_code)
         return self._encode(owed.context, owed.topics)
 
     def _encode(self, context: RequestContext, topics: Topics) -> Reply:

@@ -63,11 +63,16 @@ class FetchServing:
         record: TransferRecorder | None = None,
     ) -> None:
         self.throttle = throttle
+        self.counters = node.counters
         self.can_serve = node.standing.can_serve  # whether this node may answer now
         self._replicas = replicas
         self._node_config = node.config
         self.reader = PartitionReader(
-            replicas=replicas, closest=closest, access=access, record=record
+            replicas=replicas,
+            closest=closest,
+            access=access,
+            record=record,
+            counters=node.counters,
         )
         config = node.config()
         self.sessions = FetchSessions(
@@ -167,6 +172,7 @@ class FetchServing:
         self, context: RequestContext, error_code: int, *, session_id: int = NO_SESSION
     ) -> Reply:
         """Return a response with an error and no partitions."""
+        self.counters.note_error(fetch.API_KEY, error_code)
         if context.timer is not None and self.throttle is not None:
             self.throttle.timed(context)
         return encode_fetch(
@@ -187,6 +193,7 @@ class FetchServing:
         if request.session_epoch > 0:
             return self.refuse(context, ErrorCode.fetch_session_id_not_found)
         code = ErrorCode.topic_authorization_failed
+        self.counters.note_error(fetch.API_KEY, code)
         return encode_fetch(
             context.api_version,
             context.correlation_id,
@@ -241,9 +248,19 @@ class ServedFetch:
         ):
             return self.empty()
         self.note_sent()
+        self._count(reading)
         if context.throttle_ms:
             return set_throttle_time(reply, self.version, context.throttle_ms)
         return reply
+
+    def _count(self, reading: Reading) -> None:
+        """Count the bytes of the records that are answered."""
+        if reading.client is None:
+            for replica, size_bytes in reading.found:
+                replica.traffic.replicated_out_bytes += size_bytes
+            return
+        for replica, size_bytes in reading.found:
+            replica.traffic.note_fetched(size_bytes)
 
     def encode(self, reading: Reading) -> Reply:
         """Return the answer with the records found, which may not be sent."""

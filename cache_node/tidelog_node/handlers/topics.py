@@ -87,6 +87,7 @@ class TopicHandlers:
         answer = CreatedTopics(
             context.api_version,
             NodeLayers.of(self._node.static_config, self._node.view.image, self._node.broker_id),
+            self._node.counters,
         )
         async for name in turn.each(refused):
             answer.add_refused(name, TopicAuthorizationFailed(REFUSED))

@@ -162,7 +162,7 @@ class ElectionLoop:
         state.is_store_away = bool(outcome.refused)
         if outcome.moved:
             self._membership.note_moved(outcome.moved)
-        _log_written(outcome.written)
+        self._note_written(outcome.written)
         # Lost ones too: the lease has been renewed, but the broker may be dead all the same.
         self._waiting.update(self._names(outcome.refused + outcome.unknown + outcome.lost))
         try:
@@ -170,6 +170,21 @@ class ElectionLoop:
         except StoreUnavailable:
             self._waiting.update(self._names(changes))
         return len(outcome.written)
+
+    def _note_written(self, written: Sequence[PartitionChange]) -> None:
+        unclean = [c for c in written if c.reason is ChangeReason.UNCLEAN_TAKEOVER]
+        self._node.counters.unclean_election_count += len(unclean)
+        if unclean:
+            logger.error(
+                "partitions taken over by a replica that may lack records",
+                extra={"count": len(unclean)},
+            )
+        shrunk = sum(map(_is_isr_shrink, written))
+        self._node.counters.isr_shrink_count += shrunk
+        if shrunk < len(written):
+            logger.info("partitions taken over", extra={"count": len(written) - shrunk})
+        if shrunk:
+            logger.info("dead replicas taken out of ISRs", extra={"count": shrunk})
 
     def _step_in(
         self,
@@ -366,20 +381,6 @@ class _RoundState:
     coordinators: ElectionCoordinators
     turn: Turn
     is_store_away: bool = False  # it has refused a part of the round: postpone the remaining parts
-
-
-def _log_written(written: Sequence[PartitionChange]) -> None:
-    unclean = [c for c in written if c.reason is ChangeReason.UNCLEAN_TAKEOVER]
-    if unclean:
-        logger.error(
-            "partitions taken over by a replica that may lack records",
-            extra={"count": len(unclean)},
-        )
-    shrunk = sum(map(_is_isr_shrink, written))
-    if shrunk < len(written):
-        logger.info("partitions taken over", extra={"count": len(written) - shrunk})
-    if shrunk:
-        logger.info("dead replicas taken out of ISRs", extra={"count": shrunk})
 
 
 def _is_isr_shrink(change: PartitionChange) -> bool:

@@ -50,6 +50,7 @@ from tidelog_core.metadata.records import BrokerLease, broker_lease_key, put
 from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.replication.leases import NOBODY, RELEASED, OwnLease, read_leases
 
+from tidelog_node.counters import NodeCounters
 from tidelog_node.membership.membership import Membership
 from tidelog_node.membership.node_loop import NodeLoop
 from tidelog_node.registration import BrokerIdTaken
@@ -113,6 +114,7 @@ class LeaseKeeper:
         found: BrokerLease | None,
         is_store_lost: Callable[[], bool] = never_lost,
         wall_ms: Callable[[], int] = wall_clock_ms,
+        counters: NodeCounters | None = None,
     ) -> None:
         """``found`` is the item that an earlier process left, ``None`` if there is none.
 
@@ -129,6 +131,7 @@ class LeaseKeeper:
         self._found = found
         self._is_store_lost = is_store_lost
         self._wall_ms = wall_ms
+        self._counters = counters or NodeCounters()
         self._has_renewed = False
         self._was_able = True
         self._is_in_trouble = False  # the last renewal has failed
@@ -236,10 +239,13 @@ class LeaseKeeper:
             return False
         self._is_in_trouble = False
         self._has_renewed = True
+        renewed_ms = self._membership.now_ms() - started_ms
+        self._counters.lease_renewals.observe(renewed_ms / 1000)
         return self._own.on_renewed(record, started_ms=started_ms, now_ms=self._membership.now_ms())
 
     def _log_trouble(self, problem: str, reason: str) -> None:
         """Log that renewals fail, once until one succeeds: they are tried twice a second."""
+        self._counters.lease_failure_count += 1
         if not self._is_in_trouble:
             self._is_in_trouble = True
             logger.warning(problem, extra={"reason": reason})

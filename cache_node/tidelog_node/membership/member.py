@@ -101,6 +101,7 @@ class ClusterMember:
             incarnation=self._node.incarnation,
             found=taken.lease,
             is_store_lost=loss_of(self._renewal_store),
+            counters=self._node.counters,
         )
         self._may_lack_records = taken.may_lack_records
         self._unsettled_dir = data_dir if taken.may_lack_records else None

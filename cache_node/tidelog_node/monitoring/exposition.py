@@ -2,14 +2,13 @@
 
 Counting costs the node plain integers; ``prometheus_client`` has no part in it. At a scrape the
 sources are read on the event loop, in turns, and another thread writes the text. Clients that ask
-at the same time get the same page. A page is used again for ten times the time that it took, so
-scrapes use at most a tenth of a core, however many clients ask.
+while a page is made share the next one, which begins after a rest of four times as long. So scrapes
+use at most a fifth of a core, however many clients ask, and no page is older than its request.
 """
 
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 
@@ -27,7 +26,7 @@ from tidelog_node.monitoring.http_server import Page
 from tidelog_node.monitoring.scrape import HistogramValue, Scrape, Series, Source
 from tidelog_node.monitoring.table import METRICS, Kind, MetricSpec
 
-REST_FACTOR = 10
+REST_FACTOR = 4
 
 
 class Exposition:
@@ -40,44 +39,46 @@ class Exposition:
         self._registry.register(self._collector)
         ProcessCollector(registry=self._registry)
         GCCollector(registry=self._registry)
-        self._page: Page | None = None
-        self._fresh_until = 0.0
-        self._making: asyncio.Task[Page] | None = None
+        self._turn = asyncio.Lock()  # of the page that is being made
+        self._not_before = 0.0  # the loop's time
+        self._next: asyncio.Task[Page] | None = None  # has not begun
+        self._tasks: set[asyncio.Task[Page]] = set()
 
     def add(self, source: Source) -> None:
         """Read this source at every scrape too."""
         self._sources.append(source)
 
     async def metrics(self) -> Page:
-        """Return the page."""
-        if self._page is not None and time.monotonic() < self._fresh_until:
-            return self._page
-        if self._making is None:
-            self._making = asyncio.create_task(self._make())
-            self._making.add_done_callback(self._on_made)
+        """Return a page that was begun after this call."""
+        if self._next is None:
+            self._next = asyncio.create_task(self._make())
+            self._tasks.add(self._next)
+            self._next.add_done_callback(self._on_made)
         # A client that leaves does not end the work that others wait for.
-        return await asyncio.shield(self._making)
+        return await asyncio.shield(self._next)
 
     async def close(self) -> None:
         """End the work that is under way."""
-        if self._making is not None:
-            self._making.cancel()
-            await asyncio.gather(self._making, return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _make(self) -> Page:
-        began = time.monotonic()
-        scrape = Scrape()
-        for source in tuple(self._sources):
-            await source(scrape)
-        self._collector.series = scrape.series
-        text = await asyncio.to_thread(generate_latest, self._registry)
-        page = Page(text, content_type=CONTENT_TYPE_PLAIN_0_0_4)
-        now = time.monotonic()
-        self._page, self._fresh_until = page, now + REST_FACTOR * (now - began)
-        return page
+        loop = asyncio.get_running_loop()
+        async with self._turn:
+            await asyncio.sleep(self._not_before - loop.time())
+            self._next = None  # Clients that ask from here on get another page.
+            began = loop.time()
+            scrape = Scrape()
+            for source in tuple(self._sources):
+                await source(scrape)
+            self._collector.series = scrape.series
+            text = await asyncio.to_thread(generate_latest, self._registry)
+            self._not_before = loop.time() + REST_FACTOR * (loop.time() - began)
+            return Page(text, content_type=CONTENT_TYPE_PLAIN_0_0_4)
 
     def _on_made(self, made: asyncio.Task[Page]) -> None:
-        self._making = None
+        self._tasks.discard(made)
         if not made.cancelled():
             made.exception()  # The clients that wait get it; there may be none any more.
 

@@ -42,22 +42,221 @@ def _histogram(name: str, meaning: str, *labels: str) -> MetricSpec:
     return MetricSpec(name, Kind.HISTOGRAM, labels, meaning)
 
 
-SECTIONS: Mapping[str, tuple[MetricSpec, ...]] = {
-    "The node": (
-        _gauge(
-            "tidelog_application_build",
-            "1, with the node's versions as labels",
-            *("version", "python_version", "broker_id", "cluster_id", "compiled"),
-        ),
-        _gauge("tidelog_application_uptime_seconds", "Time since the process started"),
-        _gauge("tidelog_ready", "1 if /readyz answers 200, else 0"),
-        _gauge("tidelog_ready_check", "1 if this check of /readyz holds, else 0", "check"),
-        _gauge(
-            "tidelog_faults",
-            "Current faults of the node, by kind; a kind without a fault has no series",
-            "fault",
-        ),
+_NODE = (
+    _gauge(
+        "tidelog_application_build",
+        "1, with the node's versions as labels",
+        *("version", "python_version", "broker_id", "cluster_id", "compiled"),
     ),
+    _gauge("tidelog_application_uptime_seconds", "Time since the process started"),
+    _gauge("tidelog_ready", "1 if /readyz answers 200, else 0"),
+    _gauge("tidelog_ready_check", "1 if this check of /readyz holds, else 0", "check"),
+    _gauge(
+        "tidelog_faults",
+        "Current faults of the node, by kind; a kind without a fault has no series",
+        "fault",
+    ),
+)
+_REQUESTS = (
+    _histogram(
+        "tidelog_kafka_handler_latency_seconds",
+        "Time from the arrival of a request to its answer. Fetch, ShareFetch and JoinGroup include"
+        " the time that the client wants to wait",
+        "api",
+    ),
+    _counter(
+        "tidelog_kafka_request_errors_total",
+        "Errors in answers, by Kafka's name. Produce and Fetch count each partition",
+        *("api", "error"),
+    ),
+    _counter("tidelog_kafka_throttled_requests_total", "Answers that told a client to wait"),
+    _counter("tidelog_kafka_throttle_seconds_total", "Time that clients over quota had to wait"),
+    _gauge(
+        "tidelog_kafka_request_memory_bytes",
+        "Memory that unanswered requests and unsent answers hold",
+    ),
+    _gauge(
+        "tidelog_kafka_request_memory_limit_bytes",
+        "The limit of that memory: queued.max.request.bytes",
+    ),
+    _gauge(
+        "tidelog_kafka_request_memory_waiting",
+        "Connections that wait for memory before their request is received",
+    ),
+)
+_CONNECTIONS = (
+    _gauge("tidelog_rpc_active_connections", "Open connections", "listener"),
+    _counter("tidelog_rpc_connections_accepted_total", "Connections that were let in", "listener"),
+    _counter(
+        "tidelog_rpc_connections_refused_total",
+        "Connections over a limit of connections",
+        "listener",
+    ),
+    _counter(
+        "tidelog_rpc_connections_broken_total",
+        "Connections closed because of what the client sent or did not take",
+        "listener",
+    ),
+    _counter("tidelog_rpc_received_bytes_total", "Bytes of requests, before TLS", "listener"),
+    _counter("tidelog_rpc_sent_bytes_total", "Bytes of answers, before TLS", "listener"),
+)
+_TOPICS = (
+    _counter(
+        "tidelog_kafka_request_bytes_total",
+        "Bytes of record batches that clients produced or consumed here, as stored; request is"
+        " produce or consume",
+        *("request", "topic"),
+    ),
+    _counter(
+        "tidelog_kafka_records_produced_total",
+        "Records that clients produced, by the headers of their batches, without duplicates",
+        "topic",
+    ),
+    _counter("tidelog_kafka_batches_produced_total", "Batches of those records", "topic"),
+    _counter(
+        "tidelog_kafka_partitions_consumed_total",
+        "Partitions with records in answers to consumers",
+        "topic",
+    ),
+    _counter(
+        "tidelog_kafka_tier_bytes_consumed_total",
+        "The part of the consumed bytes that came from the tier",
+        "topic",
+    ),
+    _counter(
+        "tidelog_kafka_replicated_bytes_total",
+        "Bytes that this node fetched as a follower (in), or sent to followers (out)",
+        *("direction", "topic"),
+    ),
+)
+_PARTITIONS = (
+    _gauge("tidelog_kafka_leaders", "Partitions that this node leads"),
+    _gauge("tidelog_kafka_replicas", "Replicas on this node, led or followed"),
+    _gauge(
+        "tidelog_kafka_under_replicated_partitions",
+        "Led partitions with fewer replicas in sync than replicas",
+    ),
+    _gauge(
+        "tidelog_kafka_under_min_isr_partitions",
+        "Led partitions with fewer replicas in sync than min.insync.replicas: acks=all is refused",
+    ),
+    _gauge(
+        "tidelog_kafka_offline_replicas", "Replicas whose log cannot be used on this node just now"
+    ),
+    _counter("tidelog_kafka_isr_shrinks_total", "Times that this node took replicas out of an ISR"),
+    _counter("tidelog_kafka_isr_expands_total", "Times that replicas joined an ISR led here"),
+    _counter(
+        "tidelog_raft_leadership_changes_total",
+        "Leaderships that this node took, also those of its own partitions after a restart",
+    ),
+    _counter(
+        "tidelog_kafka_unclean_elections_total",
+        "Partitions that this node gave to a replica that may lack records",
+    ),
+    _gauge(
+        "tidelog_kafka_max_offset",
+        "The high watermark of a led partition; for the first 1,000 partitions",
+        *("topic", "partition"),
+    ),
+    _gauge(
+        "tidelog_kafka_log_end_offset",
+        "The log end offset of a led partition; for the first 1,000 partitions",
+        *("topic", "partition"),
+    ),
+)
+_CLUSTER = (
+    _gauge("tidelog_cluster_brokers", "Brokers that are registered, as this node knows them"),
+    _gauge("tidelog_cluster_live_brokers", "Those that can serve, as far as this node knows"),
+    _gauge("tidelog_cluster_topics", "Topics"),
+    _gauge("tidelog_cluster_partitions", "Partitions of all topics"),
+    _gauge("tidelog_cluster_unavailable_partitions", "Partitions without a leader that can serve"),
+    _histogram("tidelog_lease_renewal_seconds", "Time that a renewal of this node's lease took"),
+    _counter("tidelog_lease_renewal_failures_total", "Renewals that failed or took too long"),
+)
+_STORE = (
+    _counter(
+        "tidelog_metadata_store_requests_total",
+        "Requests to the metadata store; outcome is ok, conflict, throttled or failed",
+        *("operation", "outcome"),
+    ),
+    _counter(
+        "tidelog_metadata_store_request_seconds_total",
+        "Time spent waiting for them",
+        "operation",
+    ),
+    _counter(
+        "tidelog_metadata_store_units_total",
+        "Request units that DynamoDB charged; kind is read or write",
+        "kind",
+    ),
+)
+_DISK = (
+    _gauge("tidelog_storage_disk_free_bytes", "Free space on the disk of the data directory"),
+    _gauge("tidelog_storage_disk_total_bytes", "Size of that disk"),
+    _gauge(
+        "tidelog_storage_disk_reserve_bytes",
+        "Space that stays free: with less the disk counts as full (log.dir.reserve.bytes)",
+    ),
+    _gauge(
+        "tidelog_storage_disk_free_space_alert",
+        "0 if the disk takes records, 1 if it is full, 2 if it has failed",
+    ),
+    _gauge("tidelog_storage_log_size_bytes", "Size of the open local logs"),
+    _counter("tidelog_storage_scrubbed_bytes_total", "Bytes of segments that the scrubber read"),
+    _counter("tidelog_storage_damaged_segments_total", "Damaged local segments that were found"),
+    _counter("tidelog_storage_compactions_total", "Compactions of local logs that succeeded"),
+    _counter("tidelog_storage_compaction_failures_total", "Compactions that failed"),
+    _counter("tidelog_storage_compaction_read_bytes_total", "Bytes that compactions read"),
+    _counter("tidelog_storage_compaction_written_bytes_total", "Bytes that compactions wrote"),
+)
+_TIER = (
+    _gauge("tidelog_cloud_storage_backlog_bytes", "Size of sealed local segments yet to be tiered"),
+    _gauge("tidelog_cloud_storage_backlog_segments", "Number of these segments"),
+    _gauge(
+        "tidelog_cloud_storage_backlog_seconds",
+        "Age of the oldest of them, from its last write; 0 if there is none",
+    ),
+    _counter("tidelog_cloud_storage_copied_segments_total", "Segments that were tiered"),
+    _counter("tidelog_cloud_storage_deleted_segments_total", "Tiered segments that expired"),
+    _counter(
+        "tidelog_cloud_storage_evicted_bytes_total",
+        "Bytes of tiered segments that were removed from the local disk",
+    ),
+    _gauge(
+        "tidelog_cloud_storage_failing_partitions",
+        "Led partitions whose tier work waits after a failure",
+    ),
+    _counter(
+        "tidelog_cloud_storage_requests_total",
+        "Requests to the object store; method is put, get, head, list or delete, outcome ok,"
+        " not_found, exists, unavailable, unknown or failed",
+        *("method", "outcome"),
+    ),
+    _counter(
+        "tidelog_cloud_storage_request_seconds_total", "Time spent waiting for them", "method"
+    ),
+    _counter("tidelog_cloud_storage_uploaded_bytes_total", "Bytes sent to the object store"),
+    _counter("tidelog_cloud_storage_downloaded_bytes_total", "Bytes read from it"),
+    _histogram(
+        "tidelog_cloud_storage_cold_read_seconds",
+        "Time that a Fetch waited for records from the tier",
+    ),
+    _counter("tidelog_cloud_storage_cache_hits_total", "Chunks that were in the cache"),
+    _counter("tidelog_cloud_storage_cache_misses_total", "Chunks that had to be fetched"),
+    _gauge("tidelog_cloud_storage_cache_size_bytes", "Size of the cache on the disk"),
+    _gauge("tidelog_cloud_storage_worker_up", "1 if the tier worker is connected, else 0"),
+    _counter("tidelog_cloud_storage_worker_restarts_total", "Ends of the tier worker"),
+)
+SECTIONS: Mapping[str, tuple[MetricSpec, ...]] = {
+    "The node": _NODE,
+    "Requests": _REQUESTS,
+    "Connections": _CONNECTIONS,
+    "Topics": _TOPICS,
+    "Partitions": _PARTITIONS,
+    "The cluster": _CLUSTER,
+    "The metadata store": _STORE,
+    "The disk": _DISK,
+    "The tier": _TIER,
 }
 METRICS: Mapping[str, MetricSpec] = {
     metric.name: metric for metrics in SECTIONS.values() for metric in metrics

@@ -145,6 +145,7 @@ class LeaderWrites:
             before = set(leader.partition.isr)
             leader.on_written(change, now_ms)
             if before != set(change.after.isr):
+                self._count(before, set(change.after.isr))
                 logger.info(
                     "replicas in sync changed",
                     extra={"partition": str(replica.partition), "isr": list(change.after.isr)},
@@ -193,6 +194,12 @@ class LeaderWrites:
                 raise problem
         if self._due:
             self._stir.set()
+
+    def _count(self, before: set[int], after: set[int]) -> None:
+        if before - after:
+            self._node.counters.isr_shrink_count += 1
+        if after - before:
+            self._node.counters.isr_expand_count += 1
 
     def _settle(self, replica: Replica) -> None:
         """Take over the high watermark of the leader's new state."""

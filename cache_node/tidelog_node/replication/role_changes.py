@@ -50,6 +50,7 @@ class RoleChanges:
     def follow_alone(self, replica: Replica, partition: Partition) -> None:
         """Follow the record of a partition with this replica only."""
         was_leader, replica.is_leader = replica.is_leader, self._node.standing.leads(partition)
+        self._count(replica, partition, was_leader=was_leader)
         if replica.is_leader:
             replica.settled_epoch = partition.leader_epoch  # no other log can have more
         if replica.leader_epoch != partition.leader_epoch:
@@ -77,9 +78,11 @@ class RoleChanges:
             return
         if leads and (role.leader is None or role.leader.leader_epoch != partition.leader_epoch):
             replica.keep_back_deleted()
+        was_leader = replica.is_leader
         change = role.on_partition(partition, replica.log, leads=leads, rules=rules)
-        replica.leader_epoch = partition.leader_epoch
         replica.is_leader = role.leader is not None
+        self._count(replica, partition, was_leader=was_leader)
+        replica.leader_epoch = partition.leader_epoch
         if replica.is_leader:
             replica.settled_epoch = partition.leader_epoch
         if change is RoleChange.NONE:
@@ -88,6 +91,12 @@ class RoleChanges:
             replica.wake()
         if change is RoleChange.BECAME_FOLLOWER:
             self.following.notify(replica)
+
+    def _count(self, replica: Replica, partition: Partition, *, was_leader: bool) -> None:
+        """Count a leadership that begins. The replica still has the epoch before."""
+        is_same = was_leader and replica.leader_epoch == partition.leader_epoch
+        if replica.is_leader and not is_same:
+            self._node.counters.leadership_change_count += 1
 
     def _is_uncertain(self, replica: Replica, role: ReplicaRole, partition: Partition) -> bool:
         """Whether the election may have been unclean, or the log may have lost its end."""

@@ -22,6 +22,7 @@ from tidelog_core.quotas.client_quotas import ClientQuotas
 from tidelog_core.quotas.token_bucket import TokenBucket
 from tidelog_core.quotas.windowed_rate import WindowedRate
 
+from tidelog_node.counters import NodeCounters
 from tidelog_node.routes import RequestContext
 from tidelog_node.session import NO_NODE, Session
 from tidelog_node.throttling.client_limits import ClientLimits, SetQuota, whole_quota
@@ -40,11 +41,17 @@ class Throttle:
     """The quotas of a node's clients. For its event loop."""
 
     def __init__(
-        self, view: ClusterView, config: NodeConfig, *, clock_ms: Callable[[], int]
+        self,
+        view: ClusterView,
+        config: NodeConfig,
+        *,
+        clock_ms: Callable[[], int],
+        counters: NodeCounters | None = None,
     ) -> None:
         """``clock_ms`` is a clock that does not go back."""
         self.is_active = False  # whether there are quotas
         self._clock_ms = clock_ms
+        self._counters = counters or NodeCounters()
         self._quotas: ClientQuotas = view.image.quotas.quotas
         self._window_ms = config.quota_window_size_seconds * 1000
         self._full_windows_seconds = (
@@ -175,6 +182,8 @@ class Throttle:
         throttle_ms = min(throttle_ms, self._throttle_ms_max)
         if throttle_ms <= context.throttle_ms:
             return
+        self._counters.throttled_count += not context.throttle_ms
+        self._counters.throttled_ms += throttle_ms - context.throttle_ms
         if limit is None or self.shares is None:
             context.throttle_ms = throttle_ms
             context.session.mute(throttle_ms / 1000)

@@ -83,6 +83,7 @@ class ChunkCache:
         self._under_way: dict[str, asyncio.Task[Path]] = {}
         self.get_count = 0
         self.hit_count = 0
+        self.miss_count = 0
         self._open()
 
     @property
@@ -104,6 +105,7 @@ class ChunkCache:
             self.hit_count += 1
             self._fetch_ahead(ahead)
             return path
+        self.miss_count += 1
         task = self._under_way.get(name)
         if task is None:
             task = self._start(name, wanted)

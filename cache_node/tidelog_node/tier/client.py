@@ -238,8 +238,8 @@ class TierClient:
     async def _store(self, method: str, *arguments: str | int) -> Any:
         return (await self._call(StoreRequest(method, arguments)))["found"]
 
-    async def status(self) -> Mapping[str, int]:
-        """Return the worker's counters."""
+    async def status(self) -> Mapping[str, Any]:
+        """Return the worker's counters; ``TierWorker`` names them."""
         return await self._call(StatusRequest())
 
     async def _call(self, request: Request) -> Fields:

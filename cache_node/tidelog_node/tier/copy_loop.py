@@ -9,17 +9,32 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import NamedTuple
 
 from tidelog_core.config import NodeConfig
+from tidelog_core.turns import Turn
 from tidelog_core.waiting import wait_and_clear
 
 from tidelog_node.tier.attempts import Attempts
 from tidelog_node.tier.client import TierClient
 from tidelog_node.tier.copier import Copier
-from tidelog_node.tier.led_partition import LedPartition, TieredReplica, has_sealed
+from tidelog_node.tier.led_partition import (
+    LedPartition,
+    TieredReplica,
+    has_sealed,
+    known_tiered_end,
+)
 from tidelog_node.tier.partitions import PartitionKey, TieredPartitions
 
 logger = logging.getLogger(__name__)
+
+
+class Backlog(NamedTuple):
+    """Segments that wait to be tiered."""
+
+    size_bytes: int
+    segment_count: int
+    oldest_ms: int | None  # the last write to the oldest one, as Unix time; None: there is none
 
 
 class CopyLoop:
@@ -50,6 +65,23 @@ class CopyLoop:
     def copying_count(self) -> int:
         """The number of partitions with a copy in progress."""
         return len(self._copying)
+
+    async def backlog(self) -> Backlog:
+        """Return the sealed segments of led logs that are yet to be tiered."""
+        turn = Turn()
+        size_bytes = segment_count = 0
+        oldest_ms: int | None = None
+        for replica in tuple(self._to_copy):
+            await turn.step()
+            log = replica.opened_log
+            if log is None or log.is_offline or not replica.config.remote_storage_enable:
+                continue
+            for sealed in log.sealed_above(known_tiered_end(log)):
+                size_bytes += sealed.size_bytes
+                segment_count += 1
+                if oldest_ms is None or sealed.last_modified_ms < oldest_ms:
+                    oldest_ms = sealed.last_modified_ms
+        return Backlog(size_bytes, segment_count, oldest_ms)
 
     def on_led_changed(self, replica: TieredReplica) -> None:
         """Note that a led log has changed."""

@@ -30,7 +30,7 @@ from tidelog_node.node_context import NodeContext
 from tidelog_node.tier.attempts import Attempts
 from tidelog_node.tier.client import TierClient, WorkerCommand
 from tidelog_node.tier.copier import Copier
-from tidelog_node.tier.copy_loop import CopyLoop
+from tidelog_node.tier.copy_loop import Backlog, CopyLoop
 from tidelog_node.tier.history import TierHistory
 from tidelog_node.tier.index_cache import IndexCache
 from tidelog_node.tier.led_partition import ReplicaSource, TieredReplica
@@ -187,6 +187,10 @@ class TierService:
     def witnesses(self) -> Iterable[Witness]:
         """Return the bucket's time at the last copy."""
         return () if self._copier.witness is None else (self._copier.witness,)
+
+    async def backlog(self) -> Backlog:
+        """Return the sealed segments of led logs that are yet to be tiered."""
+        return await self._copying.backlog()
 
     @property
     def status(self) -> Mapping[str, int]:

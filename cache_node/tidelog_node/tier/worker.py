@@ -24,6 +24,7 @@ from pathlib import Path
 from tidelog_core.config import NodeConfig
 from tidelog_core.errors import StorageError, TidelogError, TierUnavailable
 from tidelog_core.log_format import configure_logging
+from tidelog_core.objects.counted import CountedObjectStore
 from tidelog_core.objects.location import open_object_store
 from tidelog_core.objects.store import ObjectStore
 
@@ -75,8 +76,8 @@ class WorkerSettings:
 class TierWorker:
     """Answers the requests of its node. For one event loop."""
 
-    def __init__(self, store: ObjectStore, settings: WorkerSettings) -> None:
-        self._store = store
+    def __init__(self, objects: ObjectStore, settings: WorkerSettings) -> None:
+        self._store = store = CountedObjectStore(objects)
         self._executor = ThreadPoolExecutor(THREAD_COUNT, thread_name_prefix="tier")
         self._cache = ChunkCache(
             store,
@@ -148,12 +149,21 @@ class TierWorker:
                 self._cache.forget(keys)
                 return {}
             case StatusRequest():
-                return {
-                    "cache_size_bytes": self._cache.size_bytes,
-                    "cache_hit_count": self._cache.hit_count,
-                    "get_count": self._cache.get_count,
-                    "upload_count": self.upload_count,
-                }
+                return self._status()
+
+    def _status(self) -> Fields:
+        cache, usage = self._cache, self._store.usage
+        return {
+            "cache_size_bytes": cache.size_bytes,
+            "cache_hit_count": cache.hit_count,
+            "cache_miss_count": cache.miss_count,
+            "get_count": cache.get_count,
+            "upload_count": self.upload_count,
+            "sent_bytes": usage.sent_bytes,
+            "received_bytes": usage.received_bytes,
+            "requests": [[*key, count] for key, count in usage.requests.items()],
+            "seconds": usage.seconds,
+        }
 
     async def _upload(self, request: UploadRequest) -> UploadResult:
         loop = asyncio.get_running_loop()

@@ -29,6 +29,7 @@ from tidelog_core.log.values import SealedSegment
 from tidelog_core.model import TopicPartition
 from tidelog_core.turns import Turn
 
+from tidelog_node.counters import NodeCounters
 from tidelog_node.replica import Replica
 from tidelog_node.replicas import ReplicaManager
 
@@ -61,10 +62,12 @@ class Scrubber:
         replicas: ReplicaManager,
         node_config: Callable[[], NodeConfig],
         mender: Mender,
+        counters: NodeCounters | None = None,
     ) -> None:
         self._replicas = replicas
         self._node_config = node_config
         self._mender = mender
+        self._counters = counters or NodeCounters()
         self._stop = Event()
         # Of the scrubber's thread, since its last wait.
         self._due_bytes = 0
@@ -116,6 +119,7 @@ class Scrubber:
         loop = asyncio.get_running_loop()
         damage = await loop.run_in_executor(executor, self._check, sealed, rate)
         self.checked_bytes += sealed.size_bytes
+        self._counters.scrubbed_bytes += sealed.size_bytes
         if damage is not None:
             self._mender.suspect(replica.partition, sealed.base_offset)
 

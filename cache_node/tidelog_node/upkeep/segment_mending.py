@@ -269,7 +269,8 @@ class SegmentMender:
         return True
 
     def _report(self, replica: Replica, damage: SegmentDamage) -> None:
-        self._node.health.report(DAMAGED, str(damage), subject=str(damage.path))
+        is_new = self._node.health.report(DAMAGED, str(damage), subject=str(damage.path))
+        self._node.counters.damaged_segment_count += is_new
         logger.error(
             "segment is damaged, it is replaced from another replica or the tier",
             extra={"partition": str(replica.partition), "reason": str(damage)},

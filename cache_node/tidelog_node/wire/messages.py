@@ -61,6 +61,26 @@ def has_more_elements(message: Any, elements_max: int) -> bool:
     return False
 
 
+def find_error_codes(message: Any, *, elements_max: int) -> list[int]:
+    """Return the error codes of a kio entity and its arrays, without those that say no error.
+
+    Only the first ``elements_max`` elements are looked at.
+    """
+    codes: list[int] = []
+    unseen = [message]
+    while unseen:
+        entity = unseen.pop()
+        for name in entity.__dataclass_fields__:
+            value = getattr(entity, name)
+            if name == "error_code":
+                if value:
+                    codes.append(int(value))
+            elif type(value) is tuple and value and hasattr(value[0], "__dataclass_fields__"):
+                unseen += value[: max(elements_max, 0)]
+                elements_max -= len(value)
+    return codes
+
+
 def write_response(api_key: int, version: int, response: object) -> bytes:
     """Return the encoded response body; ``response`` may be of a newer version's class."""
     return write_message(load_response_schema(api_key, version), response)

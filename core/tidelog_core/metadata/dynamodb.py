@@ -52,6 +52,7 @@ from tidelog_core.metadata.store import (
     KeyRange,
     Write,
 )
+from tidelog_core.metadata.usage import CONFLICT, FAILED, OK, StoreUsage
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +64,8 @@ CONNECTIONS_MAX = 50
 GET_AT_ONCE = 100  # items; the limit of one BatchGetItem
 GETS_IN_FLIGHT_MAX = 4  # BatchGetItem calls of one reading
 RENEW_INTERVAL = 2.0  # seconds
+_READS = frozenset({"get_item", "batch_get_item", "query"})
+_OUTCOMES = {Outcome.CONDITION_FAILED: CONFLICT, Outcome.NOT_NOW: "throttled"}
 CLIENTS_KEPT = 5  # On the oldest, no call of CONNECT_TIMEOUT + READ_TIMEOUT is under way.
 
 
@@ -108,6 +111,12 @@ class DynamoDbMetadataStore:
         self._version_guess: ClusterVersion | None = None
         self._heard_time: HeardTime | None = None
         self._heard_date = ""  # the header that it was read from
+        self._usage = StoreUsage()
+
+    @property
+    def usage(self) -> StoreUsage:
+        """The requests so far, and the units that DynamoDB has charged for them."""
+        return self._usage
 
     @property
     def heard_time(self) -> HeardTime | None:
@@ -419,13 +428,17 @@ class DynamoDbMetadataStore:
     async def _call(self, operation: str, request: Mapping[str, Any]) -> Any:
         """Send one request. Raises ``ClientError`` and ``BotoCoreError``."""
         client = await self._connected()
-        begun_ms = steady_clock_ms()
+        begun_ms, outcome = steady_clock_ms(), FAILED
         try:
-            answer = await getattr(client, operation)(**request)
+            answer = await getattr(client, operation)(**request, ReturnConsumedCapacity="TOTAL")
+            outcome = OK
             self._note_time(answer, begun_ms)
+            self._note_units(operation, answer)
             return answer
         except (ClientError, BotoCoreError) as error:
-            if classify(error).outcome is Outcome.EXPIRED:
+            found = classify(error).outcome
+            outcome = _OUTCOMES.get(found, FAILED)
+            if found is Outcome.EXPIRED:
                 await self._renew(client)
             raise
         except RuntimeError as error:
@@ -433,6 +446,17 @@ class DynamoDbMetadataStore:
                 raise
             # botocore raises this if a role's endpoint has no newer credentials yet.
             raise CredentialRetrievalError(provider="refresh", error_msg=str(error)) from error
+        finally:
+            self._usage.note(operation, outcome, (steady_clock_ms() - begun_ms) / 1000)
+
+    def _note_units(self, operation: str, answer: Mapping[str, Any]) -> None:
+        consumed = answer.get("ConsumedCapacity") or ()
+        tables = (consumed,) if isinstance(consumed, Mapping) else consumed
+        units = sum(float(table.get("CapacityUnits", 0.0)) for table in tables)
+        if operation in _READS:
+            self._usage.read_units += units
+        else:
+            self._usage.write_units += units
 
     def _note_time(self, answer: Mapping[str, Any], begun_ms: float) -> None:
         """Take the time from the answer to a request begun at ``begun_ms``."""

@@ -43,6 +43,7 @@ from tidelog_core.metadata.store import (
     KeyRange,
     Write,
 )
+from tidelog_core.metadata.usage import CONFLICT, FAILED, OK, StoreUsage
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -100,6 +101,12 @@ class SqliteMetadataStore:
         # As they were opened; None while nothing is open.
         self._files: tuple[_FileId | None, ...] | None = None
         self._is_closed = False
+        self._usage = StoreUsage()
+
+    @property
+    def usage(self) -> StoreUsage:
+        """The requests so far, counted by the store's thread."""
+        return self._usage
 
     def is_lost(self) -> bool:
         """Whether the path no longer leads to the files that are open. For any thread."""
@@ -161,6 +168,7 @@ class SqliteMetadataStore:
         **kwargs: P.kwargs,
     ) -> T:
         def on_thread() -> T:
+            outcome, began = FAILED, time.monotonic()
             try:
                 if self._connection is None:
                     self._connection = self._connect()
@@ -169,9 +177,16 @@ class SqliteMetadataStore:
                 result = call(self._connection, *args, **kwargs)
                 if call in _WRITING and self.is_lost():
                     raise OutcomeUnknown(f"metadata store {self._path}: {LOST}")
+                outcome = OK
                 return result
+            except VersionConflict:
+                outcome = CONFLICT
+                raise
             except (sqlite3.Error, OSError) as error:
                 raise StoreUnavailable(f"metadata store {self._path}: {error}") from error
+            finally:
+                operation = call.__name__.lstrip("_")
+                self._usage.note(operation, outcome, time.monotonic() - began)
 
         return await asyncio.get_running_loop().run_in_executor(self._thread, on_thread)
 

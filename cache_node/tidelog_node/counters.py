@@ -1,0 +1,170 @@
+"""What a node counts while it serves: plain integers, which ``monitoring`` reads at a scrape.
+
+Counting is part of every request, so nothing here locks, allocates or calls a library. Counters
+only grow and begin at 0 with the process. They are for the node's event loop, except where noted.
+Numbers of labels are bounded here: topics beyond ``TOPICS_MAX`` share one counter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+# Bucket i has durations below 2**i microseconds, and not below half of that. The last has all
+# others.
+BUCKET_COUNT = 28
+MICROSECONDS = 1_000_000.0
+TOPICS_MAX = 1_000
+OTHER_TOPICS = "(others)"  # the name for all topics beyond; it is not a legal topic
+ERRORS_MAX = 1_000
+
+
+class Durations:
+    """A histogram of durations with one bucket for each power of two."""
+
+    __slots__ = ("counts", "total_us")
+
+    def __init__(self) -> None:
+        self.counts: list[int] = [0] * BUCKET_COUNT
+        self.total_us = 0
+
+    def observe(self, seconds: float) -> None:
+        """Count one duration."""
+        us = int(seconds * MICROSECONDS)
+        us = max(us, 0)
+        self.total_us += us
+        place = us.bit_length()
+        if place >= BUCKET_COUNT:
+            place = BUCKET_COUNT - 1
+        self.counts[place] += 1
+
+
+class ListenerTraffic:
+    """The connections of one listener, and their bytes, without those of TLS."""
+
+    __slots__ = (
+        "accepted_count",
+        "broken_count",
+        "open_count",
+        "received_bytes",
+        "refused_count",
+        "sent_bytes",
+    )
+
+    def __init__(self) -> None:
+        self.open_count = 0
+        self.accepted_count = 0
+        self.refused_count = 0  # over a limit of connections
+        self.broken_count = 0  # closed because of what they sent
+        self.received_bytes = 0
+        self.sent_bytes = 0
+
+    def left(self, _: object) -> None:
+        """Note that a connection is closed."""
+        self.open_count -= 1
+
+
+class TopicTraffic:
+    """What clients have produced to a topic here, and fetched from it."""
+
+    __slots__ = (
+        "fetched_bytes",
+        "fetched_count",
+        "fetched_from_tier_bytes",
+        "produced_batches",
+        "produced_bytes",
+        "produced_records",
+        "replicated_in_bytes",
+        "replicated_out_bytes",
+    )
+
+    def __init__(self) -> None:
+        self.produced_bytes = 0  # without duplicates
+        self.produced_batches = 0
+        self.produced_records = 0  # as the batches' headers say
+        self.fetched_bytes = 0
+        self.fetched_count = 0  # answers' partitions with records
+        self.fetched_from_tier_bytes = 0  # part of fetched_bytes
+        self.replicated_in_bytes = 0  # appended here as a follower
+        self.replicated_out_bytes = 0  # fetched by followers
+
+    def note_fetched(self, size_bytes: int) -> None:
+        """Count one partition of an answer."""
+        self.fetched_bytes += size_bytes
+        self.fetched_count += 1
+
+    def note_fetched_from_tier(self, size_bytes: int) -> None:
+        """Count one partition of an answer whose records came from the tier."""
+        self.note_fetched(size_bytes)
+        self.fetched_from_tier_bytes += size_bytes
+
+
+class TopicTraffics:
+    """The traffic of a bounded number of topics. For any thread."""
+
+    def __init__(self) -> None:
+        self._by_name: dict[str, TopicTraffic] = {}
+        self._other = TopicTraffic()
+
+    def of(self, topic: str) -> TopicTraffic:
+        """Return the traffic of a topic, which may be that of several."""
+        found = self._by_name.get(topic)
+        if found is None:
+            if len(self._by_name) >= TOPICS_MAX:
+                return self._other
+            found = self._by_name.setdefault(topic, TopicTraffic())
+        return found
+
+    def forget(self, topic: str) -> None:
+        """Drop the counters of a topic that this node no longer has."""
+        self._by_name.pop(topic, None)
+
+    def named(self) -> Mapping[str, TopicTraffic]:
+        """Return a copy of all, with ``OTHER_TOPICS`` if there are others."""
+        named = dict(self._by_name)
+        if len(named) >= TOPICS_MAX:
+            named[OTHER_TOPICS] = self._other
+        return named
+
+
+class NodeCounters:
+    """All counters of one node."""
+
+    def __init__(self) -> None:
+        self.listeners: dict[str, ListenerTraffic] = {}
+        self.requests: dict[int, Durations] = {}  # by API key, when they are answered
+        self.errors: dict[tuple[int, int], int] = {}  # by API key and error code
+        self.topics = TopicTraffics()
+        self.throttled_count = 0  # answers that make a client wait
+        self.throttled_ms = 0
+        self.leadership_change_count = 0  # leaderships that this node took, or took again
+        self.unclean_election_count = 0  # written by this node
+        self.isr_shrink_count = 0  # of partitions led here
+        self.isr_expand_count = 0
+        # Of this node's lease, written by the lease's thread alone.
+        self.lease_renewals = Durations()
+        self.lease_failure_count = 0
+        self.cold_reads = Durations()  # waits of fetches for records from the tier
+        self.scrubbed_bytes = 0
+        self.damaged_segment_count = 0
+        self.compaction_count = 0
+        self.compaction_failure_count = 0
+        self.compaction_read_bytes = 0
+        self.compaction_written_bytes = 0
+
+    def listener(self, name: str) -> ListenerTraffic:
+        """Return the traffic of a listener."""
+        return self.listeners.setdefault(name, ListenerTraffic())
+
+    def request(self, api_key: int) -> Durations:
+        """Return the durations of an API's requests. Only for keys of APIs that there are."""
+        found = self.requests.get(api_key)
+        if found is None:
+            found = self.requests[api_key] = Durations()
+        return found
+
+    def note_error(self, api_key: int, error_code: int) -> None:
+        """Count one error of an answer; beyond ``ERRORS_MAX`` kinds only known ones."""
+        key = (api_key, error_code)
+        known = self.errors.get(key, 0)
+        if known or len(self.errors) < ERRORS_MAX:
+            self.errors[key] = known + 1

@@ -1,0 +1,44 @@
+"""What a metadata store has been asked for, and what that has cost.
+
+Counted where a store sends its requests, so retries count too. Plain integers: a store is used by
+the tasks of one event loop, or counts on its one thread.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+
+OK, CONFLICT, FAILED = "ok", "conflict", "failed"
+
+
+class StoreUsage:
+    """The requests of one store since it was made."""
+
+    __slots__ = ("read_units", "requests", "seconds", "write_units")
+
+    def __init__(self) -> None:
+        self.requests: dict[tuple[str, str], int] = {}  # by operation and outcome
+        self.seconds: dict[str, float] = {}  # by operation, spent waiting for it
+        # Request units that the store has charged for; none for SQLite.
+        self.read_units = 0.0
+        self.write_units = 0.0
+
+    def note(self, operation: str, outcome: str, seconds: float) -> None:
+        """Count one request. Operations and outcomes are names of the program."""
+        key = (operation, outcome)
+        self.requests[key] = self.requests.get(key, 0) + 1
+        self.seconds[operation] = self.seconds.get(operation, 0.0) + seconds
+
+
+@runtime_checkable
+class CountedStore(Protocol):
+    """A metadata store that counts its requests."""
+
+    @property
+    def usage(self) -> StoreUsage:
+        """The requests so far."""
+
+
+def usage_of(store: object) -> StoreUsage | None:
+    """Return the requests of a store, ``None`` if it does not count them."""
+    return store.usage if isinstance(store, CountedStore) else None

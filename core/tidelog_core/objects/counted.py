@@ -1,0 +1,137 @@
+"""An object store that counts the calls of another one, and their bytes.
+
+A call of the interface is one request to the bucket for objects below the multipart threshold, one
+for each page of a listing, and one for up to a thousand deleted keys.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from tidelog_core.errors import (
+    ObjectExists,
+    ObjectNotFound,
+    OutcomeUnknown,
+    StoreUnavailable,
+    TidelogError,
+)
+from tidelog_core.objects.store import ObjectMeta, ObjectStore
+
+T = TypeVar("T")
+
+LIST_PAGE_KEYS = 1_000  # Source: S3's ListObjectsV2 and DeleteObjects.
+_OUTCOMES: dict[type[TidelogError], str] = {
+    ObjectNotFound: "not_found",
+    ObjectExists: "exists",
+    StoreUnavailable: "unavailable",
+    OutcomeUnknown: "unknown",
+}
+
+
+class ObjectUsage:
+    """The requests of one store since it was made."""
+
+    __slots__ = ("received_bytes", "requests", "seconds", "sent_bytes")
+
+    def __init__(self) -> None:
+        self.requests: dict[tuple[str, str], int] = {}  # by method and outcome
+        self.seconds: dict[str, float] = {}  # by method, spent waiting for it
+        self.sent_bytes = 0
+        self.received_bytes = 0
+
+    def note(self, method: str, outcome: str, seconds: float, *, count: int = 1) -> None:
+        """Count a call that took ``count`` requests."""
+        key = (method, outcome)
+        self.requests[key] = self.requests.get(key, 0) + count
+        self.seconds[method] = self.seconds.get(method, 0.0) + seconds
+
+
+class CountedObjectStore:
+    """An ``ObjectStore``. For one event loop."""
+
+    def __init__(self, store: ObjectStore) -> None:
+        self._store = store
+        self.usage = ObjectUsage()
+
+    async def put(self, key: str, data: bytes, *, kms_key_id: str = "") -> None:
+        """Store ``data``; see ``ObjectStore``."""
+        await self._counted("put", self._store.put(key, data, kms_key_id=kms_key_id))
+        self.usage.sent_bytes += len(data)
+
+    async def put_file(self, key: str, path: Path, *, kms_key_id: str = "") -> None:
+        """Store the file's bytes; see ``ObjectStore``."""
+        size_bytes = _size_bytes(path)
+        await self._counted("put", self._store.put_file(key, path, kms_key_id=kms_key_id))
+        self.usage.sent_bytes += size_bytes
+
+    async def replace(self, key: str, data: bytes) -> None:
+        """Store ``data`` whether or not the key exists."""
+        await self._counted("put", self._store.replace(key, data))
+        self.usage.sent_bytes += len(data)
+
+    async def get(self, key: str) -> bytes:
+        """Return the whole object. Raises ``ObjectNotFound``."""
+        found = await self._counted("get", self._store.get(key))
+        self.usage.received_bytes += len(found)
+        return found
+
+    async def get_range(self, key: str, start: int, end: int) -> bytes | memoryview:
+        """Return bytes ``[start, end)``. Raises ``ObjectNotFound``."""
+        found = await self._counted("get", self._store.get_range(key, start, end))
+        self.usage.received_bytes += len(found)
+        return found
+
+    async def head(self, key: str) -> ObjectMeta:
+        """Return the object's metadata. Raises ``ObjectNotFound``."""
+        return await self._counted("head", self._store.head(key))
+
+    async def list(self, prefix: str, *, start_after: str = "") -> AsyncIterator[ObjectMeta]:
+        """Yield the objects whose key starts with ``prefix``, in key order."""
+        began, found_count, outcome = time.monotonic(), 0, "failed"
+        try:
+            async for found in self._store.list(prefix, start_after=start_after):
+                found_count += 1
+                yield found
+            outcome = "ok"
+        except GeneratorExit:
+            outcome = "ok"  # The caller has enough.
+            raise
+        except TidelogError as error:
+            outcome = _outcome_of(error)
+            raise
+        finally:
+            pages = max(1, -(-found_count // LIST_PAGE_KEYS))
+            self.usage.note("list", outcome, time.monotonic() - began, count=pages)
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        """Remove the objects. A missing key is no error."""
+        if keys:
+            pages = -(-len(keys) // LIST_PAGE_KEYS)
+            await self._counted("delete", self._store.delete(keys), count=pages)
+
+    async def close(self) -> None:
+        """Close the store."""
+        await self._store.close()
+
+    async def _counted(self, method: str, call: Awaitable[T], *, count: int = 1) -> T:
+        began, outcome = time.monotonic(), "failed"
+        try:
+            result = await call
+            outcome = "ok"
+            return result
+        except TidelogError as error:
+            outcome = _outcome_of(error)
+            raise
+        finally:
+            self.usage.note(method, outcome, time.monotonic() - began, count=count)
+
+
+def _size_bytes(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def _outcome_of(error: TidelogError) -> str:
+    return _OUTCOMES.get(type(error), "failed")
