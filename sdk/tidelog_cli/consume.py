@@ -17,8 +17,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tidelog_cli.clients import RECORDS_TIMEOUT_MS, client_factory, opened_cluster
+from tidelog_cli.completion import complete_group
 from tidelog_cli.failures import CommandFailed, UsageError
-from tidelog_cli.options import DEFAULT_BOOTSTRAP, Bootstrap
+from tidelog_cli.grep import RecordFilter
+from tidelog_cli.grep import grep as matching
+from tidelog_cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Topic
 from tidelog_cli.output import Advance, note, progress
 from tidelog_cli.reaching import opened
 from tidelog_cli.record_text import RecordFormat, json_line, parse_format, value_line
@@ -44,14 +47,15 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits after which reading ends; None: no limit."""
+    """Limits of what is printed; None: no limit."""
 
     records: int | None
     idle_seconds: float | None
+    filter: RecordFilter | None = None  # the records that are printed and counted
 
 
 def consume(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Topic to read.")],
+    topic: Topic,
     *,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     from_beginning: Annotated[
@@ -62,7 +66,12 @@ def consume(
         ),
     ] = False,
     group: Annotated[
-        str | None, typer.Option(help="Read as a member of this group, and commit.")
+        str | None,
+        typer.Option(
+            metavar="GROUP",
+            help="Read as a member of this group, and commit.",
+            autocompletion=complete_group,
+        ),
     ] = None,
     offset: Annotated[
         str | None,
@@ -93,6 +102,13 @@ def consume(
         ),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object per record.")] = False,
+    grep: Annotated[
+        str | None,
+        typer.Option(
+            metavar="REGEX",
+            help="Print only records whose key, value or a header has a match (RE2's syntax).",
+        ),
+    ] = None,
     read_committed: Annotated[
         bool,
         typer.Option("--read-committed", help="Skip records of aborted and open transactions."),
@@ -111,7 +127,8 @@ def consume(
     start = Start(EARLIEST) if from_beginning else parse_start(offset or LATEST)
     writer = json_line if json else value_line if format is None else parse_format(format)
     reading = _Reading(topic, bootstrap, group, start, tuple(partition or ()), read_committed)
-    count = asyncio.run(_consume(reading, Limits(max_messages, timeout), writer))
+    limits = Limits(max_messages, timeout, None if grep is None else matching(grep))
+    count = asyncio.run(_consume(reading, limits, writer))
     note(f"{count} records read from {topic}")
 
 
@@ -249,11 +266,13 @@ async def _print_records(
     try:
         while not stop.is_set() and (limits.records is None or count < limits.records):
             wanted = POLL_RECORDS_MAX
-            if limits.records is not None:
+            if limits.records is not None:  # A member commits what it polls.
                 wanted = min(wanted, limits.records - count)
             records = await _poll(consumer, wanted, limits.idle_seconds, stopping)
             if records is None:
                 break
+            if limits.filter is not None:
+                records = list(filter(limits.filter, records))[: _left(limits, count)]
             # A slow reader of the pipe must not keep the consumer from polling.
             await asyncio.to_thread(_write, b"".join([writer(record) for record in records]))
             count += len(records)
@@ -263,6 +282,10 @@ async def _print_records(
     if _is_pipe_closed():
         raise BrokenPipeError(errno.EPIPE, "the reader of the output has gone")
     return count
+
+
+def _left(limits: Limits, count: int) -> int | None:
+    return None if limits.records is None else limits.records - count
 
 
 async def _poll(

@@ -14,6 +14,7 @@ from uuid import uuid4
 
 import typer
 
+from tidelog_cli.completion import complete_topic
 from tidelog_cli.failures import FAILED, UsageError
 from tidelog_cli.options import Json, require_choice
 from tidelog_cli.output import counted, note, print_json, print_rows
@@ -36,7 +37,10 @@ KEY_FORMATS = ("text", "hex", "base64")
 
 def erase(
     topic: Annotated[
-        str | None, typer.Argument(metavar="TOPIC", help="The topic.", show_default=False)
+        str | None,
+        typer.Argument(
+            metavar="TOPIC", help="The topic.", show_default=False, autocompletion=complete_topic
+        ),
     ] = None,
     *,
     named_topic: Annotated[

@@ -8,7 +8,7 @@ import typer
 
 from tidelog_cli.clients import administer
 from tidelog_cli.failures import UsageError
-from tidelog_cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json, parse_settings
+from tidelog_cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Groups, Json, parse_settings
 from tidelog_cli.output import print_documents, print_table
 from tidelog_cli.topics import ConfigPairs, DeletedConfigs
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def configs(
-    groups: Annotated[list[str], typer.Argument(metavar="GROUP...", help="The groups.")],
+    groups: Groups,
     *,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,

@@ -10,7 +10,7 @@ from tidelog_cli.clients import administer
 from tidelog_cli.failures import CommandFailed, UsageError
 from tidelog_cli.groups import SHARE
 from tidelog_cli.offset_targets import Target, new_offset, parse_time
-from tidelog_cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json
+from tidelog_cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Group, Json
 from tidelog_cli.output import note, print_json, print_table
 from tidelog_cli.partition_names import existing_partitions, parse_topic
 
@@ -22,7 +22,7 @@ NO_MEMBERS_STATES = frozenset({"Empty", "Dead"})
 
 
 def reset_offsets(
-    group: Annotated[str, typer.Argument(metavar="GROUP", help="The group.")],
+    group: Group,
     *,
     topic: Annotated[
         list[str] | None,
@@ -98,7 +98,7 @@ def reset_offsets(
 
 
 def delete_offsets(
-    group: Annotated[str, typer.Argument(metavar="GROUP", help="The group.")],
+    group: Group,
     *,
     topic: Annotated[
         list[str],

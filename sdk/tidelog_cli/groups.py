@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tidelog_cli.clients import administer
-from tidelog_cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json
+from tidelog_cli.completion import complete_group
+from tidelog_cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Groups, Json
 from tidelog_cli.output import counted, print_documents, print_rows, print_table
 
 if TYPE_CHECKING:
@@ -78,7 +79,11 @@ def list_(
 def describe(
     groups: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[GROUP]...", help="Only these groups; all by default."),
+        typer.Argument(
+            metavar="[GROUP]...",
+            help="Only these groups; all by default.",
+            autocompletion=complete_group,
+        ),
     ] = None,
     *,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -99,7 +104,7 @@ def describe(
 
 
 def delete(
-    groups: Annotated[list[str], typer.Argument(metavar="GROUP...", help="The groups.")],
+    groups: Groups,
     *,
     if_exists: Annotated[
         bool, typer.Option("--if-exists", help="Ignore groups that do not exist.")

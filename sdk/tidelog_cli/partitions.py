@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tidelog_cli.clients import administer
+from tidelog_cli.completion import complete_topic
 from tidelog_cli.failures import FAILED, CommandFailed, UsageError
 from tidelog_cli.offset_targets import parse_time
 from tidelog_cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json, OnlyTopics
@@ -24,7 +25,11 @@ if TYPE_CHECKING:
 
 Partitions = Annotated[
     list[str],
-    typer.Argument(metavar=f"{PARTITIONS}...", help="Topics, or some of their partitions."),
+    typer.Argument(
+        metavar=f"{PARTITIONS}...",
+        help="Topics, or some of their partitions.",
+        autocompletion=complete_topic,
+    ),
 ]
 
 
@@ -91,7 +96,11 @@ def delete_records(
 def reassign(
     partitions: Annotated[
         list[str] | None,
-        typer.Argument(metavar=f"[{PARTITIONS}]...", help="Topics, or some of their partitions."),
+        typer.Argument(
+            metavar=f"[{PARTITIONS}]...",
+            help="Topics, or some of their partitions.",
+            autocompletion=complete_topic,
+        ),
     ] = None,
     *,
     replicas: Annotated[
@@ -128,7 +137,9 @@ def elect_leaders(
     partitions: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar=f"[{PARTITIONS}]...", help="Only these; all that need it by default."
+            metavar=f"[{PARTITIONS}]...",
+            help="Only these; all that need it by default.",
+            autocompletion=complete_topic,
         ),
     ] = None,
     *,

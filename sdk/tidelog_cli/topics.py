@@ -9,14 +9,13 @@ import typer
 
 from tidelog_cli.clients import administer
 from tidelog_cli.failures import UsageError
-from tidelog_cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json, parse_settings
+from tidelog_cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json, Topic, Topics, parse_settings
 from tidelog_cli.output import counted, print_documents, print_json, print_rows, print_table
 
 if TYPE_CHECKING:
     from tidelog.admin import Admin
     from tidelog.administering.results import TopicDescription
 
-TopicName = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")]
 ConfigPairs = Annotated[
     list[str] | None,
     typer.Option("--config", metavar="NAME=VALUE", help="Setting to change; may be repeated."),
@@ -31,7 +30,7 @@ DeletedConfigs = Annotated[
 
 
 def create(
-    topic: TopicName,
+    topic: Topic,
     *,
     partitions: Annotated[
         int | None,
@@ -106,7 +105,7 @@ def list_(
 
 
 def describe(
-    topics: Annotated[list[str], typer.Argument(metavar="TOPIC...", help="The topics.")],
+    topics: Topics,
     *,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
@@ -124,7 +123,7 @@ def describe(
 
 
 def alter(
-    topic: TopicName,
+    topic: Topic,
     *,
     partitions: Annotated[
         int | None, typer.Option(min=1, help="New, higher number of partitions.")
@@ -149,7 +148,7 @@ def alter(
 
 
 def delete(
-    topics: Annotated[list[str], typer.Argument(metavar="TOPIC...", help="The topics.")],
+    topics: Topics,
     *,
     if_exists: Annotated[
         bool, typer.Option("--if-exists", help="Ignore topics that do not exist.")
