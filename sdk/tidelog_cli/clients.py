@@ -79,6 +79,16 @@ def administer(bootstrap: str, work: Callable[[Admin], Awaitable[T]]) -> T:
     return asyncio.run(run())
 
 
+async def require_topic(admin: Admin, topic: str) -> None:
+    """Raise ``UnknownTopicOrPartition``, with a similar name, if there is no such topic."""
+    from tidelog.errors import UnknownTopicOrPartition
+
+    try:
+        await admin.describe_topics([topic])
+    except UnknownTopicOrPartition as error:
+        raise await with_similar_topics(admin, error) from error
+
+
 async def with_similar_topics(admin: Admin, error: TidelogError) -> TidelogError:
     """Return the error; where it is about an unknown topic, with the name of a similar one."""
     from tidelog.errors import SeveralFailed, UnknownTopicOrPartition

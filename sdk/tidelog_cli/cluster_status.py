@@ -12,7 +12,6 @@ from tidelog_cli.failures import FAILED
 from tidelog_cli.nodes import all_partitions, describe_nodes
 from tidelog_cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json
 from tidelog_cli.output import counted, print_json, print_table
-from tidelog_cli.version import version_of_tidelog
 
 if TYPE_CHECKING:
     from tidelog.admin import Admin
@@ -44,6 +43,8 @@ def status(
 
 async def cluster_status(admin: Admin) -> dict[str, Any]:
     """Return the state of the cluster for JSON."""
+    from tidelog_cli.version import version_of_tidelog
+
     cluster = await admin.describe_cluster()
     partitions = await all_partitions(admin)
     nodes = await describe_nodes(admin)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tidelog_cli import (
     acls,
+    bench,
     contexts,
     group_configs,
     group_offsets,
@@ -21,6 +22,7 @@ from tidelog_cli.acl_explain import explain
 from tidelog_cli.certificate import certificate
 from tidelog_cli.cluster_status import status
 from tidelog_cli.consume import consume
+from tidelog_cli.debug_bundle import bundle
 from tidelog_cli.erase import erase
 from tidelog_cli.failures import EXIT_STATUS, CommandGroup
 from tidelog_cli.help_names import Commands
@@ -112,6 +114,13 @@ context.command("show")(contexts.show)
 context.command("use")(contexts.use)
 context.command("add")(contexts.add)
 context.command("remove")(contexts.remove)
+measuring = Commands(cls=CommandGroup, help="Measure the cluster: throughput and latency.")
+measuring.command("produce")(bench.produce)
+measuring.command("consume")(bench.consume)
+measuring.command("end-to-end")(bench.end_to_end)
+
+debug = Commands(cls=CommandGroup, help="What a report of a fault needs.")
+debug.command("bundle")(bundle)
 
 tier = Commands(cls=CommandGroup, help="Segments in the object store.")
 tier.command("status")(tier_status)
@@ -135,6 +144,8 @@ app.add_typer(context, name="context")
 app.command("iam-token")(iam_token)
 app.add_typer(tier, name="tier")
 app.add_typer(job, name="job")
+app.add_typer(measuring, name="bench")
+app.add_typer(debug, name="debug")
 app.command("erase")(erase)
 app.command("verify")(verify)
 app.command("restore")(restore)
