@@ -21,7 +21,8 @@ from tidelog_cli.completion import complete_group
 from tidelog_cli.failures import CommandFailed, UsageError
 from tidelog_cli.grep import RecordFilter
 from tidelog_cli.grep import grep as matching
-from tidelog_cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Topic
+from tidelog_cli.named_arguments import Topic
+from tidelog_cli.options import DEFAULT_BOOTSTRAP, Bootstrap
 from tidelog_cli.output import Advance, note, progress
 from tidelog_cli.reaching import opened
 from tidelog_cli.record_text import RecordFormat, json_line, parse_format, value_line

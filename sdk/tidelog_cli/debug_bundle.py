@@ -30,8 +30,9 @@ import typer
 
 from tidelog_cli.clients import opened_admin
 from tidelog_cli.cluster_status import cluster_status
+from tidelog_cli.connecting import connection
 from tidelog_cli.failures import CommandFailed
-from tidelog_cli.options import DEFAULT_BOOTSTRAP, Bootstrap, command_config
+from tidelog_cli.options import DEFAULT_BOOTSTRAP, Bootstrap
 from tidelog_cli.output import note
 from tidelog_cli.redaction import is_secret, redacted, redacted_text
 
@@ -164,14 +165,13 @@ def _versions() -> dict[str, object]:
 
 
 def _command_settings() -> dict[str, str]:
-    from tidelog.client_properties import read_properties
-
-    path = command_config()
-    return {} if path is None else read_properties(path)
+    return {name: given.value for name, given in connection().settings.items()}
 
 
 def _secrets_of_command() -> set[str]:
-    return {value for name, value in _command_settings().items() if is_secret(name)}
+    """Return the secrets, those too that the settings name the files of."""
+    settings = {**_command_settings(), **connection().kafka_options()}
+    return {value for name, value in settings.items() if is_secret(name)}
 
 
 async def _topics(admin: Admin) -> list[dict[str, Any]]:

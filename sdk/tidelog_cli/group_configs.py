@@ -8,7 +8,8 @@ import typer
 
 from tidelog_cli.clients import administer
 from tidelog_cli.failures import UsageError
-from tidelog_cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Groups, Json, parse_settings
+from tidelog_cli.named_arguments import Groups
+from tidelog_cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json, parse_settings
 from tidelog_cli.output import print_documents, print_table
 from tidelog_cli.topics import ConfigPairs, DeletedConfigs
 

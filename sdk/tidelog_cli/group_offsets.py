@@ -9,8 +9,9 @@ import typer
 from tidelog_cli.clients import administer
 from tidelog_cli.failures import CommandFailed, UsageError
 from tidelog_cli.groups import SHARE
+from tidelog_cli.named_arguments import Group
 from tidelog_cli.offset_targets import Target, new_offset, parse_time
-from tidelog_cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Group, Json
+from tidelog_cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json
 from tidelog_cli.output import note, print_json, print_table
 from tidelog_cli.partition_names import existing_partitions, parse_topic
 

@@ -8,7 +8,8 @@ import typer
 
 from tidelog_cli.clients import administer
 from tidelog_cli.completion import complete_group
-from tidelog_cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Groups, Json
+from tidelog_cli.named_arguments import Groups
+from tidelog_cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json
 from tidelog_cli.output import counted, print_documents, print_rows, print_table
 
 if TYPE_CHECKING:

@@ -12,8 +12,9 @@ import typer
 from tidelog_cli.clients import administer
 from tidelog_cli.completion import complete_topic
 from tidelog_cli.failures import FAILED, CommandFailed, UsageError
+from tidelog_cli.named_arguments import OnlyTopics
 from tidelog_cli.offset_targets import parse_time
-from tidelog_cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json, OnlyTopics
+from tidelog_cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json
 from tidelog_cli.output import note, print_rows
 from tidelog_cli.partition_names import PARTITIONS, existing_partitions, parse_topic
 

@@ -20,7 +20,8 @@ import typer
 
 from tidelog_cli.clients import RECORDS_TIMEOUT_MS, client_factory, opened_admin
 from tidelog_cli.failures import CommandFailed, UsageError
-from tidelog_cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json, Topic, require_choice
+from tidelog_cli.named_arguments import Topic
+from tidelog_cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json, require_choice
 from tidelog_cli.output import Advance, note, print_json, progress
 from tidelog_cli.reaching import opened
 from tidelog_cli.record_lines import JsonLines, LineParser, LineRecord, TextLines

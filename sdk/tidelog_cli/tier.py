@@ -7,7 +7,8 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from tidelog_cli.clients import opened_cluster
-from tidelog_cli.options import Json, OnlyTopics
+from tidelog_cli.named_arguments import OnlyTopics
+from tidelog_cli.options import Json
 from tidelog_cli.output import note, print_json, print_table
 from tidelog_cli.stores import (
     DataDir,

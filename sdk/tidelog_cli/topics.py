@@ -9,7 +9,8 @@ import typer
 
 from tidelog_cli.clients import administer
 from tidelog_cli.failures import UsageError
-from tidelog_cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json, Topic, Topics, parse_settings
+from tidelog_cli.named_arguments import Topic, Topics
+from tidelog_cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json, parse_settings
 from tidelog_cli.output import counted, print_documents, print_json, print_rows, print_table
 
 if TYPE_CHECKING:

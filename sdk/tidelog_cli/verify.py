@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 import typer
 
 from tidelog_cli.failures import FAILED, LEFT_OVER, UsageError
-from tidelog_cli.options import Json, OnlyTopics
+from tidelog_cli.named_arguments import OnlyTopics
+from tidelog_cli.options import Json
 from tidelog_cli.output import counted, note, print_json, progress, show_reading
 from tidelog_cli.stores import (
     ClusterId,

@@ -7,7 +7,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -34,8 +34,9 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextmanager
-def serving(answer: Callable[[socket.socket], None]) -> Iterator[str]:
+def serving(answer: Callable[[socket.socket], object]) -> Iterator[str]:
     """Give the address of a server that treats each connection so."""
+    threads: list[threading.Thread] = []
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def accept() -> None:
@@ -44,11 +45,15 @@ def serving(answer: Callable[[socket.socket], None]) -> Iterator[str]:
                     connection, _ = server.accept()
                 except OSError:
                     return
-                threading.Thread(target=answer, args=(connection,), daemon=True).start()
+                threads.append(threading.Thread(target=answer, args=(connection,)))
+                threads[-1].start()
 
-        threading.Thread(target=accept, daemon=True).start()
+        threads.append(threading.Thread(target=accept))
+        threads[0].start()
         yield f"127.0.0.1:{server.getsockname()[1]}"
         server.shutdown(socket.SHUT_RDWR)
+    for thread in threads:
+        thread.join(10)
 
 
 def test_refused_port_is_waited_for_and_named() -> None:
@@ -94,7 +99,12 @@ def test_http_server_is_recognised() -> None:
     assert f"{address} is not a Kafka port: it answered HTTP; check the port\n" in outcome.errors
 
 
-def test_server_that_answers_http_at_once_is_recognised_without_waiting() -> None:
+def test_server_that_answers_http_at_once_is_recognised_without_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reaching, "NOTE_SECONDS", 60.0)
+    monkeypatch.setattr(reaching, "ASK_SECONDS", 120.0)
+
     def answer(connection: socket.socket) -> None:
         with connection:
             connection.recv(100)
@@ -135,11 +145,8 @@ def test_node_without_tls_is_recognised(cli_node: NodeProcess, tmp_path: Path) -
 
 def test_silent_server_is_said_to_be_silent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(client_factory.__kwdefaults__, "request_timeout_ms", 1_000)
-    kept: list[socket.socket] = []
-    with serving(kept.append) as address:
+    with ExitStack() as kept, serving(kept.enter_context) as address:
         outcome = called("topic", "list", bootstrap=address, status=1)
-    for connection in kept:
-        connection.close()
     assert f"no node answers at {address}" in outcome.errors
     assert "within 1 s" in outcome.errors
     assert "None" not in outcome.errors

@@ -13,7 +13,8 @@ from tidelog_spark.jobs.auditing import AuditReport, AuditRequest, audit
 from tidelog_spark.jobs.producers import EXPIRATION_MS
 
 from tidelog_cli.failures import FAILED, UsageError
-from tidelog_cli.options import Json, OnlyTopics, require_choice
+from tidelog_cli.named_arguments import OnlyTopics
+from tidelog_cli.options import Json, require_choice
 from tidelog_cli.output import counted, note, print_json, print_table, show_reading
 from tidelog_cli.spark_jobs.command_line import require_topics, run_job, spark_session
 from tidelog_cli.stores import ClusterId, DataDir, FromBucket, Metadata, Objects, locate_stores
