@@ -23,6 +23,7 @@ from tidelog_cli.certificate import certificate
 from tidelog_cli.cluster_status import status
 from tidelog_cli.consume import consume
 from tidelog_cli.debug_bundle import bundle
+from tidelog_cli.declared_topics import apply, diff
 from tidelog_cli.erase import erase
 from tidelog_cli.failures import EXIT_STATUS, CommandGroup
 from tidelog_cli.help_names import Commands
@@ -132,6 +133,8 @@ app.command("status")(status)
 app.add_typer(node, name="node")
 app.add_typer(config, name="config")
 app.add_typer(topic, name="topic")
+app.command("diff")(diff)
+app.command("apply")(apply)
 app.command("produce")(produce)
 app.command("consume")(consume)
 app.add_typer(group, name="group")
