@@ -8,6 +8,11 @@ from typing import Any
 from kio import index
 from kio.schema.index import api_key_map
 
+from tidelog_core.quota_messages import (
+    DESCRIBE_QUOTA_USE_KEY,
+    DescribeQuotaUseRequest,
+    DescribeQuotaUseResponse,
+)
 from tidelog_core.role_messages import (
     ALTER_ROLES_KEY,
     DESCRIBE_ROLES_KEY,
@@ -21,6 +26,11 @@ from tidelog_core.role_messages import (
 OWN_APIS: Mapping[int, tuple[str, type[Any], type[Any]]] = {
     DESCRIBE_ROLES_KEY: ("describe_roles", DescribeRolesRequest, DescribeRolesResponse),
     ALTER_ROLES_KEY: ("alter_roles", AlterRolesRequest, AlterRolesResponse),
+    DESCRIBE_QUOTA_USE_KEY: (
+        "describe_quota_use",
+        DescribeQuotaUseRequest,
+        DescribeQuotaUseResponse,
+    ),
 }
 
 
@@ -31,12 +41,12 @@ def api_name(api_key: int) -> str:
 
 
 def load_request_schema(api_key: int, version: int) -> type[Any]:
-    """Return the request's class.."""
+    """Return the request's class."""
     own = OWN_APIS.get(api_key)
     return index.load_request_schema(api_key, version) if own is None else own[1]
 
 
 def load_response_schema(api_key: int, version: int) -> type[Any]:
-    """Return the response's class.."""
+    """Return the response's class."""
     own = OWN_APIS.get(api_key)
     return index.load_response_schema(api_key, version) if own is None else own[2]

@@ -108,6 +108,7 @@ quota = Commands(cls=CommandGroup, help="Quotas of users, clients and addresses.
 quota.command("list")(quotas.list_)
 quota.command("set")(quotas.set_)
 quota.command("remove")(quotas.remove)
+quota.command("top")(quotas.top)
 
 context = Commands(cls=CommandGroup, help="Contexts: clusters to reach by a name.")
 context.command("list")(contexts.list_)

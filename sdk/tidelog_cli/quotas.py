@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tidelog_cli.clients import administer
+from tidelog_cli.clients import administer, opened_admin
 from tidelog_cli.failures import UsageError
 from tidelog_cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json, parse_settings
 from tidelog_cli.output import counted, print_json, print_table
 
 if TYPE_CHECKING:
+    from tidelog.administering.results import QuotaUse
     from tidelog_core.quotas.quota_entity import QuotaEntity
 
 # Those of tidelog_core, which is not imported for the help. A test compares them.
@@ -126,6 +130,51 @@ def remove(
     _require_names(entity, unwanted)
     administer(bootstrap, lambda admin: admin.alter_quotas({entity: unwanted}))
     print(f"{', '.join(names) if names else 'all quotas'} of {entity} removed")
+
+
+def top(
+    *,
+    count: Annotated[
+        int, typer.Option("--count", "-n", min=1, max=1_000, help="How many of each node.")
+    ] = 20,
+    every: Annotated[
+        float | None,
+        typer.Option(metavar="SECONDS", min=0.1, help="Ask again and again, until Ctrl-C."),
+    ] = None,
+    bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
+    json: Json = False,
+) -> None:
+    """Show who uses most of their quotas now, on which node, and how long they must wait."""
+
+    async def run() -> None:
+        async with opened_admin(bootstrap) as admin:
+            while True:
+                _show_uses(await admin.describe_quota_use(count=count), is_json=json)
+                if every is None:
+                    return
+                await asyncio.sleep(every)
+
+    asyncio.run(run())
+
+
+def _show_uses(uses: Sequence[QuotaUse], *, is_json: bool) -> None:
+    if is_json:
+        print_json([asdict(one) for one in uses])
+        return
+    rows = [
+        (
+            one.node_id,
+            one.user or "any",
+            one.client_id or "any",
+            one.key,
+            f"{one.rate:.0f}" if one.rate >= 10 else f"{one.rate:.2g}",
+            f"{one.part:g}" if one.part == one.quota else f"{one.part:g} of {one.quota:g}",
+            f"{one.rate / one.part:.0%}",
+            f"{one.throttle_time_ms / 1000:.1f} s" if one.throttle_time_ms else "",
+        )
+        for one in uses
+    ]
+    print_table(("node", "user", "client id", "quota", "rate", "limit", "used", "wait"), rows)
 
 
 def _name(option: str, name: str | None, is_default: bool) -> str | None:

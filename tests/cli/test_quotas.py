@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -10,8 +11,10 @@ from tidelog_cli.quotas import KEYS_OF_ADDRESSES, KEYS_OF_CLIENTS
 from tidelog_core.quotas.quota_entity import QuotaEntity
 from tidelog_core.quotas.quota_keys import QuotaKey, checked_quota
 
+from tests.support.batches import batch_of
 from tests.support.command import Outcome, called
 from tests.support.node_process import NodeProcess
+from tests.support.peer import Peer
 
 
 @pytest.fixture(scope="module")
@@ -84,3 +87,18 @@ def test_the_names_of_quotas_are_those_of_nodes() -> None:
     assert {*KEYS_OF_CLIENTS, *KEYS_OF_ADDRESSES} == {key.value for key in QuotaKey}
     for name in KEYS_OF_CLIENTS:
         checked_quota(QuotaEntity("a"), name, 1.0)
+
+
+def test_top_shows_who_must_wait(address: str) -> None:
+    quota(address, "set", "producer_byte_rate=1", "--client-id", "busy")
+    port = int(address.rpartition(":")[2])
+    with closing(Peer("busy", port, client_id=b"busy")) as peer:
+        peer.create_topic("watched")
+        assert peer.produce("watched", batch_of(b"a value"))["error_code"] == "none"
+    [use] = quota(address, "top", "--json").document
+    assert (use["key"], use["client_id"]) == ("producer_byte_rate", "busy")
+    assert use["rate"] > use["part"]
+    header, row = quota(address, "top", "--count", 1).lines
+    assert header.split()[:3] == ["NODE", "USER", "CLIENT"]
+    assert row.split()[:4] == ["1", "any", "busy", "producer_byte_rate"]
+    assert row.endswith(" s")

@@ -80,7 +80,12 @@ API_KEYS = {
     "alter_share_group_offsets": 91,
     "delete_share_group_offsets": 92,
 }
-SERVED_KEYS = {**API_KEYS, "describe_roles": 20_002, "alter_roles": 20_003}  # with Tidelog's own
+SERVED_KEYS = {  # with Tidelog's own
+    **API_KEYS,
+    "describe_roles": 20_002,
+    "alter_roles": 20_003,
+    "describe_quota_use": 20_004,
+}
 
 
 def request(api: str, version: int, fields: Mapping[str, object]) -> Any:

@@ -303,7 +303,7 @@ def _control_routes(
         ScramUserHandlers(node),
         AclHandlers(node),
         RoleHandlers(node),
-        QuotaHandlers(node),
+        QuotaHandlers(node, throttle=throttle),
         ClusterHandlers(node),
         find_coordinator,
         GroupHandlers(coordinator=groups, access=access),

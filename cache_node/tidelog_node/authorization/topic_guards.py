@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from tidelog_core.errors import ErrorCode
+from tidelog_core.quota_messages import DESCRIBE_QUOTA_USE_KEY
 from tidelog_core.role_messages import ALTER_ROLES_KEY, DESCRIBE_ROLES_KEY
 from tidelog_core.security.acl import CLUSTER_NAME, AclOperation, ResourceType
 from tidelog_core.security.operations import REFUSAL_CODES
@@ -236,5 +237,6 @@ TOPIC_GUARDS: Mapping[int, Guard] = {
     74: to_cluster(_DESCRIBE_CONFIGS),
     75: _describe_topic_partitions,
     DESCRIBE_ROLES_KEY: to_cluster(_DESCRIBE),
+    DESCRIBE_QUOTA_USE_KEY: to_cluster(_DESCRIBE_CONFIGS),
     ALTER_ROLES_KEY: each_to_cluster(_ALTER, asked="alterations", answered="results"),
 }

@@ -1,6 +1,11 @@
-"""DescribeClientQuotas and AlterClientQuotas. Source: KIP-546; Kafka's ``ClientQuotasImage``."""
+"""DescribeClientQuotas, AlterClientQuotas, and DescribeQuotaUse, which is Tidelog's own.
+
+Source: KIP-546; Kafka's ``ClientQuotasImage``.
+"""
 
 from __future__ import annotations
+
+import heapq
 
 from kio.schema.alter_client_quotas.v1 import request as alter_request
 from kio.schema.alter_client_quotas.v1 import response as alter_response
@@ -14,24 +19,34 @@ from tidelog_core.admin.client_quotas import (
     find_quotas,
 )
 from tidelog_core.errors import InvalidRequest, StoreUnavailable, UnsupportedVersion
+from tidelog_core.quota_messages import (
+    DESCRIBE_QUOTA_USE_KEY,
+    USES_MAX,
+    DescribeQuotaUseRequest,
+    DescribeQuotaUseResponse,
+    QuotaUse,
+)
 
 from tidelog_node.handlers.administration import admin_outcome
 from tidelog_node.node_context import NodeContext
 from tidelog_node.request_turns import RequestTurn
 from tidelog_node.routes import RequestContext, Route
+from tidelog_node.throttling.throttle import Throttle
 from tidelog_node.wire.messages import build
 
 DESCRIBE_CLIENT_QUOTAS_KEY = 48
 ALTER_CLIENT_QUOTAS_KEY = 49
+INT_32_MAX = 2**31 - 1
 _EXACT, _DEFAULT, _ANY = 0, 1, 2  # match types
 _MATCH_NAMES = {_DEFAULT: "MATCH_TYPE_DEFAULT", _ANY: "MATCH_TYPE_SPECIFIED"}
 
 
 class QuotaHandlers:
-    """Shows and changes clients' quotas."""
+    """Shows and changes clients' quotas, and shows their use."""
 
-    def __init__(self, node: NodeContext) -> None:
+    def __init__(self, node: NodeContext, *, throttle: Throttle) -> None:
         self._view = node.view
+        self._throttle = throttle
         self._admin = QuotaAdmin(node.store, node.view)
 
     def routes(self) -> list[Route]:
@@ -39,6 +54,7 @@ class QuotaHandlers:
         return [
             Route(DESCRIBE_CLIENT_QUOTAS_KEY, 0, 1, self.describe),
             Route(ALTER_CLIENT_QUOTAS_KEY, 0, 1, self.alter),
+            Route(DESCRIBE_QUOTA_USE_KEY, 0, 0, self.describe_use),
         ]
 
     async def describe(
@@ -107,6 +123,35 @@ class QuotaHandlers:
                     )
                     async for key, names in turn.each(entities.items())
                 ]
+            ),
+        )
+
+    async def describe_use(
+        self, request: DescribeQuotaUseRequest, _: RequestContext
+    ) -> DescribeQuotaUseResponse:
+        """Answer DescribeQuotaUse. Limits that nobody has used in the windows are left out."""
+        now_ms, turn = self._throttle.now_ms(), RequestTurn()
+        used = [
+            (rate / limit.rate, *limit.key[1], limit.key[0].value, rate, limit)
+            async for limit in turn.each(self._throttle.limits())
+            if limit.rate and (rate := limit.meter.rate(now_ms)) > 0
+        ]
+        most = heapq.nlargest(min(max(request.count, 0), USES_MAX), used, key=lambda one: one[:4])
+        return admin_outcome(
+            DescribeQuotaUseResponse,
+            None,
+            uses=tuple(
+                build(
+                    QuotaUse,
+                    key=key,
+                    user=user,
+                    client_id=client_id,
+                    quota=limit.quota,
+                    part=limit.rate,
+                    rate=rate,
+                    throttle_time_ms=min(limit.meter.throttle_ms(limit.rate, now_ms), INT_32_MAX),
+                )
+                for _, user, client_id, key, rate, limit in most
             ),
         )
 

@@ -54,6 +54,10 @@ class Meters:
             found = self._buckets[key, shared_by] = self._new_bucket()
         return found
 
+    def limits(self) -> list[RateLimit]:
+        """Return the limits that are kept, used or not."""
+        return list(self._limits.values())
+
     def _make_room(self) -> None:
         now_ms = self._clock_ms()
         oldest = list(islice(self._limits.items(), _LOOKED_AT))

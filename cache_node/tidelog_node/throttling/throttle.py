@@ -141,6 +141,14 @@ class Throttle:
         self._wait(context, self._timed_ms(context, limits))
         return context.throttle_ms
 
+    def limits(self) -> list[RateLimit]:
+        """Return the limits of rates that clients have had lately."""
+        return self._meters.limits()
+
+    def now_ms(self) -> int:
+        """Return the time by the clock of the rates."""
+        return self._clock_ms()
+
     # -- the time of requests --
 
     def timer_of(self, session: Session) -> RequestTimer | None:

@@ -13,6 +13,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from tidelog_core.errors import ErrorCode
+from tidelog_core.quota_messages import DESCRIBE_QUOTA_USE_KEY
 from tidelog_core.role_messages import ALTER_ROLES_KEY, DESCRIBE_ROLES_KEY
 from tidelog_core.security.acl import AclOperation, ResourceType
 
@@ -252,6 +253,7 @@ OPERATIONS: Mapping[int, ApiNeeds] = {
     # Tidelog's own.
     DESCRIBE_ROLES_KEY: ApiNeeds("DescribeRoles", (_need(_DESCRIBE, _C),)),
     ALTER_ROLES_KEY: ApiNeeds("AlterRoles", (_need(_ALTER, _C),)),
+    DESCRIBE_QUOTA_USE_KEY: ApiNeeds("DescribeQuotaUse", (_need(_DESCRIBE_CONFIGS, _C),)),
 }
 
 REFUSAL_CODES: Mapping[ResourceType, ErrorCode] = {

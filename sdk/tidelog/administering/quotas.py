@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,12 +15,14 @@ from kio.schema.alter_client_quotas.v1.request import (
 from kio.schema.describe_client_quotas.v1.request import ComponentData, DescribeClientQuotasRequest
 from kio.schema.errors import ErrorCode
 from tidelog_core.errors import InvalidRequest
+from tidelog_core.quota_messages import USES_MAX, DescribeQuotaUseRequest
 from tidelog_core.quotas.quota_entity import QuotaEntity, quota_entity
 from tidelog_core.wire_messages import build
 
 from tidelog.administering.calls import AdminCalls, raise_failures
+from tidelog.administering.results import QuotaUse
 from tidelog.errors import MalformedResponse, error_for
-from tidelog.wire.requests import ALTER_CLIENT_QUOTAS, DESCRIBE_CLIENT_QUOTAS
+from tidelog.wire.requests import ALTER_CLIENT_QUOTAS, DESCRIBE_CLIENT_QUOTAS, DESCRIBE_QUOTA_USE
 
 EVERY_ENTITY = QuotaEntity()
 _EXACT, _DEFAULT = 0, 1  # match types
@@ -106,6 +109,43 @@ class QuotaCalls(AdminCalls):
             )
 
         await self._retried(attempt)
+
+    async def describe_quota_use(self, *, count: int = 20) -> list[QuotaUse]:
+        """Return the quotas that clients use most on any node, the most used first.
+
+        At most ``count`` of each node, up to 1,000. Each node measures for itself. Raises
+        ``UnsupportedVersion`` for Kafka's brokers, which do not tell it.
+        """
+        if not 1 <= count <= USES_MAX:
+            raise InvalidRequest(f"count {count} must be from 1 to {USES_MAX}")
+        await self.start()
+        request = build(DescribeQuotaUseRequest, count=count)
+
+        async def ask(node_id: int) -> list[QuotaUse]:
+            async def attempt() -> Any:
+                return await self._cluster.request(DESCRIBE_QUOTA_USE, request, node_id=node_id)
+
+            response = await self._retried(attempt)
+            if response.error_code is not ErrorCode.none:
+                about = f"quotas of node {node_id}"
+                raise error_for(response.error_code, response.error_message, about=about)
+            return [
+                QuotaUse(
+                    node_id,
+                    one.key,
+                    one.user,
+                    one.client_id,
+                    float(one.quota),
+                    float(one.part),
+                    float(one.rate),
+                    int(one.throttle_time_ms),
+                )
+                for one in response.uses
+            ]
+
+        of_nodes = await asyncio.gather(*map(ask, sorted(self._cluster.nodes)))
+        uses = [use for of_node in of_nodes for use in of_node]
+        return sorted(uses, key=lambda one: one.rate / one.part, reverse=True)
 
 
 def _entity(entry: Any) -> QuotaEntity:

@@ -178,6 +178,20 @@ class LogDir:
 
 
 @dataclass(frozen=True, slots=True)
+class QuotaUse:
+    """The use of a quota on one node, by those who share it."""
+
+    node_id: int
+    key: str  # such as ``producer_byte_rate``
+    user: str  # "": all users share it
+    client_id: str  # "": all client ids share it
+    quota: float  # a second
+    part: float  # a second, of this node: less than the quota if it is the cluster's
+    rate: float  # a second, measured over the windows that count
+    throttle_time_ms: int  # until the rate is within the part; 0 if it is
+
+
+@dataclass(frozen=True, slots=True)
 class GroupListing:
     """A group in a list."""
 

@@ -53,3 +53,4 @@ class SyncAdmin(SyncClient[EveryCall]):
     delete_role = Blocking(EveryCall.delete_role)
     describe_quotas = Blocking(EveryCall.describe_quotas)
     alter_quotas = Blocking(EveryCall.alter_quotas)
+    describe_quota_use = Blocking(EveryCall.describe_quota_use)

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from kio.schema.errors import ErrorCode
 from tidelog_core.message_reader import read_from, read_message
 from tidelog_core.message_schemas import api_name, load_request_schema, load_response_schema
+from tidelog_core.quota_messages import DESCRIBE_QUOTA_USE_KEY
 from tidelog_core.role_messages import ALTER_ROLES_KEY, DESCRIBE_ROLES_KEY
 from tidelog_core.wire_messages import write_message
 
@@ -103,6 +104,7 @@ ALTER_SHARE_GROUP_OFFSETS = Api(91, 0, 0)
 DELETE_SHARE_GROUP_OFFSETS = Api(92, 0, 0)
 DESCRIBE_ROLES = Api(DESCRIBE_ROLES_KEY, 0, 0)  # Tidelog's own
 ALTER_ROLES = Api(ALTER_ROLES_KEY, 0, 0)
+DESCRIBE_QUOTA_USE = Api(DESCRIBE_QUOTA_USE_KEY, 0, 0)
 
 VersionRanges = Mapping[int, tuple[int, int]]  # by API key, both ends included
 

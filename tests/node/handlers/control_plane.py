@@ -72,7 +72,7 @@ class Node:
             *ConfigHandlers(node).routes(),
             *ScramUserHandlers(node).routes(),
             *AclHandlers(node).routes(),
-            *QuotaHandlers(node).routes(),
+            *QuotaHandlers(node, throttle=throttle).routes(),
             *ClusterHandlers(node).routes(),
             *FindCoordinatorHandlers(node).routes(),
             *ElectionHandlers(node).routes(),
