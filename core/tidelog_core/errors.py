@@ -345,6 +345,13 @@ class DelegationTokenRequestNotAllowed(TidelogError):
     hint = "log in as a user, by a password or a certificate"
 
 
+class DelegationTokenAuthorizationFailed(TidelogError):
+    """The client may not make tokens of another user."""
+
+    code = ErrorCode.delegation_token_authorization_failed
+    hint = "`tidelog acl add --user-principal User:NAME --operation CreateTokens` allows it"
+
+
 class DelegationTokenExpired(TidelogError):
     """The delegation token has expired."""
 

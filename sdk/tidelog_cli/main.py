@@ -6,6 +6,7 @@ from tidelog_cli import (
     acls,
     bench,
     contexts,
+    delegation_tokens,
     group_configs,
     group_offsets,
     groups,
@@ -90,6 +91,12 @@ user.command("add")(users.add)
 user.command("alter")(users.alter)
 user.command("remove")(users.remove)
 
+token = Commands(cls=CommandGroup, help="Delegation tokens: create, list, renew and expire them.")
+token.command("create")(delegation_tokens.create)
+token.command("list")(delegation_tokens.list_)
+token.command("renew")(delegation_tokens.renew)
+token.command("expire")(delegation_tokens.expire)
+
 acl = Commands(cls=CommandGroup, help="ACLs: list, add, remove and explain them.")
 acl.command("list")(acls.list_)
 acl.command("add")(acls.add)
@@ -141,6 +148,7 @@ app.command("consume")(consume)
 app.add_typer(group, name="group")
 app.add_typer(transaction, name="transaction")
 app.add_typer(user, name="user")
+app.add_typer(token, name="token")
 app.add_typer(acl, name="acl")
 app.add_typer(role, name="role")
 app.add_typer(quota, name="quota")

@@ -4,6 +4,7 @@ They are made on the first start, in ``secure`` under the data directory:
 
     authority.pem, authority.key.pem   signs the nodes' certificate
     node.pem                           the nodes' key and certificate
+    token.key                          what delegation tokens are made with
     client.properties                  an admin's settings for the command, Java and Kafka's tools
     librdkafka.properties              the same for librdkafka: kcat -F
 
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 PROTOCOL = "SASL_SSL"  # of the nodes' listeners
 ADMIN = "admin"
 PASSWORD_SIZE_BYTES = 24
+TOKEN_KEY_SIZE_BYTES = 32
 VALID_FOR = datetime.timedelta(days=5 * 365)
 RENEWED_BEFORE = datetime.timedelta(days=30)
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
@@ -63,7 +65,13 @@ class Secured:
             "sasl.enabled.mechanisms": ",".join((*ScramMechanism, PLAIN_MECHANISM)),
             "authorizer.class.name": ACL_AUTHORIZERS[0],
             "super.users": f"{USER_KIND}:{ADMIN}",
+            "delegation.token.secret.key.location": str(self.token_key),
         }
+
+    @property
+    def token_key(self) -> Path:
+        """The secret key of delegation tokens."""
+        return self.folder / "token.key"
 
     @property
     def authority_pem(self) -> Path:
@@ -97,6 +105,8 @@ def prepare(data_dir: Path, host: str, ports: range) -> Secured:
     authority, key = _authority(secured)
     if not _is_current(secured.node_pem, host, authority):
         _make_node_pem(secured.node_pem, [host, *LOCAL_NAMES], authority, key)
+    if not secured.token_key.exists():
+        _write(secured.token_key, secrets.token_urlsafe(TOKEN_KEY_SIZE_BYTES).encode())
     _write_properties(secured, host, ports)
     return secured
 

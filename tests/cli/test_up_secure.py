@@ -90,7 +90,7 @@ def test_only_the_user_may_read_what_is_made(tmp_path: Path) -> None:
     assert stat.S_IMODE(made.folder.stat().st_mode) == 0o700
     for path in made.folder.iterdir():
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    names = {"authority.key.pem", "authority.pem", "node.pem"}
+    names = {"authority.key.pem", "authority.pem", "node.pem", "token.key"}
     names |= {"client.properties", "librdkafka.properties"}
     assert {path.name for path in made.folder.iterdir()} == names
 

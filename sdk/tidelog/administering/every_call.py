@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tidelog.administering.acls import AclCalls
 from tidelog.administering.configs import ConfigCalls
+from tidelog.administering.delegation_tokens import DelegationTokenCalls
 from tidelog.administering.partitions import PartitionCalls
 from tidelog.administering.quotas import QuotaCalls
 from tidelog.administering.roles import RoleCalls
@@ -18,6 +19,7 @@ class EveryCall(
     ConfigCalls,
     TransactionCalls,
     UserCalls,
+    DelegationTokenCalls,
     AclCalls,
     RoleCalls,
     QuotaCalls,

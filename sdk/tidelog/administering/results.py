@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,12 +11,14 @@ from typing import Literal
 from tidelog_core.model import TopicPartition
 
 from tidelog.consuming.records import OffsetAndMetadata
+from tidelog.wire.sasl import Sasl
 
 __all__ = [
     "ClusterDescription",
     "ConfigEntry",
     "ConfigSynonym",
     "CreatedTopic",
+    "DelegationToken",
     "GroupDescription",
     "GroupListing",
     "GroupMember",
@@ -319,3 +322,29 @@ class UserDescription:
     user: str
     iterations: Mapping[str, int]  # by the mechanism's name, such as SCRAM-SHA-256
     problem: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DelegationToken:
+    """A delegation token. Principals are such as ``User:alice``, times epoch milliseconds.
+
+    ``hmac`` is the secret: whoever has it can log in as the owner until the token expires.
+    """
+
+    token_id: str
+    hmac: bytes = field(repr=False)
+    owner: str
+    requester: str  # who made it
+    renewers: tuple[str, ...]  # who may renew it, beside the owner
+    issued_ms: int
+    expires_ms: int  # unless it is renewed
+    max_ms: int  # it cannot be renewed beyond
+
+    @property
+    def password(self) -> str:
+        """The password to log in with; the user is the token's id."""
+        return base64.b64encode(self.hmac).decode()
+
+    def sasl(self, mechanism: str = "SCRAM-SHA-512") -> Sasl:
+        """Return the login of a client that has the token."""
+        return Sasl(mechanism, self.token_id, self.password, is_delegation_token=True)

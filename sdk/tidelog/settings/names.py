@@ -133,6 +133,11 @@ SETTINGS: tuple[Setting, ...] = (
     Setting("sasl.username", "the user"),
     Setting("sasl.password", "the user's password", is_secret=True),
     Setting("sasl.password.location", "a file with the password as its only line", is_path=True),
+    Setting(
+        "sasl.tokenauth",
+        "true: the user is a delegation token's id, the password its HMAC",
+        check=_one_of("true", "false"),
+    ),
     Setting("sasl.jaas.config", "user and password as Java has them", is_secret=True),
     Setting(
         "sasl.login.callback.handler.class",

@@ -23,7 +23,7 @@ from tidelog.wire.sasl import MECHANISMS, Sasl, SaslToken
 _JAAS_MODULE = re.compile(
     r"\s*[\w.]+\.(Scram|Plain|OAuthBearer)LoginModule\s+required\b(.*?);?\s*", re.DOTALL
 )
-_JAAS_OPTION = re.compile(r'([\w.]+)="((?:[^"\\]|\\.)*)"')
+_JAAS_OPTION = re.compile(r'([\w.]+)=(?:"((?:[^"\\]|\\.)*)"|([^\s";]+))')
 _NO_CHECK = ("", "none")  # of ssl.endpoint.identification.algorithm
 _LOGIN = ("sasl.username", "sasl.password", "sasl.password.location", "sasl.jaas.config")
 
@@ -110,7 +110,8 @@ def _login(given: Mapping[str, str]) -> tuple[Sasl | SaslToken | None, list[Prob
             return None, [Problem(("sasl.password.location",), text)]
         password = "in its file"
     user = jaas.get("username") or given.get("sasl.username", "")
-    sasl = Sasl(mechanism, user, password)
+    is_token = jaas.get("tokenauth") or given.get("sasl.tokenauth", "")
+    sasl = Sasl(mechanism, user, password, is_delegation_token=is_token.lower() == "true")
     return sasl, [Problem((*_LOGIN, "sasl.mechanism"), text) for text in sasl.problems()]
 
 
@@ -129,4 +130,4 @@ def _jaas_options(given: Mapping[str, str], mechanism: str) -> tuple[dict[str, s
         )
         return {}, [Problem(("sasl.jaas.config",), f"sasl.jaas.config must be {wanted}")]
     options = _JAAS_OPTION.findall(module[2])
-    return {name: re.sub(r"\\(.)", r"\1", value) for name, value in options}, []
+    return {name: re.sub(r"\\(.)", r"\1", value) or bare for name, value, bare in options}, []

@@ -43,12 +43,14 @@ RETIRE_AFTER_SHARE = 0.8
 class Sasl:
     """A user's login: a mechanism (SCRAM-SHA-256, SCRAM-SHA-512 or PLAIN), name and password.
 
-    PLAIN sends the password itself, so it needs TLS.
+    PLAIN sends the password itself, so it needs TLS. With ``is_delegation_token`` the user is a
+    delegation token's id and the password its HMAC in base64 (``DelegationToken.sasl``).
     """
 
     mechanism: str
     user: str
     password: str = field(repr=False)
+    is_delegation_token: bool = False
 
     def problems(self) -> list[str]:
         """Return the problems, one sentence each."""
@@ -60,6 +62,8 @@ class Sasl:
             found.append("a SASL login needs a user and a password")
         if "\0" in self.user + self.password:
             found.append("a SASL user and password must not have a NUL character")
+        if self.mechanism == PLAIN_MECHANISM and self.is_delegation_token:
+            found.append("a delegation token logs in by SCRAM, not by PLAIN")
         if self.mechanism != PLAIN_MECHANISM:
             try:
                 escaped_name(self.user)
@@ -137,6 +141,7 @@ async def log_in(connection: Connection, sasl: Sasl | SaslToken, *, timeout_s: f
             sasl.user,
             sasl.password,
             nonce=secrets.token_urlsafe(NONCE_SIZE_BYTES),
+            is_token=sasl.is_delegation_token,
         )
         challenge = await exchange.send(scram.first_message())
         # Milliseconds of PBKDF2.
