@@ -34,6 +34,7 @@ from tidelog.errors import (
 )
 from tidelog.metadata import Node, PartitionInfo, TopicInfo, merge, topic_info, with_leader
 from tidelog.options import ClientOptions
+from tidelog.tokens.bearer_token import TokenNotFetched
 from tidelog.wire.backoff import Backoff
 from tidelog.wire.connection import Address, Connection, open_connection
 from tidelog.wire.requests import FIND_COORDINATOR, METADATA, Api
@@ -119,6 +120,8 @@ class Cluster:
                         await asyncio.sleep(backoff.next_s())
         except TimeoutError:
             await self._disconnect()
+            if isinstance(self.last_error, TokenNotFetched):
+                raise self.last_error from None  # Nodes answer: the issuer of tokens does not.
             servers = ", ".join(map(str, self._options.bootstrap))
             reason = self.last_error or f"nothing came within {self.request_timeout_s:g} s"
             raise ConnectionFailed(f"no node answers at {servers}: {reason}") from None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tidelog_cli.context_names import complete_context
 from tidelog_cli.failures import CommandFailed, UsageError
 from tidelog_cli.options import Json, chosen, parse_settings
 from tidelog_cli.output import note, print_json, print_rows, print_table
@@ -20,7 +21,10 @@ if TYPE_CHECKING:
 
 HIDDEN = "(hidden)"
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The context's name.")]
+Name = Annotated[
+    str,
+    typer.Argument(metavar="NAME", help="The context's name.", autocompletion=complete_context),
+]
 
 
 def list_(*, json: Json = False) -> None:
@@ -49,7 +53,11 @@ def list_(*, json: Json = False) -> None:
 def show(
     name: Annotated[
         str | None,
-        typer.Argument(metavar="[NAME]", help="The context; by default the one that counts now."),
+        typer.Argument(
+            metavar="[NAME]",
+            help="The context; by default the one that counts now.",
+            autocompletion=complete_context,
+        ),
     ] = None,
     *,
     json: Json = False,

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from tidelog_cli.context_names import complete_context
 from tidelog_cli.failures import UsageError
 
 # Empty: the addresses are those of ``connecting.connection``.
@@ -56,6 +57,7 @@ def take_chosen(
             help="The cluster: a context of 'tidelog context list'. By default TIDELOG_CONTEXT,"
             " or the current one.",
             show_default=False,
+            autocompletion=complete_context,
         ),
     ] = None,
     command_config: Annotated[

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from tidelog_cli.context_edits import with_context, with_current, without_context
+from tidelog_cli.context_names import complete_context
 from tidelog_cli.failures import CommandFailed
 
 from tests.support.command import called, environment, tidelog
@@ -181,6 +182,51 @@ def test_stores_and_addresses_are_those_of_the_context(file: Path, cli_node: Nod
         assert f"data directory {folder}/none does not exist" in called(*command, status=1).errors
     missing = called("verify", "--data-dir", f"{folder}/other", status=1)
     assert f"{folder}/other does not exist" in missing.errors
+
+
+def test_the_shell_completes_the_names_of_contexts(file: Path) -> None:
+    called("context", "add", "prod-1", "-b", "x:1")
+    called("context", "add", "dev", "-b", "x:1")
+    environ = {
+        **environment(),
+        "XDG_CONFIG_HOME": str(file.parents[1]),
+        "_TIDELOG_COMPLETE": "complete_bash",
+        "COMP_WORDS": "tidelog --context pr",
+        "COMP_CWORD": "2",
+    }
+    assert tidelog(environ=environ).lines == ["prod-1"]
+    assert complete_context("d") == ["dev"]
+    file.write_text("no toml")
+    assert complete_context("d") == []
+
+
+def test_a_job_is_told_what_precedes_it(file: Path) -> None:
+    """It is a process of its own."""
+    submit = "sh -c 'echo $TIDELOG_CONTEXT $TIDELOG_COMMAND_CONFIG'"
+    chosen = ("--context", "prod", "--command-config", "my.properties")
+    assert tidelog(*chosen, "job", "audit", "--submit", submit).lines == ["prod my.properties"]
+
+
+def test_a_backfill_has_the_login_of_the_context_unless_it_has_its_own(file: Path) -> None:
+    from tidelog_cli.spark_jobs.backfill import sink_address
+
+    file.parent.mkdir(parents=True)
+    (file.parent / "password").write_text(f"{PASSWORD}\n")
+    file.write_text(
+        "current = 'c'\n[contexts.c]\nbootstrap.servers = 'a:1'\n"
+        "security.protocol = 'SASL_SSL'\nsasl.mechanism = 'PLAIN'\nsasl.username = 'u'\n"
+        "sasl.password.location = 'password'\nmetadata.store = 'sqlite:///m'\n"
+    )
+    called("context", "list")  # What was said before another command does not count.
+    assert sink_address("", {}) == {
+        "kafka.bootstrap.servers": "a:1",
+        "kafka.security.protocol": "SASL_SSL",
+        "kafka.sasl.mechanism": "PLAIN",
+        "kafka.sasl.username": "u",
+        "kafka.sasl.password": PASSWORD,
+    }
+    own = {"kafka.security.protocol": "PLAINTEXT"}
+    assert sink_address("b:1", own) == {"kafka.bootstrap.servers": "b:1"}
 
 
 # -- edits --

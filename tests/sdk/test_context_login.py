@@ -9,10 +9,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from confluent_kafka.admin import AdminClient
 from joserfc.jwk import ECKey
 from tidelog import Admin, ClientFactory, Consumer, Producer, SaslToken, TokenFile, TopicPartition
-from tidelog.errors import AuthenticationFailed, ConnectionFailed
+from tidelog.errors import AuthenticationFailed
 from tidelog.settings.security import connection_settings
+from tidelog.tokens.bearer_token import TokenNotFetched
 
 from tests.support.command import called
 from tests.support.http_answers import HttpAnswers
@@ -178,6 +180,23 @@ def test_a_file_of_kafkas_has_the_addresses_and_the_source_of_tokens(
     called("--command-config", file, "topic", "list", "--bootstrap", node.sasl_address)
 
 
+def test_librdkafka_takes_the_same_file(node: SecuredNode, endpoint: HttpAnswers) -> None:
+    """Of a client of an issuer, with librdkafka's names."""
+    given = {
+        "bootstrap.servers": node.sasl_address,
+        "security.protocol": "sasl_ssl",
+        "ssl.ca.location": str(node.authority.trusted),
+        "sasl.oauthbearer.method": "oidc",
+        **of_endpoint(endpoint),
+    }
+    assert isinstance(connection_settings(given)["sasl"], SaslToken)
+    asked_before = len(endpoint.asked)
+    assert TOPIC in AdminClient(given).list_topics(timeout=10).topics
+    assert [asked.form for asked in endpoint.asked[asked_before:]] == [
+        {"grant_type": "client_credentials"}
+    ]
+
+
 async def test_a_file_is_read_for_each_login(node: SecuredNode, tmp_path: Path) -> None:
     """As Kubernetes renews a projected token."""
     file = tmp_path / "token"
@@ -215,7 +234,7 @@ async def test_an_issuer_that_refuses_ends_the_attempt_and_one_that_is_away_is_t
         sasl = connection_settings({"security.protocol": "SASL_SSL", **away})["sasl"]
         admin = Admin(node.sasl_address, ssl=context, sasl=sasl, request_timeout_ms=300)
         with pytest.raises(
-            ConnectionFailed, match=r"no token from http://127.0.0.1:\d+/token: 503"
+            TokenNotFetched, match=r"^no token from http://127.0.0.1:\d+/token: 503"
         ):
             await admin.start()
 

@@ -53,6 +53,8 @@ class HttpAnswers:
                 self.send_response(status)
                 if status in range(300, 400):
                     self.send_header("Location", "http://127.0.0.1:1/")
+                kind = "text/xml" if data.startswith(b"<") else "application/json"
+                self.send_header("Content-Type", kind)
                 self.send_header("Content-Length", str(len(data)))
                 self.end_headers()
                 self.wfile.write(data)

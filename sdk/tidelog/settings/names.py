@@ -20,6 +20,7 @@ from tidelog.wire.sasl import MECHANISMS
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 SECURITY_PREFIXES = ("ssl.", "sasl.", "security.", "https.")
 AWS_IAM = "aws_iam"
+TOKEN_RETRIEVERS = ("ClientCredentialsJwtRetriever", "DefaultJwtRetriever", "FileJwtRetriever")
 
 Check = Callable[[str], None]
 """Raises ``ValueError`` with the end of the sentence «the setting …»."""
@@ -72,6 +73,11 @@ def _login_handler(value: str) -> None:
             "must be Kafka's OAuthBearerLoginCallbackHandler: others are Java classes,"
             " which this program has not"
         )
+
+
+def _token_retriever(value: str) -> None:
+    if value.rpartition(".")[2] not in TOKEN_RETRIEVERS:
+        raise ValueError(f"must be Kafka's {' or '.join(TOKEN_RETRIEVERS)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +150,11 @@ SETTINGS: tuple[Setting, ...] = (
         "for Java's clients; Kafka's own for OAUTHBEARER",
         check=_login_handler,
     ),
+    Setting(
+        f"{_OAUTH}jwt.retriever.class",
+        "for Java's clients; Kafka's own for client credentials and files",
+        check=_token_retriever,
+    ),
     Setting(f"{_OAUTH}method", "default or oidc", check=_one_of("default", "oidc")),
     Setting(
         f"{_OAUTH}token.endpoint.url",
@@ -198,6 +209,7 @@ PASSED_OVER = frozenset(
         "sasl.login.retry.backoff.max.ms",
         "sasl.login.retry.backoff.ms",
         "sasl.oauthbearer.clock.skew.seconds",
+        "sasl.oauthbearer.jwt.validator.class",
         "sasl.oauthbearer.scope.claim.name",
         "sasl.oauthbearer.sub.claim.name",
     }

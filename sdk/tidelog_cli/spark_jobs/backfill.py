@@ -97,7 +97,7 @@ def backfill_command(
         order_by=tuple(order_by or ()),
     )
     given = dict(parse_pair("--sink-option", each) for each in sink_option or ())
-    sink = {**_reached(bootstrap, given), **given}
+    sink = {**sink_address(bootstrap, given), **given}
     with spark_session("backfill") as spark:
         try:
             report = backfill(spark, request, sink, backfill_id=id, task_count=tasks)
@@ -108,7 +108,7 @@ def backfill_command(
     _print(report, is_json=json)
 
 
-def _reached(bootstrap: str, given: Mapping[str, str]) -> dict[str, str]:
+def sink_address(bootstrap: str, given: Mapping[str, str]) -> dict[str, str]:
     """Return the sink's options for the nodes; a login among those given is a whole."""
     found = connection()
     has_login = any(name.startswith(_SECURITY) for name in given)

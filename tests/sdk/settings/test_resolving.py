@@ -113,7 +113,11 @@ def test_a_password_of_the_environment_replaces_every_other(
         environ["TIDELOG_SASL_USERNAME"] = "u"
     found = home.resolve(environ, with_file=False)
     assert found.security()["sasl"] == Sasl("PLAIN", "u", password)
-    assert found.kafka_options()["kafka.security.protocol"] == "SASL_PLAINTEXT"
+    options = found.kafka_options()
+    assert options["kafka.security.protocol"] == "SASL_PLAINTEXT"
+    # Tasks run where the file is not.
+    assert "kafka.sasl.password.location" not in options
+    assert password in options.get("kafka.sasl.password", options.get("kafka.sasl.jaas.config"))
 
 
 def test_stores_and_a_data_directory_exclude_each_other(home: Home) -> None:

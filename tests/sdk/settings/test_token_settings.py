@@ -45,6 +45,8 @@ def login(given: dict[str, str]) -> SaslToken:
         {  # Java from 4.1 on; the module has no options
             "sasl.jaas.config": "org.apache.kafka.common.security.oauthbearer"
             ".OAuthBearerLoginModule required;",
+            "sasl.oauthbearer.jwt.retriever.class": "org.apache.kafka.common.security.oauthbearer"
+            ".ClientCredentialsJwtRetriever",
             "sasl.oauthbearer.client.credentials.client.id": "app",
             "sasl.oauthbearer.client.credentials.client.secret": "c;s",
             "sasl.oauthbearer.scope": "kafka",
@@ -103,6 +105,10 @@ def test_a_role_of_aws_has_the_names_of_confluent_kafka() -> None:
         ({"sasl.oauthbearer.token.endpoint.url": "file://host/x"}, "the file's whole path"),
         ({"sasl.oauthbearer.token.endpoint.url": "file:x"}, "the file's whole path"),
         ({**URL, "sasl.jaas.config": "x.PlainLoginModule required;"}, "OAuthBearerLoginModule"),
+        (
+            {"sasl.oauthbearer.jwt.retriever.class": "x.JwtBearerJwtRetriever"},
+            "must be Kafka's ClientCredentialsJwtRetriever or",
+        ),
         ({"sasl.oauthbearer.method": "basic"}, "method must be one of default, oidc"),
         (AWS, "sasl.oauthbearer.config: the audience must have 1 to 1000 characters"),
         ({**AWS, "sasl.oauthbearer.config": "audience=a,duration_seconds=59"}, "60 to 3600"),
