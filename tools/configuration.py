@@ -36,6 +36,7 @@ NODE_SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Delegation tokens": ("delegation.token.",),
     "Authorization": ("allow.everyone.", "authorizer.", "bootstrap.", "super."),
     "Audit log": ("audit.",),
+    "Metrics": ("metrics.",),
     "Quotas": ("controller.quota.", "quota."),
     "Connections and requests": (
         *(

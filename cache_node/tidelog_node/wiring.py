@@ -17,7 +17,7 @@ from tidelog_core.metadata.endpoints import BrokerEndpoint
 
 from tidelog_node.assembly.cluster import open_cluster
 from tidelog_node.assembly.logs import open_logs, start_replication, start_rewriting, start_upkeep
-from tidelog_node.assembly.monitoring import Monitoring, start_monitoring
+from tidelog_node.assembly.monitoring import Coordinators, Monitoring, start_monitoring
 from tidelog_node.assembly.serving import build_serving
 from tidelog_node.assembly.transactions import build_transactions
 from tidelog_node.background import Background
@@ -81,11 +81,15 @@ async def _start(
     monitoring.readiness.join(node)
     logs = await open_logs(settings, stack, cluster)
     monitoring.readiness.recover(logs.replicas)
-    groups = GroupCoordinator(node, HostedGroups(node))
+    hosted = HostedGroups(node)
+    groups = GroupCoordinator(node, hosted)
     transactions = build_transactions(stack, node, logs, groups)
     serving = build_serving(stack, cluster, logs, groups, transactions, settings=settings)
     server = serving.server
-    monitoring.watch(cluster, logs, server, data_dir=settings.data_dir)
+    coordinators = Coordinators(hosted, transactions.coordinator)
+    watching = monitoring.watch(
+        stack, cluster, logs, coordinators, server=server, data_dir=settings.data_dir
+    )
     # The lease is released after the last answer, and before the logs, whose closing takes time.
     stack.push_async_callback(member.leave)
     lease_tasks = Background(stop)
@@ -104,7 +108,7 @@ async def _start(
     stack.push_async_callback(tasks.close)
     tasks.add(node.view.run(node.static_config.metadata_poll_interval_ms / 1000))
     tasks.add(cluster.tls.run(node.static_config.ssl_reload_interval_ms / 1000))
-    for work in serving.background():
+    for work in (*serving.background(), *watching):
         tasks.add(work)
     if serving.share_exchange is not None:
         stack.push_async_callback(serving.share_exchange.close)

@@ -13,9 +13,8 @@ from collections.abc import Iterable, Mapping
 
 from kio.schema.errors import ErrorCode
 from kio.schema.fetch.v12.request import FetchPartition, FetchRequest, FetchTopic
-from tidelog_core.errors import CorruptRecordBatch
 from tidelog_core.model import TopicPartition
-from tidelog_core.records.batch import BatchHeader, decode_batch, parse_header
+from tidelog_core.records.first_time import ONLY_MARKERS, first_time
 from tidelog_core.records.header import HEADER_SIZE
 from tidelog_core.wire_messages import build
 
@@ -27,7 +26,6 @@ from tidelog.wire.requests import FETCH_BY_NAME
 FETCHED_AT_FIRST_BYTES = 4096  # of each partition
 FETCHED_IN_ALL_BYTES_MAX = 50 * 1024 * 1024  # by one request
 ALONE_AT_ONCE_MAX = 8
-ONLY_MARKERS = -1  # instead of a time
 
 # Errors after which the current leader is asked.
 _LEADER_MOVED = frozenset(
@@ -133,7 +131,7 @@ async def _fetch(
             elif answer.error_code is not ErrorCode.none:
                 found[partition] = None
             elif answer.records and len(answer.records) >= HEADER_SIZE:
-                made_ms, at[partition] = _first_time(answer.records, offset)
+                made_ms, at[partition] = first_time(answer.records, offset)
                 if made_ms is not None or at[partition] >= int(answer.high_watermark):
                     found[partition] = ONLY_MARKERS if made_ms is None else made_ms
             elif offset < int(answer.high_watermark):
@@ -143,36 +141,3 @@ async def _fetch(
     if moved is not None:
         raise error_for(moved, None, about=f"node {node_id}")
     return large
-
-
-def _first_time(data: bytes, offset: int) -> tuple[int | None, int]:
-    """Return the time of the first record at or after the offset, None if there are only markers.
-
-    The second value is the offset behind the batches without such a record.
-    """
-    position = 0
-    while len(data) - position >= HEADER_SIZE:
-        header = parse_header(data, position)
-        if not header.is_control and header.next_offset > offset:
-            return _timestamp(data, position, offset), offset
-        offset = max(offset, header.next_offset)
-        position += header.size_bytes
-    return None, offset
-
-
-def _timestamp(data: bytes, position: int, offset: int) -> int:
-    """Return the time of the batch's first record at or after the offset."""
-    header: BatchHeader = parse_header(data, position)
-    if header.is_log_append_time:
-        return header.max_timestamp_ms
-    if header.base_offset >= offset and header.delete_horizon_ms is None:
-        return header.base_timestamp_ms
-    try:
-        for record in decode_batch(data, position, header):
-            if record.offset >= offset:
-                return record.timestamp_ms
-    except CorruptRecordBatch:
-        # Truncated: Kafka cuts a batch where the partition's share of the answer ends. The
-        # batch's base timestamp is earlier by at most the time that the producer lingered.
-        return header.base_timestamp_ms
-    return header.max_timestamp_ms

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tidelog_core.metadata.usage import usage_of
 
 from tidelog_node.assembly.cluster import Cluster
 from tidelog_node.assembly.logs import Logs
+from tidelog_node.coordinator.hosted_groups import HostedGroups
 from tidelog_node.monitoring.readiness import Readiness
 from tidelog_node.security.listeners import is_loopback
 from tidelog_node.server import Server
 from tidelog_node.settings import NodeSettings
+from tidelog_node.transactions.coordinator import TransactionCoordinator
+from tidelog_node.transactions.peers import Peers
 
 if TYPE_CHECKING:
     from tidelog_node.monitoring.exposition import Exposition
@@ -26,6 +30,14 @@ OPEN_HINT = "give it a loopback address, or let only probes and Prometheus reach
 
 
 @dataclass(frozen=True, slots=True)
+class Coordinators:
+    """The coordinators of a node."""
+
+    groups: HostedGroups
+    transactions: TransactionCoordinator
+
+
+@dataclass(frozen=True, slots=True)
 class Monitoring:
     """What the rest of the node reports to. Without ``--http-port`` nobody reads it."""
 
@@ -33,11 +45,23 @@ class Monitoring:
     exposition: Exposition | None = None
     http_address: str | None = None  # host and port
 
-    def watch(self, cluster: Cluster, logs: Logs, server: Server, *, data_dir: Path) -> None:
-        """Serve the metrics of these parts too."""
+    def watch(
+        self,
+        stack: AsyncExitStack,
+        cluster: Cluster,
+        logs: Logs,
+        coordinators: Coordinators,
+        *,
+        server: Server,
+        data_dir: Path,
+    ) -> list[Coroutine[Any, Any, None]]:
+        """Serve the metrics of these parts too; return work to be run while the node runs."""
         exposition = self.exposition
         if exposition is None:
-            return
+            return []
+        from tidelog_node.monitoring.coordinator_source import CoordinatorSource
+        from tidelog_node.monitoring.group_lag import GroupLag
+        from tidelog_node.monitoring.leader_answers import LeaderAnswers
         from tidelog_node.monitoring.partition_source import PartitionSource
         from tidelog_node.monitoring.request_source import RequestSource
         from tidelog_node.monitoring.storage_source import StorageSource
@@ -45,11 +69,23 @@ class Monitoring:
 
         node, replicas = cluster.node, logs.replicas
         usages = [usage for store in cluster.stores if (usage := usage_of(store)) is not None]
-        storage = StorageSource(node, replicas.disk, data_dir=data_dir, usages=usages)
-        exposition.add(RequestSource(node.counters, server.memory).collect)
-        exposition.add(PartitionSource(node, replicas).collect)
-        exposition.add(storage.collect)
-        exposition.add(TierSource(node, logs.tier).collect)
+        peers = Peers(node, connections_max=1)
+        stack.push_async_callback(peers.close)
+        lag = GroupLag(node, coordinators.groups, LeaderAnswers(node, peers))
+        for source in (
+            RequestSource(node.counters, server.memory),
+            PartitionSource(node, replicas),
+            CoordinatorSource(
+                node,
+                groups=coordinators.groups,
+                lag=lag,
+                transactions=coordinators.transactions,
+            ),
+            StorageSource(node, replicas.disk, data_dir=data_dir, usages=usages),
+            TierSource(node, logs.tier),
+        ):
+            exposition.add(source.collect)
+        return [lag.run()]
 
 
 async def start_monitoring(settings: NodeSettings, stack: AsyncExitStack) -> Monitoring:

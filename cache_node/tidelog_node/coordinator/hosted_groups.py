@@ -74,7 +74,7 @@ class HostedGroups:
         )
         self._clock = time.monotonic if clock is None else clock
         self._page_limits = page_limits
-        self._pages = OffsetPages()
+        self.pages = OffsetPages()
         self._wakeups: Wakeups[LoadedGroup] = Wakeups(self._now_ms, self._expire)
         self._patterns = PatternMatcher(node.view.image.topics)
         self._environment = GroupEnvironment(
@@ -160,6 +160,10 @@ class HostedGroups:
         if shard is None:
             raise NotCoordinator(f"this node does not coordinate group {group_id!r}")
         return shard
+
+    def loaded(self) -> list[Group]:
+        """Return the groups that are in memory just now, without waiting for others."""
+        return [loaded.group for shard in self._shards for loaded in shard.groups.values()]
 
     async def all(self) -> list[Group]:
         """Return the groups that this node coordinates."""
@@ -254,7 +258,7 @@ class HostedGroups:
 
         storage = GroupStorage(
             self._node.store,
-            self._pages,
+            self.pages,
             shard=shard_index,
             group_id=group.group_id,
             stored=stored,

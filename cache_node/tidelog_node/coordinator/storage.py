@@ -53,6 +53,7 @@ from tidelog_core.metadata.store import (
     MetadataStore,
     Write,
 )
+from tidelog_core.subscribers import Subscribers
 from tidelog_core.turns import Turn
 
 from tidelog_node.coordinator.group_items import GroupItems, PageLimits, new_record
@@ -79,6 +80,7 @@ class OffsetPages:
     """
 
     def __init__(self, pages_max: int = PAGES_CACHED_MAX) -> None:
+        self.written = Subscribers[GroupOffsets]()  # with each page, as it was written
         self._pages: OrderedDict[ItemKey, tuple[WriterTerm, GroupOffsets]] = OrderedDict()
         self._pages_max = pages_max
 
@@ -92,6 +94,7 @@ class OffsetPages:
 
     def keep(self, page: GroupOffsets, term: WriterTerm) -> None:
         """Remember the page; forget the least recently used page if there are too many."""
+        self.written.notify(page)
         self._pages[page.item_id] = (term, page)
         self._pages.move_to_end(page.item_id)
         if len(self._pages) > self._pages_max:

@@ -32,6 +32,7 @@ from tidelog_node.node_context import NodeContext
 from tidelog_node.replica import Replica, ReplicaWaiter
 from tidelog_node.replicas import ReplicaManager
 from tidelog_node.routes import RequestContext
+from tidelog_node.session import NO_NODE
 from tidelog_node.throttling.throttle import NO_LIMIT_BYTES, Throttle
 from tidelog_node.wire import fetch
 from tidelog_node.wire.fetch import FetchRequest
@@ -255,7 +256,7 @@ class ServedFetch:
 
     def _count(self, reading: Reading) -> None:
         """Count the bytes of the records that are answered."""
-        if reading.client is None:
+        if reading.client is None or reading.client.node_id != NO_NODE:
             for replica, size_bytes in reading.found:
                 replica.traffic.replicated_out_bytes += size_bytes
             return

@@ -6,7 +6,8 @@ All partitions are looked at in each scrape, in turns. Watermarks are served for
 
 from __future__ import annotations
 
-from tidelog_core.model import RESERVED_TOPICS
+from tidelog_core.log.local_log import LocalLog
+from tidelog_core.model import NO_OFFSET, RESERVED_TOPICS
 from tidelog_core.turns import Turn
 
 from tidelog_node.monitoring.request_source import histogram
@@ -16,6 +17,7 @@ from tidelog_node.replica import Replica
 from tidelog_node.replicas import ReplicaManager
 
 WATERMARKS_MAX = 1_000
+LATE_MS = 5 * 60_000  # Source: Kafka's ``ProducerStateManager.LATE_TRANSACTION_BUFFER_MS``
 
 
 class PartitionSource:
@@ -40,6 +42,7 @@ class PartitionSource:
     async def _collect_replicas(self, scrape: Scrape) -> None:
         turn = Turn()
         replica_count = leader_count = under_replicated = under_min_isr = size_bytes = 0
+        late_count, late_before_ms = 0, self._late_before_ms()
         for replica in list(self._replicas.replicas()):
             await turn.step()
             replica_count += 1
@@ -53,6 +56,7 @@ class PartitionSource:
             under_replicated += isr < all_replicas
             wanted = min(replica.config.min_insync_replicas, all_replicas)
             under_min_isr += isr < wanted
+            late_count += log is not None and await _has_late(log, turn, late_before_ms)
             if log is not None and leader_count <= WATERMARKS_MAX:
                 labels = (replica.partition.topic, str(replica.partition.partition))
                 scrape.add("tidelog_kafka_max_offset", log.high_watermark, *labels)
@@ -63,6 +67,12 @@ class PartitionSource:
         scrape.add("tidelog_kafka_under_min_isr_partitions", under_min_isr)
         scrape.add("tidelog_kafka_offline_replicas", len(self._replicas.in_trouble()))
         scrape.add("tidelog_storage_log_size_bytes", size_bytes)
+        scrape.add("tidelog_kafka_partitions_with_late_transactions", late_count)
+
+    def _late_before_ms(self) -> int:
+        """Return the time since when every open transaction should have ended or gone on."""
+        timeout_ms = self._node.config().transaction_max_timeout_ms
+        return self._node.clock_ms() - timeout_ms - LATE_MS
 
     async def _collect_cluster(self, scrape: Scrape) -> None:
         turn, node = Turn(), self._node
@@ -83,6 +93,16 @@ class PartitionSource:
         scrape.add("tidelog_cluster_topics", topic_count)
         scrape.add("tidelog_cluster_partitions", partition_count)
         scrape.add("tidelog_cluster_unavailable_partitions", unavailable)
+
+
+async def _has_late(log: LocalLog, turn: Turn, late_before_ms: int) -> bool:
+    if log.last_stable_offset >= log.high_watermark:
+        return False  # As nearly always: no transaction is open.
+    for _, entry in tuple(log.producers.items()):
+        await turn.step()
+        if entry.transaction_first_offset != NO_OFFSET and entry.last_seen_ms < late_before_ms:
+            return True
+    return False
 
 
 def _isr_of(replica: Replica) -> int:

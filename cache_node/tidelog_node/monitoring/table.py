@@ -173,6 +173,52 @@ _CLUSTER = (
     _histogram("tidelog_lease_renewal_seconds", "Time that a renewal of this node's lease took"),
     _counter("tidelog_lease_renewal_failures_total", "Renewals that failed or took too long"),
 )
+_GROUPS = (
+    _gauge(
+        "tidelog_kafka_consumer_groups",
+        "Groups that this node coordinates; type is classic, consumer or share",
+        "type",
+    ),
+    _gauge("tidelog_kafka_consumer_group_consumers", "Members of these groups", "type"),
+    _gauge(
+        "tidelog_kafka_consumer_group_lag",
+        "Offsets from a group's committed offsets to the ends of a topic's partitions, in all."
+        " Refreshed by the group's coordinator every metrics.group.lag.interval.ms",
+        *("group", "topic"),
+    ),
+    _gauge(
+        "tidelog_kafka_consumer_group_lag_max",
+        "The same for the partition with the most",
+        *("group", "topic"),
+    ),
+    _gauge(
+        "tidelog_kafka_consumer_group_lag_seconds",
+        "Age of the next record that the group has not committed, by its timestamp; the oldest of"
+        " the topic's partitions. 0 at the end, and where only markers of transactions follow",
+        *("group", "topic"),
+    ),
+    _gauge(
+        "tidelog_kafka_consumer_groups_left_out",
+        "Groups without these three, because the node follows no more than 1,000",
+    ),
+)
+_TRANSACTIONS = (
+    _gauge("tidelog_kafka_transactional_ids", "Transactional ids that this node coordinates"),
+    _gauge("tidelog_kafka_open_transactions", "Open transactions of these ids"),
+    _gauge(
+        "tidelog_kafka_ending_transactions",
+        "Transactions that are decided, and whose markers are not written everywhere yet",
+    ),
+    _gauge(
+        "tidelog_kafka_oldest_open_transaction_seconds",
+        "Age of the oldest open transaction; 0 without any",
+    ),
+    _gauge(
+        "tidelog_kafka_partitions_with_late_transactions",
+        "Led partitions with a transaction that its coordinator should have ended: nothing was"
+        " written for transaction.max.timeout.ms and 5 minutes. It holds up read_committed",
+    ),
+)
 _STORE = (
     _counter(
         "tidelog_metadata_store_requests_total",
@@ -254,6 +300,8 @@ SECTIONS: Mapping[str, tuple[MetricSpec, ...]] = {
     "Topics": _TOPICS,
     "Partitions": _PARTITIONS,
     "The cluster": _CLUSTER,
+    "Groups": _GROUPS,
+    "Transactions": _TRANSACTIONS,
     "The metadata store": _STORE,
     "The disk": _DISK,
     "The tier": _TIER,

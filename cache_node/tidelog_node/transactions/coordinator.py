@@ -212,6 +212,15 @@ class TransactionCoordinator:
             if loaded.record is not None
         ]
 
+    def loaded(self) -> list[TransactionRecord]:
+        """Return the records that are in memory just now, without waiting for others."""
+        return [
+            loaded.record
+            for shard in self._shards
+            for loaded in shard.transactions.values()
+            if loaded.record is not None
+        ]
+
     # -- finding ids --
 
     async def _apply(self, transactional_id: str, decide: Decide) -> Decision:

@@ -18,6 +18,7 @@ from kio.schema.offset_delete.v0.request import (
     OffsetDeleteRequestTopic,
 )
 from tidelog_core.model import TopicPartition
+from tidelog_core.records.first_time import ONLY_MARKERS
 from tidelog_core.wire_messages import build
 
 from tidelog.administering.calls import raise_failures
@@ -40,7 +41,7 @@ from tidelog.errors import (
     UnsupportedVersion,
     error_for,
 )
-from tidelog.record_times import ONLY_MARKERS, record_times
+from tidelog.record_times import record_times
 from tidelog.wire.requests import (
     CONSUMER_GROUP_DESCRIBE,
     DELETE_GROUPS,
