@@ -151,6 +151,12 @@ class GroupAuthorizationFailed(TidelogError):
     code = ErrorCode.group_authorization_failed
 
 
+class ClusterAuthorizationFailed(TidelogError):
+    """The caller may not do this with the cluster."""
+
+    code = ErrorCode.cluster_authorization_failed
+
+
 class TransactionalIdAuthorizationFailed(TidelogError):
     """The caller may not use the transactional id, or gave none although one is needed."""
 

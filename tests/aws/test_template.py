@@ -14,6 +14,7 @@ import yaml
 from tidelog_core.metadata.acls import acl_key
 from tidelog_core.metadata.delegation_tokens import delegation_token_key
 from tidelog_core.metadata.dynamodb_items import key_of
+from tidelog_core.metadata.roles import role_key
 from tidelog_core.metadata.scram_users import decoy_secret_key, scram_credential_key
 from tidelog_core.security.scram_credentials import ScramMechanism
 from tidelog_core.tier.keys import deletion_key, log_start_key
@@ -236,8 +237,8 @@ def test_nodes_alone_can_read_and_write_the_keys_of_users_and_acls() -> None:
     """Whether ``dynamodb:LeadingKeys`` are those of users' keys and ACLs. A scan has none, so none may."""
     user = scram_credential_key("alice", ScramMechanism.SCRAM_SHA_256)
     token = delegation_token_key("an-id")
-    keys = (user, decoy_secret_key(), token, acl_key("0"))
-    collections = [key_of(key)["pk"]["S"] for key in keys]
+    keys = [key_of(key)["pk"]["S"] for key in (user, decoy_secret_key(), token)]
+    rights = [key_of(key)["pk"]["S"] for key in (acl_key("0"), role_key("r"))]
     for name, _ in resources("AWS::IAM::Role"):
         granted = statements(name)
         allowed = [one for one in granted if one["Effect"] == "Allow"]
@@ -245,11 +246,25 @@ def test_nodes_alone_can_read_and_write_the_keys_of_users_and_acls() -> None:
         assert not {"dynamodb:Scan", "dynamodb:PartiQLSelect"} & set(actions_of), name
         if name == "NodeRole" or not any(a.startswith("dynamodb:") for a in actions_of):
             continue
-        (denied,) = [one for one in granted if one["Effect"] == "Deny"]
-        patterns = denied["Condition"]["ForAnyValue:StringLike"]["dynamodb:LeadingKeys"]
+        denied, *more = [one for one in granted if one["Effect"] == "Deny"]
         assert denied["Action"] == "dynamodb:*"
-        for collection in collections:
-            assert any(fnmatchcase(collection, pattern) for pattern in patterns), name
+        assert_denied(denied, keys if name == "AdminRole" else keys + rights)
+        for one in more:  # The admin API reads the rights of its callers.
+            assert name == "AdminRole"
+            writes = {"dynamodb:PutItem", "dynamodb:UpdateItem", "dynamodb:DeleteItem"}
+            assert set(one["Action"]) == writes
+            assert {a for a in actions_of if a.startswith("dynamodb:")} - writes == {
+                "dynamodb:BatchGetItem", "dynamodb:GetItem", "dynamodb:Query",
+                "dynamodb:ConditionCheckItem",
+            }  # fmt: skip
+            assert_denied(one, rights)
+        assert bool(more) == (name == "AdminRole")
+
+
+def assert_denied(statement: dict[str, Any], collections: list[str]) -> None:
+    patterns = statement["Condition"]["ForAnyValue:StringLike"]["dynamodb:LeadingKeys"]
+    for collection in collections:
+        assert any(fnmatchcase(collection, pattern) for pattern in patterns), collection
 
 
 def test_nodes_alone_can_read_their_key_and_the_first_password_and_nothing_else() -> None:

@@ -40,6 +40,8 @@ from tidelog_functions.admin.contract import load_contract
 from tidelog_functions.invocation import FunctionSettings
 
 IDENTITY = {"iam": {"userArn": "arn:aws:iam::123456789012:user/admin", "userId": "AID"}}
+CALLER = "User:arn:aws:iam::123456789012:user/admin"
+CALLER_HOST = "203.0.113.7"
 BROKERS = (1, 2, 3)
 
 
@@ -54,7 +56,7 @@ def an_event(
         "rawQueryString": urlencode(dict(query or {})),
         "headers": {"content-type": "application/json"},
         "requestContext": {
-            "http": {"method": method, "path": path},
+            "http": {"method": method, "path": path, "sourceIp": CALLER_HOST},
             "stage": "$default",
             "authorizer": IDENTITY,
         },

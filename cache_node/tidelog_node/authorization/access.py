@@ -5,10 +5,8 @@ decision costs a lookup. They are forgotten when any ACL or role changes, so a r
 decided by an older image than the one that its handler sees. They are also forgotten when they take
 ``KEPT_BYTES_MAX``: clients can make up names, of 32 KiB each.
 
-If an ACL or a role cannot be read, and never could be since the start of the node, nobody knows
-whom it denies what: until it can, only super users may do anything.
-
-A node that has proved its identity may do everything: its requests are the cluster's own.
+``Rights`` has the rules. A node that has proved its identity may do everything: its requests are
+the cluster's own.
 """
 
 from __future__ import annotations
@@ -20,11 +18,11 @@ from weakref import WeakValueDictionary
 
 from tidelog_core.errors import TidelogError, TopicAuthorizationFailed, UnknownTopicId
 from tidelog_core.metadata.image import ClusterView
+from tidelog_core.metadata.rights import Rights
 from tidelog_core.security.acl import ANY_HOST, CLUSTER_NAME, AclOperation, ResourceType
-from tidelog_core.security.acl_set import AclSet
 from tidelog_core.security.authorization import Authorizer, Client
 from tidelog_core.security.operations import SUPPORTED_OPERATIONS
-from tidelog_core.security.roles import GROUP_KIND, RoleSet
+from tidelog_core.security.roles import GROUP_KIND
 
 from tidelog_node.authorization.denial_log import DenialLog
 from tidelog_node.authorization.topic_viewer import TopicViewer
@@ -34,7 +32,6 @@ if TYPE_CHECKING:
     from tidelog_core.model import Principal
 
 KEPT_BYTES_MAX = 67_108_864  # of the whole node
-OWN = (AclOperation.WRITE, AclOperation.DELETE)  # what nodes alone may do with protected topics
 DECISION_BYTES = 400  # of one, without its name
 
 
@@ -64,12 +61,10 @@ class Access:
         protected: frozenset[str] = frozenset(),
     ) -> None:
         """``protected`` topics can be written and deleted by no client, whatever its rights."""
-        self._authorizer = authorizer
-        self._protected = protected
+        image = view.image
+        self._rights = Rights(authorizer, image.acls, image.roles, protected)
         self._denials = denials or DenialLog()
         self._view = view
-        self._acls = view.image.acls
-        self._roles = view.image.roles
         self._generation = object()
         self._kept: dict[tuple[Principal, tuple[str, ...], str], Decisions] = {}
         self._kept_bytes = 0
@@ -103,12 +98,8 @@ class Access:
         if session.node_id != NO_NODE:
             return True
         client = self._decisions_of(session).client
-        if self._has_unknown() and not self._authorizer.is_super_user(client):
-            is_allowed = False
-        else:
-            is_allowed = self._authorizer.decide_any(
-                self._acls.index, client, operation, resource_type
-            )
+        authorizer, acls = self._rights.rules(client)
+        is_allowed = authorizer.decide_any(acls, client, operation, resource_type)
         return is_allowed or self._deny(session, operation, resource_type, "of any name")
 
     def has_right(
@@ -172,11 +163,9 @@ class Access:
         if session.node_id != NO_NODE:
             return None
         client = self._decisions_of(session).client
-        if self._denials.is_dry_run or self._authorizer.is_super_user(client):
+        authorizer, acls = self._rights.rules(client)
+        if self._denials.is_dry_run or authorizer.is_super_user(client):
             return None
-        acls, authorizer = self._acls.index, self._authorizer
-        if self._has_unknown():
-            acls, authorizer = AclSet(), Authorizer()
         host = client.host if acls.names_host(client.host) else ANY_HOST
         shared = Client(client.principals, host)
         known = self._viewers.get(shared)
@@ -186,25 +175,22 @@ class Access:
 
     def protects(self, topic: str) -> bool:
         """Return whether no client may write or delete the topic."""
-        return topic in self._protected
+        return topic in self._rights.protected
 
     def generation(self) -> object:
         """Return an object that is another one after each change of the ACLs or roles."""
-        image = self._view.image
+        image, rights = self._view.image, self._rights
         if (
-            image.acls is not self._acls
-            or image.roles is not self._roles
+            image.acls is not rights.acls
+            or image.roles is not rights.roles
             or self._kept_bytes > KEPT_BYTES_MAX
         ):
-            self._acls, self._roles = image.acls, image.roles
+            self._rights = rights.of_image(image)
             self._generation = object()
             self._kept = {}
             self._kept_bytes = 0
             self._viewers = WeakValueDictionary()
         return self._generation
-
-    def _has_unknown(self) -> bool:
-        return bool(self._acls.unknown or self._roles.unknown)
 
     def _topic_refusal(
         self,
@@ -246,7 +232,8 @@ class Access:
         key = (session.principal, session.groups, session.client_host)
         kept = self._kept.get(key)
         if kept is None:
-            client = _client(session, self._roles.index)
+            groups = (f"{GROUP_KIND}:{group}" for group in session.groups)
+            client = self._rights.client((str(session.principal), *groups), session.client_host)
             kept = self._kept[key] = Decisions(client, generation)
             self._kept_bytes += DECISION_BYTES + sum(2 * len(one) for one in client.principals)
         session.decisions = kept
@@ -256,22 +243,7 @@ class Access:
         self, decisions: Decisions, operation: AclOperation, resource_type: ResourceType, name: str
     ) -> bool:
         self._kept_bytes += DECISION_BYTES + 2 * sys.getsizeof(name)  # as a text and as bytes
-        if self._has_unknown() and not self._authorizer.is_super_user(decisions.client):
-            return False
-        is_own = operation in OWN and resource_type is ResourceType.TOPIC
-        if is_own and self.protects(name):
-            return False
-        decision = self._authorizer.decide(
-            self._acls.index, decisions.client, operation, resource_type, name
-        )
-        return decision.is_allowed
-
-
-def _client(session: Session, roles: RoleSet) -> Client:
-    """Return the client with its groups, and the roles that it has by its name or by a group."""
-    groups = (f"{GROUP_KIND}:{group}" for group in session.groups)
-    principals = roles.principals((str(session.principal), *groups))
-    return Client(principals, session.client_host)
+        return self._rights.decide(decisions.client, operation, resource_type, name).is_allowed
 
 
 def _refusal(operation: AclOperation) -> TopicAuthorizationFailed:

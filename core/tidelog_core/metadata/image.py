@@ -53,6 +53,7 @@ from tidelog_core.metadata.records import (
 from tidelog_core.metadata.roles import ROLE_COLLECTION, Roles
 from tidelog_core.metadata.scram_users import SCRAM_CREDENTIAL_COLLECTION, ScramUsers
 from tidelog_core.metadata.security_records import (
+    RIGHTS_COLLECTIONS,
     SECURITY_COLLECTIONS,
     SecurityRecords,
     merge_security,
@@ -94,7 +95,7 @@ class ClusterImage:
     deleted_topics: Mapping[UUID, DeletedTopic] = field(default_factory=dict)
     node_configs: Mapping[int | None, NodeConfigOverrides] = field(default_factory=dict)
     group_configs: Mapping[str, GroupConfigOverrides] = field(default_factory=dict)
-    shows_security: bool = False  # whether users, tokens, ACLs, roles and quotas are shown
+    shown_security: frozenset[str] = frozenset()  # of ``SECURITY_COLLECTIONS``
     scram_users: ScramUsers = field(default_factory=ScramUsers)
     delegation_tokens: DelegationTokens = field(default_factory=DelegationTokens)
     acls: Acls = field(default_factory=Acls)
@@ -165,6 +166,7 @@ class ClusterView:
         *,
         read_again_seconds: float = 5.0,
         shows_security: bool = False,
+        shows_rights: bool = False,
     ) -> None:
         """Unreadable items are read again that often: their repair may not be logged.
 
@@ -173,7 +175,9 @@ class ClusterView:
         self._store = store
         self._read_again_seconds = read_again_seconds
         self._read_again_at = time.monotonic()  # the unreadable items, last
-        self._image = ClusterImage(shows_security=shows_security)
+        shown = SECURITY_COLLECTIONS if shows_security else RIGHTS_COLLECTIONS
+        is_shown = shows_security or shows_rights
+        self._image = ClusterImage(shown_security=frozenset(shown) if is_shown else frozenset())
         self._is_loaded = False
         self._subscribers = Subscribers[ClusterImage, frozenset[str]]()
         self._watchers: list[tuple[str, Watcher]] = []
@@ -310,13 +314,13 @@ async def _load(store: MetadataStore, before: ClusterImage) -> ClusterImage:
     ``before`` has the last readable values of items that are unreadable now.
     """
     version = (await store.changes_since(NO_VERSION)).version
-    image = ClusterImage(version=version, shows_security=before.shows_security)
+    image = ClusterImage(version=version, shown_security=before.shown_security)
     collections = (
         records.CLUSTER_COLLECTION,
         records.BROKER_COLLECTION,
         records.NODE_CONFIG_COLLECTION,
         GROUP_CONFIG_COLLECTION,
-        *(SECURITY_COLLECTIONS if image.shows_security else ()),
+        *sorted(image.shown_security),
         records.DELETED_TOPIC_COLLECTION,
         records.TOPIC_COLLECTION,
     )
@@ -398,7 +402,7 @@ def _is_shown(image: ClusterImage, collection: str) -> bool:
         # Partitions that are not in the image yet are read together with their topic.
         return _id(collection.removeprefix(PARTITION_COLLECTION_PREFIX)) in image.topic_names
     if collection in SECURITY_COLLECTIONS:
-        return image.shows_security
+        return collection in image.shown_security
     return collection in {
         records.CLUSTER_COLLECTION,
         records.BROKER_COLLECTION,

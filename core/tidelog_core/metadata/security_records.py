@@ -28,11 +28,11 @@ from tidelog_core.metadata.scram_users import (
 from tidelog_core.metadata.store import Item, ItemKey
 from tidelog_core.turns import Turn, in_turns
 
+RIGHTS_COLLECTIONS = (ACL_COLLECTION, ROLE_COLLECTION)
 SECURITY_COLLECTIONS = (
     *SCRAM_COLLECTIONS,
     DELEGATION_TOKEN_COLLECTION,
-    ACL_COLLECTION,
-    ROLE_COLLECTION,
+    *RIGHTS_COLLECTIONS,
     QUOTA_COLLECTION,
 )
 

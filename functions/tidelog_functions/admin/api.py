@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from tidelog_core.errors import ErrorCode, OutcomeUnknown, TidelogError
@@ -20,6 +21,7 @@ from tidelog_functions.admin.problems import (
     problem_of,
     status_of,
 )
+from tidelog_functions.admin.rights import require_rights
 
 logger = logging.getLogger(__name__)
 
@@ -85,9 +87,12 @@ class AdminApi:
 
     async def _answer(self, event: object) -> HttpAnswer:
         request = parse_event(event)
-        if self._requires_identity and not request.has_identity:
+        if self._requires_identity and request.identity is None:
             raise Unauthorized
         call = self._contract.read(request)
+        caller = await self._cluster.caller(request.identity, request.host)
+        require_rights(caller, call)
+        call = replace(call, caller=caller)
         if call.operation == GET_DOCUMENT:
             return HttpAnswer(self._contract.document)
         return await OPERATIONS[call.operation](self._cluster, call)

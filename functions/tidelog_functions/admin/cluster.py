@@ -25,12 +25,18 @@ from tidelog_core.metadata.records import (
     segment_collection,
 )
 from tidelog_core.metadata.store import MetadataStore
-from tidelog_core.model import TopicPartition
+from tidelog_core.model import ANONYMOUS, TopicPartition
 from tidelog_core.objects.location import open_object_store
 from tidelog_core.objects.store import ObjectStore
 from tidelog_core.replication.lease_clock import lease_clock_ms
 from tidelog_core.replication.leases import PeerLeases, lease_times, read_leases
 
+from tidelog_functions.admin.caller import (
+    NO_AUTHORIZER,
+    AdminAuthorizer,
+    Caller,
+    principal_of,
+)
 from tidelog_functions.admin.problems import Misconfigured
 from tidelog_functions.invocation import FunctionSettings, parse_function_settings
 
@@ -44,6 +50,7 @@ class AdminSettings:
 
     function: FunctionSettings
     requires_identity: bool  # False only if no other program can reach the API
+    anonymous: str = str(ANONYMOUS)  # the principal of callers without an identity
 
 
 def parse_admin_settings(environment: Mapping[str, str]) -> AdminSettings:
@@ -70,10 +77,18 @@ class AdminCluster:
     show which brokers have died. A single reading shows only brokers that shut down cleanly.
     """
 
-    def __init__(self, store: MetadataStore, settings: FunctionSettings) -> None:
+    def __init__(
+        self, store: MetadataStore, settings: FunctionSettings, *, anonymous: str = str(ANONYMOUS)
+    ) -> None:
+        """``anonymous`` is the principal of callers without an identity."""
         self.store = store
         self.static_config = settings.node_config
-        self.view = ClusterView(store)
+        self._anonymous = anonymous
+        has_authorizer = bool(settings.node_config.authorizer_class_name)
+        self.view = ClusterView(store, shows_rights=has_authorizer)
+        self._authorizer = (
+            AdminAuthorizer(settings.node_config, self.view.image) if has_authorizer else None
+        )
         self.peers = PeerLeases(lease_times(settings.node_config))
         self._objects_url = settings.objects_url
         self._objects: ObjectStore | None = None
@@ -87,15 +102,22 @@ class AdminCluster:
         self.groups = GroupAdmin(store=store, view=self.view)
 
     @classmethod
-    def open(cls, settings: FunctionSettings) -> Self:
+    def open(cls, settings: FunctionSettings, *, anonymous: str = str(ANONYMOUS)) -> Self:
         """Return the cluster in the settings. Raises ``InvalidConfig``."""
-        return cls(open_metadata_store(settings.metadata_url), settings)
+        return cls(open_metadata_store(settings.metadata_url), settings, anonymous=anonymous)
 
     async def close(self) -> None:
         """Release the stores."""
         await self.store.close()
         if self._objects is not None:
             await self._objects.close()
+
+    async def caller(self, identity: str | None, host: str) -> Caller:
+        """Return the caller with its rights, read now if there is an authorizer."""
+        if self._authorizer is None:
+            return NO_AUTHORIZER
+        principal = self._anonymous if identity is None else principal_of(identity)
+        return self._authorizer.caller(await self.view.refresh(), principal, host)
 
     def objects(self) -> ObjectStore:
         """Return the object store, opened on first use: most calls do not need it.

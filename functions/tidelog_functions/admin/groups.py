@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Mapping
+from functools import partial
 from itertools import islice
 from typing import Any
 from uuid import UUID
@@ -15,11 +16,13 @@ from tidelog_core.metadata.consumer_groups import ConsumerMember
 from tidelog_core.metadata.groups import CommittedOffset, GroupMember
 from tidelog_core.metadata.share_groups import ShareMember
 from tidelog_core.model import TopicPartition
+from tidelog_core.security.acl import ResourceType
 
 from tidelog_functions.admin.cluster import AdminCluster
 from tidelog_functions.admin.contract import Call
 from tidelog_functions.admin.http import HttpAnswer
 from tidelog_functions.admin.offset_targets import FoundOffset, Target, find_offset, parse_target
+from tidelog_functions.admin.rights import require_visible
 
 PARTITIONS_PER_RESET_MAX = 1_000  # each may need a listing and some reads of objects
 PARTITIONS_AT_ONCE_MAX = 16
@@ -30,10 +33,13 @@ async def list_groups(cluster: AdminCluster, call: Call) -> HttpAnswer:
     """Return a page of groups by id."""
     after, limit = call.parameters.get("after", ""), call.parameters["limit"]
     state = call.parameters.get("state")
+    sees_all = call.caller.sees_all()
     found = (
         group
         for group in await cluster.groups.list_groups()
-        if group.group_id > after and state in (None, group.phase)
+        if group.group_id > after
+        and state in (None, group.phase)
+        and (sees_all or call.caller.sees(ResourceType.GROUP, group.group_id))
     )
     page = list(islice(found, limit + 1))
     return HttpAnswer(
@@ -54,7 +60,11 @@ async def list_groups(cluster: AdminCluster, call: Call) -> HttpAnswer:
 
 
 async def describe_group(cluster: AdminCluster, call: Call) -> HttpAnswer:
-    """Return a group at its last durable generation, with its offsets."""
+    """Return a group at its last durable generation, with its offsets.
+
+    Offsets of topics that the caller may not describe are left out. A member of a newer group with
+    such a topic hides the group, as in nodes.
+    """
     group = await cluster.groups.describe(call.parameters["group_id"])
     offsets: Mapping[TopicPartition, CommittedOffset] = {}
     starts: Mapping[TopicPartition, Standing] = {}
@@ -62,6 +72,7 @@ async def describe_group(cluster: AdminCluster, call: Call) -> HttpAnswer:
         offsets = await cluster.groups.offsets(group.group_id)
     else:
         starts = await cluster.groups.start_offsets(group.group_id)
+    is_seen = partial(call.caller.sees, ResourceType.TOPIC)
     is_of_consumers = group.protocol_type == CONSUMERS
     names = cluster.view.image.topic_names
     if group.share is not None:
@@ -70,6 +81,10 @@ async def describe_group(cluster: AdminCluster, call: Call) -> HttpAnswer:
         members = [_assigned_member(m, m.instance_id, names) for m in group.consumer.members]
     else:
         members = [_member(member, is_consumer=is_of_consumers) for member in group.members]
+    if group.share is not None or group.consumer is not None:
+        require_visible(
+            call.caller, [one["topic"] for member in members for one in member["assignment"]]
+        )
     return HttpAnswer(
         {
             "group_id": group.group_id,
@@ -89,6 +104,7 @@ async def describe_group(cluster: AdminCluster, call: Call) -> HttpAnswer:
                     "committed_ms": committed.committed_ms,
                 }
                 for name, committed in sorted(offsets.items())
+                if is_seen(name.topic)
             ],
             "start_offsets": [
                 {
@@ -97,6 +113,7 @@ async def describe_group(cluster: AdminCluster, call: Call) -> HttpAnswer:
                     "start_offset": None if isinstance(at, CorruptItem) else at.start_offset,
                 }
                 for name, at in sorted(starts.items())
+                if is_seen(name.topic)
             ],
         }
     )

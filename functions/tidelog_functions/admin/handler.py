@@ -4,6 +4,8 @@ TIDELOG_METADATA              location of the metadata store
 TIDELOG_OBJECTS               location of the segments; needed only to reset offsets by time
 TIDELOG_CONFIG_<NAME>         a node setting, with the nodes' value: defaults of new topics
 TIDELOG_ADMIN_AUTHORIZATION   ``iam`` (default): requests need an identity; ``none``: they do not
+
+With ``authorizer.class.name`` among the node settings ACLs decide what callers may do.
 """
 
 from __future__ import annotations

@@ -32,7 +32,8 @@ class HttpRequest:
     query: str  # percent-encoded
     content_type: str | None
     body: bytes
-    has_identity: bool  # API Gateway has authenticated an IAM identity
+    identity: str | None  # the ARN of the IAM identity that API Gateway has authenticated
+    host: str = ""  # the address of the caller
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +62,8 @@ def parse_event(event: object) -> HttpRequest:
         query=_text(event, "rawQueryString"),
         content_type=content_type if isinstance(content_type, str) else None,
         body=_body(event),
-        has_identity=_has_identity(context),
+        identity=_identity(context),
+        host=_text(http, "sourceIp"),
     )
 
 
@@ -85,11 +87,11 @@ def to_event(answer: HttpAnswer) -> dict[str, Any]:
     }
 
 
-def _has_identity(context: Mapping[str, Any]) -> bool:
+def _identity(context: Mapping[str, Any]) -> str | None:
     authorizer = context.get("authorizer")
     iam = authorizer.get("iam") if isinstance(authorizer, Mapping) else None
     arn = iam.get("userArn") if isinstance(iam, Mapping) else None
-    return isinstance(arn, str) and bool(arn)
+    return arn if isinstance(arn, str) and arn else None
 
 
 def _without_stage(path: str, stage: object) -> str:

@@ -1,7 +1,9 @@
 """The admin API on this machine: ``python -m tidelog_functions.admin.local --metadata sqlite:///…``
 
-Requests become the events that API Gateway would make of them, without an identity: any
-program that reaches the port may do everything, so it listens on 127.0.0.1 only.
+Requests become the events that API Gateway would make of them, without an identity. It listens on
+127.0.0.1 only: without ``--token-file`` any program of this machine may call it. What callers may
+do is decided as in nodes, by the ACLs for ``--principal``, if TIDELOG_CONFIG_AUTHORIZER_CLASS_NAME
+is set; else they may do everything.
 """
 
 from __future__ import annotations
@@ -9,14 +11,18 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import hmac
 import os
 import signal
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from tidelog_core.errors import InvalidConfig
+from tidelog_core.errors import ErrorCode, InvalidConfig
+from tidelog_core.model import ANONYMOUS
 
 from tidelog_functions.admin.api import AdminApi
 from tidelog_functions.admin.cluster import (
@@ -27,6 +33,8 @@ from tidelog_functions.admin.cluster import (
     parse_admin_settings,
 )
 from tidelog_functions.admin.contract import load_contract
+from tidelog_functions.admin.http import PROBLEM_TYPE
+from tidelog_functions.admin.problems import problem
 
 try:
     from aiohttp import web
@@ -34,19 +42,26 @@ except ModuleNotFoundError as absent:
     raise SystemExit("this needs an HTTP server: pip install 'tidelog[admin]'") from absent
 
 HOST = "127.0.0.1"
+NO_TOKEN = "The request has no or another token: send Authorization: Bearer and the token's text."
 SECONDS_MAX = 28.0
 PAYLOAD_SIZE_BYTES_MAX = 10 << 20  # API Gateway's
 
 
-async def serve(settings: AdminSettings, port: int) -> None:
+async def serve(settings: AdminSettings, port: int, *, token: str | None) -> None:
     """Serve until SIGTERM or SIGINT. Raises ``OSError`` if the port is in use."""
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
-    cluster = AdminCluster.open(settings.function)
+    cluster = AdminCluster.open(settings.function, anonymous=settings.anonymous)
     api = AdminApi(cluster, load_contract(), requires_identity=settings.requires_identity)
 
     async def answer(request: web.Request) -> web.Response:
+        if token is not None and not _has_token(request, token):
+            return web.json_response(
+                problem(401, ErrorCode.cluster_authorization_failed, NO_TOKEN),
+                status=401,
+                content_type=PROBLEM_TYPE,
+            )
         answered = await api.handle(await _event(request), seconds_max=SECONDS_MAX)
         return web.Response(
             status=answered["statusCode"],
@@ -67,6 +82,11 @@ async def serve(settings: AdminSettings, port: int) -> None:
         await cluster.close()
 
 
+def _has_token(request: web.Request, token: str) -> bool:
+    given = request.headers.get("authorization", "")
+    return hmac.compare_digest(given.encode(errors="replace"), f"Bearer {token}".encode())
+
+
 async def _event(request: web.Request) -> dict[str, Any]:
     """Return API Gateway's event for the request: path decoded, query encoded."""
     path, _, query = request.raw_path.partition("?")
@@ -75,10 +95,28 @@ async def _event(request: web.Request) -> dict[str, Any]:
         "rawPath": unquote(path, errors="surrogateescape"),
         "rawQueryString": query,
         "headers": {name.lower(): value for name, value in request.headers.items()},
-        "requestContext": {"http": {"method": request.method}, "stage": "$default"},
+        "requestContext": {
+            "http": {"method": request.method, "sourceIp": request.remote or ""},
+            "stage": "$default",
+        },
         "body": (await request.read()).decode(errors="surrogateescape"),
         "isBase64Encoded": False,
     }
+
+
+def check_principal(principal: str) -> None:
+    """Raise ``InvalidConfig`` unless it is a kind and a name."""
+    kind, _, name = principal.partition(":")
+    if not (kind and name):
+        raise InvalidConfig([f"--principal {principal!r} must be a principal such as User:admin"])
+
+
+def read_token(path: Path) -> str:
+    """Return the text of the file. Raises ``InvalidConfig`` if it has none, and ``OSError``."""
+    token = path.read_text().strip()
+    if not token:
+        raise InvalidConfig([f"--token-file {path} has no token"])
+    return token
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -87,6 +125,12 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--metadata", help="metadata store, e.g. sqlite:///path (TIDELOG_METADATA)")
     parser.add_argument("--objects", help="object store, e.g. file:///path (TIDELOG_OBJECTS)")
     parser.add_argument("--port", type=int, default=8080, help="0 for a free one (8080)")
+    parser.add_argument(
+        "--principal", default=str(ANONYMOUS), help=f"of all callers, for ACLs ({ANONYMOUS})"
+    )
+    parser.add_argument(
+        "--token-file", type=Path, help="callers need its text: Authorization: Bearer <text>"
+    )
     given = parser.parse_args(arguments)
     environment = {**os.environ, AUTHORIZATION_VARIABLE: NO_AUTHORIZATION}
     if given.metadata:
@@ -94,8 +138,11 @@ def main(arguments: Sequence[str]) -> int:
     if given.objects:
         environment["TIDELOG_OBJECTS"] = given.objects
     try:
+        check_principal(given.principal)
+        settings = replace(parse_admin_settings(environment), anonymous=given.principal)
+        token = None if given.token_file is None else read_token(given.token_file)
         with contextlib.suppress(KeyboardInterrupt):
-            asyncio.run(serve(parse_admin_settings(environment), given.port))
+            asyncio.run(serve(settings, given.port, token=token))
     except (InvalidConfig, OSError) as error:
         print(f"tidelog admin: {error}", file=sys.stderr)  # noqa: T201
         return 2

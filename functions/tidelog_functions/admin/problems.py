@@ -23,6 +23,9 @@ RETRY_AFTER_SECONDS = 1
 
 _STATUS: Mapping[ErrorCode, int] = {
     ErrorCode.topic_deletion_disabled: 403,
+    ErrorCode.topic_authorization_failed: 403,
+    ErrorCode.group_authorization_failed: 403,
+    ErrorCode.cluster_authorization_failed: 403,
     ErrorCode.unknown_topic_or_partition: 404,
     ErrorCode.unknown_topic_id: 404,
     ErrorCode.group_id_not_found: 404,

@@ -8,6 +8,7 @@ from typing import Any
 from tidelog_core.admin.topics import USE_DEFAULT, NewTopic
 from tidelog_core.metadata.records import Partition, SegmentMeta, Topic
 from tidelog_core.model import NO_LEADER, TopicPartition
+from tidelog_core.security.acl import ResourceType
 from tidelog_core.tier.planning import finished_segments, tiered_end_offset
 
 from tidelog_functions.admin.cluster import AdminCluster
@@ -22,7 +23,9 @@ async def list_topics(cluster: AdminCluster, call: Call) -> HttpAnswer:
     found = (
         topic
         for name, topic in image.topics.items()
-        if name > after and (call.parameters["internal"] or not topic.is_internal)
+        if name > after
+        and (call.parameters["internal"] or not topic.is_internal)
+        and call.caller.sees(ResourceType.TOPIC, name)
     )
     page = list(islice(found, limit + 1))
     return HttpAnswer(

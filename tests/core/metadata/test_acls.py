@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import given
@@ -28,8 +29,9 @@ from tidelog_core.security.acl import (
 
 from tests.support.loop_turns import loop_turns
 from tests.support.random_acls import acl, acls_drawn
+from tests.support.replicated_cluster import MEMORY_DIR
 
-TURNS_SECONDS_MAX = 0.04  # of processor time
+TURNS_SECONDS_MAX = 0.03  # of processor time
 
 
 class World:
@@ -51,6 +53,13 @@ async def world(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator
     await world.store.commit([put(Cluster(cluster_id="c"))])
     yield world
     await world.store.close()
+
+
+@pytest.fixture
+def quick(tmp_path: Path) -> Iterator[Path]:
+    """A folder in memory if the machine has one: no disk is waited for."""
+    with TemporaryDirectory(dir=MEMORY_DIR if MEMORY_DIR.is_dir() else tmp_path) as folder:
+        yield Path(folder)
 
 
 A, B, C = acl("a"), acl("b"), acl("a", AclOperation.WRITE, AclPermission.DENY)
@@ -155,21 +164,22 @@ async def test_the_acls_of_a_cluster_are_bounded(tmp_path: Path) -> None:
     await world.store.close()
 
 
-async def test_an_image_of_many_acls_is_made_in_turns(tmp_path: Path) -> None:
-    """Ten thousand of them once took a tenth of a second at once."""
-    world = World(tmp_path, changelog_length=100)
-    many = [acl(f"name-{number}") for number in range(10_000)]
+async def test_an_image_of_many_acls_is_made_in_turns(quick: Path) -> None:
+    """A hundred thousand of them once took a second at once."""
+    store = SqliteMetadataStore(quick / "metadata.db", changelog_length=100)
+    many = [acl(f"name-{number}") for number in range(5_000)]
     for start in range(0, len(many), COMMIT_WRITES_MAX):
         some = many[start : start + COMMIT_WRITES_MAX]
-        await world.store.commit([put(stored_acl(one)) for one in some])
+        await store.commit([put(stored_acl(one)) for one in some])
+    view = ClusterView(store, shows_security=True)
     with loop_turns() as turns:
-        image = await asyncio.create_task(world.view.refresh())
+        image = await asyncio.create_task(view.refresh())
     assert len(image.acls.index) == len(many)
     assert turns.longest_seconds < TURNS_SECONDS_MAX, turns.longest[:100]
     with loop_turns() as turns:
-        await asyncio.create_task(world.admin.create([acl("one more")]))
+        await asyncio.create_task(AclAdmin(store, view).create([acl("one more")]))
     assert turns.longest_seconds < TURNS_SECONDS_MAX, turns.longest[:100]
-    await world.store.close()
+    await store.close()
 
 
 async def test_comparisons_of_a_request_are_bounded(

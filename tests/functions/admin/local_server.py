@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import urllib.error
@@ -18,6 +19,7 @@ class LocalAdmin:
 
     def __init__(self, url: str) -> None:
         self.url = url
+        self.token = ""  # sent with requests
 
     def __call__(
         self, method: str, path: str, body: object = None, **query: object
@@ -28,6 +30,8 @@ class LocalAdmin:
         request = urllib.request.Request(
             target, data, {"content-type": "application/json"}, method=method
         )
+        if self.token:
+            request.add_header("authorization", f"Bearer {self.token}")
         try:
             with urllib.request.urlopen(request, timeout=30) as answer:
                 return answer.status, json.load(answer)
@@ -43,11 +47,14 @@ class LocalAdmin:
 
 
 @contextmanager
-def local_admin(metadata_url: str, objects_url: str) -> Iterator[LocalAdmin]:
+def local_admin(
+    metadata_url: str, objects_url: str, *options: str, **environment: str
+) -> Iterator[LocalAdmin]:
     """Run the server on a free port."""
     command = [sys.executable, "-m", "tidelog_functions.admin.local", "--port", "0"]
     command += ["--metadata", metadata_url, "--objects", objects_url]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE)
+    command += options
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, env={**os.environ, **environment})
     assert process.stdout is not None
     try:
         line = process.stdout.readline().decode()

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from tidelog_core.security.operations import OPERATIONS as OPERATIONS_OF_NODES
 from tidelog_functions.admin.api import GET_DOCUMENT, OPERATIONS
 from tidelog_functions.admin.contract import load_contract
+from tidelog_functions.admin.rights import RIGHTS
 from tidelog_functions.admin.schema import ANNOTATIONS, CHECKED
 
 
@@ -39,6 +41,8 @@ def test_every_operation_tells_of_missing_identities_and_stores_that_are_away() 
     for operations in load_contract().document["paths"].values():
         for operation in operations.values():
             assert {"400", "401", "429", "500", "503"} <= operation["responses"].keys()
+            needs = OPERATIONS_OF_NODES[RIGHTS[operation["operationId"]].api_key].needs
+            assert ("403" in operation["responses"]) or not needs
 
 
 def _parts(schema: dict[str, Any], schemas: dict[str, Any]) -> Iterator[dict[str, Any]]:
