@@ -17,7 +17,7 @@ COMPILED_TESTS ?= tests/compiled tests/core/records tests/core/log tests/core/re
 TEST_WORKERS ?= 3
 WORKERS := -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup tools demo test test-compiled test-slow test-localstack lint format types docs template node-bundle job-bundle wheel bench bench-peers bench-secure scaling soak chaos logins attack clean
+.PHONY: help setup tools demo test test-compiled test-slow test-localstack lint format types docs template node-bundle job-bundle wheel bench bench-peers bench-secure scaling soak chaos logins fuzz attack clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -112,6 +112,9 @@ chaos: $(STAMP)  ## run a cluster under faults, then check its history: SECONDS=
 
 logins: $(STAMP) $(TOOLS)  ## log in by every mechanism with every client, right and wrong, slow ones too
 	$(BIN)/python -m pytest -m "slow or not slow" tests/clients/logins $(PYTEST_FLAGS)
+
+fuzz: $(STAMP)  ## send a million random frames before and after logins, in the open and in TLS
+	$(BIN)/python -m pytest -m slow tests/node/authentication/test_login_fuzzing.py $(PYTEST_FLAGS)
 
 attack: $(STAMP)  ## repeat the attacks that once took nodes down; prints a table: ATTACK_FLAGS='--only 3 --size 0.1'
 	$(BIN)/python -m tests.attack $(ATTACK_FLAGS)

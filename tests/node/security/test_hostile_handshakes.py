@@ -12,6 +12,7 @@ from pathlib import Path
 from tidelog_core.metadata.endpoints import NODE
 from tidelog_node.security.node_identity import generate_identity
 
+from tests.support.broken_handshakes import broken
 from tests.support.node_peers import connected_as, image_of, register_peer
 from tests.support.node_process import NodeProcess
 from tests.support.waiting import eventually
@@ -70,19 +71,3 @@ def first_message(certificate: bytes) -> bytes:
     with contextlib.suppress(ssl.SSLWantReadError):
         context.wrap_bio(incoming, outgoing).do_handshake()
     return outgoing.read()
-
-
-def broken(hello: bytes, chance: random.Random) -> bytes:
-    """Return a message that no node sends."""
-    match chance.randrange(5):
-        case 0:
-            return chance.randbytes(chance.randint(1, 2_000))
-        case 1:
-            at = chance.randrange(len(hello))
-            return hello[:at] + bytes([hello[at] ^ 1 << chance.randrange(8)]) + hello[at + 1 :]
-        case 2:
-            return hello[: chance.randrange(1, len(hello))]
-        case 3:
-            return hello + chance.randbytes(500)
-        case _:
-            return b"\x16\x03\x01\xff\xff" + chance.randbytes(3_000)

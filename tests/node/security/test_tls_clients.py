@@ -19,7 +19,7 @@ import aiokafka
 import confluent_kafka
 import pytest
 
-from tests.node.security.test_hostile_handshakes import broken
+from tests.support.broken_handshakes import broken
 from tests.support.certificates import Authority, pkcs8
 from tests.support.drivers.java import java_driver
 from tests.support.drivers.lines import Message
