@@ -451,10 +451,11 @@ def test_tokens_are_managed_by_the_tool(pair: Pair, name: str, tmp_path: Path) -
     out = kafka_broker.run_tool(*tool, "--create", "--max-life-time-period", "-1", *renewer)
     row = out.strip().splitlines()[-1].split()
     hmac = row[1]
-    assert row[2:5] == [f"User:{USER}", f"User:{USER}", f"User:{OTHER_USER}"]
+    assert row[2:5] == [f"User:{USER}", f"User:{USER}", f"[User:{OTHER_USER}]"]
     alice = user(peer)
     alice.until(lambda: described(alice), bool)
-    assert hmac in kafka_broker.run_tool(*tool, "--describe")
+    owner = ("--owner-principal", f"User:{USER}")  # without one the tool asks for none
+    assert hmac in kafka_broker.run_tool(*tool, "--describe", *owner)
     out = kafka_broker.run_tool(*tool, "--renew", "--renew-time-period", "-1", "--hmac", hmac)
     assert "Completed renew operation" in out
     out = kafka_broker.run_tool(*tool, "--expire", "--expiry-time-period", "-1", "--hmac", hmac)

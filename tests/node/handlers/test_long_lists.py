@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,15 @@ import pytest
 from tidelog_core import turns as core_turns
 from tidelog_core.config import NodeConfig
 from tidelog_core.message_schemas import load_request_schema
+from tidelog_core.metadata.records import put
+from tidelog_core.model import Principal
+from tidelog_core.security.delegation_tokens import TokenSecret, token_digest
 from tidelog_node import request_turns
 
 from tests.node.handlers.control_plane import cluster, make
 from tests.node.many_elements import messages_with
 from tests.support.acls import acl_filter, creation
+from tests.support.delegation_tokens import made
 from tests.support.loop_turns import loop_turns
 
 COUNT = 4_000
@@ -104,3 +109,34 @@ async def test_no_turn_of_the_loop_is_about_all_acls_of_a_request(tmp_path: Path
                 print(f"API {api_key}: {turns.longest_seconds * 1000:.1f} ms, {share:.2%}")
                 assert count == 10 or turns.longest_seconds < 0.03, turns.longest
         assert not node.view.image.acls.records
+
+
+async def test_no_turn_of_the_loop_is_about_all_delegation_tokens(tmp_path: Path) -> None:
+    """As above, of tokens that are stored, and a request with many owners and renewers."""
+    static = NodeConfig(delegation_token_secret_key="a secret key for the tests")
+    describe, create = load_request_schema(41, 3), load_request_schema(38, 3)
+    users = [{"principal_type": "User", "principal_name": f"u-{one}"} for one in range(COUNT)]
+    requests = (
+        (41, make(describe, {"owners": None})),
+        (41, make(describe, {"owners": users})),
+        (38, make(create, {"renewers": users, "max_lifetime": timedelta(0)})),
+    )
+    async with cluster(tmp_path, static=static) as (node,):
+        node.session.become(Principal("User", "alice"))
+        secret = TokenSecret(static.delegation_token_secret_key)
+        one = made("an-id", secret=secret).token
+        for start in range(0, COUNT // 4, 50):
+            ids = [f"id-{number}" for number in range(start, start + 50)]
+            await node.store.commit(
+                [put(replace(one, token_id=i, digest=token_digest(secret.hmac(i)))) for i in ids]
+            )
+        with loop_turns() as turns:
+            await node.view.refresh()
+        assert turns.longest_seconds < 0.03, turns.longest
+        assert len(node.view.image.delegation_tokens.records) == COUNT // 4
+        for api_key, request in requests:
+            await node.handle(api_key, 3, request)  # what is loaded once
+            with loop_turns() as turns:
+                await node.handle(api_key, 3, request)
+            print(f"API {api_key}: {turns.longest_seconds * 1000:.1f} ms")
+            assert turns.longest_seconds < 0.03, turns.longest
