@@ -17,7 +17,7 @@ COMPILED_TESTS ?= tests/compiled tests/core/records tests/core/log tests/core/re
 TEST_WORKERS ?= 3
 WORKERS := -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup tools demo test test-compiled test-slow test-localstack lint format types docs template node-bundle job-bundle wheel bench bench-peers bench-secure scaling soak chaos logins fuzz attack clean
+.PHONY: help setup tools demo test test-compiled test-slow test-packages test-localstack lint format types docs template node-bundle job-bundle wheel bench bench-peers bench-secure scaling soak chaos logins fuzz attack clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -51,6 +51,9 @@ test-compiled: $(STAMP)  ## the tests of the hot path again, on its compiled mod
 
 test-slow: $(STAMP) $(TOOLS)  ## the tests marked slow
 	$(BIN)/python -m pytest -m slow $(PYTEST_FLAGS)
+
+test-packages: $(STAMP) $(TOOLS)  ## build the wheel, the image and the chart, and use them; needs go, root, and buildah and debootstrap
+	$(BIN)/python -m pytest -m packages $(PYTEST_FLAGS)
 
 test-localstack: $(STAMP) $(TOOLS)  ## the tests that use LocalStack; the default suite has them too
 	$(BIN)/python -m pytest -m localstack $(PYTEST_FLAGS)
