@@ -412,6 +412,17 @@ def requests(topic_id: object) -> dict[str, Request]:
         topics=in_secret,
         **of_share,
     )
+    # Without a login nobody has tokens: test_delegation_tokens.py has them, with ACLs.
+    add(
+        "token",
+        "create_delegation_token",
+        3,
+        owner_principal_type="User",
+        owner_principal_name="alice",
+        renewers=[],
+        max_lifetime=-1,
+    )
+    add("tokens", "describe_delegation_token", 3, owners=None)
     add("quorum", "describe_quorum", 2, topics=[])
     add("features", "update_features", 1, timeout=1_000, feature_updates=[], validate_only=True)
     return found
@@ -483,9 +494,9 @@ def test_every_api_that_a_node_serves_is_asked(pair: Pair) -> None:
     hot = {API_KEYS["produce"], API_KEYS["fetch"]}
     for_everyone = {api_key for api_key in served if not NEEDED[api_key].needs}
     assert asked | hot | for_everyone == served
-    assert {API_KEYS[name] for name in ("sasl_handshake", "sasl_authenticate", "api_versions")} == (
-        for_everyone
-    )
+    names = ("sasl_handshake", "sasl_authenticate", "api_versions")
+    by_the_token = ("renew_delegation_token", "expire_delegation_token")
+    assert {API_KEYS[name] for name in names + by_the_token} == for_everyone
 
 
 @compared
