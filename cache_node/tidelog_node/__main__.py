@@ -41,7 +41,8 @@ def main() -> int:
         for problem in error.problems:
             print(f"tidelog node: {problem}", file=sys.stderr)  # noqa: T201
         return 2
-    configure_logging(f"node-{settings.broker_id}", settings.log_level)
+    name = f"node-{settings.broker_id}"
+    configure_logging(name, settings.log_level, log_format=settings.log_format)
     _raise_descriptor_limit()
     try:
         asyncio.run(_serve(settings))

@@ -18,6 +18,7 @@ from tidelog_core.config import NodeConfig, parse_config
 from tidelog_core.config_environment import overrides_from_environment
 from tidelog_core.errors import InvalidConfig
 from tidelog_core.listener_settings import split_listener_overrides
+from tidelog_core.log_format import LOG_FORMATS, TEXT
 from tidelog_core.metadata.endpoints import PORT_MAX
 
 from tidelog_node.security.listeners import AddressArguments, Listeners, parse_listeners
@@ -42,6 +43,7 @@ class NodeSettings:
     # Of NodeConfig. Without the settings of single listeners, which are parsed already.
     config_overrides: Mapping[str, str] = field(default_factory=dict, repr=False)
     log_level: str = "INFO"  # of the process's log on stderr
+    log_format: str = TEXT  # of its lines
     http_host: str = HTTP_HOST  # of probes and metrics
     http_port: int | None = None  # None: there are no probes and metrics; 0: a free port
     stops_with_parent: bool = False  # whether the end of stdin stops the node, as SIGTERM does
@@ -83,6 +85,10 @@ def parse_settings(
         if level.upper() not in LOG_LEVELS:
             problems.append(f"log_level {level!r} must be one of {', '.join(LOG_LEVELS)}")
         values["log_level"] = level.upper()
+    log_format = (take("log_format") or TEXT).lower()
+    if log_format not in LOG_FORMATS:
+        problems.append(f"log_format {log_format!r} must be one of {', '.join(LOG_FORMATS)}")
+    values["log_format"] = log_format
     data_dir = Path(take("data_dir") or DEFAULT_DATA_DIR).absolute()
     values["data_dir"] = data_dir
     values["metadata_store_url"] = take("metadata_store") or f"sqlite://{data_dir}/metadata.db"
@@ -121,6 +127,7 @@ def _parser() -> argparse.ArgumentParser:
         ("--http-port", "port of /livez, /readyz and /metrics, 0 for a free port (off)"),
         ("--http-host", "address of /livez, /readyz and /metrics (127.0.0.1)"),
         ("--log-level", "DEBUG, INFO, WARNING or ERROR (INFO)"),
+        ("--log-format", "text, or json: one object a line (text)"),
     ):
         parser.add_argument(option, help=text)
     parser.add_argument(

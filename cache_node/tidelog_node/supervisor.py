@@ -33,6 +33,7 @@ from pathlib import Path
 
 from tidelog_core.errors import InvalidConfig
 from tidelog_core.listener_settings import LISTENER_PREFIX
+from tidelog_core.log_format import TEXT
 from tidelog_core.metadata.endpoints import PLAINTEXT, PORT_MAX
 
 from tidelog_node.settings import HTTP_HOST, HTTP_ON
@@ -65,6 +66,7 @@ class ClusterSettings:
     object_store_url: str | None = None  # default: a folder in the data directory
     config_overrides: Mapping[str, str] = field(default_factory=dict)  # of NodeConfig
     log_level: str = "INFO"
+    log_format: str = TEXT
     security_protocol: str = PLAINTEXT  # of the listener that each node has for clients
 
     def __post_init__(self) -> None:
@@ -90,7 +92,8 @@ class ClusterSettings:
         command += ["--broker-id", str(broker_id), *self._address(self.port + broker_id - 1)]
         command += ["--data-dir", str(self.data_dir.absolute() / f"node-{broker_id}")]
         command += ["--metadata-store", metadata, "--object-store", objects]
-        command += ["--log-level", self.log_level, "--stop-with-parent"]
+        command += ["--log-level", self.log_level, "--log-format", self.log_format]
+        command += ["--stop-with-parent"]
         if self.http_port is not None:
             port = self.http_port and self.http_port + broker_id - 1
             command += ["--http-host", self.http_host, "--http-port", str(port)]
@@ -101,7 +104,8 @@ class ClusterSettings:
         metadata, objects = self._stores()
         command = [sys.executable, "-m", "tidelog_functions.local"]
         command += ["--metadata", metadata, "--objects", objects]
-        command += ["--log-level", self.log_level, "--until-stdin-ends"]
+        command += ["--log-level", self.log_level, "--log-format", self.log_format]
+        command += ["--until-stdin-ends"]
         return command + self._overrides()
 
     @property

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import importlib
 import importlib.util
+import logging
 import socket
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated
 
@@ -16,13 +17,12 @@ from tidelog_cli.failures import CommandFailed, UsageError
 from tidelog_cli.options import parse_settings, require_choice
 from tidelog_cli.output import note
 
-NODE_MODULES = (
-    "aiohttp",
-    "cryptography",
-    "obstore",
-    "prometheus_client",
-    "re2",
-)  # modules of the extra ``node``
+logger = logging.getLogger(__name__)
+
+Say = Callable[[str], None]
+
+# Modules of the extra ``node``.
+NODE_MODULES = ("aiohttp", "cryptography", "obstore", "prometheus_client", "re2")
 LOCK_FILE = "lock"  # of one node, in its data directory
 NODE_DIRECTORIES = "node-*"
 # As in Kafka's sample settings: a group of one need not wait for more members.
@@ -87,6 +87,9 @@ def up(
         bool, typer.Option("--no-http", help="No /livez, /readyz and /metrics.")
     ] = False,
     log_level: Annotated[str, typer.Option(help=f"{', '.join(LOG_LEVELS)}.")] = "WARNING",
+    log_format: Annotated[
+        str, typer.Option(help="text, or json: one object a line on stderr.")
+    ] = "text",
     secure: Annotated[
         bool,
         typer.Option(
@@ -103,24 +106,27 @@ def up(
     with status 1.
     """
     from tidelog_core.config import NodeConfig, parse_config
-    from tidelog_core.log_format import configure_logging
+    from tidelog_core.log_format import JSON, LOG_FORMATS, configure_logging
     from tidelog_node.supervisor import ClusterSettings, run_cluster
 
     require_choice("--log-level", log_level.upper(), LOG_LEVELS)
+    require_choice("--log-format", log_format.lower(), LOG_FORMATS)
     overrides = parse_settings("--set", setting or ())
     parse_config(NodeConfig, overrides)  # Raises InvalidConfig before any node starts.
     _require_node()
+    # Notes are lines of the log if each of its lines has to parse.
+    say = logger.warning if log_format.lower() == JSON else note
+    configure_logging("cluster", log_level.upper(), log_format=log_format.lower())
     _check_hosts(host, advertised_host)
-    _check_data_dir(data_dir, nodes)
+    _check_data_dir(data_dir, nodes, say)
     _require_free_ports(host, range(port, min(port + nodes, 65_536)))
     first_http_port = None if no_http else _choose_http_port(http_host, http_port, nodes)
-    configure_logging("cluster", log_level.upper())
     protocol, protection = "PLAINTEXT", dict[str, str]()
     if secure:
         ports = range(port, port + nodes)
-        protocol, protection = _secure(data_dir, advertised_host or host, ports, metadata)
+        protocol, protection = _secure(data_dir, advertised_host or host, ports, metadata, say=say)
     else:
-        _warn_of_openness(data_dir, host)
+        _warn_of_openness(data_dir, host, say)
     settings = ClusterSettings(
         data_dir=data_dir,
         node_count=nodes,
@@ -133,6 +139,7 @@ def up(
         object_store_url=objects,
         config_overrides={**QUICK_START, **protection, **overrides},
         log_level=log_level.upper(),
+        log_format=log_format.lower(),
         security_protocol=protocol,
     )
     next_step = _next_step(data_dir, advertised_host or host, port, is_secure=secure)
@@ -142,7 +149,7 @@ def up(
 
 
 def _secure(
-    data_dir: Path, host: str, ports: range, metadata: str | None
+    data_dir: Path, host: str, ports: range, metadata: str | None, *, say: Say
 ) -> tuple[str, dict[str, str]]:
     """Make keys, certificates and the admin if they are missing.
 
@@ -153,17 +160,17 @@ def _secure(
     made = secured.prepare(data_dir, host, ports)
     url = metadata or f"sqlite://{data_dir.absolute()}/metadata.db"
     asyncio.run(secured.ensure_admin(url, made.password))
-    note(f"clients connect with {made.client_properties}")
+    say(f"clients connect with {made.client_properties}")
     return secured.PROTOCOL, made.node_settings
 
 
-def _warn_of_openness(data_dir: Path, host: str) -> None:
+def _warn_of_openness(data_dir: Path, host: str, say: Say) -> None:
     from tidelog_node.security.listeners import is_loopback
 
     if (data_dir / "secure").exists():
-        note(f"{data_dir} was secure before, and is open now: give --secure")
+        say(f"{data_dir} was secure before, and is open now: give --secure")
     if not is_loopback(host):
-        note(f"anyone who can reach {host} may read and write everything: give --secure")
+        say(f"anyone who can reach {host} may read and write everything: give --secure")
 
 
 def _check_hosts(host: str, advertised_host: str | None) -> None:
@@ -202,7 +209,7 @@ def _require_node() -> None:
         )
 
 
-def _check_data_dir(data_dir: Path, node_count: int) -> None:
+def _check_data_dir(data_dir: Path, node_count: int, say: Say) -> None:
     """Reject a single node's data directory; warn of logs of nodes that will not run."""
     if (data_dir / LOCK_FILE).exists():
         raise CommandFailed(
@@ -212,7 +219,7 @@ def _check_data_dir(data_dir: Path, node_count: int) -> None:
     before = [path.name.rpartition("-")[2] for path in data_dir.glob(NODE_DIRECTORIES)]
     absent = sorted(int(text) for text in before if text.isdecimal() and int(text) > node_count)
     if absent:
-        note(
+        say(
             f"{data_dir} holds logs of node {', '.join(map(str, absent))} too, which will not run: "
             "their partitions are offline"
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import select
 import signal
 import socket
@@ -58,7 +59,9 @@ def running(data_dir: Path, port: int, *options: str) -> Iterator[subprocess.Pop
 def test_cluster_of_two_serves_and_stops_in_order(tmp_path: Path, number: signal.Signals) -> None:
     """Records outlive it: the same directory brings them back."""
     data_dir, port = tmp_path / "data", free_ports(4)
-    with running(data_dir, port, "--nodes", "2", "--http-port", str(port + 2)) as process:
+    options = ("--nodes", "2", "--http-port", str(port + 2))
+    options += ("--log-format", "json", "--log-level", "info")
+    with running(data_dir, port, *options) as process:
         for broker_id, http_port in ((1, port + 2), (2, port + 3)):
             status, body = readiness(f"127.0.0.1:{http_port}")
             assert (status, body["broker_id"]) == (200, broker_id)
@@ -66,7 +69,10 @@ def test_cluster_of_two_serves_and_stops_in_order(tmp_path: Path, number: signal
         tidelog("produce", "t", bootstrap=second, given=b"hello\n")
         process.send_signal(number)
         out, errors = process.communicate(timeout=30)
-        assert (process.returncode, out, errors) == (0, b"", b"")
+        assert (process.returncode, out) == (0, b"")
+        lines = [json.loads(line) for line in errors.splitlines()]
+        assert {line["process"] for line in lines} >= {"node-1", "node-2"}
+        assert {line["level"] for line in lines} == {"INFO"}
     for listener in range(port, port + 4):
         with pytest.raises(ConnectionRefusedError):
             socket.create_connection(("127.0.0.1", listener), timeout=5).close()

@@ -71,6 +71,7 @@ async def open_logs(settings: NodeSettings, stack: AsyncExitStack, cluster: Clus
         objects_url=settings.object_store_url,
         socket=settings.data_dir / TIER_SOCKET,
         cache_dir=settings.data_dir / TIER_CACHE_DIR,
+        log_format=settings.log_format,
         honour_erasures=eraser.honour,
         holds_files=cluster.directories.holds,
     )

@@ -22,6 +22,7 @@ from typing import Any
 
 from tidelog_core.config import INT64_MAX, NodeConfig
 from tidelog_core.errors import TierUnavailable
+from tidelog_core.log_format import TEXT
 from tidelog_core.model import ReadableFile
 from tidelog_core.objects.key_rules import check_range
 from tidelog_core.objects.store import ObjectMeta
@@ -77,6 +78,7 @@ class WorkerCommand:
     cache_dir: Path
     node_config: NodeConfig
     environment: Mapping[str, str] | None = None  # None: this process's
+    log_format: str = TEXT
 
     def arguments(self) -> list[str]:
         """Return the command line."""
@@ -93,6 +95,7 @@ class WorkerCommand:
             f"--upload-concurrency={config.remote_upload_concurrency}",
             f"--upload-bytes-per-second={config.remote_log_manager_copy_max_bytes_per_second}",
             f"--multipart-threshold={config.tier_multipart_threshold}",
+            f"--log-format={self.log_format}",
             "--until-stdin-ends",
         ]
 

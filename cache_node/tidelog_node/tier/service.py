@@ -18,6 +18,7 @@ from pathlib import Path
 from uuid import UUID
 
 from tidelog_core.errors import TidelogError
+from tidelog_core.log_format import TEXT
 from tidelog_core.metadata.image import ClusterImage
 from tidelog_core.model import TopicPartition
 from tidelog_core.objects.location import make_local_folder, parse_object_location
@@ -57,6 +58,7 @@ class TierService:
         objects_url: str,
         socket: Path,
         cache_dir: Path,
+        log_format: str = TEXT,
         honour_erasures: Callable[[], Awaitable[None]],
         holds_files: Callable[[TieredReplica], bool] = lambda _: True,
     ) -> None:
@@ -71,7 +73,11 @@ class TierService:
         config = node.config()
         self.client = TierClient(
             WorkerCommand(
-                socket=socket, objects=objects_url, cache_dir=cache_dir, node_config=config
+                socket=socket,
+                objects=objects_url,
+                cache_dir=cache_dir,
+                node_config=config,
+                log_format=log_format,
             )
         )
         self._indexes = IndexCache(self.client, executor=node.executor)

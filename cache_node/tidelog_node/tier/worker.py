@@ -23,7 +23,7 @@ from pathlib import Path
 
 from tidelog_core.config import NodeConfig
 from tidelog_core.errors import StorageError, TidelogError, TierUnavailable
-from tidelog_core.log_format import configure_logging
+from tidelog_core.log_format import LOG_FORMATS, TEXT, configure_logging
 from tidelog_core.objects.counted import CountedObjectStore
 from tidelog_core.objects.location import open_object_store
 from tidelog_core.objects.store import ObjectStore
@@ -71,6 +71,7 @@ class WorkerSettings:
     upload_bytes_per_second: int
     multipart_threshold: int
     ends_with_stdin: bool
+    log_format: str
 
 
 class TierWorker:
@@ -249,6 +250,7 @@ def parse_arguments(arguments: list[str]) -> WorkerSettings:
     parser.add_argument(
         "--multipart-threshold", type=int, default=defaults.tier_multipart_threshold
     )
+    parser.add_argument("--log-format", choices=LOG_FORMATS, default=TEXT)
     parser.add_argument("--until-stdin-ends", action="store_true", dest="ends_with_stdin")
     return WorkerSettings(**vars(parser.parse_args(arguments)))
 
@@ -256,8 +258,9 @@ def parse_arguments(arguments: list[str]) -> WorkerSettings:
 def main() -> None:
     """Run the worker with the settings of the command line."""
     os.nice(NICENESS)
-    configure_logging("tier-worker", "INFO")
-    asyncio.run(run_worker(parse_arguments(sys.argv[1:])))
+    settings = parse_arguments(sys.argv[1:])
+    configure_logging("tier-worker", "INFO", log_format=settings.log_format)
+    asyncio.run(run_worker(settings))
 
 
 if __name__ == "__main__":

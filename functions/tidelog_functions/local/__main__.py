@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from tidelog_core.config_environment import config_variable
 from tidelog_core.errors import InvalidConfig
-from tidelog_core.log_format import configure_logging
+from tidelog_core.log_format import LOG_FORMATS, TEXT, configure_logging
 
 from tidelog_functions.invocation import parse_function_settings
 from tidelog_functions.local.runner import Handlers, LocalRunner
@@ -28,7 +28,7 @@ from tidelog_functions.scrub.settings import parse_scrub_settings
 def main(arguments: Sequence[str]) -> int:
     """Run until stopped; return the exit status: 2 for wrong settings."""
     given = _parser().parse_args(arguments)
-    configure_logging("functions", given.log_level)
+    configure_logging("functions", given.log_level, log_format=given.log_format)
     # The handlers read the environment, as in Lambda.
     os.environ["TIDELOG_METADATA"] = given.metadata
     os.environ["TIDELOG_OBJECTS"] = given.objects
@@ -68,6 +68,7 @@ def _parser() -> argparse.ArgumentParser:
         "--set", action="append", metavar="NAME=VALUE", help="a setting of the nodes; repeatable"
     )
     parser.add_argument("--log-level", default="INFO", help="DEBUG, INFO, WARNING or ERROR")
+    parser.add_argument("--log-format", choices=LOG_FORMATS, default=TEXT)
     parser.add_argument("--until-stdin-ends", action="store_true")
     return parser
 
