@@ -55,7 +55,7 @@ class ClientFactory:
         """
         connection = resolve(environ, context=name)
         for note in connection.notes:
-            logger.warning("contexts", extra={"reason": note})
+            logger.warning("settings of the cluster need a look", extra={"reason": note})
         chosen: ClientSettings = {**connection.security(), **settings}
         return cls(connection.bootstrap_servers, **chosen)
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
+import shutil
+import subprocess
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,13 +20,17 @@ from tidelog.settings.security import connection_settings
 from tidelog.tokens.bearer_token import TokenNotFetched
 
 from tests.support.command import called
+from tests.support.drivers.process import ROOT
 from tests.support.http_answers import HttpAnswers
 from tests.support.issuer import Issuer
 from tests.support.sasl_node import PASSWORD, TOPIC, USER
 from tests.support.secured_node import SecuredNode
 from tests.support.sts import success
+from tools import kafka_java
+from tools.java_options import QUICK_JAVA
 
 ROLE = "arn:aws:iam::123456789012:role/orders/Reader"
+DRIVERS = ROOT / "tests" / "support" / "drivers"
 AWS_ISSUER = "https://5f4d.tokens.sts.global.api.aws"
 
 
@@ -118,8 +125,13 @@ def logins(home: Path, node: SecuredNode, endpoint: HttpAnswers) -> dict[str, di
 
 @pytest.mark.parametrize("way", ["SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN", "issuer", "file"])
 async def test_every_mechanism_works_by_a_context(
-    node: SecuredNode, endpoint: HttpAnswers, home: Path, way: str
+    node: SecuredNode,
+    endpoint: HttpAnswers,
+    home: Path,
+    way: str,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
+    caplog.set_level(logging.DEBUG)
     write_context(home, node, logins(home, node, endpoint)[way])
     factory = ClientFactory.from_context("it")
     async with factory.make(Producer) as producer:
@@ -130,6 +142,8 @@ async def test_every_mechanism_works_by_a_context(
         consumer.seek(partition, sent.offset)
         record = await anext(aiter(consumer))
     assert record.value == way.encode()
+    for secret in (PASSWORD, "canary-secret", (home / "token").read_text().strip()):
+        assert secret not in caplog.text
 
 
 def test_commands_reach_the_cluster_of_a_context(
@@ -195,6 +209,56 @@ def test_librdkafka_takes_the_same_file(node: SecuredNode, endpoint: HttpAnswers
     assert [asked.form for asked in endpoint.asked[asked_before:]] == [
         {"grant_type": "client_credentials"}
     ]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("names", ["4.1", "jaas"])
+def test_java_takes_the_same_file(
+    node: SecuredNode, endpoint: HttpAnswers, home: Path, tmp_path: Path, names: str
+) -> None:
+    """Of a client of an issuer, with the names of Java 4.1 and with those before."""
+    java, jars = shutil.which("java"), kafka_java.token_class_path()
+    if java is None or jars is None:
+        pytest.skip("needs java and Kafka's jars: run `make tools`")
+    package = "org.apache.kafka.common.security.oauthbearer"
+    own = {
+        "4.1": {
+            "sasl.jaas.config": f"{package}.OAuthBearerLoginModule required;",
+            "sasl.oauthbearer.jwt.retriever.class": f"{package}.ClientCredentialsJwtRetriever",
+            "sasl.oauthbearer.client.credentials.client.id": "app",
+            "sasl.oauthbearer.client.credentials.client.secret": names,
+            "sasl.oauthbearer.scope": "kafka",
+        },
+        "jaas": {
+            "sasl.jaas.config": f'{package}.OAuthBearerLoginModule required clientId="app"'
+            f' clientSecret="{names}" scope="kafka";',
+        },
+    }
+    given = {
+        "bootstrap.servers": node.sasl_address,
+        "security.protocol": "SASL_SSL",
+        "ssl.truststore.location": str(node.authority.trusted),
+        "ssl.truststore.type": "PEM",
+        "sasl.mechanism": "OAUTHBEARER",
+        "sasl.login.callback.handler.class": f"{package}.OAuthBearerLoginCallbackHandler",
+        "sasl.oauthbearer.token.endpoint.url": f"{endpoint.url}/token",
+        **own[names],
+    }
+    file = tmp_path / "client.properties"
+    file.write_text("".join(f"{name}={value}\n" for name, value in given.items()))
+    asked_before = len(endpoint.asked)
+    called("--command-config", file, "topic", "list")
+    allowed = f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={endpoint.url}/token"
+    classes = kafka_java.compiled(DRIVERS / "PropertiesDriver.java")
+    listed = subprocess.run(
+        [java, *QUICK_JAVA, allowed, "-cp", f"{jars}:{classes}", "PropertiesDriver", str(file)],
+        capture_output=True,
+        check=False,
+    )
+    assert listed.stdout.decode().split() == [TOPIC], listed.stderr.decode()
+    ours, javas = endpoint.asked[asked_before:]
+    assert ours.form == javas.form == {"grant_type": "client_credentials", "scope": "kafka"}
+    assert ours.headers["authorization"] == javas.headers["authorization"]
 
 
 async def test_a_file_is_read_for_each_login(node: SecuredNode, tmp_path: Path) -> None:
