@@ -109,7 +109,9 @@ def test_no_frames_harm_the_node(
         served += is_served(node)
     assert not errors, errors
     assert served > 1
-    assert node.rss_bytes() - rss_bytes < GROWTH_BYTES_MAX
+    growth_bytes = node.rss_bytes() - rss_bytes
+    print(f"{sum(counts)} frames, {served} logins of others, {growth_bytes / 2**20:.0f} MiB more")
+    assert growth_bytes < GROWTH_BYTES_MAX
     eventually(lambda: len(node.open_files()) <= files + 2, "all are closed")
     assert "Traceback" not in node.log
     assert {principal for _, principal, _ in node.logins()} == {f"User:{USER}"}
