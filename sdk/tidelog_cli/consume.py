@@ -215,7 +215,11 @@ async def _partitions(cluster: Cluster, reading: _Reading) -> list[TopicPartitio
         if number not in info.partitions:
             last = info.partition_count - 1
             raise CommandFailed(f"topic {reading.topic!r} has partitions 0 to {last}, not {number}")
-    return [TopicPartition(reading.topic, n) for n in reading.partitions or info.partitions]
+    partitions = [TopicPartition(reading.topic, n) for n in reading.partitions or info.partitions]
+    for partition in partitions:
+        if cluster.leader(partition) is None:
+            note(f"{partition} has no leader: waiting for one")
+    return partitions
 
 
 async def _start_offsets(

@@ -254,6 +254,8 @@ async def _read_lines(source: BufferedReader) -> AsyncIterator[tuple[list[bytes]
                 chunk = os.read(source.fileno(), READ_SIZE_BYTES)
             except OSError as error:
                 chunk = error
+            except ValueError:
+                return  # The command has failed, and closed the file.
             try:
                 loop.call_soon_threadsafe(chunks.put_nowait, chunk)
             except RuntimeError:

@@ -6,6 +6,7 @@ import asyncio
 import importlib
 import importlib.util
 import logging
+import os
 import socket
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -249,4 +250,10 @@ def _require_free_ports(host: str, ports: Iterable[int]) -> None:
         try:
             socket.create_server((host, port), family=family).close()
         except OSError as error:
-            raise CommandFailed(f"cannot listen on {host}, port {port}: {error.strerror}") from None
+            raise CommandFailed(f"cannot listen on {host}, port {port}: {_reason(error)}") from None
+
+
+def _reason(error: OSError) -> str:
+    """Return the error's meaning, without what Python adds to it."""
+    number = error.errno or 0
+    return os.strerror(number) if number > 0 else str(error.strerror or error)

@@ -11,7 +11,7 @@ from tidelog.consuming.records import ConsumerRecord
 from tidelog_cli.failures import UsageError
 from tidelog_cli.grep import grep
 
-from tests.support.command import COMMAND, called, environment, tidelog
+from tests.support.command import COMMAND, called, environment
 from tools.ports import free_port
 
 
@@ -58,7 +58,7 @@ def test_only_matching_records_are_printed_and_counted(bootstrap: str, tmp_path:
     lines = tmp_path / "lines"
     lines.write_text("".join(f"{n} {'late' if n % 3 == 0 else 'early'}\n" for n in range(30)))
     called("produce", "searched", lines, bootstrap=bootstrap)
-    read = tidelog(
+    read = called(
         "consume", "searched", "--from-beginning", "--grep", "LATE|late$", "-n", 4,
         bootstrap=bootstrap,
     )  # fmt: skip

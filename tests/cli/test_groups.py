@@ -15,7 +15,7 @@ from tidelog_cli.failures import UsageError
 from tidelog_cli.offset_targets import Target, new_offset, parse_time
 from tidelog_cli.partition_names import parse_topic
 
-from tests.support.command import COMMAND, called, environment, tidelog
+from tests.support.command import COMMAND, called, environment
 from tests.support.peer import Peer
 
 
@@ -27,9 +27,9 @@ def offsets(document: Any, field: str) -> list[int]:
 def group(cli_node: Any) -> str:
     """A group without members that has read 6 of 10 records."""
     bootstrap = cli_node.address
-    tidelog("produce", "g-topic", bootstrap=bootstrap, given=b"x\n" * 10)
+    called("produce", "g-topic", bootstrap=bootstrap, given=b"x\n" * 10)
     options = ("--group", "g-readers", "--from-beginning", "-n", 6)
-    tidelog("consume", "g-topic", *options, bootstrap=bootstrap)
+    called("consume", "g-topic", *options, bootstrap=bootstrap)
     return "g-readers"
 
 
@@ -112,7 +112,7 @@ def test_offsets_move_only_when_executed(group: str, bootstrap: str) -> None:
 
 
 def test_group_with_members_is_shown_with_them_and_cannot_be_moved(bootstrap: str) -> None:
-    tidelog("produce", "g-live", bootstrap=bootstrap, given=b"x\n")
+    called("produce", "g-live", bootstrap=bootstrap, given=b"x\n")
     process = subprocess.Popen(
         [COMMAND, "consume", "g-live", "--group", "g-alive", "--from-beginning"],
         stdout=subprocess.PIPE,
@@ -137,7 +137,7 @@ def test_group_with_members_is_shown_with_them_and_cannot_be_moved(bootstrap: st
 
 
 def test_group_of_the_new_protocol_is_shown_with_its_type_and_epochs(bootstrap: str) -> None:
-    tidelog("produce", "g-new", bootstrap=bootstrap, given=b"x\n")
+    called("produce", "g-new", bootstrap=bootstrap, given=b"x\n")
     consumer = Consumer(
         {
             "bootstrap.servers": bootstrap,
@@ -165,8 +165,8 @@ def test_group_of_the_new_protocol_is_shown_with_its_type_and_epochs(bootstrap: 
 
 
 def test_committed_topic_that_was_deleted_does_not_hide_the_others(bootstrap: str) -> None:
-    tidelog("produce", "g-gone", bootstrap=bootstrap, given=b"x\n")
-    tidelog("produce", "g-kept", bootstrap=bootstrap, given=b"x\n")
+    called("produce", "g-gone", bootstrap=bootstrap, given=b"x\n")
+    called("produce", "g-kept", bootstrap=bootstrap, given=b"x\n")
     for topic in ("g-gone", "g-kept"):
         called(
             "group", "reset-offsets", "g-both", "--topic", topic, "--to-earliest", "--execute",
@@ -237,7 +237,7 @@ def test_topic_option_names_partitions_after_a_colon() -> None:
 @pytest.fixture(scope="module")
 def sharers(cli_node: Any) -> Iterator[Peer]:
     """Two members of share group ``g-share``, which is to read 10 records of one partition."""
-    tidelog("produce", "g-shared", bootstrap=cli_node.address, given=b"x\n" * 10)
+    called("produce", "g-shared", bootstrap=cli_node.address, given=b"x\n" * 10)
     peer = Peer("tidelog", cli_node.port)
     peer.await_coordinator("g-share")
     for member in ("one", "two"):
@@ -317,7 +317,7 @@ def test_share_group_is_shown_moved_and_deleted(sharers: Peer, bootstrap: str) -
 
 def test_group_that_committed_forgets_a_topic_and_is_deleted(bootstrap: str) -> None:
     for topic in ("g-deleted", "g-forgotten"):
-        tidelog("produce", topic, bootstrap=bootstrap, given=b"x\n")
+        called("produce", topic, bootstrap=bootstrap, given=b"x\n")
         begin = ("--topic", topic, "--to-earliest", "--execute")
         called("group", "reset-offsets", "g-over", *begin, bootstrap=bootstrap)
     forget = ("group", "delete-offsets", "g-over", "--topic", "g-forgotten:0")

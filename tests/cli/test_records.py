@@ -18,7 +18,7 @@ from tests.support.command import COMMAND, called, environment, tidelog
 
 
 def produce(topic: str, lines: bytes, bootstrap: str, *options: str) -> None:
-    tidelog("produce", topic, *options, bootstrap=bootstrap, given=lines)
+    called("produce", topic, *options, bootstrap=bootstrap, given=lines)
 
 
 def test_lines_of_stdin_come_back_as_they_were(bootstrap: str) -> None:
@@ -39,7 +39,7 @@ def test_keys_headers_partition_and_null_values(bootstrap: str) -> None:
         *("--key-separator", r"\t", "--header", "h=x", "--header", "i=y"),
         *("--partition", "0", "--null-marker", "NULL", "--compression", "zstd"),
     )
-    read = tidelog("consume", "keyed", "--offset", 0, "-n", 2, "--json", bootstrap=bootstrap)
+    read = called("consume", "keyed", "--offset", 0, "-n", 2, "--json", bootstrap=bootstrap)
     records = [json.loads(line) for line in read.lines]
     assert [(r["key"], r["value"], r["offset"]) for r in records] == [("a", "1", 0), ("b", None, 1)]
     assert records[0]["headers"] == [{"name": "h", "value": "x"}, {"name": "i", "value": "y"}]
@@ -48,9 +48,9 @@ def test_keys_headers_partition_and_null_values(bootstrap: str) -> None:
 def test_file_of_many_lines_is_written_in_order(bootstrap: str, tmp_path: Path) -> None:
     file = tmp_path / "numbers"
     file.write_text("".join(f"{number}\n" for number in range(50_000)))
-    written = tidelog("produce", "numbers", file, "--json", bootstrap=bootstrap)
+    written = called("produce", "numbers", file, "--json", bootstrap=bootstrap)
     assert written.document["records"] == 50_000
-    read = tidelog("consume", "numbers", "--from-beginning", "-n", 50_000, bootstrap=bootstrap)
+    read = called("consume", "numbers", "--from-beginning", "-n", 50_000, bootstrap=bootstrap)
     assert read.out == file.read_bytes()
 
 
@@ -58,7 +58,7 @@ def test_reading_starts_where_the_offset_says_and_ends_when_idle(bootstrap: str)
     produce("starts", b"0\n1\n2\n3\n4\n", bootstrap)
 
     def read(where: str) -> list[str]:
-        outcome = tidelog(
+        outcome = called(
             "consume", "starts", "--offset", where, "--timeout", 0.5, "-f", "%o=%s ",
             bootstrap=bootstrap,
         )  # fmt: skip
@@ -68,15 +68,15 @@ def test_reading_starts_where_the_offset_says_and_ends_when_idle(bootstrap: str)
     assert read("-2") == ["3=3", "4=4"]
     assert read("@0") == ["0=0", "1=1", "2=2", "3=3", "4=4"]
     assert read("latest") == []
-    outcome = tidelog("consume", "starts", "--offset", 6, bootstrap=bootstrap, status=1)
+    outcome = called("consume", "starts", "--offset", 6, bootstrap=bootstrap, status=1)
     assert "offsets 0 to 5, not 6" in outcome.errors
 
 
 def test_group_goes_on_behind_what_it_has_printed(bootstrap: str) -> None:
     produce("grouped", b"a\nb\nc\n", bootstrap)
     options = ("consume", "grouped", "--group", "readers", "--from-beginning")
-    assert tidelog(*options, "-n", 2, bootstrap=bootstrap).lines == ["a", "b"]
-    assert tidelog(*options, "--timeout", 2, bootstrap=bootstrap).lines == ["c"]
+    assert called(*options, "-n", 2, bootstrap=bootstrap).lines == ["a", "b"]
+    assert called(*options, "--timeout", 2, bootstrap=bootstrap).lines == ["c"]
 
 
 def test_consumer_ends_in_order_when_interrupted(bootstrap: str) -> None:
@@ -109,7 +109,7 @@ def test_reader_that_closes_the_pipe_ends_the_consumer_quietly(bootstrap: str) -
 
 
 def test_line_that_cannot_be_written_is_named(bootstrap: str) -> None:
-    outcome = tidelog(
+    outcome = called(
         "produce", "lines", "--key-separator", ":", bootstrap=bootstrap, given=b"a:1\nb\n", status=1
     )
     assert "line 2 has no ':'" in outcome.errors
@@ -165,7 +165,7 @@ def test_json_of_consume_is_what_produce_reads(bootstrap: str) -> None:
     asyncio.run(write())
 
     def read(topic: str) -> bytes:
-        return tidelog(
+        return called(
             "consume", topic, "--from-beginning", "-n", 25, "--json", bootstrap=bootstrap
         ).out
 
@@ -217,7 +217,7 @@ def test_producer_ends_though_more_may_come(bootstrap: str) -> None:
             process.stdin.write(b"typed\n")
             process.stdin.flush()
             if not options:
-                read = tidelog("consume", "typed", "-n", 1, "--from-beginning", "--timeout", 20,
+                read = called("consume", "typed", "-n", 1, "--from-beginning", "--timeout", 20,
                                bootstrap=bootstrap)  # fmt: skip
                 assert read.out == b"typed\n"
                 process.send_signal(signal.SIGINT)
@@ -231,5 +231,5 @@ def test_unknown_topic_partition_and_node_are_named(bootstrap: str) -> None:
     outcome = called("consume", "nowhere", bootstrap=bootstrap, status=1)
     assert "there is no topic 'nowhere'" in outcome.errors
     produce("narrow", b"a\n", bootstrap)
-    outcome = tidelog("consume", "narrow", "--partition", 9, bootstrap=bootstrap, status=1)
+    outcome = called("consume", "narrow", "--partition", 9, bootstrap=bootstrap, status=1)
     assert "partitions 0 to 0, not 9" in outcome.errors

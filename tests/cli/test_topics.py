@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tidelog_core.errors import UnknownTopicOrPartition
 
-from tests.support.command import called, tidelog
+from tests.support.command import called
 
 
 def test_topic_is_created_altered_described_and_deleted(bootstrap: str) -> None:
@@ -17,7 +17,7 @@ def test_topic_is_created_altered_described_and_deleted(bootstrap: str) -> None:
         "topic", "alter", "t1", "--partitions", 3, "--config", "segment.ms=60000",
         "--delete-config", "retention.ms", bootstrap=bootstrap,
     )  # fmt: skip
-    tidelog("produce", "t1", "--partition", 2, bootstrap=bootstrap, given=b"a\nb\n")
+    called("produce", "t1", "--partition", 2, bootstrap=bootstrap, given=b"a\nb\n")
     (found,) = called("topic", "describe", "t1", "--json", bootstrap=bootstrap).document
     assert found["configs"] == {"segment.ms": "60000"}
     assert [p["end_offset"] for p in found["partitions"]] == [0, 0, 2]

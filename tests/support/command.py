@@ -7,6 +7,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
@@ -76,15 +77,28 @@ def tidelog(
     return outcome
 
 
-def called(*arguments: object, bootstrap: str | None = None, status: int | None = 0) -> Outcome:
-    """Run the same command inside of this process, which is quicker; stdout must be text."""
+def called(
+    *arguments: object, bootstrap: str | None = None, given: bytes = b"", status: int | None = 0
+) -> Outcome:
+    """Run the same command inside of this process, which is quicker. stdin and stdout are files."""
     from tidelog_cli.main import app
 
-    out, errors = io.StringIO(), io.StringIO()
+    errors = io.StringIO()
     texts = [*map(str, arguments), *(("--bootstrap", bootstrap) if bootstrap else ())]
-    with redirect_stdout(out), redirect_stderr(errors), pytest.raises(SystemExit) as ended:
-        app(texts)
+    with (
+        tempfile.TemporaryFile("w+") as source,
+        tempfile.TemporaryFile("w+") as out,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        source.buffer.write(given)
+        source.seek(0)
+        patch.setattr(sys, "stdin", source)
+        with redirect_stdout(out), redirect_stderr(errors), pytest.raises(SystemExit) as ended:
+            app(texts)
+        out.flush()
+        out.seek(0)
+        printed = out.buffer.read()
     assert isinstance(ended.value.code, int)
-    outcome = Outcome(ended.value.code, out.getvalue().encode(), errors.getvalue())
+    outcome = Outcome(ended.value.code, printed, errors.getvalue())
     assert status is None or outcome.status == status, outcome
     return outcome
