@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl as ssl_module
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from cryptography import x509
+from tidelog import Admin, DelegationToken, Sasl
 
 from tests.clients.logins.login import TLS_ALONE, Login
 from tests.support.certificates import Authority, pkcs8
@@ -23,7 +25,8 @@ class SecureNode(SaslNode):
     """Its listener ``TLS`` asks for certificates; ``SASL`` has TLS too."""
 
     def __init__(self, data_dir: Path, authority: Authority, issuer: Issuer) -> None:
-        super().__init__(data_dir, **issuer.settings)
+        key = {"delegation_token_secret_key": "canary of a secret key"}
+        super().__init__(data_dir, **issuer.settings, **key)
         self.tls_port = free_port()
         self.config["listeners"] += f",TLS://127.0.0.1:{self.tls_port}"
         self.config |= {
@@ -52,6 +55,13 @@ class Place:
         """The name in the client's certificate."""
         certificate = x509.load_pem_x509_certificate(self.pem.read_bytes())
         return certificate.subject.rfc4514_string()
+
+    def delegation_token(self) -> DelegationToken:
+        """Return a new token of the user."""
+        sasl = Sasl("SCRAM-SHA-256", USER, PASSWORD)
+        ssl = ssl_module.create_default_context(cafile=str(self.authority.trusted))
+        with Admin(self.node.sasl_address, ssl=ssl, sasl=sasl).sync() as admin:
+            return admin.create_delegation_token()
 
     def login(self, mechanism: str, *, is_right: bool = True) -> Login:
         """Return the login of the user; a wrong one has one thing that is not right."""

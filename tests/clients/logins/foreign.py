@@ -1,7 +1,7 @@
 """Clients of other languages: one process of each for all logins, and kcat.
 
-A driver reads a line for each login: address, mechanism, user, password, token, the authority's
-file, the client's own PEM file, topic and value, separated by tabs. It answers with
+A driver reads a line for each login: address, mechanism, user, password, token (with SCRAM any text
+says that user and password are a delegation token's), the authority's file, the client's own PEM file, topic and value, separated by tabs. It answers with
 ``ok <value>`` or ``refused <class> <text>``, separated by tabs too.
 """
 
@@ -47,7 +47,8 @@ class ForeignClient:
         assert process.stdin is not None
         assert process.stdout is not None
         fields = (
-            *(login.address, login.mechanism, login.user, login.password, login.token),
+            *(login.address, login.mechanism, login.user, login.password),
+            "a delegation token" if login.is_delegation_token else login.token,
             *(str(login.trusted), str(login.pem or ""), TOPIC, value),
         )
         process.stdin.write("\t".join(fields) + "\n")

@@ -21,9 +21,12 @@ class Login:
     trusted: Path  # the authority of the node
     user: str = ""
     password: str = ""
-    token: str = ""
+    token: str = ""  # of OAUTHBEARER
     pem: Path | None = None  # the client's own key and certificate
     token_endpoint: str = ""  # of clients that fetch their token
+
+    # Of SCRAM: the user is a delegation token's id, and the password its HMAC.
+    is_delegation_token: bool = False
 
     @property
     def security_protocol(self) -> str:

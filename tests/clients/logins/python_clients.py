@@ -153,7 +153,12 @@ def sdk(login: Login, value: str) -> str:
     if login.token:
         settings["sasl"] = SaslToken(lambda: login.token)
     elif login.user:
-        settings["sasl"] = Sasl(login.mechanism, login.user, login.password)
+        settings["sasl"] = Sasl(
+            login.mechanism,
+            login.user,
+            login.password,
+            is_delegation_token=login.is_delegation_token,
+        )
 
     async def run() -> str:
         try:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
 import pytest
 
 from tests.clients.logins import foreign, python_clients
 from tests.clients.logins.conftest import Place
-from tests.clients.logins.login import MECHANISMS, TLS_ALONE, ProduceAndConsume, Refused
+from tests.clients.logins.login import MECHANISMS, TLS_ALONE, Login, ProduceAndConsume, Refused
 from tests.support.sasl_node import USER
 
 OAUTHBEARER = "OAUTHBEARER"
 WITH_PASSWORD = [one for one in MECHANISMS if one not in (OAUTHBEARER, TLS_ALONE)]
+WITH_DELEGATION_TOKENS = ("Java", "franz-go", "tidelog")  # those that send ``tokenauth``
 KAFKA_ERRORS = "org.apache.kafka.common.errors"
 
 
@@ -168,6 +170,30 @@ def test_a_client_raises_its_own_error_for_a_wrong_login(
     assert refused.value.name == expected
     assert words in refused.value.text + caplog.text
     assert place.node.logins()[before:] == []
+
+
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
+@pytest.mark.parametrize("name", WITH_DELEGATION_TOKENS)
+def test_a_client_logs_in_by_a_delegation_token(
+    place: Place, find: Find, name: str, mechanism: str
+) -> None:
+    """And is the token's owner. With another token's HMAC it is nobody."""
+    client, value = find(name), uuid.uuid4().hex
+    token, other = place.delegation_token(), place.delegation_token()
+    login = Login(
+        place.node.sasl_address,
+        mechanism,
+        place.authority.trusted,
+        user=token.token_id,
+        password=token.password,
+        is_delegation_token=True,
+    )
+    before = len(place.node.logins())
+    assert client(login, value) == value
+    assert {found[1:] for found in place.node.logins()[before:]} == {(f"User:{USER}", mechanism)}
+    with pytest.raises(Refused) as refused:
+        client(replace(login, password=other.password), "never")
+    assert refused.value.name == EXPECTED[name].of_sasl
 
 
 @pytest.mark.parametrize("mechanism", WITH_PASSWORD)

@@ -66,7 +66,7 @@ public class LoginDriver {
         };
         String options = f[1].equals("OAUTHBEARER")
             ? "token=\"" + f[4] + "\""
-            : "username=\"" + f[2] + "\" password=\"" + f[3] + "\"";
+            : "username=\"" + f[2] + "\" password=\"" + f[3] + "\"" + (f[4].isEmpty() ? "" : " tokenauth=\"true\"");
         config.put("sasl.jaas.config", MODULES + module + " required " + options + ";");
         if (f[1].equals("OAUTHBEARER")) config.put("sasl.login.callback.handler.class", Tokens.class.getName());
         return config;

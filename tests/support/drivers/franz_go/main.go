@@ -28,9 +28,9 @@ func mechanism(name, user, password, token string) sasl.Mechanism {
 	case "PLAIN":
 		return plain.Auth{User: user, Pass: password}.AsMechanism()
 	case "SCRAM-SHA-256":
-		return scram.Auth{User: user, Pass: password}.AsSha256Mechanism()
+		return scram.Auth{User: user, Pass: password, IsToken: token != ""}.AsSha256Mechanism()
 	case "SCRAM-SHA-512":
-		return scram.Auth{User: user, Pass: password}.AsSha512Mechanism()
+		return scram.Auth{User: user, Pass: password, IsToken: token != ""}.AsSha512Mechanism()
 	case "OAUTHBEARER":
 		return oauth.Auth{Token: token}.AsMechanism()
 	}
