@@ -24,6 +24,10 @@ SETTINGS: Mapping[str, Mapping[str, str]] = {
         "TopicKeys": KEY,
         "AlarmEmail": "me@example.org",
         "JobArtefacts": "bundles/jobs",
+        **dict.fromkeys(("TableKey", "BucketKey", "LogKey", "QueueKey"), KEY),
+        "ObjectLockDays": "30",
+        "AccessLogBucket": "logs",
+        "ReservedConcurrency": "yes",
     },
 }
 

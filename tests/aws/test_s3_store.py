@@ -7,16 +7,20 @@ import logging
 import os
 import threading
 import uuid
+from base64 import b64decode
 from collections.abc import Awaitable, Callable, Iterator
+from hashlib import sha256
 from pathlib import Path
 
+import boto3
 import pytest
-from tidelog_core.errors import ObjectExists, OutcomeUnknown, StoreUnavailable
+from botocore.exceptions import ClientError
+from tidelog_core.errors import ObjectExists, ObjectNotFound, OutcomeUnknown, StoreUnavailable
 from tidelog_core.objects import s3_listing
 from tidelog_core.objects.s3 import S3ObjectStore
 from tidelog_core.objects.store import ObjectStore
 
-from tests.aws.buckets import make_bucket
+from tests.aws.buckets import REGION, make_bucket
 from tests.aws.s3_contract import BUCKET, S3Contract
 
 
@@ -68,6 +72,30 @@ async def test_a_large_file_goes_up_in_parts(s3_endpoint: str, tmp_path: Path) -
     assert (await store.head("large")).size_bytes == len(data)
     with pytest.raises(ObjectExists):
         await store.put_file("large", path)
+
+
+async def test_a_locked_bucket_takes_objects_for_they_have_checksums(s3_endpoint: str) -> None:
+    """S3 refuses an upload without one to a bucket with Object Lock. Source: S3 API, PutObject."""
+    bucket = f"locked-{uuid.uuid4().hex}"
+    s3 = boto3.client("s3", endpoint_url=s3_endpoint, region_name=REGION)
+    s3.create_bucket(Bucket=bucket, ObjectLockEnabledForBucket=True)
+    retention = {"Mode": "GOVERNANCE", "Days": 1}
+    lock = {"ObjectLockEnabled": "Enabled", "Rule": {"DefaultRetention": retention}}
+    s3.put_object_lock_configuration(Bucket=bucket, ObjectLockConfiguration=lock)
+    store = S3ObjectStore(bucket, endpoint=s3_endpoint)
+    await store.put("created", b"x")
+    await store.replace("replaced", b"y")
+    for key, data in (("created", b"x"), ("replaced", b"y")):
+        found = s3.head_object(Bucket=bucket, Key=key, ChecksumMode="ENABLED")
+        assert b64decode(found["ChecksumSHA256"]) == sha256(data).digest()
+    await store.delete(["created"])
+    with pytest.raises(ObjectNotFound):
+        await store.get("created")
+    versions = s3.list_object_versions(Bucket=bucket, Prefix="created")["Versions"]
+    assert len(versions) == 1
+    with pytest.raises(ClientError, match="AccessDenied"):
+        s3.delete_object(Bucket=bucket, Key="created", VersionId=versions[0]["VersionId"])
+    s3.close()
 
 
 async def test_a_listing_of_many_pages_is_whole(

@@ -127,7 +127,12 @@ class S3ObjectStore:
         def connect(
             kms_key_id: str, retries_max: int, read_timeout_s: float = REQUEST_TIMEOUT_S
         ) -> S3Store:
-            config: S3Config = {"copy_if_not_exists": "multipart"}
+            config: S3Config = {
+                "copy_if_not_exists": "multipart",
+                # A bucket with Object Lock takes nothing without one. It costs no time: this hash
+                # of the body is in the request's signature anyway.
+                "checksum_algorithm": "sha256",
+            }
             if kms_key_id:
                 config["server_side_encryption"] = "aws:kms"
                 config["sse_kms_key_id"] = kms_key_id
