@@ -2,7 +2,8 @@
 
     packages/            the node and everything it needs, for Amazon Linux 2023 on x86-64
     tidelog_launch.py    started by systemd
-    tidelog_in_sync.py   awaited by an update
+    tidelog_in_sync.py   awaited by the creation of a stack and by updates
+    tidelog_health.py    part of both
 
 The machines cannot reach a package registry, so they load everything from a bucket.
 """
@@ -40,7 +41,7 @@ REQUIREMENTS = (
     "prometheus_client",
 )
 SOURCES = ("core/tidelog_core", "sdk/tidelog", "cache_node/tidelog_node")
-PROGRAMS = ("tidelog_launch.py", "tidelog_in_sync.py")
+PROGRAMS = ("tidelog_launch.py", "tidelog_in_sync.py", "tidelog_health.py")
 BUNDLE = ROOT / "dist" / "tidelog-node.tar.gz"
 
 

@@ -1,23 +1,26 @@
-"""Wait until this machine's nodes are in sync, and signal CloudFormation.
+"""Wait until this machine's nodes serve and are in sync, and signal CloudFormation.
 
 Theory of operation. A rolling update replaces one machine after another; the next may be
 replaced when no partition lacks a replica because of the previous one. That is not visible
 from outside (a node accepts connections long before it has fetched the data that its new
 disk lacks), so this program reads the metadata, like nodes:
 
-- as many brokers as the machine has processes are registered at its address, and the lease
-  of each, taken by the registered process, is being renewed;
+- as many brokers as the machine has processes are registered at its address, the lease
+  of each, taken by the registered process, is being renewed, and each answers clients;
 - every partition that names one of them as a replica has it in its ISR.
 
 A node with a new disk leaves every ISR before it registers, so a broker in an ISR after
 that was added by the leader. The state must hold for a while, so that an earlier write of
 a leader cannot be mistaken for it.
 
-Then CloudFormation gets SUCCESS, or FAILURE after the time limit, which cancels the
-update. If no update is waiting (a lost machine was replaced), CloudFormation says so, and
+While its stack is being created, the first alone decides: zones are created one after another, and
+the machines that have the data may come last.
+
+Then CloudFormation gets SUCCESS, or FAILURE after the time limit, which ends the creation or
+cancels the update. If nothing is waiting (a lost machine was replaced), CloudFormation says so, and
 that is no error.
 
-Exit status: 0 in sync, 1 time limit exceeded.
+Exit status: 0 as it should be, 1 time limit exceeded.
 """
 
 from __future__ import annotations
@@ -35,11 +38,13 @@ import boto3
 from botocore.config import Config
 from botocore.exceptions import ClientError
 from tidelog_core.errors import TidelogError
+from tidelog_core.metadata.endpoints import NODE, PLAINTEXT
 from tidelog_core.metadata.image import ClusterImage, ClusterView
 from tidelog_core.metadata.location import open_metadata_store
 from tidelog_core.metadata.records import Broker, BrokerLease, broker_lease_key
 from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.replication.leases import LEASE_MS, RELEASED
+from tidelog_health import Health, Probe
 from tidelog_launch import METADATA_URL, InstanceMetadata
 
 logger = logging.getLogger("tidelog_in_sync")
@@ -57,11 +62,13 @@ def main() -> int:
     logging.getLogger("botocore").setLevel("WARNING")
     given = _parse(sys.argv[1:])
     metadata = InstanceMetadata(given.metadata_url)
+    host = metadata.get("local-ipv4")
     lacking = asyncio.run(
         wait_in_sync(
             given.metadata_store,
-            host=metadata.get("local-ipv4"),
+            host=host,
             node_count=given.processes_per_instance,
+            needs_replicas=not (given.stack and _is_being_created(given.stack)),
             hold_seconds=given.hold_seconds,
             seconds_max=given.seconds_max,
         )
@@ -69,7 +76,7 @@ def main() -> int:
     if lacking:
         logger.error("not in sync after %g s: %s", given.seconds_max, lacking)
     else:
-        logger.info("all replicas are in sync")
+        logger.info("nodes serve, nothing is lacking")
     if given.stack:
         instance_id = metadata.get("instance-id")
         _signal(given.stack, given.resource, instance_id, "FAILURE" if lacking else "SUCCESS")
@@ -77,12 +84,18 @@ def main() -> int:
 
 
 async def wait_in_sync(
-    metadata_store: str, *, host: str, node_count: int, hold_seconds: float, seconds_max: float
+    metadata_store: str,
+    *,
+    host: str,
+    node_count: int,
+    needs_replicas: bool,
+    hold_seconds: float,
+    seconds_max: float,
 ) -> str:
     """Return the missing conditions after the time limit, or nothing once all hold."""
     deadline = time.monotonic() + seconds_max
     store = open_metadata_store(metadata_store)
-    nodes = MachinesNodes(store, host=host, node_count=node_count)
+    nodes = MachinesNodes(store, host=host, node_count=node_count, needs_replicas=needs_replicas)
     since: float | None = None  # start of the time in which all conditions hold
     said = ""
     try:
@@ -111,11 +124,14 @@ async def wait_in_sync(
 class MachinesNodes:
     """The nodes of one machine in the metadata, over several checks."""
 
-    def __init__(self, store: MetadataStore, *, host: str, node_count: int) -> None:
+    def __init__(
+        self, store: MetadataStore, *, host: str, node_count: int, needs_replicas: bool
+    ) -> None:
         self._store = store
         self._view = ClusterView(store)
         self._host = host
         self._node_count = node_count
+        self._needs_replicas = needs_replicas
         self._first_counters: dict[UUID, int] = {}  # of leases, by the node's incarnation
 
     async def check(self) -> str:
@@ -123,13 +139,19 @@ class MachinesNodes:
         image = await self._view.refresh()
         # The address may have been another machine's, whose brokers are still registered.
         live = [
-            broker.broker_id
+            broker
             for broker in image.brokers.values()
             if any(e.host == self._host for e in broker.endpoints) and await self._is_live(broker)
         ]
         if len(live) < self._node_count:
             return f"{len(live)} of {self._node_count} nodes are alive at {self._host}"
-        return lacking_replicas(image, live)
+        for broker in live:
+            for probe in probes(broker, self._host):
+                if await asyncio.to_thread(probe.ask) is not Health.SERVES:
+                    return f"node {broker.broker_id} does not answer at {probe.host}:{probe.port}"
+        if not self._needs_replicas:
+            return ""
+        return lacking_replicas(image, [broker.broker_id for broker in live])
 
     async def _is_live(self, broker: Broker) -> bool:
         """Return whether the registered process was seen to renew its lease."""
@@ -140,6 +162,15 @@ class MachinesNodes:
         if lease.incarnation != broker.incarnation or lease.counter == RELEASED:
             return False
         return lease.counter != self._first_counters.setdefault(lease.incarnation, lease.counter)
+
+
+def probes(broker: Broker, host: str) -> list[Probe]:
+    """Return the broker's listeners for clients, at the machine's address."""
+    return [
+        Probe(host, endpoint.port, has_tls=endpoint.listener != PLAINTEXT)
+        for endpoint in broker.endpoints
+        if endpoint.listener != NODE
+    ]
 
 
 def lacking_replicas(image: ClusterImage, broker_ids: Sequence[int]) -> str:
@@ -157,11 +188,24 @@ def lacking_replicas(image: ClusterImage, broker_ids: Sequence[int]) -> str:
     return f"out of the ISR of {len(lacking)} partitions: {named}{dots}"
 
 
-def _signal(stack: str, resource: str, instance_id: str, status: str) -> None:
-    client: Any = boto3.client(
+def _is_being_created(stack: str) -> bool:
+    client = _cloudformation()
+    try:
+        (found,) = client.describe_stacks(StackName=stack)["Stacks"]
+    finally:
+        client.close()
+    return str(found["StackStatus"]) == "CREATE_IN_PROGRESS"
+
+
+def _cloudformation() -> Any:
+    return boto3.client(
         "cloudformation",
         config=Config(retries={"mode": "standard", "max_attempts": ATTEMPTS_MAX}),
     )
+
+
+def _signal(stack: str, resource: str, instance_id: str, status: str) -> None:
+    client = _cloudformation()
     try:
         client.signal_resource(
             StackName=stack, LogicalResourceId=resource, UniqueId=instance_id, Status=status
@@ -169,7 +213,7 @@ def _signal(stack: str, resource: str, instance_id: str, status: str) -> None:
     except ClientError as error:
         if error.response["Error"]["Code"] != "ValidationError":
             raise
-        logger.info("no update is waiting: %s", error)
+        logger.info("nothing is waiting: %s", error)
     else:
         logger.info("signalled %s to %s", status, stack)
     finally:

@@ -19,6 +19,9 @@ directory, so a disk is never used by another broker.
 SIGTERM, or the auto scaling group's termination of the instance, stops the node cleanly:
 it hands its leaderships over. A terminated instance releases its ids.
 
+While the node answers, systemd hears so; if it hangs, systemd kills it and starts it again
+(``tidelog_health``).
+
 Exit status: the node's; 0 after SIGTERM and before the instance is terminated.
 """
 
@@ -27,6 +30,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import logging
+import os
 import signal
 import subprocess
 import sys
@@ -41,6 +45,7 @@ from typing import Any
 import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
+from tidelog_health import Health, Notifier, Probe
 
 logger = logging.getLogger("tidelog_launch")
 
@@ -194,6 +199,12 @@ class Launch:
         """Return the data directory of the broker."""
         return self.data_dir / f"broker-{broker_id}"
 
+    def probe(self, address: str) -> Probe:
+        """Return the client listener that tells whether the node answers."""
+        name = CLIENT_ACCESS[self.client_access][0]
+        first = self.port_first if name == OPEN else self.secure_port_first
+        return Probe(address, first + self.process, has_tls=name == SECURE)
+
     def command(self, broker_id: int, *, address: str, host: str, zone: str) -> list[str]:
         """Return the node's command line.
 
@@ -238,9 +249,10 @@ def main() -> int:
     broker_id = _claim(ids, candidates, wants_stop, launch.claim_seconds)
     if broker_id is None:
         return 0
+    address = metadata.get("local-ipv4")
     command = launch.command(
         broker_id,
-        address=metadata.get("local-ipv4"),
+        address=address,
         host=metadata.get("local-hostname"),
         zone=metadata.get("placement/availability-zone"),
     )
@@ -249,6 +261,7 @@ def main() -> int:
         command,
         ids,
         broker_id,
+        probe=launch.probe(address),
         metadata=metadata,
         wants_stop=wants_stop,
         claim_seconds=launch.claim_seconds,
@@ -277,6 +290,7 @@ def _run(
     ids: BrokerIds,
     broker_id: int,
     *,
+    probe: Probe,
     metadata: InstanceMetadata,
     wants_stop: Sequence[int],
     claim_seconds: int,
@@ -286,9 +300,14 @@ def _run(
     renewal_seconds = claim_seconds / RENEWALS_PER_CLAIM
     renewed = time.monotonic()
     is_terminating = False
+    notifier, health = Notifier(os.environ), Health.IS_SILENT
     while node.poll() is None and not wants_stop:
         with contextlib.suppress(subprocess.TimeoutExpired):
             node.wait(min(CHECK_SECONDS, renewal_seconds))
+        before, health = health, probe.ask()
+        if health is Health.IS_SILENT and before is not health and node.poll() is None:
+            logger.error("the node does not answer; if that lasts, systemd starts it again")
+        notifier.note(health)
         is_terminating = metadata.is_terminating()
         if is_terminating:
             logger.info("the instance is being terminated, stopping the node")
@@ -300,12 +319,14 @@ def _run(
             renewed = time.monotonic()
         except ClaimLost as error:
             logger.error("%s, stopping the node", error)
+            notifier.stopping()
             _stop(node)
             return 1
         except (ClientError, BotoCoreError) as error:
             # The node's own lease decides whether it may continue.
             logger.warning("the claim of broker id %d was not renewed: %s", broker_id, error)
     was_running = node.poll() is None
+    notifier.stopping()
     status = _stop(node)
     if is_terminating:
         _release(ids, broker_id)

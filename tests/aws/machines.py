@@ -17,6 +17,7 @@ from pathlib import Path
 from tests.support.waiting import eventually
 from tools.places import ROOT
 from tools.ports import free_port
+from tools.server_process import children_running
 
 NODE_PROGRAMS = ROOT / "infra" / "node"
 LAUNCHER = NODE_PROGRAMS / "tidelog_launch.py"
@@ -140,6 +141,17 @@ class Instance:
             yield
         finally:
             os.killpg(self.process.pid, signal.SIGCONT)
+
+    @contextmanager
+    def node_suspended(self) -> Iterator[None]:
+        """Have the node hang, and not its launcher."""
+        assert self.process is not None
+        (node,) = children_running(self.process.pid, "tidelog_node")
+        os.kill(node, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(node, signal.SIGCONT)
 
     def vanish(self) -> None:
         """Lose the machine: nothing of it runs on."""

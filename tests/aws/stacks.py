@@ -11,13 +11,20 @@ from tools import sam
 NODES = {
     "InstancesPerZone": "1",
     "NodeBundle": "bundles/tidelog-node.tar.gz",
+    "ImageId": "ami-0123456789abcdef0",
     "NodeCertificate": "arn:aws:secretsmanager:us-east-1:000000000000:secret:tidelog-node",
+}
+OWN_VPC = {
+    "VpcId": "vpc-0123456789abcdef0",
+    "SubnetIds": "subnet-0000000a,subnet-0000000b,subnet-0000000c",
+    "ClientCidr": "10.0.0.0/8",
 }
 KEY = "arn:aws:kms:us-east-1:000000000000:key/11111111-2222-3333-4444-555555555555"
 # Parameters of the root stack by what is deployed with them.
 SETTINGS: Mapping[str, Mapping[str, str]] = {
     "stores and functions": {},
     "nodes": NODES,
+    "nodes in a given VPC": {**NODES, **OWN_VPC},
     "everything": {
         **NODES,
         "ClientAccess": "both",
@@ -28,6 +35,7 @@ SETTINGS: Mapping[str, Mapping[str, str]] = {
         "ObjectLockDays": "30",
         "AccessLogBucket": "logs",
         "ReservedConcurrency": "yes",
+        "SessionAccess": "yes",
     },
 }
 

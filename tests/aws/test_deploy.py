@@ -203,6 +203,7 @@ def deployment(built_template: Path, endpoint: str, authority: Authority) -> Dep
         *("--capabilities", "CAPABILITY_IAM", "CAPABILITY_AUTO_EXPAND"),
         *("--parameter-overrides", f"PythonVersion={python} InstancesPerZone=1"),
         f"NodeCertificate={certificate}",
+        "ImageId=ami-0123456789abcdef0",
         "NodeBundle=bundles/tidelog-node.tar.gz",
         environment={"AWS_ENDPOINT_URL": endpoint, **trust(authority), **ROOT},
     )

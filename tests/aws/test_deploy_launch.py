@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import socket
 import subprocess
 import sys
 import tarfile
 import tomllib
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -20,7 +23,8 @@ import pytest
 from tidelog_node.settings import parse_settings
 
 from tests.aws.machines import LAUNCHER, NODE_PROGRAMS, WAIT_SECONDS_MAX, machines
-from tests.aws.templates import read_template, resources
+from tests.aws.stacks import NODES, nested_stacks
+from tests.aws.templates import read_template, resources, template_paths
 from tests.support.waiting import eventually
 from tools import lambda_python, node_bundle, sam
 from tools.places import ROOT
@@ -29,14 +33,16 @@ pytestmark = pytest.mark.usefixtures("aws_credentials")
 
 
 @pytest.fixture(scope="module")
-def launcher() -> ModuleType:
+def launcher() -> Iterator[ModuleType]:
+    sys.path.insert(0, str(NODE_PROGRAMS))  # as for a program in that folder
     spec = importlib.util.spec_from_file_location("tidelog_launch", LAUNCHER)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
-    return module
+    yield module
+    sys.path.remove(str(NODE_PROGRAMS))
 
 
 def owners(dynamodb: Any, table: str) -> dict[int, str]:
@@ -128,6 +134,46 @@ def test_a_launcher_that_is_stopped_stops_its_node_and_keeps_its_id(
         assert owners(dynamodb, broker_id_table) == {201: "i-1/0"}
         instance.start()
         instance.await_node(count=2)
+
+
+def test_systemd_hears_that_the_node_answers_until_it_hangs(
+    tmp_path: Path, broker_id_table: str, dynamodb_local_endpoint: str
+) -> None:
+    with (
+        systemd(tmp_path) as notifications,
+        machines(tmp_path, dynamodb_local_endpoint, broker_id_table) as machine,
+    ):
+        instance = machine("i-1")
+        instance.environment["NOTIFY_SOCKET"] = str(tmp_path / "notify")
+        instance.start()
+        assert notifications.recv(100).startswith(b"READY=1")
+        assert "ready" in instance.log
+        for _ in range(2):
+            assert notifications.recv(100) == b"WATCHDOG=1"
+        with instance.node_suspended():
+            eventually(lambda: "the node does not answer" in instance.log, "it is noticed")
+            notifications.setblocking(False)
+            while True:  # what was sent before
+                try:
+                    assert notifications.recv(100) == b"WATCHDOG=1"
+                except BlockingIOError:
+                    break
+            notifications.settimeout(1.5)  # longer than the node is left alone
+            with pytest.raises(TimeoutError):
+                notifications.recv(100)
+        notifications.settimeout(WAIT_SECONDS_MAX)
+        assert notifications.recv(100) == b"WATCHDOG=1"
+        instance.terminate()
+        eventually(lambda: notifications.recv(100).startswith(b"STOPPING=1"), "it says so")
+
+
+@contextmanager
+def systemd(folder: Path) -> Iterator[socket.socket]:
+    """Listen as systemd does; see sd_notify(3)."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
+        listening.bind(str(folder / "notify"))
+        listening.settimeout(WAIT_SECONDS_MAX)
+        yield listening
 
 
 @pytest.mark.slow
@@ -293,6 +339,49 @@ def test_the_machines_get_the_tag_that_the_launcher_reads(launcher: ModuleType) 
     assert options["InstanceMetadataTags"] == "enabled"
     # A change of their number must not replace them all.
     assert "InstancesPerZone" not in _user_data()
+
+
+def test_a_node_that_hangs_is_started_again_and_one_that_recovers_is_not(
+    launcher: ModuleType,
+) -> None:
+    unit = dict(re.findall(r"^\s*(\w+)=(\S+)$", _user_data(), re.MULTILINE))
+    assert unit["Type"] == "notify"
+    assert unit["TimeoutStartSec"] == "infinity"  # a long recovery is no failure
+    assert unit["Restart"] == "on-failure"  # of which the watchdog is one
+    between = launcher.CHECK_SECONDS + launcher.METADATA_SECONDS_MAX + tidelog_health_seconds()
+    assert int(unit["WatchdogSec"]) > 5 * between
+
+
+def tidelog_health_seconds() -> float:
+    import tidelog_health
+
+    return tidelog_health.PROBE_SECONDS_MAX
+
+
+def test_a_stack_is_created_when_every_machine_has_signalled() -> None:
+    stacks = nested_stacks({**NODES, "InstancesPerZone": "3"})
+    for zone in ("Zone1", "Zone2", "Zone3"):
+        group = stacks[f"Nodes/{zone}"].resources["Instances"]
+        assert group["CreationPolicy"]["ResourceSignal"]["Count"] == 3
+    policies = stacks["Nodes"].properties("NodeRole")["Policies"]
+    allowed = [
+        one for one in policies[0]["PolicyDocument"]["Statement"] if one["Sid"] == "NodesServe"
+    ]
+    assert allowed[0]["Action"] == [
+        "cloudformation:DescribeStacks",
+        "cloudformation:SignalResource",
+    ]
+
+
+def test_a_deployment_does_not_change_the_machines_image_by_itself() -> None:
+    declared = read_template(sam.TEMPLATE)["Parameters"]["ImageId"]
+    assert declared["Default"] == ""
+    assert re.fullmatch(declared["AllowedPattern"], "ami-0123456789abcdef0")
+    assert not re.fullmatch(declared["AllowedPattern"], "/aws/service/ami-amazon-linux-latest/x")
+    for path in template_paths():
+        for parameter in read_template(path)["Parameters"].values():
+            assert not parameter["Type"].startswith("AWS::SSM::"), path
+        assert "resolve:ssm" not in path.read_text()
 
 
 def test_the_machines_script_is_valid_bash(tmp_path: Path) -> None:
