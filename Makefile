@@ -17,7 +17,7 @@ COMPILED_TESTS ?= tests/compiled tests/core/records tests/core/log tests/core/re
 TEST_WORKERS ?= 3
 WORKERS := -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup tools demo test test-compiled test-slow test-packages test-localstack lint format types docs template node-bundle job-bundle wheel bench bench-peers bench-secure scaling soak chaos logins fuzz attack clean
+.PHONY: help setup tools demo test test-compiled test-slow test-packages test-localstack lint format types docs template checkov node-bundle job-bundle wheel bench bench-peers bench-secure scaling soak chaos logins fuzz attack clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -77,6 +77,9 @@ docs: $(STAMP)  ## generate docs/configuration.md, docs/metrics.md and docs/inte
 
 template: $(STAMP) $(TOOLS)  ## validate and lint the AWS templates, build functions and layer; no Docker, no account
 	$(BIN)/python -m tools.sam
+
+checkov: $(STAMP)  ## what checkov finds in the AWS templates; docs/deploy.md says what is accepted
+	$(BIN)/python -m tools.checkov
 
 node-bundle: $(STAMP)  ## build dist/tidelog-node.tar.gz for the cluster's machines
 	$(BIN)/python -m tools.node_bundle
