@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 from tools.places import ROOT, TOOLS_DIR, ToolAbsent, run
 
@@ -63,7 +64,7 @@ def _install() -> None:
     if _STAMP.exists():
         return
     run([sys.executable, "-m", "venv", "--clear", _VENV])
-    pip = [_VENV / "bin" / "python", "-m", "pip", "install", "--quiet"]
+    pip: list[str | Path] = [_VENV / "bin" / "python", "-m", "pip", "install", "--quiet"]
     run([*pip, "--disable-pip-version-check", f"checkov=={VERSION}"])
     _STAMP.touch()
 
