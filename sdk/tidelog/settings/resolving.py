@@ -31,7 +31,8 @@ _SECRET = ("sasl.oauthbearer.client.secret", "sasl.oauthbearer.client.secret.loc
 _INSTEAD_OF: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(_PASSWORD, (*_PASSWORD, "sasl.jaas.config")),
     **dict.fromkeys(_SECRET, (*_SECRET, "sasl.jaas.config")),
-    "sasl.jaas.config": ("sasl.username", *_PASSWORD),
+    "sasl.username": ("sasl.jaas.config", "sasl.tokenauth"),
+    "sasl.jaas.config": ("sasl.username", "sasl.tokenauth", *_PASSWORD),
     "data.dir": ("metadata.store", "object.store"),
     "metadata.store": ("data.dir",),
     "object.store": ("data.dir",),
@@ -105,7 +106,11 @@ def resolve(
     servers = layers[-1].get("bootstrap.servers")
     if context is not None and servers is not None:
         notes.append(f"{servers.place} counts before the addresses of the context {context!r}")
-    return Connection(_merged(layers), chosen, tuple(notes))
+    settings = _merged(layers)
+    login = settings.get("sasl.mechanism")
+    if login is not None and "security.protocol" not in settings:
+        notes.append(f"{login.place}: a login needs security.protocol=SASL_SSL, and is not used")
+    return Connection(settings, chosen, tuple(notes))
 
 
 def _of_environment(environ: Mapping[str, str], problems: list[str]) -> dict[str, Given]:

@@ -7,6 +7,7 @@ the issuer cannot be reached, the last token is used until it expires.
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -69,3 +70,7 @@ class CachedTokens:
 def shared_tokens(source: TokenSource) -> CachedTokens:
     """Return this process's tokens of the source: tasks of Spark make many clients, one by one."""
     return CachedTokens(source)
+
+
+# In a process that was forked, no thread goes on to fetch what others wait for.
+os.register_at_fork(after_in_child=shared_tokens.cache_clear)

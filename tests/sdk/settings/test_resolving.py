@@ -120,6 +120,29 @@ def test_a_password_of_the_environment_replaces_every_other(
     assert password in options.get("kafka.sasl.password", options.get("kafka.sasl.jaas.config"))
 
 
+def test_another_user_of_the_environment_is_no_token_of_the_context(home: Home) -> None:
+    home.contexts.write_text(
+        "current = 'c'\n[contexts.c]\nsecurity.protocol = 'SASL_PLAINTEXT'\n"
+        "sasl.mechanism = 'SCRAM-SHA-256'\nsasl.username = 'id'\nsasl.password = 'hmac'\n"
+        "sasl.tokenauth = 'true'\n"
+    )
+    assert home.resolve().security()["sasl"] == Sasl(
+        "SCRAM-SHA-256", "id", "hmac", is_delegation_token=True
+    )
+    user = {"TIDELOG_SASL_USERNAME": "u", "TIDELOG_SASL_PASSWORD": "p"}
+    assert home.resolve(user).security()["sasl"] == Sasl("SCRAM-SHA-256", "u", "p")
+
+
+def test_a_login_that_is_not_used_is_said(home: Home) -> None:
+    home.contexts.write_text("current = 'c'\n[contexts.c]\nsasl.mechanism = 'PLAIN'\n")
+    found = home.resolve()
+    assert found.security() == {"ssl": None, "sasl": None}
+    assert found.notes == (
+        f"{home.contexts}, line 3: a login needs security.protocol=SASL_SSL, and is not used",
+    )
+    assert home.resolve({"TIDELOG_SECURITY_PROTOCOL": "PLAINTEXT"}).notes == ()
+
+
 def test_stores_and_a_data_directory_exclude_each_other(home: Home) -> None:
     home.contexts.write_text(
         "current = 'c'\n[contexts.c]\nmetadata.store = 'dynamodb://t'\nobject.store = 's3://b'\n"

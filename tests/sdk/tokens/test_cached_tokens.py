@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from dataclasses import dataclass, field
 
@@ -133,6 +134,17 @@ def test_equal_sources_share_their_tokens() -> None:
 
     assert shared_tokens(make("1")) is shared_tokens(make("1"))
     assert shared_tokens(make("1")) is not shared_tokens(make("2"))
+
+
+def test_a_forked_process_begins_again() -> None:
+    """The thread that fetched stays in the parent."""
+    source = ClientCredentials(endpoint="https://x/", client_id="fork", client_secret="s")
+    kept = shared_tokens(source)
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if shared_tokens(source) is not kept else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert shared_tokens(source) is kept
 
 
 @pytest.mark.parametrize(
