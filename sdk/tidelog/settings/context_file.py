@@ -64,9 +64,8 @@ class ContextFile:
 def context_path(environ: Mapping[str, str]) -> Path:
     """Return the file's path; it need not exist."""
     if named := environ.get(PATH_VARIABLE):
-        return Path(named).expanduser()
-    home = environ.get("XDG_CONFIG_HOME") or "~/.config"
-    return Path(home).expanduser() / "tidelog" / "config.toml"
+        return _expanded(named)
+    return _expanded(environ.get("XDG_CONFIG_HOME") or "~/.config") / "tidelog" / "config.toml"
 
 
 def is_context_name(name: str) -> bool:
@@ -89,9 +88,14 @@ def read_contexts(environ: Mapping[str, str], *, may_be_missing: bool = False) -
 def parse_contexts(path: Path, text: str, *, mode: int = 0o600) -> ContextFile:
     """Return what the text has. Raises ``InvalidConfig`` if it is no TOML."""
     try:
-        document = tomllib.loads(text)
+        return _parsed(path, tomllib.loads(text), text, mode)
     except tomllib.TOMLDecodeError as error:
         raise InvalidConfig([f"{path} is no TOML: {error}"]) from None
+    except RecursionError:
+        raise InvalidConfig([f"{path} is nested too deeply"]) from None
+
+
+def _parsed(path: Path, document: Mapping[str, object], text: str, mode: int) -> ContextFile:
     lines = _lines_of(text)
     problems = [
         f"{_place(path, lines, (name,))}: {name} is not known, known are {CURRENT}, {CONTEXTS}"
@@ -110,7 +114,7 @@ def parse_contexts(path: Path, text: str, *, mode: int = 0o600) -> ContextFile:
             continue
         contexts[name] = _settings(path, lines, name, table, problems)
     current = document.get(CURRENT)
-    if current is not None and current not in contexts:
+    if current is not None and (not isinstance(current, str) or current not in contexts):
         known = ", ".join(contexts) or "there is none"
         place = _place(path, lines, (CURRENT,))
         problems.append(f"{place}: {CURRENT} must name a context: {known}")
@@ -133,11 +137,20 @@ def _settings(
             problems.append(f"{place}: {name} must be a text in quotes")
             continue
         if name in NAMED and NAMED[name].is_path:
-            text = str(path.absolute().parent / Path(text).expanduser())
+            text = str(path.absolute().parent / _expanded(text))
         settings[name] = Given(text, place)
     values = {name: given.value for name, given in settings.items()}
     problems += at_places(find_wrong_values(values, is_closed=True), settings)
     return settings
+
+
+def _expanded(text: str) -> Path:
+    """Return the path with the home of its user in place of ``~``, if there is one."""
+    path = Path(text)
+    try:
+        return path.expanduser()
+    except RuntimeError:
+        return path
 
 
 def _flat(table: Mapping[str, object], prefix: str = "") -> dict[str, object]:

@@ -51,6 +51,8 @@ def find_wrong_values(settings: Mapping[str, str], *, is_closed: bool = False) -
                 problems.append(Problem((name,), unknown(name, among=among)))
             continue
         try:
+            if "\0" in value:
+                raise ValueError("must not have a NUL character")
             setting.check(value)
         except ValueError as error:
             problems.append(Problem((name,), f"{name} {error}"))

@@ -92,7 +92,7 @@ def _of_issuer(url: str, settings: Mapping[str, str], problems: list[Problem]) -
 def _of_file(url: str, problems: list[Problem]) -> TokenFile:
     parts = urlsplit(url)
     path = Path(unquote(parts.path))
-    if parts.netloc not in {"", "localhost"} or not path.is_absolute():
+    if parts.netloc not in {"", "localhost"} or not path.is_absolute() or "\0" in str(path):
         problems.append(Problem((_URL,), f"{_URL} must be file:///… with the file's whole path"))
     return TokenFile(path)
 

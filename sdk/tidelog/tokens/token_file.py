@@ -24,10 +24,9 @@ class TokenFile:
         try:
             with self.path.open("rb") as file:
                 data = file.read(TOKEN_SIZE_BYTES_MAX + 2)
-        except OSError as error:
-            raise AuthenticationFailed(
-                f"cannot read the token in {self.path}: {error.strerror or error}"
-            ) from None
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise AuthenticationFailed(f"cannot read the token in {self.path}: {reason}") from None
         token = data.decode("ascii", errors="replace").strip()
         if not is_token(token):
             raise AuthenticationFailed(f"{self.path} has something else than a token")
