@@ -16,6 +16,7 @@ from tidelog_core.errors import OutcomeUnknown, StoreUnavailable, VersionConflic
 from tidelog_core.metadata.dynamodb import DynamoDbMetadataStore
 from tidelog_core.metadata.dynamodb_items import changelog_key, key_of
 from tidelog_core.metadata.store import (
+    ABSENT,
     ANY_VERSION,
     Changes,
     Check,
@@ -26,6 +27,7 @@ from tidelog_core.metadata.store import (
     MetadataStore,
     Write,
 )
+from tidelog_core.metadata.usage import usage_of
 
 from tests.aws.lossy_proxy import LossyProxy
 from tests.contracts.metadata_store import (
@@ -98,6 +100,31 @@ class TestOnDynamoDbLocal(MetadataStoreContract):
                 yield store
 
         return open_store
+
+
+@pytest.mark.usefixtures("aws_credentials")
+async def test_the_units_that_requests_took_are_counted(dynamodb_local_endpoint: str) -> None:
+    table = await new_table(dynamodb_local_endpoint)
+    # A request that is repeated, since its answer is late, would count twice.
+    opening = opened(table, dynamodb_local_endpoint, read_timeout=START_TIMEOUT_S)
+    async with opening as store:
+        usage = usage_of(store)
+        assert usage is not None
+        unlogged = Write(A, {"value": 1}, ABSENT, is_logged=False)
+        await store.commit([unlogged])
+        assert usage.write_units == 1
+        await store.get(A)
+        assert usage.read_units == 1
+        with pytest.raises(VersionConflict):
+            await store.commit([unlogged])
+        await store.commit([Write(B, {"value": 1}, ABSENT)])
+        # DynamoDB Local charges the parts of a transaction less than DynamoDB does.
+        assert usage.write_units > 1
+        assert usage.requests["update_item", "ok"] == 1
+        assert usage.requests["update_item", "conflict"] == 1
+        assert usage.requests["get_item", "ok"] >= 1
+        assert usage.requests["transact_write_items", "ok"] == 1
+        assert usage.seconds["update_item"] > 0
 
 
 @pytest.mark.slow  # DynamoDB Local is the reference

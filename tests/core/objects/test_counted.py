@@ -1,0 +1,52 @@
+"""A counted object store does what the store does, and counts it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tidelog_core.errors import ObjectExists, ObjectNotFound
+from tidelog_core.objects.counted import CountedObjectStore
+from tidelog_core.objects.memory import MemoryObjectStore
+
+
+async def test_calls_are_counted_by_method_and_outcome(tmp_path: Path) -> None:
+    store = CountedObjectStore(MemoryObjectStore())
+    path = tmp_path / "file"
+    path.write_bytes(b"z" * 7)
+    await store.put("a", b"xx")
+    await store.put_file("b", path)
+    await store.replace("c", b"y")
+    with pytest.raises(ObjectExists):
+        await store.put("a", b"xx")
+    assert await store.get("a") == b"xx"
+    assert bytes(await store.get_range("b", 1, 4)) == b"zzz"
+    with pytest.raises(ObjectNotFound):
+        await store.get("missing")
+    with pytest.raises(ObjectNotFound):
+        await store.head("missing")
+    assert [found.key async for found in store.list("")] == ["a", "b", "c"]
+    await store.delete(["a", "b"])
+    await store.delete([])
+    assert store.usage.requests == {
+        ("put", "ok"): 3,
+        ("put", "exists"): 1,
+        ("get", "ok"): 2,
+        ("get", "not_found"): 1,
+        ("head", "not_found"): 1,
+        ("list", "ok"): 1,
+        ("delete", "ok"): 1,
+    }
+    assert (store.usage.sent_bytes, store.usage.received_bytes) == (10, 5)
+    assert set(store.usage.seconds) == {"put", "get", "head", "list", "delete"}
+    await store.close()
+
+
+async def test_a_listing_counts_its_pages_also_if_it_is_left(tmp_path: Path) -> None:
+    store = CountedObjectStore(MemoryObjectStore())
+    for number in range(2_500):
+        await store.put(f"k{number:04}", b"")
+    assert len([found async for found in store.list("")]) == 2_500
+    assert store.usage.requests["list", "ok"] == 3
+    await store.delete([f"k{number:04}" for number in range(2_500)])
+    assert store.usage.requests["delete", "ok"] == 3
