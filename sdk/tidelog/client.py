@@ -19,8 +19,12 @@ class Client(ABC):
         """Close the connections."""
 
     async def __aenter__(self) -> Self:
-        """Start."""
-        await self.start()
+        """Start. After a failure the client is closed: nobody else would close it."""
+        try:
+            await self.start()
+        except BaseException:
+            await self.close()
+            raise
         return self
 
     async def __aexit__(

@@ -15,6 +15,7 @@ from tidelog_core.errors import (
     AuthenticationFailed,
     BrokerIdNotRegistered,
     BrokerNotAvailable,
+    ClusterAuthorizationFailed,
     CoordinatorNotAvailable,
     CorruptRecordBatch,
     DelegationTokenAuthDisabled,
@@ -88,6 +89,7 @@ __all__ = [
     "BrokerNotAvailable",
     "BufferExhausted",
     "ClientClosed",
+    "ClusterAuthorizationFailed",
     "CommitFailed",
     "ConnectionFailed",
     "CoordinatorNotAvailable",
@@ -403,6 +405,7 @@ _CLASSES: dict[ErrorCode, type[TidelogError]] = {
     for cls in (
         BrokerIdNotRegistered,
         BrokerNotAvailable,
+        ClusterAuthorizationFailed,
         CoordinatorNotAvailable,
         CorruptRecordBatch,
         DelegationTokenAuthDisabled,

@@ -29,7 +29,7 @@ from tidelog.consuming.records import (
     Offsets,
 )
 from tidelog.consuming.subscription import RebalanceListener, Subscription, SubscriptionPattern
-from tidelog.errors import ClientClosed, InvalidRequest, RequestTimedOut
+from tidelog.errors import ClientClosed, InvalidRequest, RequestTimedOut, TidelogError
 from tidelog.offsets import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, list_offsets
 from tidelog.options import ConsumerOptions
 
@@ -62,6 +62,8 @@ class RecordReader(Client):
         self._membership: Membership | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._failure: BaseException | None = None
+        # A subscribed topic that may not be read, raised once after each answer that says so.
+        self._refusal: TidelogError | None = None
         self._starting = asyncio.Lock()
         self._is_closed = False
 
@@ -426,6 +428,9 @@ class RecordReader(Client):
         """Raise background failures; start a due rebalance."""
         if self._failure is not None:
             raise self._failure
+        if self._refusal is not None:
+            refusal, self._refusal = self._refusal, None
+            raise refusal
         if self._membership is not None:
             self._membership.on_rest()
         elif not len(self._positions):
@@ -484,6 +489,9 @@ class RecordReader(Client):
             await self._cluster.wait_for_news()
             self._cluster.want({state.partition.topic for state in self._positions})
             if self._membership is not None:
+                self._refusal = self._subscription.refusal(self._cluster)
+                if self._refusal is not None:
+                    self._changed.set()
                 await self._membership.on_metadata()
 
     async def _leave(self) -> None:

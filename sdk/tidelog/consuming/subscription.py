@@ -8,10 +8,11 @@ from collections.abc import Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from kio.schema.errors import ErrorCode
 from tidelog_core.model import TopicPartition
 
 from tidelog.cluster import Cluster
-from tidelog.errors import InvalidRequest
+from tidelog.errors import InvalidRequest, TidelogError, error_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +108,15 @@ class Subscription:
             for name, topic in cluster.topics().items()
             if self._pattern.match(name) and not topic.is_internal and not topic.error
         )
+
+    def refusal(self, cluster: Cluster) -> TidelogError | None:
+        """Return the error of a topic that is named and may not be described."""
+        known = cluster.topics()
+        for name in sorted(self._topics):
+            topic = known.get(name)
+            if topic is not None and topic.error is ErrorCode.topic_authorization_failed:
+                return error_for(topic.error, None, about=name)
+        return None
 
 
 async def call(
