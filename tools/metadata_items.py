@@ -24,6 +24,7 @@ _NAMES = {
     Mapping[str, int]: "numbers by name",
     Mapping[str, str]: "texts by name",
     tuple[int, ...]: "numbers",
+    tuple[str, ...]: "texts",
     tuple[tuple[int, int], ...]: "pairs of numbers",
 }
 

@@ -41,8 +41,10 @@ def running(data_dir: Path, port: int, *options: str) -> Iterator[subprocess.Pop
         line = process.stdout.readline()
         assert b"ready on 127.0.0.1:%d" % port in line
         assert line.count(b", http on 127.0.0.1:") == 1
-        assert process.stdout.readline() == (
-            b"try: echo hello | tidelog produce greetings -b 127.0.0.1:%d\n" % port
+        secured = f"--command-config {data_dir}/secure/client.properties "
+        login = secured if "--secure" in options else ""
+        assert process.stdout.readline().decode() == (
+            f"try: echo hello | tidelog {login}produce greetings -b 127.0.0.1:{port}\n"
         )
         yield process
     finally:

@@ -43,6 +43,8 @@ def test_a_cluster_is_secure_in_one_word(tmp_path: Path) -> None:
         assert listing is None or '"t"' in listing
         plain = called("topic", "list", bootstrap=bootstrap, status=None)
         assert plain.status == 1
+        token = called(*connect, "token", "create", "--json", bootstrap=bootstrap).document
+        assert token["owner"] == "User:admin"
         password = properties["sasl.password"]
         give_alice_a_right(connect, bootstrap, properties, tmp_path)
         wrong = AdminClient({**properties, "sasl.password": "wrong", "log_level": 0})
