@@ -38,7 +38,8 @@ def test_a_hint_is_the_end_of_a_sentence_and_names_what_there_is(hint: str) -> N
     assert "\n" not in hint
     assert not hint.endswith(".")
     assert hint[0].islower() or hint[0] == "`"
-    for command in re.findall(r"`tidelog ([^`]+)`", hint):
+    for line in re.findall(r"`tidelog ([^`]+)`", hint):
+        command = line.partition(" --")[0]
         assert f"Usage: tidelog {command} " in called(*command.split(), "--help").out.decode()
     for page in re.findall(r"docs/[a-z_-]+[.]md", hint):
         assert (ROOT / page).is_file()
