@@ -17,7 +17,7 @@ COMPILED_TESTS ?= tests/compiled tests/core/records tests/core/log tests/core/re
 TEST_WORKERS ?= 3
 WORKERS := -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup tools demo test test-compiled test-slow test-packages test-localstack lint format types docs template checkov node-bundle job-bundle wheel bench bench-peers bench-secure scaling soak chaos logins fuzz attack clean
+.PHONY: help setup tools demo test test-compiled test-slow test-packages test-localstack lint format types docs site template checkov node-bundle job-bundle wheel bench bench-peers bench-secure scaling soak chaos logins fuzz attack clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -70,10 +70,16 @@ format: $(STAMP)  ## format the code and fix what lint can fix
 types: $(STAMP)  ## mypy --strict
 	$(BIN)/mypy
 
-docs: $(STAMP)  ## generate docs/configuration.md, docs/metrics.md and docs/internals/metadata-items.md
+docs: $(STAMP)  ## generate the pages of docs that are made from code
 	$(BIN)/python -m tools.configuration
 	$(BIN)/python -m tools.metrics
 	$(BIN)/python -m tools.metadata_items
+	$(BIN)/python -m tools.cli_reference
+	$(BIN)/python -m tools.api_reference
+	$(BIN)/python -m tools.error_reference
+
+site: $(STAMP)  ## build the documentation as a site, into .cache/site
+	$(BIN)/mkdocs build --strict
 
 template: $(STAMP) $(TOOLS)  ## validate and lint the AWS templates, build functions and layer; no Docker, no account
 	$(BIN)/python -m tools.sam

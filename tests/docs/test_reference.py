@@ -1,0 +1,37 @@
+"""The generated reference pages are what the code says. If not: ``make docs``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.node_process import NodeProcess
+from tools import api_reference, cli_reference, error_reference
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
+    with NodeProcess(tmp_path_factory.mktemp("reference") / "node") as node:
+        yield node
+
+
+def test_the_page_of_commands_is_up_to_date() -> None:
+    assert cli_reference.PAGE.read_text() == cli_reference.cli_page()
+
+
+def test_the_page_of_errors_is_up_to_date() -> None:
+    assert error_reference.PAGE.read_text() == error_reference.error_page()
+
+
+async def test_the_page_of_apis_is_up_to_date(node: NodeProcess) -> None:
+    versions = await api_reference.versions_of("127.0.0.1", node.port)
+    assert api_reference.PAGE.read_text() == api_reference.api_page(versions)
+
+
+@pytest.mark.parametrize("page", [cli_reference.PAGE, error_reference.PAGE, api_reference.PAGE])
+def test_no_row_of_a_table_lacks_a_text(page: Path) -> None:
+    """The second or third column says what the first one is."""
+    rows = [line for line in page.read_text().splitlines() if line.startswith("| `--")]
+    assert all(len(row.split("|")[2].strip()) > 3 for row in rows)
