@@ -45,6 +45,7 @@ class ReplicatedCluster:
         *,
         config: Mapping[str, str] | None = None,
         racks: bool = False,
+        has_http: bool = False,
         environment: Mapping[str, str] | None = None,
         metadata_store: str,
     ) -> None:
@@ -56,7 +57,10 @@ class ReplicatedCluster:
                 object_store=f"file://{folder}/objects",
                 config={**CONFIG, **(config or {})},
                 environment=environment,
-                arguments=("--rack", f"rack{broker_id}") if racks else (),
+                arguments=(
+                    *(("--rack", f"rack{broker_id}") if racks else ()),
+                    *(("--http-port", "0") if has_http else ()),
+                ),
             )
             for broker_id in (1, 2, 3)
         }
