@@ -76,11 +76,14 @@ class CopyLoop:
             log = replica.opened_log
             if log is None or log.is_offline or not replica.config.remote_storage_enable:
                 continue
-            for sealed in log.sealed_above(known_tiered_end(log)):
-                size_bytes += sealed.size_bytes
-                segment_count += 1
-                if oldest_ms is None or sealed.last_modified_ms < oldest_ms:
-                    oldest_ms = sealed.last_modified_ms
+            count, waiting_bytes = log.count_sealed_above(known_tiered_end(log))
+            if not count:
+                continue
+            segment_count += count
+            size_bytes += waiting_bytes
+            oldest = next(log.sealed_above(known_tiered_end(log)))
+            if oldest_ms is None or oldest.last_modified_ms < oldest_ms:
+                oldest_ms = oldest.last_modified_ms
         return Backlog(size_bytes, segment_count, oldest_ms)
 
     def on_led_changed(self, replica: TieredReplica) -> None:

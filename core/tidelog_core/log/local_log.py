@@ -425,6 +425,10 @@ class LocalLog:
         self._segments.check_online()
         return self._start.sealed_above(offset)
 
+    def count_sealed_above(self, offset: int) -> tuple[int, int]:
+        """Return number and bytes of the segments of ``sealed_above``, without reading any."""
+        return self._start.count_sealed_above(offset)
+
     def make_whole(self, sealed: SealedSegment) -> None:
         """Check that a sealed segment has all its files, undamaged; rebuild the others.
 

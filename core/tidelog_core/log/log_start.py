@@ -49,6 +49,18 @@ class LogStart:
                 self._sealed[segment.base_offset] = known
             yield known
 
+    def count_sealed_above(self, offset: int) -> tuple[int, int]:
+        """Return number and bytes of the segments that ``sealed_above`` would yield."""
+        segments = self._segments
+        every = segments.all
+        count = size_bytes = 0
+        for index in range(segments.floor_index(offset), len(every) - 1):
+            segment = every[index]
+            if segment.end_offset > offset:
+                count += 1
+                size_bytes += segment.size_bytes
+        return count, size_bytes
+
     def make_whole(
         self, sealed: SealedSegment, producers_at: Callable[[int], ProducerState]
     ) -> None:

@@ -219,6 +219,15 @@ def test_closing_an_idle_log_writes_next_to_nothing(tmp_path: Path) -> None:
     assert set(after) == set(before)
 
 
+def test_sealed_segments_are_counted_as_they_are_listed(tmp_path: Path) -> None:
+    log = segmented(tmp_path / "log")
+    for offset in range(21):
+        listed = list(log.sealed_above(offset))
+        expected = (len(listed), sum(sealed.size_bytes for sealed in listed))
+        assert log.count_sealed_above(offset) == expected
+    log.close()
+
+
 def test_sealed_segments_are_told_without_a_look_at_their_indexes(tmp_path: Path) -> None:
     """Retention asks for all of them; only those that are copied must be whole."""
     log = segmented(tmp_path / "log")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
@@ -24,7 +25,11 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
     with NodeProcess(
         folder / "node",
         arguments=("--http-port", "0"),
-        config={"remote.task.interval.ms": "100", "log.retention.check.interval.ms": "100"},
+        config={
+            "remote.task.interval.ms": "100",
+            "log.retention.check.interval.ms": "100",
+            "metrics.group.lag.interval.ms": "50",
+        },
     ) as running:
         yield running
 
@@ -166,7 +171,11 @@ def test_the_tier_and_its_worker_are_counted(node: NodeProcess) -> None:
 
 def test_a_scrape_has_metrics_of_the_table_alone(node: NodeProcess) -> None:
     """With the types and labels that ``docs/metrics.md`` says."""
-    scraped = scrape(node.http_address)
+    create(node, "whole")
+    produce(node, "whole", 1)
+    consume(node, "whole", 1)
+    lag = "tidelog_kafka_consumer_group_lag_seconds"
+    scraped = scrape_until(node, lambda now: now.values(lag, topic="whole") != [])
     served = {name: family for name, family in scraped.families.items() if "tidelog" in name}
     for name, family in served.items():
         metric = METRICS[f"{name}_total" if family.type == "counter" else name]
@@ -185,3 +194,23 @@ def test_promtool_finds_nothing_wrong(node: NodeProcess) -> None:
         pytest.skip("promtool is not installed: python -m tools.install")
     status, said = promtool.check_metrics(found, get(node.http_address, "/metrics").body)
     assert (status, said) == (0, "")
+
+
+def test_segments_that_wait_for_the_tier_are_counted(tmp_path: Path) -> None:
+    """The bucket is a folder, and a file stands in its place."""
+    (tmp_path / "objects").write_text("in the way")
+    config = {"remote.task.interval.ms": "100"}
+    with NodeProcess(
+        tmp_path / "node",
+        arguments=("--http-port", "0"),
+        config=config,
+        object_store=f"file://{tmp_path}/objects",
+    ) as node:
+        create(node, "waiting", **{"remote.storage.enable": "true", "segment.bytes": "1024"})
+        produce(node, "waiting", 40)
+        backlog = "tidelog_cloud_storage_backlog"
+        scraped = scrape_until(node, lambda now: now.value(f"{backlog}_segments") >= 3)
+        assert scraped.value(f"{backlog}_bytes") > 3 * 900
+        assert 0 <= scraped.value(f"{backlog}_seconds") < SECONDS_MAX
+        assert scraped.value("tidelog_cloud_storage_copied_segments_total") == 0
+        scrape_until(node, lambda now: now.value("tidelog_cloud_storage_failing_partitions") == 1)
