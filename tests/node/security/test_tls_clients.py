@@ -282,7 +282,9 @@ def test_a_certificate_that_cannot_be_used_replaces_none(
         certificates = good[good.index("-----BEGIN CERTIFICATE") :]
         key = re.match(r".*?-----END [A-Z ]*PRIVATE KEY-----\n", other_key, re.DOTALL)
         assert key is not None
-        path.write_text(key[0] + certificates)
+        new = path.with_suffix(".new")  # A node may read at any time.
+        new.write_text(key[0] + certificates)
+        new.rename(path)
         eventually(
             lambda: "the private key does not belong to the first certificate" in node.log,
             "the failure is logged",
