@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import binascii
-from base64 import b64decode
-from collections.abc import AsyncIterator
+from base64 import b64decode, b64encode
+from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
 from json import dumps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 from uuid import uuid4
 
 import typer
 
+from tidelog_cli.admin_api import AdminApi, AdminUrl, refuse_stores
 from tidelog_cli.completion import complete_topic
 from tidelog_cli.failures import FAILED, UsageError
 from tidelog_cli.options import Json, require_choice
@@ -29,13 +30,13 @@ from tidelog_cli.stores import (
 
 if TYPE_CHECKING:
     from tidelog_core.erasure.receipt import ErasureReceipt
-    from tidelog_core.erasure.tier import KeyInTier
     from tidelog_core.rewriting.partition_tier import PartitionTier
 
 KEY_FORMATS = ("text", "hex", "base64")
 
 
 def erase(
+    context: typer.Context,
     topic: Annotated[
         str | None,
         typer.Argument(
@@ -68,6 +69,7 @@ def erase(
     data_dir: DataDir = None,
     metadata: Metadata = None,
     objects: Objects = None,
+    admin_url: AdminUrl = None,
     json: Json = False,
 ) -> None:
     """Remove every record of a key from TOPIC, with a receipt in the bucket.
@@ -83,23 +85,59 @@ def erase(
     wanted = parse_key(key, key_format)
     if receipt is not None and dry_run:
         raise UsageError("--dry-run has no receipt: remove --receipt")
-    locations = locate_stores(data_dir, metadata, objects)
+    if admin_url is not None:
+        refuse_stores(context, "data_dir", "metadata", "objects")
+    else:
+        locations = locate_stores(data_dir, metadata, objects)
     if dry_run:
-        _show_found(name, asyncio.run(_find(locations, name, wanted)), is_json=json)
+        rows = (
+            _find_there(AdminApi(admin_url), name, wanted)
+            if admin_url is not None
+            else asyncio.run(_find(locations, name, wanted))
+        )
+        _show_found(rows, is_json=json)
         return
     with nullcontext() if receipt is None else receipt.open("w") as file:
-        made = asyncio.run(_erase(locations, name, wanted, timeout))
+        if admin_url is not None:
+            summary, document = _erase_there(AdminApi(admin_url), name, wanted, timeout)
+        else:
+            made = asyncio.run(_erase(locations, name, wanted, timeout))
+            summary, document = made.summary(), made.document()
         if file is not None:
-            file.write(dumps(made.document(), indent=2) + "\n")
-    if json:
-        print_json(made.summary())
+            if document is None:
+                note("the receipt is too large for the admin API; it is in the bucket")
+            file.write(dumps(summary if document is None else document, indent=2) + "\n")
+    _report(summary, is_json=json)
+
+
+def _report(summary: Mapping[str, Any], *, is_json: bool) -> None:
+    """Print the result; exit with 1 if the erasure is not complete."""
+    if is_json:
+        print_json(summary)
     else:
-        print(_sentence(made))
-    for partition in made.partitions:
-        for problem in partition.problems:
-            note(f"{name}-{partition.partition}: {problem}")
-    if not made.is_done:
+        print(_sentence(summary))
+    for partition in summary["partitions"]:
+        for problem in partition["problems"]:
+            note(f"{summary['topic']}-{partition['partition']}: {problem}")
+    if not summary["is_done"]:
         raise typer.Exit(FAILED)
+
+
+def _erase_there(
+    api: AdminApi, topic: str, key: bytes, timeout: float
+) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """Have the admin API erase the key; return the summary and the receipt."""
+    api.topics([topic])
+    body = {"topic": topic, "key_base64": b64encode(key).decode(), "timeout_seconds": int(timeout)}
+    result = api.run_job("/erasures", body)
+    return result, result.pop("receipt")
+
+
+def _find_there(api: AdminApi, topic: str, key: bytes) -> list[dict[str, Any]]:
+    api.topics([topic])
+    body = {"topic": topic, "key_base64": b64encode(key).decode(), "dry_run": True}
+    rows: list[dict[str, Any]] = api.run_job("/erasures", body)["found"]
+    return rows
 
 
 def _one_topic(topic: str | None, named: str | None) -> str:
@@ -111,38 +149,28 @@ def _one_topic(topic: str | None, named: str | None) -> str:
     return found
 
 
-def _sentence(receipt: ErasureReceipt) -> str:
+def _sentence(summary: Mapping[str, Any]) -> str:
     """Return the result for people."""
-    partitions = counted(len(receipt.partitions), "partition")
-    if not receipt.is_done:
-        done = sum(not one.problems for one in receipt.partitions)
-        return f"incomplete: {done} of {partitions} of topic {receipt.topic} done; run it again"
-    if receipt.has_found_nothing:
+    topic, receipt = summary["topic"], f"receipt erasure-{summary['erasure_id']}.json"
+    partitions = counted(len(summary["partitions"]), "partition")
+    if not summary["is_done"]:
+        done = sum(one["is_done"] for one in summary["partitions"])
+        return f"incomplete: {done} of {partitions} of topic {topic} done; run it again"
+    if not summary["found"]:
         return (
-            f"nothing found: no record of the key in the {partitions} of topic {receipt.topic}; "
-            f"receipt erasure-{receipt.erasure_id}.json"
+            f"nothing found: no record of the key in the {partitions} of topic {topic}; {receipt}"
         )
-    records = sum(one.removed_record_count for one in receipt.partitions)
-    segments = sum(one.replaced_segment_count for one in receipt.partitions)
+    records, segments = summary["removed_records"], summary["replaced_segments"]
     return (
-        f"{counted(records, 'record')} of the key removed from topic {receipt.topic}, "
-        f"{counted(segments, 'segment')} replaced; receipt erasure-{receipt.erasure_id}.json"
+        f"{counted(records, 'record')} of the key removed from topic {topic}, "
+        f"{counted(segments, 'segment')} replaced; {receipt}"
     )
 
 
-def _show_found(topic: str, found: list[tuple[int, KeyInTier]], *, is_json: bool) -> None:
-    rows = [
-        {
-            "topic": topic,
-            "partition": partition,
-            "records": one.record_count,
-            "segments": one.holding_count,
-            "searched_segments": one.segment_count,
-        }
-        for partition, one in found
-    ]
-    print_rows(rows, ("topic", "partition", "records", "segments", "of segments"), is_json=is_json)
-    total = sum(one.record_count for _, one in found)
+def _show_found(rows: list[dict[str, Any]], *, is_json: bool) -> None:
+    columns = ("topic", "partition", "records", "segments", "of segments")
+    print_rows(rows, columns, is_json=is_json)
+    total = sum(row["records"] for row in rows)
     note(
         f"dry run: {counted(total, 'tiered record')} of the key would be removed, and those that "
         "are only on nodes, which were not searched"
@@ -174,11 +202,21 @@ async def _erase(
         return await erase_key(tiers, key, erasure_id=uuid4(), wait_seconds=timeout, on_step=note)
 
 
-async def _find(locations: StoreLocations, topic: str, key: bytes) -> list[tuple[int, KeyInTier]]:
+async def _find(locations: StoreLocations, topic: str, key: bytes) -> list[dict[str, Any]]:
     from tidelog_core.erasure.tier import find_in_tier
 
     async with _tiers(locations, topic) as tiers:
-        return [(tier.partition, await find_in_tier(tier, key)) for tier in tiers]
+        found = [(tier.partition, await find_in_tier(tier, key)) for tier in tiers]
+    return [
+        {
+            "topic": topic,
+            "partition": partition,
+            "records": one.record_count,
+            "segments": one.holding_count,
+            "searched_segments": one.segment_count,
+        }
+        for partition, one in found
+    ]
 
 
 @asynccontextmanager

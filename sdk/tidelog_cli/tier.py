@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
+import typer
+
+from tidelog_cli.admin_api import AdminApi, AdminUrl, refuse_stores
 from tidelog_cli.clients import opened_cluster
 from tidelog_cli.named_arguments import OnlyTopics
 from tidelog_cli.options import Json
@@ -18,51 +23,38 @@ from tidelog_cli.stores import (
 )
 
 if TYPE_CHECKING:
-    from tidelog_core.metadata.endpoints import BrokerEndpoint
     from tidelog_core.metadata.image import ClusterImage
-    from tidelog_core.metadata.records import SegmentMeta
     from tidelog_core.metadata.store import MetadataStore
     from tidelog_core.model import TopicPartition
+    from tidelog_core.tier.status import TierStatus
 
 CONNECT_SECONDS_MAX = 1.0
 LISTS_AT_ONCE_MAX = 16
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionStatus:
-    """A partition's tiered and local ranges, ``[start, end)``; None if unknown."""
-
-    topic: str
-    partition: int
-    is_tiered: bool  # remote.storage.enable
-    log_start_offset: int
-    segments: int  # readable ones
-    tiered_bytes: int
-    tiered_start: int | None  # None if nothing is tiered
-    tiered_end: int | None
-    copying: int  # segments with an unfinished copy
-    deleting: int
-    local_start: int | None  # these three from the partition's leader
-    log_end: int | None
-    backlog: int | None  # records that are not tiered, including the active segment's
-
-
 def status(
+    context: typer.Context,
     topics: OnlyTopics = None,
     *,
     data_dir: DataDir = None,
     metadata: Metadata = None,
+    admin_url: AdminUrl = None,
     json: Json = False,
 ) -> None:
     """Show each partition's records in the object store, and those only on nodes.
 
-    Read from the metadata store; nodes that answer add their local ranges. Ranges go from the
-    first offset to the one after the last. The backlog counts offsets that are not tiered
-    yet, including those of the active segment.
+    Read from the metadata store, or with --admin-url by the admin API; nodes that answer add
+    their local ranges. Ranges go from the first offset to the one after the last. The backlog
+    counts offsets that are not tiered yet, including those of the active segment.
     """
-    rows = asyncio.run(_status(locate_metadata(data_dir, metadata), list(topics or ())))
+    wanted = list(topics or ())
+    if admin_url is not None:
+        refuse_stores(context, "data_dir", "metadata")
+        rows = asyncio.run(_status_there(AdminApi(admin_url), wanted))
+    else:
+        rows = asyncio.run(_status(locate_metadata(data_dir, metadata), wanted))
     if json:
-        print_json([asdict(row) for row in rows])
+        print_json(rows)
         return
     print_table(
         (
@@ -80,47 +72,84 @@ def status(
         ),
         [
             (
-                row.topic,
-                row.partition,
-                "on" if row.is_tiered else "off",
-                row.segments,
-                row.tiered_bytes,
-                row.log_start_offset,
-                _range(row.tiered_start, row.tiered_end),
-                _range(row.local_start, row.log_end),
-                row.copying,
-                row.deleting,
-                row.backlog,
+                row["topic"],
+                row["partition"],
+                "on" if row["is_tiered"] else "off",
+                row["segments"],
+                row["tiered_bytes"],
+                row["log_start_offset"],
+                _range(row["tiered_start"], row["tiered_end"]),
+                _range(row["local_start"], row["log_end"]),
+                row["copying"],
+                row["deleting"],
+                row["backlog"],
             )
             for row in rows
         ],
     )
 
 
-async def _status(metadata_url: str, topics: list[str]) -> list[PartitionStatus]:
+async def _status(metadata_url: str, topics: list[str]) -> list[dict[str, Any]]:
     from tidelog_core.metadata.stored_cluster import select_topics
+    from tidelog_core.model import TopicPartition
 
     async with opened_metadata(metadata_url) as (store, image):
         names = select_topics(image, topics)
-        local = await _ask_nodes(image, names)
-        rows = []
-        for name in names:
-            rows += await _statuses_of(store, image, name, local)
-        return rows
+        partitions = [
+            TopicPartition(name, p.partition) for name in names for p in image.partitions(name)
+        ]
+        addresses = [(b.endpoint.host, b.endpoint.port) for b in image.brokers.values()]
+        local = await _ask_nodes(addresses, partitions)
+        return [
+            _row(name, asdict(one), local)
+            for name in names
+            for one in await _statuses_of(store, image, name)
+        ]
 
 
-async def _statuses_of(
-    store: MetadataStore,
-    image: ClusterImage,
-    topic: str,
-    local: dict[TopicPartition, tuple[int, int]],
-) -> list[PartitionStatus]:
+async def _status_there(api: AdminApi, topics: list[str]) -> list[dict[str, Any]]:
+    """Return the rows as the admin API has them, with the local ranges of nodes that answer."""
+    from tidelog_core.model import TopicPartition
+
+    found = [
+        (name, one)
+        for name in api.topics(topics)
+        for one in api.ask("GET", f"/topics/{quote(name)}/tier")["partitions"]
+    ]
+    addresses = [(b["host"], b["port"]) for b in api.ask("GET", "/brokers")["brokers"]]
+    partitions = [TopicPartition(name, one["partition"]) for name, one in found]
+    local = await _ask_nodes(addresses, partitions)
+    return [_row(name, one, local) for name, one in found]
+
+
+def _row(
+    topic: str, found: dict[str, Any], local: Mapping[TopicPartition, tuple[int, int]]
+) -> dict[str, Any]:
+    """Return a partition's status for JSON.
+
+    ``local`` has the leaders' local starts and log ends. The backlog counts records that are not
+    tiered, including the active segment's; these three are None if they are not known.
+    """
+    covered = found.pop("covered_end")
+    start, end = local.get((topic, found["partition"]), (None, None))  # type: ignore[call-overload]
+    is_known = end is not None and found["is_tiered"]
+    return {
+        "topic": topic,
+        **found,
+        "local_start": start,
+        "log_end": end,
+        "backlog": max(0, end - covered) if is_known else None,
+    }
+
+
+async def _statuses_of(store: MetadataStore, image: ClusterImage, topic: str) -> list[TierStatus]:
     from tidelog_core.errors import CorruptItem
     from tidelog_core.metadata.records import SegmentMeta, segment_collection
+    from tidelog_core.tier.status import tier_status
 
     is_tiered = _is_tiered(image, topic)
     partitions = image.partitions(topic)
-    rows = []
+    found = []
     for at in range(0, len(partitions), LISTS_AT_ONCE_MAX):
         some = partitions[at : at + LISTS_AT_ONCE_MAX]
         lists = await asyncio.gather(
@@ -133,51 +162,8 @@ async def _statuses_of(
                     metas.append(SegmentMeta.from_item(item))
                 except CorruptItem as error:
                     note(str(error))
-            rows.append(
-                describe_partition(
-                    topic,
-                    partition.partition,
-                    metas,
-                    is_tiered=is_tiered,
-                    log_start_offset=partition.log_start_offset,
-                    local=local.get((topic, partition.partition)),  # type: ignore[call-overload]
-                )
-            )
-    return rows
-
-
-def describe_partition(
-    topic: str,
-    partition: int,
-    metas: list[SegmentMeta],
-    *,
-    is_tiered: bool,
-    log_start_offset: int,
-    local: tuple[int, int] | None,
-) -> PartitionStatus:
-    """Return the partition's status. ``local`` is the leader's local start and log end."""
-    from tidelog_core.metadata.records import SegmentState
-    from tidelog_core.tier.planning import finished_segments, tiered_end_offset
-
-    finished = finished_segments(metas)
-    states = [meta.state for meta in metas]
-    tiered_start = max(finished[0].base_offset, log_start_offset) if finished else None
-    covered = tiered_end_offset(finished, log_start_offset)
-    return PartitionStatus(
-        topic=topic,
-        partition=partition,
-        is_tiered=is_tiered,
-        log_start_offset=log_start_offset,
-        segments=len(finished),
-        tiered_bytes=sum(meta.size_bytes + meta.index_size_bytes for meta in finished),
-        tiered_start=tiered_start,
-        tiered_end=max(meta.end_offset for meta in finished) if finished else None,
-        copying=states.count(SegmentState.COPY_STARTED),
-        deleting=states.count(SegmentState.DELETE_STARTED),
-        local_start=None if local is None else local[0],
-        log_end=None if local is None else local[1],
-        backlog=max(0, local[1] - covered) if local is not None and is_tiered else None,
-    )
+            found.append(tier_status(partition, metas, is_tiered=is_tiered))
+    return found
 
 
 def _is_tiered(image: ClusterImage, topic: str) -> bool:
@@ -192,36 +178,31 @@ def _is_tiered(image: ClusterImage, topic: str) -> bool:
 
 
 async def _ask_nodes(
-    image: ClusterImage, topics: list[str]
+    addresses: list[tuple[str, int]], partitions: list[TopicPartition]
 ) -> dict[TopicPartition, tuple[int, int]]:
     """Return (local start, log end) of each partition whose leader answers."""
-    from tidelog_core.model import TopicPartition
-
-    addresses = await _listening(image)
-    partitions = [
-        TopicPartition(name, p.partition) for name in topics for p in image.partitions(name)
-    ]
     if not partitions:
         return {}
-    if not addresses:
+    listening = await _listening(addresses)
+    if not listening:
         note("no node answers, so local ranges and backlogs are unknown")
         return {}
-    return await _local_ranges(addresses, partitions)
+    return await _local_ranges(listening, partitions)
 
 
-async def _listening(image: ClusterImage) -> list[str]:
-    """Return the addresses of registered nodes that accept connections."""
+async def _listening(addresses: list[tuple[str, int]]) -> list[str]:
+    """Return the addresses that accept connections."""
 
-    async def probe(endpoint: BrokerEndpoint) -> str | None:
+    async def probe(host: str, port: int) -> str | None:
         try:
             async with asyncio.timeout(CONNECT_SECONDS_MAX):
-                _, writer = await asyncio.open_connection(endpoint.host, endpoint.port)
+                _, writer = await asyncio.open_connection(host, port)
         except (OSError, TimeoutError):
             return None
         writer.close()
-        return str(endpoint)
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
-    found = await asyncio.gather(*(probe(b.endpoint) for b in image.brokers.values()))
+    found = await asyncio.gather(*(probe(host, port) for host, port in addresses))
     return [address for address in found if address is not None]
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import typer
 
+from tidelog_cli.admin_api import AdminApi, AdminUrl, refuse_stores
 from tidelog_cli.failures import FAILED, LEFT_OVER, UsageError
 from tidelog_cli.named_arguments import OnlyTopics
 from tidelog_cli.options import Json
@@ -38,6 +40,7 @@ def verify(
     objects: Objects = None,
     from_: FromBucket = None,
     cluster_id: ClusterId = None,
+    admin_url: AdminUrl = None,
     json: Json = False,
 ) -> None:
     """Check every tiered segment: its objects, CRCs, hashes and offsets.
@@ -49,6 +52,10 @@ def verify(
     from tidelog_core.verification.source import planned_by_bucket, planned_by_metadata
 
     wanted = list(topics or ())
+    if admin_url is not None:
+        refuse_stores(context, "data_dir", "metadata", "objects", "from_")
+        _verify_there(AdminApi(admin_url), wanted, is_json=json)
+        return
     if from_ is not None:
         # With --from, the environment's store URLs do not apply.
         sources = map(context.get_parameter_source, ("data_dir", "metadata", "objects"))
@@ -62,68 +69,55 @@ def verify(
         locations = locate_stores(data_dir, metadata, objects)
         opening = planned_by_metadata(locations.metadata, locations.objects, wanted)
     findings = asyncio.run(_check(opening, is_json=json))
+    found = findings.document()
     if json:
-        print_json(_document(findings))
+        print_json(found)
+    _end(found, is_json=json)
+
+
+def _verify_there(api: AdminApi, topics: list[str], *, is_json: bool) -> None:
+    """Have the admin API check them, and print what it found."""
+    found = api.run_job("/verifications", {"topics": api.topics(topics) if topics else []})
+    for text in found.pop("notes"):
+        note(text)
+    if is_json:
+        print_json(found)
     else:
-        print(_summary(findings))
-    if findings.problems:
+        for one in (*found["problems"], *found["leftovers"]):
+            where = "" if one["topic"] is None else f"{one['topic']}-{one['partition']}: "
+            print(f"{where}{one['object']}: {one['problem']}")
+    _end(found, is_json=is_json)
+
+
+def _end(found: Mapping[str, Any], *, is_json: bool) -> None:
+    """Print the summary unless JSON was printed, and exit with the status of the findings."""
+    problems, leftovers = found["problem_count"], found["leftover_count"]
+    if not is_json:
+        outcome = counted(problems, "problem") if problems else "all is well"
+        if leftovers:
+            outcome += f", {counted(leftovers, 'object')} left over"
+        print(f"{found['segments']} segments, {found['bytes']} bytes checked: {outcome}")
+    if problems:
         raise typer.Exit(FAILED)
-    if findings.leftovers:
+    if leftovers:
         raise typer.Exit(LEFT_OVER)
 
 
 async def _check(opening: AbstractAsyncContextManager[Planned], *, is_json: bool) -> Findings:
     """Check planned segments; print each problem at once, and earlier ones at the end."""
-    from tidelog_core.verification.verification import Verification
+    from tidelog_core.verification.checking import check_planned
+
+    def show(problem: Problem) -> None:
+        if not is_json:
+            print(_line(problem), flush=True)
 
     async with opening as planned:
         for text in planned.notes:
             note(text)
         with progress("verifying", total=sum(p.size_bytes for p in planned.partitions)) as advance:
-            verification = Verification(
-                cluster_id=planned.cluster_id,
-                truth=planned.truth,
-                objects=planned.objects,
-                on_bytes=advance,
-            )
-            async for problem in verification.run(planned.partitions):
-                if not is_json:
-                    print(_line(problem), flush=True)
-        for problem in planned.strays:
-            verification.add(problem)
-            if not is_json:
-                print(_line(problem), flush=True)
-        return verification.findings
-
-
-def _summary(findings: Findings) -> str:
-    problems, leftovers = len(findings.problems), len(findings.leftovers)
-    outcome = counted(problems, "problem") if problems else "all is well"
-    if leftovers:
-        outcome += f", {counted(leftovers, 'object')} left over"
-    return f"{findings.segment_count} segments, {findings.size_bytes} bytes checked: {outcome}"
+            return await check_planned(planned, on_bytes=advance, on_problem=show)
 
 
 def _line(problem: Problem) -> str:
     text = f"{problem.object}: {problem.problem}"
     return text if problem.partition is None else f"{problem.partition}: {text}"
-
-
-def _document(findings: Findings) -> dict[str, object]:
-    return {
-        "ok": not findings.problems,
-        "segments": findings.segment_count,
-        "bytes": findings.size_bytes,
-        "problems": [_row(problem) for problem in findings.problems],
-        "leftovers": [_row(leftover) for leftover in findings.leftovers],
-    }
-
-
-def _row(problem: Problem) -> dict[str, object]:
-    name = problem.partition
-    return {
-        "topic": None if name is None else name.topic,
-        "partition": None if name is None else name.partition,
-        "object": problem.object,
-        "problem": problem.problem,
-    }

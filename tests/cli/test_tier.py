@@ -105,6 +105,8 @@ def test_verify_passes_what_a_node_has_tiered(tiered: Path) -> None:
         "ok": True,
         "segments": count,
         "bytes": document["bytes"],
+        "problem_count": 0,
+        "leftover_count": 0,
         "problems": [],
         "leftovers": [],
     }

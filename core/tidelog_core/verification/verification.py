@@ -52,6 +52,28 @@ class Findings:
     problems: list[Problem] = field(default_factory=list)
     leftovers: list[Problem] = field(default_factory=list)
 
+    def document(self, *, problems_max: int | None = None) -> dict[str, object]:
+        """Return the findings for JSON, with at most so many problems of each kind."""
+        return {
+            "ok": not self.problems,
+            "segments": self.segment_count,
+            "bytes": self.size_bytes,
+            "problem_count": len(self.problems),
+            "leftover_count": len(self.leftovers),
+            "problems": [_row(problem) for problem in self.problems[:problems_max]],
+            "leftovers": [_row(leftover) for leftover in self.leftovers[:problems_max]],
+        }
+
+
+def _row(problem: Problem) -> dict[str, object]:
+    name = problem.partition
+    return {
+        "topic": None if name is None else name.topic,
+        "partition": None if name is None else name.partition,
+        "object": problem.object,
+        "problem": problem.problem,
+    }
+
 
 class Truth(Protocol):
     """The source of the segments that count. Queried again when one has a problem."""

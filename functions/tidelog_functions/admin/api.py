@@ -10,7 +10,7 @@ from typing import Any
 
 from tidelog_core.errors import ErrorCode, OutcomeUnknown, TidelogError
 
-from tidelog_functions.admin import brokers, configs, groups, reassignments, topics
+from tidelog_functions.admin import brokers, configs, groups, reassignments, tier, topics
 from tidelog_functions.admin.cluster import AdminCluster
 from tidelog_functions.admin.contract import Call, Contract
 from tidelog_functions.admin.http import PROBLEM_TYPE, HttpAnswer, parse_event, to_event
@@ -48,6 +48,10 @@ OPERATIONS: Mapping[str, Operation] = {
         reassignments.cancel_reassignment,
         reassignments.list_reassignments,
         reassignments.start_reassignment,
+        tier.describe_job,
+        tier.describe_tier,
+        tier.start_erasure,
+        tier.start_verification,
         topics.create_partitions,
         topics.create_topic,
         topics.delete_topic,

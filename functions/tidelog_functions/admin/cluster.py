@@ -37,6 +37,7 @@ from tidelog_functions.admin.caller import (
     Caller,
     principal_of,
 )
+from tidelog_functions.admin.job_registry import JobRegistry
 from tidelog_functions.admin.problems import Misconfigured
 from tidelog_functions.invocation import FunctionSettings, parse_function_settings
 
@@ -82,6 +83,8 @@ class AdminCluster:
     ) -> None:
         """``anonymous`` is the principal of callers without an identity."""
         self.store = store
+        self.settings = settings
+        self.jobs: JobRegistry | None = None  # None: the process does not live long enough
         self.static_config = settings.node_config
         self._anonymous = anonymous
         has_authorizer = bool(settings.node_config.authorizer_class_name)
@@ -107,7 +110,9 @@ class AdminCluster:
         return cls(open_metadata_store(settings.metadata_url), settings, anonymous=anonymous)
 
     async def close(self) -> None:
-        """Release the stores."""
+        """Cancel the jobs and release the stores."""
+        if self.jobs is not None:
+            await self.jobs.close()
         await self.store.close()
         if self._objects is not None:
             await self._objects.close()

@@ -34,6 +34,7 @@ from tidelog_functions.admin.cluster import (
 )
 from tidelog_functions.admin.contract import load_contract
 from tidelog_functions.admin.http import PROBLEM_TYPE
+from tidelog_functions.admin.job_registry import JobRegistry
 from tidelog_functions.admin.problems import problem
 
 try:
@@ -53,6 +54,7 @@ async def serve(settings: AdminSettings, port: int, *, token: str | None) -> Non
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     cluster = AdminCluster.open(settings.function, anonymous=settings.anonymous)
+    cluster.jobs = JobRegistry()
     api = AdminApi(cluster, load_contract(), requires_identity=settings.requires_identity)
 
     async def answer(request: web.Request) -> web.Response:

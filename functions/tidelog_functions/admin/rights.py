@@ -44,6 +44,10 @@ def _new_topic(call: Call) -> Names:
     return {_TOPIC: (call.body["name"],)}
 
 
+def _topic_of_body(call: Call) -> Names:
+    return {_TOPIC: (call.body["topic"],)}
+
+
 def _group(call: Call) -> Names:
     return {_GROUP: (call.parameters["group_id"],)}
 
@@ -88,6 +92,10 @@ RIGHTS: Mapping[str, Asked] = {
     "delete_group": Asked(42, _group),
     "describe_group_configs": Asked(32, _group, When.ABOUT_GROUP),
     "alter_group_configs": Asked(44, _group, When.ABOUT_GROUP),
+    "describe_tier": Asked(75, _topic),
+    "start_verification": Asked(46),
+    "start_erasure": Asked(21, _topic_of_body),
+    "describe_job": Asked(18),  # who started it alone knows its id
     "reset_offsets": Asked(8, _group_and_topics),
 }
 

@@ -11,7 +11,7 @@ import pytest
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource
 
-from tests.functions.admin.local_server import LocalAdmin, local_admin
+from tests.support.local_admin import LocalAdmin, local_admin
 from tests.support.replicated_cluster import (
     MEMORY_DIR,
     ReplicatedCluster,

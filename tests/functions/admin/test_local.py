@@ -6,8 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.functions.admin.local_server import local_admin
 from tests.support.admin_calls import new_cluster
+from tests.support.local_admin import local_admin
 
 ACLS = {
     "TIDELOG_CONFIG_AUTHORIZER_CLASS_NAME": "tidelog.acl",

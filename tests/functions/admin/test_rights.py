@@ -117,6 +117,13 @@ CASES: Mapping[str, Case] = {
     "alter_group_configs": Case(
         "PATCH", "/group/configs?group_id=g", ({(ALTER_CONFIGS, G)},), G, NOTHING
     ),
+    "describe_tier": Case("GET", "/topics/t/tier", ({(DESCRIBE, T)},), T),
+    "start_verification": Case("POST", "/verifications", ({(DESCRIBE, C)},), C, {}),
+    "start_erasure": Case(
+        *("POST", "/erasures", ({(DELETE, T)},), T),
+        {"topic": "t", "key_base64": "aw=="},
+    ),
+    "describe_job": Case("GET", "/jobs/x", EVERYONE, None),
     "reset_offsets": Case(
         "POST", "/group/offsets/reset?group_id=g", ({(READ, G), (READ, T)},), G, RESET
     ),

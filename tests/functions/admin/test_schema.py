@@ -68,7 +68,7 @@ def test_what_is_refused_is_what_a_library_refuses(reference: str) -> None:
     library = jsonschema_rs.Draft202012Validator({**asked, "components": {"schemas": SCHEMAS}})
     verdicts = set()
 
-    @settings(deadline=None, max_examples=50, derandomize=True, database=None)
+    @settings(deadline=None, max_examples=200, derandomize=True, database=None)
     @given(values(asked))
     def compare(value: Any) -> None:
         problems: list[str] = []

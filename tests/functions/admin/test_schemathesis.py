@@ -17,8 +17,8 @@ import schemathesis
 from hypothesis import HealthCheck, Phase, settings
 from tidelog_functions.admin.contract import DOCUMENT
 
-from tests.functions.admin.local_server import LocalAdmin, local_admin
 from tests.support.admin_calls import new_cluster, put_group
+from tests.support.local_admin import LocalAdmin, local_admin
 from tests.support.replicated_cluster import MEMORY_DIR
 
 EXAMPLES_PER_OPERATION = 20

@@ -1,0 +1,158 @@
+"""The admin API over HTTP: for commands that would need the stores, where there is no way to them.
+
+Requests to API Gateway are signed with the AWS credentials of the environment; others carry the
+token of ``--admin-token-file``, if there is one. Long work is a job of the API, which is polled.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import quote, urlencode, urlsplit
+
+import typer
+
+from tidelog_cli.failures import CommandFailed, UsageError
+from tidelog_cli.output import note
+
+if TYPE_CHECKING:
+    from urllib.request import Request
+
+SECONDS_MAX = 60.0  # of one request; the API answers within 28
+WAIT_SECONDS = 15  # for news of a job, in one request
+PAGE = 1_000
+ANSWER_BYTES_MAX = 64 * 1024 * 1024
+SIGNED_HOSTS = ".amazonaws.com"
+TOKEN_FILE_VARIABLE = "TIDELOG_ADMIN_TOKEN_FILE"
+
+AdminUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--admin-url",
+        envvar="TIDELOG_ADMIN_URL",
+        metavar="URL",
+        help="Admin API that does it, where the stores are out of reach; its token is the text of "
+        f"the file {TOKEN_FILE_VARIABLE}.",
+        show_default=False,
+    ),
+]
+
+
+class AdminApi:
+    """Requests to the admin API of a cluster."""
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.netloc:
+            raise UsageError(f"--admin-url {url!r} must begin with http:// or https://")
+        self._url = url.rstrip("/")
+        path = os.environ.get(TOKEN_FILE_VARIABLE)
+        self._token = None if not path else Path(path).read_text().strip()
+
+    def ask(
+        self, method: str, path: str, body: object = None, query: Mapping[str, object] | None = None
+    ) -> dict[str, Any]:
+        """Return the answer's body. Raises ``CommandFailed`` with the API's reason and hint."""
+        from urllib.error import HTTPError, URLError
+        from urllib.request import Request, urlopen
+
+        target = f"{self._url}{path}" + (f"?{urlencode(query)}" if query else "")
+        data = None if body is None else json.dumps(body).encode()
+        request = Request(target, data, {"content-type": "application/json"}, method=method)
+        self._identify(request)
+        try:
+            with urlopen(request, timeout=SECONDS_MAX) as answer:
+                found: dict[str, Any] = json.loads(answer.read(ANSWER_BYTES_MAX))
+                return found
+        except HTTPError as refusal:
+            with refusal:
+                raise CommandFailed(_reason(refusal.code, refusal.read(ANSWER_BYTES_MAX))) from None
+        except (URLError, TimeoutError) as error:
+            reason = getattr(error, "reason", error)
+            raise CommandFailed(f"the admin API at {self._url} does not answer: {reason}") from None
+        except ValueError as error:
+            raise CommandFailed(
+                f"{self._url} is no admin API: {error}; check --admin-url"
+            ) from None
+
+    def topics(self, wanted: list[str]) -> list[str]:
+        """Return the wanted topics, or all. Raises ``UnknownTopicOrPartition``."""
+        from tidelog_core.errors import UnknownTopicOrPartition
+
+        known: list[str] = []
+        query: dict[str, object] = {"limit": PAGE}
+        while True:
+            page = self.ask("GET", "/topics", query=query)
+            known += [topic["name"] for topic in page["topics"]]
+            if page["next_after"] is None:
+                break
+            query["after"] = page["next_after"]
+        for name in wanted:
+            if name not in known:
+                raise UnknownTopicOrPartition.of_topic(name, known)
+        return wanted or known
+
+    def run_job(self, path: str, body: object) -> dict[str, Any]:
+        """Start a job, tell its steps on stderr, and return its result."""
+        job = self.ask("POST", path, body)
+        known = 0
+        while True:
+            for step in job["steps"]:
+                note(step)
+            known = max(known, job["step_count"])
+            if job["state"] == "done":
+                result: dict[str, Any] = job["result"]
+                return result
+            if job["state"] == "failed":
+                raise CommandFailed(job["problem"])
+            query = {"after_step": known, "wait_seconds": WAIT_SECONDS}
+            job = self.ask("GET", f"/jobs/{quote(job['job_id'])}", query=query)
+
+    def _identify(self, request: Request) -> None:
+        if self._token is not None:
+            request.add_header("authorization", f"Bearer {self._token}")
+        elif (urlsplit(self._url).hostname or "").endswith(SIGNED_HOSTS):
+            _sign(request)
+
+
+def refuse_stores(context: typer.Context, *names: str) -> None:
+    """Raise ``UsageError`` if the command line has options of stores beside ``--admin-url``."""
+    for name in names:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            raise UsageError(f"--admin-url needs no --{name.replace('_', '-')}: give one of them")
+
+
+def _sign(request: Request) -> None:
+    """Add the headers of AWS Signature Version 4."""
+    try:
+        from botocore.auth import SigV4Auth
+        from botocore.awsrequest import AWSRequest
+        from botocore.session import Session
+    except ModuleNotFoundError:
+        raise CommandFailed("this needs AWS's library: pip install 'tidelog[aws]'") from None
+    session = Session()
+    credentials = session.get_credentials()
+    if credentials is None:
+        raise CommandFailed("no AWS credentials are found: set a profile or the environment's")
+    host = urlsplit(request.full_url).hostname or ""
+    region = host.split(".")[-3] if host.count(".") >= 3 else session.get_config_variable("region")
+    signed = AWSRequest(
+        request.get_method(), request.full_url, data=request.data, headers=dict(request.headers)
+    )
+    SigV4Auth(credentials, "execute-api", region).add_auth(signed)
+    for name, value in signed.headers.items():
+        request.add_header(name, value)
+
+
+def _reason(status: int, body: bytes) -> str:
+    """Return what a problem document says, with its hint."""
+    try:
+        problem = json.loads(body)
+        detail, hint = str(problem["detail"]).rstrip("."), problem.get("hint")
+    except (ValueError, KeyError, TypeError):
+        return f"the admin API answered {status}; check --admin-url"
+    return f"{detail}; {hint}" if hint else detail

@@ -1,0 +1,113 @@
+"""``tier status``, ``verify`` and ``erase`` by the admin API alone: no store is reached."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.command import called
+from tests.support.local_admin import LocalAdmin, local_admin
+from tests.support.node_process import NodeProcess
+from tests.support.waiting import eventually
+from tools.ports import free_port
+
+
+@pytest.fixture(scope="module")
+def api(cli_cluster: tuple[NodeProcess, ...]) -> Iterator[LocalAdmin]:
+    node = cli_cluster[0]
+    with local_admin(str(node.metadata_store), str(node.object_store)) as running:
+        yield running
+
+
+@pytest.fixture
+def filled(cli_cluster: tuple[NodeProcess, ...], tmp_path: Path) -> str:
+    """The name of a topic of 60 records, 12 of them of the key k3, half of them tiered."""
+    topic, bootstrap = tmp_path.name.replace("_", "-"), cli_cluster[0].address
+    settings = ("--config", "segment.bytes=3000", "--config", "file.delete.delay.ms=0")
+    called("topic", "create", topic, *settings, bootstrap=bootstrap)
+    for first in range(0, 60, 5):
+        lines = tmp_path / "lines"
+        lines.write_text("".join(f"k{n % 5}:{n:06d}{'x' * 90}\n" for n in range(first, first + 5)))
+        called("produce", topic, lines, "--key-separator", ":", bootstrap=bootstrap)
+    return topic
+
+
+def test_status_is_that_of_the_store(
+    api: LocalAdmin, filled: str, cli_cluster: tuple[NodeProcess, ...]
+) -> None:
+    asked = ("tier", "status", filled, "--json")
+
+    def by_store() -> list[dict[str, object]]:
+        rows: list[dict[str, object]] = called(
+            *asked, "--metadata", cli_cluster[0].metadata_store
+        ).document
+        return rows
+
+    eventually(lambda: by_store()[0]["segments"] != 0 and by_store()[0]["copying"] == 0, "tiered")
+    assert called(*asked, "--admin-url", api.url).document == by_store()
+    assert called("tier", "status", filled, "--admin-url", api.url).lines[0].startswith("TOPIC")
+
+
+def test_key_is_erased_by_a_job_that_tells_its_steps(
+    api: LocalAdmin, filled: str, tmp_path: Path
+) -> None:
+    asked = ("erase", filled, "--key", "k3", "--admin-url", api.url)
+    counted = called(*asked, "--dry-run", "--json").document
+    assert counted[0]["records"] <= 12
+    receipt = tmp_path / "receipt.json"
+    outcome = called(*asked, "--receipt", receipt)
+    assert outcome.lines[0].startswith(f"12 records of the key removed from topic {filled}, ")
+    assert f"tidelog: searching the tier of {filled}-0 (1 of 1)\n" in outcome.errors
+    document = json.loads(receipt.read_bytes())
+    assert document["is_done"]
+    assert "k3" not in receipt.read_text()
+    assert called(*asked).lines[0].startswith("nothing found: ")
+    verified = called("verify", filled, "--admin-url", api.url)
+    assert verified.lines[-1].endswith(" bytes checked: all is well")
+    assert f"tidelog: verifying {filled}-0 (1 of 1)\n" in verified.errors
+    found = called("verify", filled, "--admin-url", api.url, "--json").document
+    assert (found["ok"], found["problems"]) == (True, [])
+
+
+def test_damage_is_found_by_the_job_too(
+    api: LocalAdmin, filled: str, cli_cluster: tuple[NodeProcess, ...]
+) -> None:
+    store = Path(str(cli_cluster[0].object_store).removeprefix("file://"))
+    eventually(lambda: any(filled in str(path) for path in store.rglob("*.log")), "tiered")
+    damaged = next(path for path in store.rglob("*.log") if filled in str(path))
+    whole = damaged.read_bytes()
+    damaged.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    try:
+        outcome = called("verify", filled, "--admin-url", api.url, status=1)
+        assert damaged.name in outcome.out.decode()
+        assert "problem" in outcome.lines[-1]
+    finally:
+        damaged.write_bytes(whole)
+
+
+def test_what_the_api_refuses_is_told_in_one_line(api: LocalAdmin, filled: str) -> None:
+    near = filled[:-1] + "x"
+    for command in (("verify",), ("tier", "status"), ("erase", "--key", "k")):
+        outcome = called(*command, near, "--admin-url", api.url, status=1)
+        assert outcome.errors == f"tidelog: there is no topic {near!r}; did you mean {filled!r}?\n"
+    stores = ("--data-dir", "/nowhere")
+    outcome = called("verify", "--admin-url", api.url, *stores, status=2)
+    assert "--admin-url needs no --data-dir" in outcome.errors
+    assert "must begin with http" in called("verify", "--admin-url", "x:1", status=2).errors
+    refused = called("verify", "--admin-url", f"http://127.0.0.1:{free_port()}", status=1)
+    assert "does not answer" in refused.errors
+
+
+def test_jobs_are_polled_and_limited(api: LocalAdmin) -> None:
+    assert api("GET", "/jobs/nobody")[0] == 404
+    job = api.done("POST", "/verifications", {"topics": []})
+    assert job["state"] in ("waiting", "running", "done")
+    eventually(
+        lambda: api.done("GET", f"/jobs/{job['job_id']}", wait_seconds=1)["state"] == "done",
+        "it ends",
+    )
+    refused = api("POST", "/erasures", {"topic": "nowhere", "key_base64": "aw=="})
+    assert refused[0] == 404
