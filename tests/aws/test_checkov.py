@@ -16,6 +16,7 @@ ACCEPTED = {
     ("CKV_AWS_23", "NodeSecurityGroup"),
     ("CKV_AWS_91", "Bootstrap"),
     ("CKV_AWS_149", "AdminSecret"),
+    ("CKV_AWS_149", "TokenSecret"),
     *(
         (check, name)
         for check in ("CKV_AWS_116", "CKV_AWS_117", "CKV_AWS_173")

@@ -292,6 +292,10 @@ async def test_a_secured_node_has_the_key_and_the_first_user_of_the_stacks_secre
         "bootstrap.admin.password.location": deployment.outputs["AdminSecret"],
     }
     secrets = deployment.client("secretsmanager")
+    (key,) = [
+        one for one in secrets.list_secrets()["SecretList"] if one["Name"].endswith("/tokens")
+    ]
+    config["delegation.token.secret.key.location"] = key["ARN"]
     password = secrets.get_secret_value(SecretId=deployment.outputs["AdminSecret"])["SecretString"]
     secrets.close()
     assert len(password) == 40
@@ -302,6 +306,9 @@ async def test_a_secured_node_has_the_key_and_the_first_user_of_the_stacks_secre
         sasl = Sasl("SCRAM-SHA-512", "admin", password)
         async with Admin(node.address, ssl=context, sasl=sasl) as admin:
             await admin.list_topics()
+            token = await admin.create_delegation_token()
+        async with Admin(node.address, ssl=context, sasl=token.sasl()) as by_token:
+            await by_token.list_topics()
         with pytest.raises(AuthenticationFailed):
             await Admin(
                 node.address, ssl=context, sasl=Sasl("SCRAM-SHA-512", "admin", "wrong")

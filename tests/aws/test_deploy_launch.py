@@ -219,6 +219,7 @@ SECURITY = {
     "NodeCertificate": "arn:aws:secretsmanager:us-east-1:1:secret:node",
     "AdminUser": "admin",
     "AdminSecret": "arn:aws:secretsmanager:us-east-1:1:secret:admin",
+    "TokenSecret": "arn:aws:secretsmanager:us-east-1:1:secret:tokens",
     "Authorizer": "tidelog.acl",
     "AuthorizerDryRun": "false",
 }
@@ -324,7 +325,8 @@ def test_functions_have_the_settings_of_the_nodes() -> None:
         if name.startswith("TIDELOG_CONFIG_")
     }
     nodes = dict(re.findall(r"Environment=(TIDELOG_CONFIG_\w+)=(\S+)", _user_data()))
-    access = ("SSL_", "AUTHORIZER_", "SUPER_", "BOOTSTRAP_")  # of clients, whom functions have none
+    # Of clients, whom functions have none.
+    access = ("SSL_", "AUTHORIZER_", "SUPER_", "BOOTSTRAP_", "DELEGATION_TOKEN_")
     of_clients = {name for name in nodes if name.removeprefix("TIDELOG_CONFIG_").startswith(access)}
     assert functions == {name: nodes[name] for name in nodes.keys() - of_clients}
 

@@ -267,22 +267,25 @@ def assert_denied(statement: dict[str, Any], collections: list[str]) -> None:
         assert any(fnmatchcase(collection, pattern) for pattern in patterns), collection
 
 
-def test_nodes_alone_can_read_their_key_and_the_first_password_and_nothing_else() -> None:
+def test_nodes_alone_can_read_their_keys_and_the_first_password_and_nothing_else() -> None:
     for role, _ in resources("AWS::IAM::Role"):
         expected = {"secretsmanager:GetSecretValue"} if role == "NodeRole" else set()
         assert actions(role, "secretsmanager") == expected, role
     (statement,) = [one for one in statements("NodeRole") if "secretsm" in str(one["Action"])]
     assert statement["Resource"] == [
-        {"Ref": "NodeCertificate"}, {"GetAtt": "AdminSecret.Id"},
-    ]  # fmt: skip
+        {"Ref": "NodeCertificate"},
+        {"GetAtt": "AdminSecret.Id"},
+        {"GetAtt": "TokenSecret.Id"},
+    ]
 
 
 def test_nodes_ask_clients_to_log_in_unless_somebody_says_otherwise() -> None:
     parameters = read_template(sam.TEMPLATE)["Parameters"]
     assert parameters["ClientAccess"]["Default"] == "secure"
     nodes = read_template(sam.INFRA / "nodes.yaml")["Resources"]
-    secret = nodes["AdminSecret"]["Properties"]["GenerateSecretString"]
-    assert secret["PasswordLength"] >= 32
+    for name in ("AdminSecret", "TokenSecret"):
+        secret = nodes[name]["Properties"]["GenerateSecretString"]
+        assert secret["PasswordLength"] >= 32
     for zone in ("Zone1", "Zone2", "Zone3"):
         given = nodes[zone]["Properties"]["Parameters"]
         assert given["Authorizer"] == {"If": ["HasSecure", "tidelog.acl", ""]}
