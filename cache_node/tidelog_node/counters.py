@@ -44,6 +44,8 @@ class ListenerTraffic:
     __slots__ = (
         "accepted_count",
         "broken_count",
+        "login_count",
+        "login_refused_count",
         "open_count",
         "received_bytes",
         "refused_count",
@@ -55,6 +57,8 @@ class ListenerTraffic:
         self.accepted_count = 0
         self.refused_count = 0  # over a limit of connections
         self.broken_count = 0  # closed because of what they sent
+        self.login_count = 0
+        self.login_refused_count = 0
         self.received_bytes = 0
         self.sent_bytes = 0
 
@@ -144,6 +148,8 @@ class NodeCounters:
         self.lease_renewals = Durations()
         self.lease_failure_count = 0
         self.cold_reads = Durations()  # waits of fetches for records from the tier
+        self.denied_count = 0  # operations that ACLs deny, or would deny
+        self.expired_offset_count = 0  # that retention removed from led logs
         self.scrubbed_bytes = 0
         self.damaged_segment_count = 0
         self.compaction_count = 0

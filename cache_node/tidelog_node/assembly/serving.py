@@ -268,6 +268,7 @@ def _access(node: NodeContext, audit: AuditLog | None) -> Access | None:
     denials = DenialLog(
         is_dry_run=config.authorizer_dry_run,
         record=None if audit is None else audit.note_denied,
+        counters=node.counters,
     )
     protected = frozenset[str]() if audit is None else frozenset({AUDIT_TOPIC})
     return Access(authorizer, node.view, denials=denials, protected=protected)

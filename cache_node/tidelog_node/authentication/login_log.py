@@ -42,6 +42,7 @@ class LoginLog:
 
     def accepted(self, client: Session, method: str) -> None:
         """Log that the client has proved who it is, by this mechanism of SASL or a certificate."""
+        client.traffic.login_count += 1
         if self._recorder is not None:
             self._recorder.note_login(client, method)
         logger.debug(
@@ -58,6 +59,7 @@ class LoginLog:
 
         ``hint`` is the operator's next step.
         """
+        client.traffic.login_refused_count += 1
         if self._recorder is not None:
             self._recorder.note_refused(client, reason)
         now, place = self._now(), (client.listener, client.client_host)

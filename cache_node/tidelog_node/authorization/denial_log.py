@@ -14,6 +14,8 @@ from time import monotonic
 from tidelog_core.security.acl import AclOperation, ResourceType
 from tidelog_core.security.authorization import Client
 
+from tidelog_node.counters import NodeCounters
+
 logger = logging.getLogger(__name__)
 
 NOTED_MAX = 10_000
@@ -33,11 +35,13 @@ class DenialLog:
         *,
         is_dry_run: bool = False,
         record: Record | None = None,
+        counters: NodeCounters | None = None,
         now: Callable[[], float] = monotonic,
     ) -> None:
         """``record`` is called for every denial."""
         self.is_dry_run = is_dry_run  # nothing is denied, but logged
         self._record = record
+        self._counters = counters or NodeCounters()
         self._now = now
         self._noted: set[tuple[str, AclOperation, ResourceType, str]] = set()
         self._minute_ends_at = 0.0
@@ -49,6 +53,7 @@ class DenialLog:
     ) -> None:
         """Log that the client is denied this, or would be, unless that is known."""
         principal, name = client.principals[0], name[:NAME_SIZE_MAX]
+        self._counters.denied_count += 1
         if self._record is not None:
             self._record(client, operation, resource_type, name)
         key = (principal, operation, resource_type, name)

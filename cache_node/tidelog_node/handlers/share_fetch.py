@@ -19,6 +19,7 @@ from tidelog_node.authorization.access import Access
 from tidelog_node.groups.share.delivery import RefusalOf, ShareDelivery
 from tidelog_node.groups.share.service import ShareService
 from tidelog_node.groups.share.sessions import FINAL_EPOCH, INITIAL_EPOCH, ShareSession
+from tidelog_node.handlers.fetch_reading import NO_REPLICAS
 from tidelog_node.node_context import NodeContext
 from tidelog_node.routes import HotRoute, RequestContext
 from tidelog_node.session import Session
@@ -54,6 +55,7 @@ class ShareFetchHandler:
         self._access = access
         self._record = record
         self._throttle = throttle
+        self._counters = node.counters
         self._service = service
         self._delivery = ShareDelivery(service=service, node_config=node.config)
         self._loop = asyncio.get_running_loop()
@@ -86,6 +88,7 @@ class ShareFetchHandler:
             self._require_member(request, context.session)
             session = self._session(request, context.session)
         except TidelogError as error:
+            self._counters.note_error(share_fetch.API_KEY, error.code)
             return encode_share_fetch(
                 context.correlation_id,
                 {},
@@ -181,6 +184,13 @@ class ShareFetchHandler:
     def _note_consumed(
         self, client: Session, results: Mapping[PartitionKey, ShareFetchResult]
     ) -> None:
+        led_by = self._service.replicas.led_by_id
+        for (topic, partition), result in results.items():
+            replica = led_by.get(topic, NO_REPLICAS).get(partition)
+            if result.records is not None and replica is not None:
+                replica.traffic.note_fetched(result.records.size_bytes)
+            if result.error_code:
+                self._counters.note_error(share_fetch.API_KEY, result.error_code)
         if self._record is not None:
             for topic in {key[0] for key, result in results.items() if result.records is not None}:
                 self._record.note(client, topic, is_id=True)

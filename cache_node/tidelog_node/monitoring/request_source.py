@@ -36,6 +36,7 @@ class RequestSource:
         for (api_key, code), count in counters.errors.items():
             labels = (api_name(api_key), error_name(code))
             scrape.add("tidelog_kafka_request_errors_total", count, *labels)
+        scrape.add("tidelog_security_denials_total", counters.denied_count)
         scrape.add("tidelog_kafka_throttled_requests_total", counters.throttled_count)
         scrape.add("tidelog_kafka_throttle_seconds_total", counters.throttled_ms / 1000)
         scrape.add("tidelog_kafka_request_memory_bytes", memory.held_bytes)
@@ -47,6 +48,8 @@ class RequestSource:
                 ("tidelog_rpc_connections_accepted_total", traffic.accepted_count),
                 ("tidelog_rpc_connections_refused_total", traffic.refused_count),
                 ("tidelog_rpc_connections_broken_total", traffic.broken_count),
+                ("tidelog_security_logins_total", traffic.login_count),
+                ("tidelog_security_logins_refused_total", traffic.login_refused_count),
                 ("tidelog_rpc_received_bytes_total", traffic.received_bytes),
                 ("tidelog_rpc_sent_bytes_total", traffic.sent_bytes),
             ):

@@ -53,6 +53,7 @@ class StorageSource:
         alert = DISK_FAILED if disk.has_failed else alert
         scrape.add("tidelog_storage_disk_free_space_alert", alert)
         for name, count in (
+            ("expired_offsets", counters.expired_offset_count),
             ("scrubbed_bytes", counters.scrubbed_bytes),
             ("damaged_segments", counters.damaged_segment_count),
             ("compactions", counters.compaction_count),

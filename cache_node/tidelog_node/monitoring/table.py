@@ -97,6 +97,12 @@ _CONNECTIONS = (
         "Connections closed because of what the client sent or did not take",
         "listener",
     ),
+    _counter("tidelog_security_logins_total", "Clients that proved who they are", "listener"),
+    _counter("tidelog_security_logins_refused_total", "Clients that did not", "listener"),
+    _counter(
+        "tidelog_security_denials_total",
+        "Operations that ACLs deny; with authorizer.dry.run those that they would deny",
+    ),
     _counter("tidelog_rpc_received_bytes_total", "Bytes of requests, before TLS", "listener"),
     _counter("tidelog_rpc_sent_bytes_total", "Bytes of answers, before TLS", "listener"),
 )
@@ -248,6 +254,10 @@ _DISK = (
         "0 if the disk takes records, 1 if it is full, 2 if it has failed",
     ),
     _gauge("tidelog_storage_log_size_bytes", "Size of the open local logs"),
+    _counter(
+        "tidelog_storage_expired_offsets_total",
+        "Offsets that retention removed from the beginning of led logs",
+    ),
     _counter("tidelog_storage_scrubbed_bytes_total", "Bytes of segments that the scrubber read"),
     _counter("tidelog_storage_damaged_segments_total", "Damaged local segments that were found"),
     _counter("tidelog_storage_compactions_total", "Compactions of local logs that succeeded"),
@@ -296,7 +306,7 @@ _TIER = (
 SECTIONS: Mapping[str, tuple[MetricSpec, ...]] = {
     "The node": _NODE,
     "Requests": _REQUESTS,
-    "Connections": _CONNECTIONS,
+    "Connections and clients": _CONNECTIONS,
     "Topics": _TOPICS,
     "Partitions": _PARTITIONS,
     "The cluster": _CLUSTER,
