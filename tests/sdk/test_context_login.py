@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import AdminClient
+from cryptography.hazmat.primitives import serialization
 from joserfc.jwk import ECKey
 from tidelog import Admin, ClientFactory, Consumer, Producer, SaslToken, TokenFile, TopicPartition
 from tidelog.errors import AuthenticationFailed
@@ -98,6 +99,7 @@ def logins(home: Path, node: SecuredNode, endpoint: HttpAnswers) -> dict[str, di
     """Return every way to log in, with files in the folder."""
     (home / "password").write_text(PASSWORD + "\n")
     (home / "token").write_text(node.issuer.token("pod") + "\n")
+    certificate, key = locked_pair(node.authority.client_pem("alice"), home)
     return {
         "SCRAM-SHA-256": {
             "sasl.mechanism": "SCRAM-SHA-256",
@@ -120,10 +122,34 @@ def logins(home: Path, node: SecuredNode, endpoint: HttpAnswers) -> dict[str, di
             "sasl.oauthbearer.token.endpoint.url": f"file://{home}/token",
             "sasl.oauthbearer.extensions": "cluster=lkc-1",
         },
+        "certificate": {
+            "bootstrap.servers": node.tls_address,
+            "security.protocol": "SSL",
+            "ssl.certificate.location": certificate.name,
+            "ssl.key.location": key.name,
+            "ssl.key.password": PASSWORD,
+        },
     }
 
 
-@pytest.mark.parametrize("way", ["SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN", "issuer", "file"])
+def locked_pair(pem: Path, folder: Path) -> tuple[Path, Path]:
+    """Return files of the certificates, and of their key under the password."""
+    text = pem.read_bytes()
+    key = serialization.load_pem_private_key(text, None).private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.BestAvailableEncryption(PASSWORD.encode()),
+    )
+    certificate, locked = folder / "certificate.pem", folder / "key.pem"
+    certificate.write_bytes(text[text.index(b"-----BEGIN CERTIFICATE") :])
+    locked.write_bytes(key)
+    return certificate, locked
+
+
+@pytest.mark.parametrize(
+    "way",
+    ["SCRAM-SHA-256", "SCRAM-SHA-512", "PLAIN", "issuer", "file", "certificate"],
+)
 async def test_every_mechanism_works_by_a_context(
     node: SecuredNode,
     endpoint: HttpAnswers,

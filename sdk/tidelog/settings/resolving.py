@@ -9,6 +9,7 @@ Else a login would be sent to another cluster than its own.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,8 @@ DEFAULT_BOOTSTRAP = "localhost:9092"
 OLD_BOOTSTRAP = "TIDELOG_BOOTSTRAP"  # counts if its new name is not set
 _VARIABLES = {environment_name(name): name for name in NAMED}
 _SECURITY_VARIABLES = tuple(map(environment_name, SECURITY_PREFIXES))
+# Of a service that is called tidelog-ssl, in every pod.
+_KUBERNETES = re.compile(r"_(SERVICE_(HOST|PORT)|PORT)(_|$)")
 _PASSWORD = ("sasl.password", "sasl.password.location")
 _SECRET = ("sasl.oauthbearer.client.secret", "sasl.oauthbearer.client.secret.location")
 # A setting takes the place of these, if they are given with less precedence.
@@ -118,7 +121,7 @@ def _of_environment(environ: Mapping[str, str], problems: list[str]) -> dict[str
     for variable, value in environ.items():
         if variable in _VARIABLES and value:
             found[_VARIABLES[variable]] = Given(value, variable)
-        elif variable.startswith(_SECURITY_VARIABLES) and variable not in _VARIABLES:
+        elif variable not in _VARIABLES and _is_meant(variable):
             known = ", ".join(sorted(v for v in _VARIABLES if v.startswith(_SECURITY_VARIABLES)))
             problems.append(f"{variable} is not known, known are {known}")
     if (old := environ.get(OLD_BOOTSTRAP)) and "bootstrap.servers" not in found:
@@ -126,6 +129,11 @@ def _of_environment(environ: Mapping[str, str], problems: list[str]) -> dict[str
     values = {name: given.value for name, given in found.items()}
     problems += at_places(find_wrong_values(values), found)
     return found
+
+
+def _is_meant(variable: str) -> bool:
+    """Whether a variable that is none of ours looks like one, so that it is a mistake."""
+    return variable.startswith(_SECURITY_VARIABLES) and not _KUBERNETES.search(variable)
 
 
 def _of_file(path: Path | None, problems: list[str]) -> dict[str, Given]:

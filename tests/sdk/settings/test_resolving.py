@@ -181,6 +181,13 @@ def test_an_empty_variable_is_none_and_the_old_name_counts_least(home: Home) -> 
     assert home.resolve({"TIDELOG_BOOTSTRAP_SERVERS": "new", **old}).bootstrap_servers == "new"
 
 
+def test_what_kubernetes_says_of_services_is_no_mistake(home: Home) -> None:
+    of_pod = ("SERVICE_HOST", "SERVICE_PORT", "SERVICE_PORT_TLS", "PORT", "PORT_9093_TCP_ADDR")
+    home.resolve({f"TIDELOG_SSL_{name}": "x" for name in of_pod})
+    with pytest.raises(InvalidConfig, match="TIDELOG_SSL_CA is not known"):
+        home.resolve({"TIDELOG_SSL_CA": "x"})
+
+
 def test_both_names_of_a_setting_are_one(home: Home) -> None:
     home.contexts.write_text("current = 'c'\n[contexts.c]\nssl.truststore.location = '/java'\n")
     found = home.resolve({"TIDELOG_SSL_CA_LOCATION": "/librdkafka"})
