@@ -23,7 +23,7 @@ from tidelog_cli.grep import RecordFilter
 from tidelog_cli.grep import grep as matching
 from tidelog_cli.named_arguments import Topic
 from tidelog_cli.options import DEFAULT_BOOTSTRAP, Bootstrap
-from tidelog_cli.output import Advance, note, progress
+from tidelog_cli.output import Advance, counted, note, progress
 from tidelog_cli.reaching import opened
 from tidelog_cli.record_text import RecordFormat, json_line, parse_format, value_line
 
@@ -130,7 +130,7 @@ def consume(
     reading = _Reading(topic, bootstrap, group, start, tuple(partition or ()), read_committed)
     limits = Limits(max_messages, timeout, None if grep is None else matching(grep))
     count = asyncio.run(_consume(reading, limits, writer))
-    note(f"{count} records read from {topic}")
+    note(f"{counted(count, 'record')} read from {topic}")
 
 
 def parse_start(text: str) -> Start:

@@ -22,7 +22,7 @@ from tidelog_cli.clients import RECORDS_TIMEOUT_MS, client_factory, opened_admin
 from tidelog_cli.failures import CommandFailed, UsageError
 from tidelog_cli.named_arguments import Topic
 from tidelog_cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json, require_choice
-from tidelog_cli.output import Advance, note, print_json, progress
+from tidelog_cli.output import Advance, counted, note, print_json, progress
 from tidelog_cli.reaching import opened
 from tidelog_cli.record_lines import JsonLines, LineParser, LineRecord, TextLines
 from tidelog_cli.record_text import parse_header, unescape
@@ -107,7 +107,7 @@ def produce(
         seconds = round(time.monotonic() - started, 3)
         print_json({"topic": topic, "records": written, "seconds": seconds})
     else:
-        note(f"{written} records written to {topic}")
+        note(f"{counted(written, 'record')} written to {topic}")
 
 
 @dataclass(frozen=True, slots=True)

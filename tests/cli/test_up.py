@@ -95,3 +95,16 @@ def test_port_that_is_taken_is_named(tmp_path: Path) -> None:
         outcome = tidelog("up", *given, status=1)
     assert f"port {port}: Address already in use" in outcome.errors
     assert not (tmp_path / "data").exists()
+
+
+@pytest.mark.slow  # tests/node/test_supervisor.py has what each node is told
+def test_cluster_on_all_addresses_advertises_the_given_one(tmp_path: Path) -> None:
+    port = free_ports(1)
+    options = ("--host", "0.0.0.0", "--advertised-host", "127.0.0.1")
+    with running(tmp_path / "data", port, *options) as process:
+        tidelog("produce", "t", bootstrap=f"localhost:{port}", given=b"hello\n")
+        process.terminate()
+        _, errors = process.communicate(timeout=30)
+    assert errors.startswith(
+        b"tidelog: anyone who can reach 0.0.0.0 may read and write everything: give --secure\n"
+    )

@@ -122,3 +122,27 @@ def test_wrong_settings_are_all_named(tmp_path: Path) -> None:
 def test_nodes_of_one_machine_do_not_share_an_address(tmp_path: Path, name: str) -> None:
     with pytest.raises(InvalidConfig, match=f"{name} cannot be given for all nodes"):
         ClusterSettings(data_dir=tmp_path, config_overrides={name: "PLAINTEXT://127.0.0.1:1"})
+
+
+@pytest.mark.parametrize(
+    ("protocol", "expected"),
+    [
+        ("PLAINTEXT", "--host 0.0.0.0 --port 9094 --advertised-host tide.example"),
+        (
+            "SASL_SSL",
+            "--set listeners=SASL_SSL://0.0.0.0:9094"
+            " --set advertised.listeners=SASL_SSL://tide.example:9094",
+        ),
+    ],
+)
+def test_each_node_advertises_the_host_and_its_own_port(
+    tmp_path: Path, protocol: str, expected: str
+) -> None:
+    settings = ClusterSettings(
+        data_dir=tmp_path,
+        node_count=3,
+        host="0.0.0.0",
+        advertised_host="tide.example",
+        security_protocol=protocol,
+    )
+    assert f" {expected} " in " ".join(settings.command(3))
