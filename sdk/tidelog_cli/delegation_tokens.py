@@ -147,7 +147,7 @@ def expire(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
     json: Json = False,
 ) -> None:
-    """Remove TOKEN_ID, or have it expire soon. Connections by it stay until its end."""
+    """Remove TOKEN_ID, or have it expire soon. That ends the connections by it, too."""
 
     async def run(admin: Admin) -> int:
         token = await _found(admin, token_id)

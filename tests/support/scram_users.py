@@ -44,6 +44,11 @@ class Users:
         """Whether there are tokens."""
         return bool(self.tokens)
 
+    @property
+    def tokens_state(self) -> object:
+        """The tokens."""
+        return self.tokens
+
     def token_login(self, token_id: str) -> TokenLogin | None:
         """Return the login by a token."""
         return self.token_logins.get(token_id)

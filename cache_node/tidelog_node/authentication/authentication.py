@@ -100,6 +100,7 @@ class Authentication:
         self._exchange: Exchange | None = None
         self._mechanism = ""  # of the newest exchange
         self._proved: tuple[Principal, str] | None = None  # the user, and the mechanism
+        self._proof: Exchange | None = None  # the exchange that proved it last
         self._began_again_at = -math.inf
         self._session_ms = 0  # of the session; 0: without an end
 
@@ -195,6 +196,12 @@ class Authentication:
 
     # -- a live session --
 
+    def note_changes(self) -> None:
+        """Have the session end sooner if its token was removed, or expires sooner than it did."""
+        if self._proof is not None and self._proof.may_end_sooner():
+            ends_at = self._now() + self._proof.lasts_seconds()
+            self.expires_at = min(self.expires_at, ends_at)
+
     def admit_expired(self, api_key: int) -> None:
         """Raise ``CloseConnection`` unless the API is one of re-authentication."""
         if self.is_under_way:
@@ -230,7 +237,7 @@ class Authentication:
                 reason="another user than before",
             )
         self._proved = principal, self._mechanism
-        self._exchange = None
+        self._exchange, self._proof = None, exchange
         self._step = _Step.DONE
         self._session.become(principal, exchange.groups, is_by_token=exchange.is_by_token)
         lasts_ms = min(self.rules.session_ms_max or math.inf, exchange.lasts_seconds() * 1000)

@@ -51,6 +51,9 @@ class Exchange(Protocol):
     def lasts_seconds(self) -> float:
         """Return for how long the proof counts; infinity: without an end."""
 
+    def may_end_sooner(self) -> bool:
+        """Return whether ``lasts_seconds`` may have become less since the last call of this."""
+
     async def answer(self, token: bytes) -> bytes:
         """Return the node's next token, which may be empty.
 
@@ -85,7 +88,7 @@ class Mechanisms:
         if name == OAUTHBEARER_MECHANISM:
             assert self._tokens is not None
             return BearerExchange(self._tokens, self._clock)
-        return ScramExchange(ScramMechanism(name), self._credentials(), self._clock)
+        return ScramExchange(ScramMechanism(name), self._credentials, self._clock)
 
 
 class BearerExchange:
@@ -114,6 +117,10 @@ class BearerExchange:
         """Return how long the token is valid."""
         assert self._identity is not None
         return max(0.0, self._identity.expires_at - self._clock())
+
+    def may_end_sooner(self) -> bool:
+        """Return that it cannot: a token says itself when it ends."""
+        return False
 
     async def answer(self, token: bytes) -> bytes:
         """Return the empty token, or what refuses the client's."""
@@ -145,15 +152,17 @@ class ScramExchange:
     def __init__(
         self,
         mechanism: ScramMechanism,
-        credentials: LoginCredentials,
+        credentials: Callable[[], LoginCredentials],
         clock: Callable[[], float],
     ) -> None:
-        """``clock`` is the wall clock, in epoch seconds."""
-        self._server = ScramServer(mechanism, credentials, nonce=secrets.token_urlsafe(NONCE_BYTES))
+        """``credentials`` returns the newest ones; ``clock`` is the wall clock, in seconds."""
+        nonce = secrets.token_urlsafe(NONCE_BYTES)
+        self._server = ScramServer(mechanism, credentials(), nonce=nonce)
         self._credentials = credentials
         self._clock = clock
         self._has_begun = False
         self._login: TokenLogin | None = None  # by the token, once it is proved
+        self._tokens_state: object = None  # when ``may_end_sooner`` was asked last
 
     @property
     def user(self) -> str | None:
@@ -173,29 +182,40 @@ class ScramExchange:
         return self._has_begun and self._server.is_token
 
     def lasts_seconds(self) -> float:
-        """Return how long the token is valid; infinity for a password."""
+        """Return how long the token is valid, 0 once it is removed; infinity for a password."""
         if self._login is None:
             return math.inf
-        return max(0.0, self._login.expires_ms / 1000 - self._clock())
+        now = self._token_login()
+        return 0.0 if now is None else max(0.0, now.expires_ms / 1000 - self._clock())
+
+    def may_end_sooner(self) -> bool:
+        """Return whether a token has changed; not whether it is this one."""
+        if self._login is None:
+            return False
+        before, self._tokens_state = self._tokens_state, self._credentials().tokens_state
+        return before is not self._tokens_state
 
     async def answer(self, token: bytes) -> bytes:
         """Return the node's next token."""
         try:
             answer = self._server.answer(token)
         except AuthenticationFailed as failed:
-            if self.is_by_token and not self._credentials.has_tokens:
+            if self.is_by_token and not self._credentials().has_tokens:
                 # The client gets the error of a token that does not exist.
                 raise AuthenticationFailed(str(failed), reason=TOKENS_ARE_DISABLED) from failed
             raise
         self._has_begun = True
         if self._server.user is not None and self._server.is_token:
-            self._login = self._credentials.token_login(self._server.user)
+            self._login = self._token_login()
             if self._login is None:
                 raise AuthenticationFailed(
                     "Authentication failed: the delegation token has expired",
                     reason="the delegation token expired during the login",
                 )
         return answer
+
+    def _token_login(self) -> TokenLogin | None:
+        return self._credentials().token_login(self._server.user or "")
 
 
 class PlainExchange:
@@ -213,6 +233,10 @@ class PlainExchange:
     def lasts_seconds(self) -> float:
         """Return infinity: a password does not expire."""
         return math.inf
+
+    def may_end_sooner(self) -> bool:
+        """Return that it cannot: as in Kafka, another password ends no session."""
+        return False
 
     async def answer(self, token: bytes) -> bytes:
         """Return the empty token once the password was checked."""

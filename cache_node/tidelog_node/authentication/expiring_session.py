@@ -1,4 +1,8 @@
-"""The frame handler of a session that ends unless its client authenticates again (KIP-368)."""
+"""The frame handler of a session that ends unless its client authenticates again (KIP-368).
+
+A session by a delegation token also ends when the token is removed. In Kafka it would go on until
+the token would have expired.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ API_KEY = struct.Struct(">h")
 
 
 class ExpiringSession:
-    """Forwards requests while the session lasts, at the cost of one comparison each."""
+    """Forwards requests while the session lasts, at the cost of two comparisons each."""
 
     __slots__ = ("_authentication", "_dispatch", "_now")
 
@@ -27,6 +31,7 @@ class ExpiringSession:
 
     def __call__(self, frame: memoryview, session: Session) -> Answer:
         """Return the answer to a frame. Raises ``CloseConnection`` and ``NotYet``."""
+        self._authentication.note_changes()
         if self._now() >= self._authentication.expires_at:
             (api_key,) = API_KEY.unpack_from(frame)
             self._authentication.admit_expired(api_key)

@@ -28,6 +28,10 @@ class LoginCredentials(ScramCredentials, Protocol):
     def has_tokens(self) -> bool:
         """Whether there can be delegation tokens."""
 
+    @property
+    def tokens_state(self) -> object:
+        """The tokens there are: another object once one was made, changed or removed."""
+
     def token_login(self, token_id: str) -> TokenLogin | None:
         """Return the login by a token; ``None`` if there is no such token, or it has expired."""
 
@@ -45,6 +49,11 @@ class ImageCredentials:
     def has_tokens(self) -> bool:
         """Whether there can be delegation tokens."""
         return self.secret is not None
+
+    @property
+    def tokens_state(self) -> object:
+        """The tokens there are."""
+        return self.tokens
 
     def find(
         self, name: str, mechanism: ScramMechanism, *, is_token: bool

@@ -103,7 +103,8 @@ class DelegationTokenCalls(AdminCalls):
     async def expire_delegation_token(self, hmac: bytes, *, period_ms: int = -1) -> int:
         """Have a token expire after the period; return when. By default it is removed now.
 
-        Connections by it stay until it would have expired. Raises as ``renew_delegation_token``.
+        That ends connections by it with their next request, a moment later on other nodes; Kafka
+        leaves them until the token would have expired. Raises as ``renew_delegation_token``.
         """
         request = build(ExpireDelegationTokenRequest, hmac=hmac, expiry_time_period=period_ms * _MS)
         return await self._expiring(EXPIRE_DELEGATION_TOKEN, request)

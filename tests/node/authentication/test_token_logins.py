@@ -182,17 +182,54 @@ async def test_what_is_no_token_is_refused_alike() -> None:
         assert answer.error_code == FAILED
 
 
-async def test_a_removed_token_lets_nobody_in() -> None:
+async def test_a_removed_token_lets_nobody_in_and_ends_its_sessions() -> None:
+    """In Kafka they stay until the token would have expired."""
+    world = World()
+    token = world.put(made())
+    async with world.serve() as served:
+        client = await served.client()
+        await log_in(client, token)
+        world.put(made("other-id"))
+        assert await client.hot(), "another token changes nothing"
+        world.tokens = DelegationTokens()
+        assert not await client.hot()
+        served.hot_sessions.clear()
+        _, reason = await refusal(served, "an-id", token.password, is_token=True)
+        assert reason == GONE
+
+
+async def test_a_session_ends_sooner_if_its_token_does_and_never_later() -> None:
+    world = World()
+    token = world.put(made())
+    async with world.serve() as served:
+        client = await served.client()
+        await log_in(client, token)
+        world.put(made(expires_ms=NOW_MS + 2 * HOUR_MS))
+        assert await client.hot()
+        world.put(made(expires_ms=NOW_MS + 1000))
+        world.now_ms += 999
+        assert await client.hot()
+        world.now_ms += 1
+        assert not await client.hot()
+        late = await served.client()
+        world.put(made(expires_ms=NOW_MS + HOUR_MS))
+        await log_in(late, token)
+        world.put(made(expires_ms=NOW_MS + 2 * HOUR_MS))
+        world.now_ms = NOW_MS + HOUR_MS
+        assert not await late.hot(), "it was told when its session ends"
+
+
+async def test_a_client_of_a_removed_token_can_only_log_in_again() -> None:
     world = World()
     token = world.put(made())
     async with world.serve() as served:
         client = await served.client()
         await log_in(client, token)
         world.tokens = DelegationTokens()
-        assert await client.hot(), "as in Kafka, open sessions stay until the token's end"
-        served.hot_sessions.clear()
-        _, reason = await refusal(served, "an-id", token.password, is_token=True)
-        assert reason == GONE
+        world.put(made("new-id"))
+        answer = await log_in(client, made("new-id"))
+        assert answer.error_code == ErrorCode.none, "by another token of the same owner"
+        assert await client.hot()
 
 
 async def test_without_a_secret_key_no_token_is_valid() -> None:
