@@ -65,15 +65,16 @@ def serve(
     *,
     features: Mapping[str, int] | None = None,
     second_listener: tuple[int, int] | None = None,
+    java_options: Sequence[str] = (),
 ) -> Iterator[int]:
     """Run an empty broker with its data below ``folder``; yield its port.
 
     ``config`` is for ``server.properties``. ``features`` has the levels of features that are
     disabled by default. ``second_listener`` is the port of a further listener, and the port
-    that it advertises (a proxy's). Raises ``ToolAbsent``.
+    that it advertises (a proxy's). ``java_options`` are added. Raises ``ToolAbsent``.
     """
     format_storage(folder, config, features=features, second_listener=second_listener)
-    with run_formatted(folder) as broker:
+    with run_formatted(folder, (*_JAVA_OPTIONS, *java_options)) as broker:
         yield broker.port
 
 

@@ -152,6 +152,18 @@ def test_both_clients_names_are_known(tmp_path: Path) -> None:
         assert security["ssl"].check_hostname
 
 
+@pytest.mark.parametrize("text", ["${env:HOME}", "${file:/etc/passwd:root}", "$HOME", "~", "%h"])
+def test_nothing_in_a_file_of_settings_is_replaced(tmp_path: Path, text: str) -> None:
+    """CVE-2024-31141: Kafka's clients read files and variables that a value names."""
+    file = tmp_path / "client.properties"
+    file.write_text(
+        f"sasl.mechanism=PLAIN\nsecurity.protocol=SASL_PLAINTEXT\nsasl.username={text}\n"
+        f"sasl.password={text}\n"
+    )
+    sasl = connection_settings(read_properties(file))["sasl"]
+    assert sasl == Sasl("PLAIN", text, text)
+
+
 def test_hosts_are_checked_unless_a_setting_says_otherwise(tmp_path: Path) -> None:
     given = {"security.protocol": "SSL", "ssl.ca.location": str(Authority(tmp_path).trusted)}
     checked = connection_settings(given)["ssl"]
