@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.node_process import NodeProcess
-from tools import api_reference, cli_reference, error_reference
+from tools import alert_reference, api_reference, cli_reference, error_reference
 
 
 @pytest.fixture(scope="module")
@@ -23,6 +23,10 @@ def test_the_page_of_commands_is_up_to_date() -> None:
 
 def test_the_page_of_errors_is_up_to_date() -> None:
     assert error_reference.PAGE.read_text() == error_reference.error_page()
+
+
+def test_the_page_of_alerts_is_up_to_date() -> None:
+    assert alert_reference.PAGE.read_text() == alert_reference.alert_page()
 
 
 async def test_the_page_of_apis_is_up_to_date(node: NodeProcess) -> None:
