@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from tidelog_core.model import TopicPartition
 
 NAMES_SHOWN_MAX = 5
+TIERING = "remote.storage.enable"
 
 
 def status(
@@ -82,14 +83,8 @@ async def tier_backlog(admin: Admin, partitions: list[TopicPartition]) -> int | 
 
     topics = sorted({name.topic for name in partitions})
     try:
-        settings = await asyncio.gather(
-            *(admin.describe_configs("topic", t, keys=["remote.storage.enable"]) for t in topics)
-        )
-        is_tiered = {
-            topic: found["remote.storage.enable"].value == "true"
-            for topic, found in zip(topics, settings, strict=True)
-            if "remote.storage.enable" in found
-        }
+        settings = await admin.describe_several_configs("topic", topics, keys=[TIERING])
+        is_tiered = {topic: found[TIERING].value == "true" for topic, found in settings.items()}
         tiered = [name for name in partitions if is_tiered.get(name.topic)]
         starts, ends, in_tier = await asyncio.gather(
             admin.list_offsets(dict.fromkeys(tiered, "earliest")),

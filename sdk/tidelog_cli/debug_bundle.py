@@ -177,12 +177,18 @@ def _secrets_of_command() -> set[str]:
 async def _topics(admin: Admin) -> list[dict[str, Any]]:
     names = [one.name for one in await admin.list_topics(include_internal=True)]
     described = await admin.describe_topics(names[:TOPICS_MAX])
-    found = []
-    for topic in described.values():
-        settings = await admin.describe_configs("topic", topic.name)
-        set_here = {n: e.value for n, e in settings.items() if e.source == "dynamic_topic"}
-        found.append({**asdict(topic), "settings": set_here})
-    return found
+    settings = await admin.describe_several_configs("topic", described)
+    return [
+        {
+            **asdict(topic),
+            "settings": {
+                name: entry.value
+                for name, entry in settings[topic.name].items()
+                if entry.source == "dynamic_topic"
+            },
+        }
+        for topic in described.values()
+    ]
 
 
 async def _groups(admin: Admin) -> list[dict[str, Any]]:

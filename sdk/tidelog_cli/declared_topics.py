@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -87,7 +86,7 @@ async def _live(admin: Admin) -> dict[str, LiveTopic]:
     """Return the cluster's topics, without internal ones."""
     names = [listed.name for listed in await admin.list_topics()]
     described = await admin.describe_topics(names)
-    configs = await asyncio.gather(*(admin.describe_configs("topic", name) for name in names))
+    configs = await admin.describe_several_configs("topic", names)
     return {
         name: LiveTopic(
             name,
@@ -95,7 +94,7 @@ async def _live(admin: Admin) -> dict[str, LiveTopic]:
             min(len(partition.replicas) for partition in described[name].partitions),
             {n: e.value for n, e in entries.items() if e.source == "dynamic_topic"},
         )
-        for name, entries in zip(names, configs, strict=True)
+        for name, entries in configs.items()
     }
 
 

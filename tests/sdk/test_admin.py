@@ -127,6 +127,31 @@ async def test_configs_are_set_put_back_and_checked(node: NodeProcess, topic: st
             await admin.describe_configs("topic", "absent")
 
 
+@pytest.mark.parametrize("at_once", [1, 2, 200])
+async def test_configs_of_many_are_asked_in_few_requests(
+    node: NodeProcess, topic: str, name: str, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tidelog.administering.configs.DESCRIBED_AT_ONCE_MAX", at_once)
+    others = [f"{name}-{number}" for number in range(3)]
+    async with Admin(node.address) as admin:
+        await admin.create_topics(
+            [NewTopic(other, configs={"segment.ms": "7777"}) for other in others]
+        )
+        found = await admin.describe_several_configs(
+            "topic", [*others, topic, topic], keys=["segment.ms"]
+        )
+        assert list(found) == [*others, topic]
+        assert [found[other]["segment.ms"].value for other in others] == ["7777"] * 3
+        assert found[topic]["segment.ms"].is_default
+        assert await admin.describe_several_configs("topic", []) == {}
+        of_nodes = await admin.describe_several_configs("node", [node.broker_id])
+        assert of_nodes[str(node.broker_id)]["num.partitions"].value
+        with pytest.raises(UnknownTopicOrPartition) as failure:
+            await admin.describe_several_configs("topic", [topic, "absent"])
+        assert failure.value.topic == "absent"
+        await admin.delete_topics(others)
+
+
 async def test_a_groups_configs_are_set_and_put_back(node: NodeProcess, name: str) -> None:
     key = "consumer.session.timeout.ms"
 

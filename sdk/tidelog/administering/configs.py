@@ -35,6 +35,7 @@ from tidelog.wire.requests import (
 )
 
 ResourceType = Literal["topic", "node", "group"]
+DESCRIBED_AT_ONCE_MAX = 200  # resources in one request
 _RESOURCE_TYPES: Mapping[str, int] = {"topic": 2, "node": 4, "group": 32}
 _OPERATIONS = {"set": 0, "delete": 1, "append": 2, "subtract": 3}
 _SOURCES = {
@@ -76,26 +77,63 @@ class ConfigCalls(AdminCalls):
         A node is named by its id; ``""`` selects the defaults of all nodes. A group has configs
         even before it exists.
         """
-        request = build(
-            DescribeConfigsRequest,
-            resources=(
-                build(
-                    DescribeConfigsResource,
-                    resource_type=_resource_type(resource_type),
-                    resource_name=str(name),
-                    configuration_keys=None if keys is None else tuple(keys),
-                ),
-            ),
-            include_synonyms=True,
-            include_documentation=include_documentation,
+        found = await self.describe_several_configs(
+            resource_type, [name], keys=keys, include_documentation=include_documentation
         )
+        return found[str(name)]
 
-        async def attempt() -> dict[str, ConfigEntry]:
+    async def describe_several_configs(
+        self,
+        resource_type: ResourceType,
+        names: Iterable[str | int],
+        *,
+        keys: Iterable[str] | None = None,
+        include_documentation: bool = False,
+    ) -> dict[str, dict[str, ConfigEntry]]:
+        """Return the configs of many resources by their names, asked in few requests.
+
+        Each node is asked for its own. Raises as ``raise_failures`` does.
+        """
+        wanted = list(dict.fromkeys(str(name) for name in names))
+        wanted_keys = None if keys is None else tuple(keys)
+        if resource_type == "node":
+            parts = [[name] for name in wanted]
+        else:
+            parts = [
+                wanted[at : at + DESCRIBED_AT_ONCE_MAX]
+                for at in range(0, len(wanted), DESCRIBED_AT_ONCE_MAX)
+            ]
+        found: dict[str, dict[str, ConfigEntry]] = {}
+        for part in parts:
+            request = build(
+                DescribeConfigsRequest,
+                resources=tuple(
+                    build(
+                        DescribeConfigsResource,
+                        resource_type=_resource_type(resource_type),
+                        resource_name=name,
+                        configuration_keys=wanted_keys,
+                    )
+                    for name in part
+                ),
+                include_synonyms=True,
+                include_documentation=include_documentation,
+            )
+            found |= await self._describe_configs(resource_type, part[0], request)
+        return found
+
+    async def _describe_configs(
+        self, resource_type: ResourceType, name: str, request: Any
+    ) -> dict[str, dict[str, ConfigEntry]]:
+        async def attempt() -> dict[str, dict[str, ConfigEntry]]:
             node_id = _node_of(resource_type, name)
             response = await self._cluster.request(DESCRIBE_CONFIGS, request, node_id=node_id)
-            result = response.results[0]
-            raise_failures({name: (result.error_code, result.error_message)}, what=resource_type)
-            return {entry.name: _config_entry(entry) for entry in result.configs}
+            failures = {r.resource_name: (r.error_code, r.error_message) for r in response.results}
+            raise_failures(failures, what=resource_type)
+            return {
+                result.resource_name: {entry.name: _config_entry(entry) for entry in result.configs}
+                for result in response.results
+            }
 
         return await self._retried(attempt)
 

@@ -18,6 +18,7 @@ class SyncAdmin(SyncClient[EveryCall]):
     delete_records = Blocking(EveryCall.delete_records)
     list_offsets = Blocking(EveryCall.list_offsets)
     describe_configs = Blocking(EveryCall.describe_configs)
+    describe_several_configs = Blocking(EveryCall.describe_several_configs)
     alter_configs = Blocking(EveryCall.alter_configs)
     describe_cluster = Blocking(EveryCall.describe_cluster)
     describe_log_dirs = Blocking(EveryCall.describe_log_dirs)
