@@ -71,12 +71,15 @@ def both(pair: Pair, name: str, case: Callable[[Peer], Any], **quotas: float) ->
 
 
 def assert_alike(kafka: Waits, tidelog: Waits, *, tolerance_ms: int = TOLERANCE_MS) -> None:
+    """Compare the waits. A client waits less by the time that its answers took until then."""
     print(f"kafka   {kafka}\ntidelog {tidelog}")
     assert [what for what, _ in tidelog] == [what for what, _ in kafka]
+    slower_ms = 0  # for this long one of the two machines did something else
     for (what, theirs), (_, ours) in zip(kafka, tidelog, strict=True):
         if what == TOOK and max(theirs, ours) < HICCUP_MS:
+            slower_ms += theirs - ours
             continue
-        assert abs(theirs - ours) <= max(tolerance_ms, theirs // 10)
+        assert abs(theirs - ours) <= max(tolerance_ms, theirs // 10) + abs(slower_ms)
     assert any(wait > NOT_THROTTLED_MS for _, wait in kafka)
     assert any(wait <= NOT_THROTTLED_MS for _, wait in kafka)
 

@@ -8,13 +8,12 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
-from kio.index import load_request_schema
+from tidelog_core.message_schemas import load_request_schema
 
 from tests.support.issuer import first_message
 from tests.support.message_bytes import Piece, broken, joined, random_message
 
 HANDSHAKE, API_VERSIONS, AUTHENTICATE = 17, 18, 36
-OWN_APIS_FROM = 20_000
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
 STRANGE_MECHANISMS = ("", "GSSAPI", "plain", "PLAIN\0", "SCRAM-SHA-256-PLUS", "é", "x" * 32_767)
 FRAMES_MAX = 8  # of a conversation
@@ -80,12 +79,8 @@ class LoginFrames:
         return self._request(AUTHENTICATE, 2, 2)
 
     def any_api(self) -> bytes:
-        """Return a request of any API of the node; of Tidelog's own with any bytes."""
-        api_key, version = self._random.choice(self._apis)
-        if api_key < OWN_APIS_FROM:
-            return self._request(api_key, version)
-        data = self._random.randbytes(self._random.choice((0, 1, 30)))
-        return self._framed_request(api_key, version, [Piece("bytes", data)])
+        """Return a request of any API of the node."""
+        return self._request(*self._random.choice(self._apis))
 
     def garbage(self) -> bytes:
         """Return bytes of no protocol, behind a size that may be wrong."""

@@ -52,6 +52,10 @@ def supported(admin: Peer) -> dict[int, tuple[int, int]]:
     return {one["api_key"]: (one["min_version"], one["max_version"]) for one in answer["api_keys"]}
 
 
+def test_every_api_is_tried(supported: dict[int, tuple[int, int]]) -> None:
+    assert supported.keys() == set(SERVED_KEYS.values())
+
+
 @pytest.mark.parametrize("api", sorted(SERVED_KEYS.keys() - HOT))
 def test_every_version_refuses_in_an_answer(
     api: str,
