@@ -23,7 +23,7 @@ def install() -> None:
         # Its own caches, which go again: nothing stays in the user's. No other Go is downloaded.
         environment = {
             **os.environ,
-            "GOFLAGS": "-mod=readonly -modcacherw",
+            "GOFLAGS": "-mod=readonly -modcacherw -buildvcs=false",
             "GOTOOLCHAIN": "local",
             "GOMODCACHE": f"{folder}/modules",
             "GOCACHE": f"{folder}/build",
