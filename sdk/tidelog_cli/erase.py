@@ -2,35 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import binascii
-from base64 import b64decode, b64encode
-from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, nullcontext
+from base64 import b64decode
+from collections.abc import Mapping
+from contextlib import nullcontext
 from json import dumps
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-from uuid import uuid4
+from typing import Annotated, Any, TextIO
 
 import typer
 
 from tidelog_cli.admin_api import AdminApi, AdminUrl, refuse_stores
 from tidelog_cli.completion import complete_topic
+from tidelog_cli.erasers import ApiEraser, Erased, Eraser, StoreEraser
 from tidelog_cli.failures import FAILED, UsageError
 from tidelog_cli.options import Json, require_choice
 from tidelog_cli.output import counted, note, print_json, print_rows
-from tidelog_cli.stores import (
-    DataDir,
-    Metadata,
-    Objects,
-    StoreLocations,
-    locate_stores,
-    opened_metadata,
-)
-
-if TYPE_CHECKING:
-    from tidelog_core.erasure.receipt import ErasureReceipt
-    from tidelog_core.rewriting.partition_tier import PartitionTier
+from tidelog_cli.stores import DataDir, Metadata, Objects, locate_stores
 
 KEY_FORMATS = ("text", "hex", "base64")
 
@@ -85,29 +73,29 @@ def erase(
     wanted = parse_key(key, key_format)
     if receipt is not None and dry_run:
         raise UsageError("--dry-run has no receipt: remove --receipt")
+    eraser: Eraser
     if admin_url is not None:
         refuse_stores(context, "data_dir", "metadata", "objects")
+        eraser = ApiEraser(AdminApi(admin_url))
     else:
-        locations = locate_stores(data_dir, metadata, objects)
+        eraser = StoreEraser(locate_stores(data_dir, metadata, objects))
     if dry_run:
-        rows = (
-            _find_there(AdminApi(admin_url), name, wanted)
-            if admin_url is not None
-            else asyncio.run(_find(locations, name, wanted))
-        )
-        _show_found(rows, is_json=json)
+        _show_found(eraser.find(name, wanted), is_json=json)
         return
-    with nullcontext() if receipt is None else receipt.open("w") as file:
-        if admin_url is not None:
-            summary, document = _erase_there(AdminApi(admin_url), name, wanted, timeout)
-        else:
-            made = asyncio.run(_erase(locations, name, wanted, timeout))
-            summary, document = made.summary(), made.document()
+    # It is opened before anything is erased, and emptied when there is something to write.
+    with nullcontext() if receipt is None else receipt.open("a") as file:
+        erased = eraser.erase(name, wanted, wait_seconds=timeout)
         if file is not None:
-            if document is None:
-                note("the receipt is too large for the admin API; it is in the bucket")
-            file.write(dumps(summary if document is None else document, indent=2) + "\n")
-    _report(summary, is_json=json)
+            _write_receipt(file, erased)
+    _report(erased.summary, is_json=json)
+
+
+def _write_receipt(file: TextIO, erased: Erased) -> None:
+    if erased.receipt is None:
+        note("the receipt is too large for the admin API; it is in the bucket")
+    if file.seekable():
+        file.truncate(0)
+    file.write(dumps(erased.receipt or erased.summary, indent=2) + "\n")
 
 
 def _report(summary: Mapping[str, Any], *, is_json: bool) -> None:
@@ -121,23 +109,6 @@ def _report(summary: Mapping[str, Any], *, is_json: bool) -> None:
             note(f"{summary['topic']}-{partition['partition']}: {problem}")
     if not summary["is_done"]:
         raise typer.Exit(FAILED)
-
-
-def _erase_there(
-    api: AdminApi, topic: str, key: bytes, timeout: float
-) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """Have the admin API erase the key; return the summary and the receipt."""
-    api.topics([topic])
-    body = {"topic": topic, "key_base64": b64encode(key).decode(), "timeout_seconds": int(timeout)}
-    result = api.run_job("/erasures", body)
-    return result, result.pop("receipt")
-
-
-def _find_there(api: AdminApi, topic: str, key: bytes) -> list[dict[str, Any]]:
-    api.topics([topic])
-    body = {"topic": topic, "key_base64": b64encode(key).decode(), "dry_run": True}
-    rows: list[dict[str, Any]] = api.run_job("/erasures", body)["found"]
-    return rows
 
 
 def _one_topic(topic: str | None, named: str | None) -> str:
@@ -191,43 +162,3 @@ def parse_key(text: str, key_format: str) -> bytes:
             f"--key {text!r} is not valid {key_format}; give another --key-format"
         ) from None
     return text.encode()
-
-
-async def _erase(
-    locations: StoreLocations, topic: str, key: bytes, timeout: float
-) -> ErasureReceipt:
-    from tidelog_core.erasure.topic import erase_key
-
-    async with _tiers(locations, topic) as tiers:
-        return await erase_key(tiers, key, erasure_id=uuid4(), wait_seconds=timeout, on_step=note)
-
-
-async def _find(locations: StoreLocations, topic: str, key: bytes) -> list[dict[str, Any]]:
-    from tidelog_core.erasure.tier import find_in_tier
-
-    async with _tiers(locations, topic) as tiers:
-        found = [(tier.partition, await find_in_tier(tier, key)) for tier in tiers]
-    return [
-        {
-            "topic": topic,
-            "partition": partition,
-            "records": one.record_count,
-            "segments": one.holding_count,
-            "searched_segments": one.segment_count,
-        }
-        for partition, one in found
-    ]
-
-
-@asynccontextmanager
-async def _tiers(locations: StoreLocations, topic: str) -> AsyncIterator[list[PartitionTier]]:
-    from tidelog_core.metadata.stored_cluster import select_topics
-    from tidelog_core.rewriting.targets import rewrite_targets
-
-    async with opened_metadata(locations.metadata) as (_, image):
-        select_topics(image, [topic])
-        targets = rewrite_targets(
-            image, topic, metadata=locations.metadata, objects=locations.objects
-        )
-    async with AsyncExitStack() as stack:
-        yield [await stack.enter_async_context(target.opened()) for target in targets]

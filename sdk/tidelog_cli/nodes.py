@@ -78,7 +78,7 @@ async def describe_nodes(admin: Admin) -> list[dict[str, Any]]:
             "replicas": held[node.node_id],
             "free_bytes": disk.usable_bytes if (disk := disks.get(node.node_id)) else None,
             "total_bytes": disk.total_bytes if disk else None,
-            "problem": disk.error if disk else "it does not tell its disk",
+            "problem": disk.error if disk else None,  # withheld from who may not describe it
             "log_bytes": sum(r.size_bytes for r in disk.replicas) if disk else None,
         }
         for node in cluster.nodes
