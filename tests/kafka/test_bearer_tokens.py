@@ -17,6 +17,9 @@ from tools import kafka_broker
 from tools.places import ToolAbsent
 from tools.ports import free_port, free_ports
 
+# For another broker's start. tests/node/authentication shows a node the same tokens.
+pytestmark = pytest.mark.slow
+
 OAUTHBEARER = "org.apache.kafka.common.security.oauthbearer.OAuthBearer"
 PREFIX = "listener.name.second.oauthbearer"
 TAKEN, REFUSED = "taken", "refused"
