@@ -113,7 +113,8 @@ def _mismatch(address: object, answer: str | None, *, is_encrypted: bool) -> str
         return f"{address} is not a Kafka port: it answered {answer}; check the port"
     if is_encrypted:
         return None
-    return f"{address} wants TLS: set security.protocol to SSL or SASL_SSL, see docs/contexts.md"
+    wanted = "a --context or --command-config with security.protocol=SSL or SASL_SSL"
+    return f"{address} wants TLS: name {wanted}"
 
 
 async def refusal_of(address: Address) -> str | None:
