@@ -57,6 +57,7 @@ MODULES = (
             "transport",
         )
     ),
+    f"{_NODE}/authorization/access.py",
     *(f"{_NODE}/follower/{name}.py" for name in ("fetcher", "followed", "wire")),
     *(
         f"{_NODE}/handlers/{name}.py"

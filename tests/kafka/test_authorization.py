@@ -64,7 +64,8 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
 
 def prepare(peer: Peer) -> None:
     """Create what the requests name, then leave everything to the administrator's address."""
-    peer.create_topic("secret")
+    # Kafka would delete the records, which are old, 30 s after its start.
+    peer.create_topic("secret", retention_ms="-1")
     peer.produce("secret", batch(1))
     peer.await_coordinator("g")
     peer.await_coordinator("x", key_type=1)

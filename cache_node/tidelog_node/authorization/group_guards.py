@@ -22,8 +22,8 @@ _NO_OFFSET = {"committed_offset": -1, "committed_leader_epoch": -1, "metadata": 
 
 
 async def _as_member(call: GuardedCall) -> Any:
-    """A classic group's member needs READ of the group."""
-    if call.may(_READ, _GROUP, call.request.group_id):
+    """A classic group's member needs a right to the group alone."""
+    if call.may_call(_GROUP, call.request.group_id):
         return await call.go_on()
     return call.refuse(_GROUP)
 
@@ -211,17 +211,12 @@ async def _acknowledge(call: GuardedCall) -> Any:
     return dataclasses.replace(answer, responses=(*answer.responses, *added))
 
 
-def _share_offsets(operation: AclOperation) -> Guard:
-    """Return the guard that needs the operation on the group, and READ of each topic."""
-
-    async def guard(call: GuardedCall) -> Any:
-        request = call.request
-        if not call.may(operation, _GROUP, request.group_id):
-            return call.refuse(_GROUP)
-        allowed, denied = await call.topics_by(_READ, request.topics)
-        return await call.go_on_with(allowed, denied, asked="topics", answered="responses")
-
-    return guard
+async def _share_offsets(call: GuardedCall) -> Any:
+    request = call.request
+    if not call.may_call(_GROUP, request.group_id):
+        return call.refuse(_GROUP)
+    allowed, denied = await call.topics_by(call.needed(_TOPIC), request.topics)
+    return await call.go_on_with(allowed, denied, asked="topics", answered="responses")
 
 
 GROUP_GUARDS: Mapping[int, Guard] = {
@@ -241,6 +236,6 @@ GROUP_GUARDS: Mapping[int, Guard] = {
     77: _describe_newer_groups,
     79: _acknowledge,
     90: _offsets_of_groups,
-    91: _share_offsets(_READ),
-    92: _share_offsets(_DELETE),
+    91: _share_offsets,
+    92: _share_offsets,
 }

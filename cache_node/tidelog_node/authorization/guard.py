@@ -17,7 +17,7 @@ from tidelog_core.errors import ErrorCode, StoreUnavailable
 from tidelog_core.message_schemas import load_response_schema
 from tidelog_core.metadata.image import ClusterView
 from tidelog_core.security.acl import CLUSTER_NAME, AclOperation, ResourceType
-from tidelog_core.security.operations import REFUSAL_CODES
+from tidelog_core.security.operations import REFUSAL_CODES, operation_needed
 
 from tidelog_node.authorization.access import Access
 from tidelog_node.authorization.refusals import NOTHING, element_class, refusal, refused
@@ -57,9 +57,17 @@ class GuardedCall:
 
     # -- decisions --
 
+    def needed(self, resource_type: ResourceType) -> AclOperation:
+        """Return the operation that the API needs on resources of the type, by ``OPERATIONS``."""
+        return operation_needed(self.context.api_key, resource_type)
+
     def may(self, operation: AclOperation, resource_type: ResourceType, name: str) -> bool:
         """Return whether the client may do the operation with the resource."""
         return self.access.may(self.context.session, operation, resource_type, name)
+
+    def may_call(self, resource_type: ResourceType, name: str) -> bool:
+        """Return whether the client may do what the API needs with the resource."""
+        return self.may(self.needed(resource_type), resource_type, name)
 
     def sees(self, resource_type: ResourceType, name: str) -> bool:
         """Return whether the client may see the resource in a list."""
@@ -203,22 +211,18 @@ Guard = Callable[[GuardedCall], Awaitable[Any]]
 """Answers a call, most often by ``go_on``."""
 
 
-def to_cluster(operation: AclOperation) -> Guard:
-    """Return the guard of an API that needs an operation on the cluster for everything."""
+async def to_cluster(call: GuardedCall) -> Any:
+    """Guard an API that needs an operation on the cluster for everything."""
+    if call.may_call(ResourceType.CLUSTER, CLUSTER_NAME):
+        return await call.go_on()
+    return call.refuse(ResourceType.CLUSTER)
+
+
+def each_to_cluster(*, asked: str, answered: str) -> Guard:
+    """Return the guard of such an API whose answer has errors for each element only."""
 
     async def guard(call: GuardedCall) -> Any:
-        if call.may_to_cluster(operation):
-            return await call.go_on()
-        return call.refuse(ResourceType.CLUSTER)
-
-    return guard
-
-
-def each_to_cluster(operation: AclOperation, *, asked: str, answered: str) -> Guard:
-    """Return that of an API whose answer has errors for each element only."""
-
-    async def guard(call: GuardedCall) -> Any:
-        if call.may_to_cluster(operation):
+        if call.may_call(ResourceType.CLUSTER, CLUSTER_NAME):
             return await call.go_on()
         elements = getattr(call.request, asked)
         return await call.refuse_each(ResourceType.CLUSTER, elements, answered)
@@ -226,12 +230,11 @@ def each_to_cluster(operation: AclOperation, *, asked: str, answered: str) -> Gu
     return guard
 
 
-def each_topic(
-    operation: AclOperation, *, asked: str = "topics", answered: str = "topics"
-) -> Guard:
+def each_topic(*, asked: str = "topics", answered: str = "topics") -> Guard:
     """Return the guard of an API that needs an operation on each of its topics."""
 
     async def guard(call: GuardedCall) -> Any:
+        operation = call.needed(ResourceType.TOPIC)
         allowed, denied = await call.topics_by(operation, getattr(call.request, asked))
         return await call.go_on_with(allowed, denied, asked=asked, answered=answered)
 

@@ -77,7 +77,7 @@ async def _delete_topics(call: GuardedCall) -> Any:
 async def _epoch_ends(call: GuardedCall) -> Any:
     if call.has_right_to_cluster(AclOperation.CLUSTER_ACTION):
         return await call.go_on()
-    return await each_topic(_DESCRIBE)(call)
+    return await each_topic()(call)
 
 
 async def _elect_leaders(call: GuardedCall) -> Any:
@@ -90,8 +90,8 @@ async def _elect_leaders(call: GuardedCall) -> Any:
     return call.refuse(_CLUSTER, replica_election_results=results)
 
 
-def _settings(operation: AclOperation, answered: str) -> Guard:
-    """Return the guard that needs the operation on each topic, group, or the cluster."""
+def _settings(answered: str) -> Guard:
+    """Return the guard that needs an operation on each topic, group, or the cluster."""
 
     async def guard(call: GuardedCall) -> Any:
         request = call.request
@@ -100,7 +100,7 @@ def _settings(operation: AclOperation, answered: str) -> Guard:
         async for resource in call.turn.each(request.resources):
             resource_type = _RESOURCES.get(resource.resource_type, _CLUSTER)
             name = CLUSTER_NAME if resource_type is _CLUSTER else resource.resource_name
-            if call.may(operation, resource_type, name):
+            if call.may_call(resource_type, name):
                 allowed.append(resource)
             else:
                 denied.append(Denied(resource, REFUSAL_CODES[resource_type]))
@@ -205,38 +205,38 @@ async def _describe_topic_partitions(call: GuardedCall) -> Any:
 
 
 TOPIC_GUARDS: Mapping[int, Guard] = {
-    2: each_topic(_DESCRIBE),
+    2: each_topic(),
     3: unguarded,  # ``MetadataHandlers``: its answers are shared, and it creates topics
     10: _find_coordinator,
     17: unguarded,
     18: unguarded,
     19: unguarded,  # ``TopicHandlers``: its answer is encoded topic by topic
     20: _delete_topics,
-    21: each_topic(_DELETE),
+    21: each_topic(),
     23: _epoch_ends,
-    29: to_cluster(_DESCRIBE),
-    30: each_to_cluster(_ALTER, asked="creations", answered="results"),
-    31: each_to_cluster(_ALTER, asked="filters", answered="filter_results"),
-    32: _settings(_DESCRIBE_CONFIGS, "results"),
-    33: _settings(_ALTER_CONFIGS, "responses"),
+    29: to_cluster,
+    30: each_to_cluster(asked="creations", answered="results"),
+    31: each_to_cluster(asked="filters", answered="filter_results"),
+    32: _settings("results"),
+    33: _settings("responses"),
     34: _alter_log_dirs,
     35: _describe_log_dirs,
     36: unguarded,
-    37: each_topic(_ALTER, answered="results"),
+    37: each_topic(answered="results"),
     43: _elect_leaders,
-    44: _settings(_ALTER_CONFIGS, "responses"),
-    45: to_cluster(_ALTER),
-    46: to_cluster(_DESCRIBE),
-    48: to_cluster(_DESCRIBE_CONFIGS),
-    49: each_to_cluster(_ALTER_CONFIGS, asked="entries", answered="entries"),
-    50: to_cluster(_DESCRIBE),
+    44: _settings("responses"),
+    45: to_cluster,
+    46: to_cluster,
+    48: to_cluster,
+    49: each_to_cluster(asked="entries", answered="entries"),
+    50: to_cluster,
     51: _alter_scram_users,
-    55: to_cluster(_DESCRIBE),
-    57: to_cluster(_ALTER),
+    55: to_cluster,
+    57: to_cluster,
     60: _describe_cluster,
-    74: to_cluster(_DESCRIBE_CONFIGS),
+    74: to_cluster,
     75: _describe_topic_partitions,
-    DESCRIBE_ROLES_KEY: to_cluster(_DESCRIBE),
-    DESCRIBE_QUOTA_USE_KEY: to_cluster(_DESCRIBE_CONFIGS),
-    ALTER_ROLES_KEY: each_to_cluster(_ALTER, asked="alterations", answered="results"),
+    DESCRIBE_ROLES_KEY: to_cluster,
+    DESCRIBE_QUOTA_USE_KEY: to_cluster,
+    ALTER_ROLES_KEY: each_to_cluster(asked="alterations", answered="results"),
 }

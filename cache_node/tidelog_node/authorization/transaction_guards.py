@@ -136,7 +136,7 @@ TRANSACTION_GUARDS: Mapping[int, Guard] = {
     26: _end_transaction,
     27: _write_markers,
     28: _commit_offsets,
-    61: each_topic(_READ),
+    61: each_topic(),
     65: _describe_transactions,
     66: _list_transactions,
 }

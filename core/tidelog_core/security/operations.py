@@ -256,6 +256,27 @@ OPERATIONS: Mapping[int, ApiNeeds] = {
     DESCRIBE_QUOTA_USE_KEY: ApiNeeds("DescribeQuotaUse", (_need(_DESCRIBE_CONFIGS, _C),)),
 }
 
+
+def _sole_operations() -> Mapping[tuple[int, ResourceType], AclOperation]:
+    found: dict[tuple[int, ResourceType], set[AclOperation]] = {}
+    for api_key, api in OPERATIONS.items():
+        for need in api.needs:
+            for operation, resource_type in need.any_of:
+                found.setdefault((api_key, resource_type), set()).add(operation)
+    return {key: min(some) for key, some in found.items() if len(some) == 1}
+
+
+_SOLE_OPERATIONS = _sole_operations()
+
+
+def operation_needed(api_key: int, resource_type: ResourceType) -> AclOperation:
+    """Return the operation that the API needs on resources of the type.
+
+    Raises ``KeyError`` unless it is one, whatever the request.
+    """
+    return _SOLE_OPERATIONS[api_key, resource_type]
+
+
 REFUSAL_CODES: Mapping[ResourceType, ErrorCode] = {
     _T: ErrorCode.topic_authorization_failed,
     _G: ErrorCode.group_authorization_failed,
