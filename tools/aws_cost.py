@@ -17,7 +17,8 @@ from bench.day.units import read_units
 HOURS = 730.0  # a month
 SECONDS = HOURS * 3600
 ZONES = 3
-ENDPOINTS = 2 * ZONES + 1  # CloudWatch's two in every zone, CloudFormation's in one
+# CloudWatch's two and that of secrets in every zone, CloudFormation's in one.
+ENDPOINTS = 3 * ZONES + 1
 
 # The work of a node and of a segment: constants of the code, and figures measured in
 # bench/README.md. The DynamoDB units of an operation come from bench.day, which counts them by

@@ -45,7 +45,7 @@ from tidelog_core.metadata.records import Broker, BrokerLease, broker_lease_key
 from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.replication.leases import LEASE_MS, RELEASED
 from tidelog_health import Health, Probe
-from tidelog_launch import METADATA_URL, InstanceMetadata
+from tidelog_instance import METADATA_URL, InstanceMetadata
 
 logger = logging.getLogger("tidelog_in_sync")
 

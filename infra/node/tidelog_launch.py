@@ -35,8 +35,6 @@ import signal
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,11 +44,16 @@ import boto3
 from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError
 from tidelog_health import Health, Notifier, Probe
+from tidelog_instance import METADATA_URL, InstanceMetadata
 
 logger = logging.getLogger("tidelog_launch")
 
 IDS_PER_ZONE_MAX = 100
 OPEN, SECURE = "PLAINTEXT", "SASL_SSL"  # listeners for clients, by the names of their protocols
+# The listener for clients that come through an endpoint service (PrivateLink): one name, and a
+# port for each broker, by its id. By health checks the load balancer finds the broker's machine.
+PRIVATE_LINK = "PRIVATELINK"
+PRIVATE_LINK_NODES_MAX = 4  # of a zone, as in infra/private_link.yaml
 CLIENT_ACCESS = {"open": (OPEN,), "both": (OPEN, SECURE), "secure": (SECURE,)}
 # Read from a tag that the group gives its machines, because a tag can change without a
 # replacement of the machines.
@@ -60,9 +63,6 @@ RENEWALS_PER_CLAIM = 4
 RETRY_SECONDS = 5.0
 CHECK_SECONDS = 2.0  # between two checks of the node and of the instance's state
 STOP_SECONDS_MAX = 75.0  # of the 90 that systemd and the lifecycle hook allow
-METADATA_URL = "http://169.254.169.254"
-METADATA_SECONDS_MAX = 2.0
-METADATA_TOKEN_SECONDS = 300
 
 
 class ClaimLost(Exception):
@@ -140,35 +140,6 @@ class BrokerIds:
         return {"broker_id": {"N": str(broker_id)}}
 
 
-class InstanceMetadata:
-    """The instance's metadata service. Source: EC2 user guide, IMDSv2."""
-
-    def __init__(self, url: str) -> None:
-        self._url = url
-
-    def get(self, name: str) -> str:
-        """Return one value. Raises ``OSError`` if it does not exist."""
-        token = self._call(
-            "/latest/api/token",
-            method="PUT",
-            headers={"X-aws-ec2-metadata-token-ttl-seconds": str(METADATA_TOKEN_SECONDS)},
-        )
-        return self._call(f"/latest/meta-data/{name}", headers={"X-aws-ec2-metadata-token": token})
-
-    def is_terminating(self) -> bool:
-        """Return whether the auto scaling group is terminating the instance."""
-        try:
-            return self.get("autoscaling/target-lifecycle-state") == "Terminated"
-        except OSError:
-            return False  # Not in a group, or no answer now.
-
-    def _call(self, path: str, *, headers: dict[str, str], method: str = "GET") -> str:
-        request = urllib.request.Request(self._url + path, headers=headers, method=method)
-        with urllib.request.urlopen(request, timeout=METADATA_SECONDS_MAX) as answer:
-            text: str = answer.read().decode()
-            return text
-
-
 @dataclass(frozen=True, slots=True)
 class Launch:
     """The command line's options."""
@@ -181,6 +152,8 @@ class Launch:
     port_first: int
     secure_port_first: int
     inter_broker_port_first: int  # 0: ports that are free
+    private_link_host: str  # empty: no PrivateLink
+    private_link_port_first: int
     data_dir: Path
     metadata_url: str
     claim_seconds: int
@@ -205,25 +178,48 @@ class Launch:
         first = self.port_first if name == OPEN else self.secure_port_first
         return Probe(address, first + self.process, has_tls=name == SECURE)
 
-    def command(self, broker_id: int, *, address: str, host: str, zone: str) -> list[str]:
-        """Return the node's command line.
+    def private_link_port(self, broker_id: int) -> int:
+        """Return the broker's port for clients of PrivateLink. Raises ``ValueError``."""
+        number = broker_id - self.zone_number * IDS_PER_ZONE_MAX - 1
+        if number >= PRIVATE_LINK_NODES_MAX:
+            raise ValueError(
+                f"PrivateLink serves {PRIVATE_LINK_NODES_MAX} nodes of a zone, and this is "
+                f"number {number + 1}: deploy fewer, or without PrivateLinkHost"
+            )
+        of_zone = (self.zone_number - 1) * PRIVATE_LINK_NODES_MAX
+        return self.private_link_port_first + of_zone + number
+
+    def listeners(self, broker_id: int, *, address: str, host: str) -> list[tuple[str, str, int]]:
+        """Return name, advertised host and port of each listener for clients.
 
         Clients connect to the address without TLS, and to the host's name with it, for which the
         nodes' certificate is.
         """
+        places = {
+            OPEN: (address, self.port_first + self.process),
+            SECURE: (host, self.secure_port_first + self.process),
+        }
+        found = [(name, *places[name]) for name in CLIENT_ACCESS[self.client_access]]
+        if self.private_link_host and SECURE in CLIENT_ACCESS[self.client_access]:
+            port = self.private_link_port(broker_id)
+            found.append((PRIVATE_LINK, self.private_link_host, port))
+        return found
+
+    def command(self, broker_id: int, *, address: str, host: str, zone: str) -> list[str]:
+        """Return the node's command line. Raises ``ValueError``."""
         first = self.inter_broker_port_first
         inter_broker_port = first + self.process if first else 0
-        firsts = {OPEN: self.port_first, SECURE: self.secure_port_first}
-        ports = {name: port + self.process for name, port in firsts.items()}
-        names = CLIENT_ACCESS[self.client_access]
-        listeners = [f"{name}://{address}:{ports[name]}" for name in names]
-        advertised = [
-            f"{name}://{host if name == SECURE else address}:{ports[name]}" for name in names
-        ]
+        found = self.listeners(broker_id, address=address, host=host)
+        listeners = ",".join(f"{name}://{address}:{port}" for name, _, port in found)
+        advertised = ",".join(f"{name}://{to}:{port}" for name, to, port in found)
+        protocols = ",".join(
+            f"{name}:{SECURE if name == PRIVATE_LINK else name}" for name, _, _ in found
+        )
         return [
             *(sys.executable, "-m", "tidelog_node", "--broker-id", str(broker_id)),
-            *("--set", f"listeners={','.join(listeners)}"),
-            *("--set", f"advertised.listeners={','.join(advertised)}"),
+            *("--set", f"listener.security.protocol.map={protocols}"),
+            *("--set", f"listeners={listeners}"),
+            *("--set", f"advertised.listeners={advertised}"),
             *("--inter-broker-port", str(inter_broker_port)),
             *("--data-dir", str(self.logs_of(broker_id)), "--rack", zone),
             *self.node_arguments,
@@ -373,6 +369,8 @@ def _parse(arguments: Sequence[str]) -> Launch:
         default=9192,
         help="port of process 0 for other nodes, 0 for free ones (9192)",
     )
+    parser.add_argument("--private-link-host", default="", help="the name of PrivateLink's clients")
+    parser.add_argument("--private-link-port-first", type=int, default=9392, help="(9392)")
     parser.add_argument("--data-dir", type=Path, required=True)
     parser.add_argument("--metadata-url", default=METADATA_URL)
     parser.add_argument("--claim-seconds", type=int, default=CLAIM_SECONDS)
@@ -387,6 +385,8 @@ def _parse(arguments: Sequence[str]) -> Launch:
         port_first=given.port_first,
         secure_port_first=given.secure_port_first,
         inter_broker_port_first=given.inter_broker_port_first,
+        private_link_host=given.private_link_host,
+        private_link_port_first=given.private_link_port_first,
         data_dir=given.data_dir,
         metadata_url=given.metadata_url,
         claim_seconds=given.claim_seconds,

@@ -36,6 +36,8 @@ SETTINGS: Mapping[str, Mapping[str, str]] = {
         "AccessLogBucket": "logs",
         "ReservedConcurrency": "yes",
         "SessionAccess": "yes",
+        "PrivateLinkHost": "kafka.example.org",
+        "PrivateLinkPrincipals": "arn:aws:iam::111111111111:root",
     },
 }
 

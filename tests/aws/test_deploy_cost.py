@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import math
 
+from tests.aws.stacks import NODES, nested_stacks
 from tools.aws_cost import (
+    ENDPOINTS,
     PRICES,
     SECONDS,
     WORKLOADS,
@@ -41,6 +43,16 @@ def test_a_bill_by_hand() -> None:
     assert math.isclose(lines["machines"], 3 * (730 * 0.172 + 1.28))
     assert math.isclose(lines["S3 requests"], 2628_000 / 512 * 3 * 0.005 / 1000)
     assert math.isclose(lines["DynamoDB, offset commits"], 10 * SECONDS * 8 * 0.625e-6)
+
+
+def test_the_endpoints_of_a_new_vpc_are_paid_for() -> None:
+    endpoints = [
+        one["Properties"]
+        for one in nested_stacks(NODES)["Network"].resources.values()
+        if one["Type"] == "AWS::EC2::VPCEndpoint"
+    ]
+    in_zones = [one["SubnetIds"] for one in endpoints if one["VpcEndpointType"] == "Interface"]
+    assert sum(map(len, in_zones)) == ENDPOINTS
 
 
 def test_what_nodes_and_segments_take_of_dynamodb_by_hand() -> None:

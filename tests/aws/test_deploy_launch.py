@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -237,6 +238,7 @@ def test_the_machines_units_say_only_what_launcher_and_node_understand(
 ) -> None:
     """The variables of the unit and the words behind ``--`` are parsed as on the machine."""
     text = re.sub(r"\$\{\w*(Number|Zone|Instance|First|Ms)\}", "1", _user_data())
+    text = text.replace("${PrivateLinkHost}", "")
     for name, value in SECURITY.items():
         text = text.replace(f"${{{name}}}", value)
     text = text.replace("${MetadataStore}", "dynamodb://t?region=us-east-1")
@@ -284,6 +286,36 @@ def test_a_nodes_listeners_are_those_of_the_access_of_clients(
     assert [one.protocol for one in listeners] == protocols
     ports = {"PLAINTEXT": 9092, "SASL_SSL": 9292}
     assert [one.port for one in listeners] == [ports[one] for one in protocols]
+
+
+def linked(launcher: ModuleType, zone: int, process: int) -> Any:
+    return launcher._parse(
+        [
+            *("--table", "t", "--zone-number", str(zone), "--processes-per-instance", "2"),
+            *("--process", str(process), "--data-dir", "d", "--client-access", "both"),
+            "--private-link-host=kafka.example.org",
+        ]
+    )
+
+
+def test_each_broker_has_a_port_of_its_own_for_clients_of_privatelink(
+    launcher: ModuleType,
+) -> None:
+    ports = []
+    for zone in (1, 2, 3):
+        for number in range(launcher.PRIVATE_LINK_NODES_MAX):
+            launch, broker_id = linked(launcher, zone, number % 2), 100 * zone + number + 1
+            command = launch.command(broker_id, address="10.0.0.1", host="ip-10-0-0-1", zone="a")
+            listeners = parse_settings(command[3:], {}).listeners.clients
+            assert [one.name for one in listeners] == ["PLAINTEXT", "SASL_SSL", "PRIVATELINK"]
+            link = listeners[-1]
+            assert (link.protocol, link.host) == ("SASL_SSL", "10.0.0.1")
+            assert link.advertised_host == "kafka.example.org"
+            assert link.advertised_port in (None, link.port)
+            ports.append(link.port)
+    assert ports == list(range(9392, 9404))
+    with pytest.raises(ValueError, match="PrivateLink serves 4 nodes of a zone"):
+        linked(launcher, 1, 0).command(105, address="10.0.0.1", host="h", zone="a")
 
 
 def test_the_machines_wait_for_their_replicas_as_the_program_and_the_template_have_it(
@@ -343,6 +375,22 @@ def test_the_machines_get_the_tag_that_the_launcher_reads(launcher: ModuleType) 
     assert "InstancesPerZone" not in _user_data()
 
 
+def test_systemd_takes_the_unit(tmp_path: Path) -> None:
+    """With a Python that is there, and no variables of CloudFormation."""
+    analyze = shutil.which("systemd-analyze")
+    if analyze is None:
+        pytest.skip("systemd-analyze is not on this machine")
+    (unit,) = re.findall(r"<<'UNIT'\n(.*?)^\s*UNIT$", _user_data(), re.DOTALL | re.MULTILINE)
+    text = re.sub(r"\$\{\w[\w:]*\}", "1", unit).replace("/usr/bin/python1", sys.executable)
+    path = tmp_path / "tidelog@.service"
+    for written, problem in ((text, ""), (text.replace("WatchdogSec", "WatchDogSec"), "WatchDog")):
+        path.write_text(written)
+        command = [analyze, "verify", "--man=no", "--recursive-errors=no", path]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert problem in done.stderr
+        assert bool(problem) == bool(done.stderr), done.stderr
+
+
 def test_a_node_that_hangs_is_started_again_and_one_that_recovers_is_not(
     launcher: ModuleType,
 ) -> None:
@@ -350,14 +398,16 @@ def test_a_node_that_hangs_is_started_again_and_one_that_recovers_is_not(
     assert unit["Type"] == "notify"
     assert unit["TimeoutStartSec"] == "infinity"  # a long recovery is no failure
     assert unit["Restart"] == "on-failure"  # of which the watchdog is one
-    between = launcher.CHECK_SECONDS + launcher.METADATA_SECONDS_MAX + tidelog_health_seconds()
+    between = launcher.CHECK_SECONDS + seconds_max_of_questions()
     assert int(unit["WatchdogSec"]) > 5 * between
 
 
-def tidelog_health_seconds() -> float:
+def seconds_max_of_questions() -> float:
+    """Return how long the launcher may wait for the node's answer and for the instance's."""
     import tidelog_health
+    import tidelog_instance
 
-    return tidelog_health.PROBE_SECONDS_MAX
+    return tidelog_health.PROBE_SECONDS_MAX + tidelog_instance.METADATA_SECONDS_MAX
 
 
 def test_a_stack_is_created_when_every_machine_has_signalled() -> None:

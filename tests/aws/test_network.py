@@ -74,6 +74,46 @@ def test_shells_on_machines_need_to_be_asked_for() -> None:
         assert not any(rule["FromPort"] <= 22 <= rule["ToPort"] for rule in rules)
 
 
+LINK = {
+    "PrivateLinkHost": "kafka.example.org",
+    "PrivateLinkPrincipals": "arn:aws:iam::111111111111:root,arn:aws:iam::222222222222:root",
+}
+
+
+def test_clients_of_other_vpcs_come_through_a_service_to_a_port_of_each_broker() -> None:
+    stacks = nested_stacks({**NODES, **LINK})
+    nodes = stacks["Nodes"]
+    assert nodes.properties("EndpointService")["AcceptanceRequired"] is True
+    allowed = nodes.properties("EndpointServicePermissions")["AllowedPrincipals"]
+    assert allowed == LINK["PrivateLinkPrincipals"].split(",")
+    (rule,) = [
+        rule
+        for rule in stacks["Network"].properties("NodeSecurityGroup")["SecurityGroupIngress"]
+        if "PrivateLink" in rule["Description"]
+    ]
+    ports: list[int] = []
+    for zone in (1, 2, 3):
+        link = stacks[f"Nodes/PrivateLink{zone}"]
+        listened = [link.properties(f"Listener{number}")["Port"] for number in (1, 2, 3, 4)]
+        targeted = [link.properties(f"Targets{number}")["Port"] for number in (1, 2, 3, 4)]
+        assert listened == targeted
+        ports += map(int, listened)
+        group = stacks[f"Nodes/Zone{zone}"].properties("Instances")
+        assert len(group["TargetGroupARNs"]) == 2  # and the four, by the output of the stack
+    assert ports == list(range(rule["FromPort"], rule["ToPort"] + 1))
+    bootstrap = stacks[""].outputs["PrivateLinkBootstrapServers"]
+    assert bootstrap == ",".join(f"kafka.example.org:{port}" for port in ports[::4])
+
+
+def test_without_privatelink_nobody_comes_through_it() -> None:
+    stacks = nested_stacks(NODES)
+    assert not [name for name in stacks if "PrivateLink" in name]
+    assert "EndpointService" not in stacks["Nodes"].resources
+    assert "PrivateLink" not in str(stacks["Network"].properties("NodeSecurityGroup"))
+    group = stacks["Nodes/Zone1"].properties("Instances")
+    assert len(group["TargetGroupARNs"]) == 1
+
+
 def test_a_stack_tells_what_others_build_on() -> None:
     outputs = nested_stacks({**NODES, **OWN_VPC})[""].outputs
     assert {

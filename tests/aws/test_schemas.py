@@ -55,11 +55,18 @@ def test_resources_are_as_cloudformation_has_them(setting: str) -> None:
             if found["Type"].startswith("AWS::Serverless::"):
                 continue  # SAM makes others of them.
             for error in _validator(found["Type"]).iter_errors(found.get("Properties", {})):
-                if isinstance(error.instance, int) and error.message.endswith('type "string"'):
-                    continue  # CloudFormation makes numbers strings.
+                if is_converted(error.instance, error.message):
+                    continue
                 where = "/".join(map(str, error.instance_path))
                 problems.append(f"{name} {resource} {where}: {error.message}")
     assert problems == []
+
+
+def is_converted(value: object, message: str) -> bool:
+    """Return whether CloudFormation makes what is asked for of the value."""
+    if isinstance(value, str) and value.isdecimal():
+        return message.endswith('type "integer"')
+    return isinstance(value, int) and message.endswith('type "string"')
 
 
 def test_a_mistake_in_a_template_is_found() -> None:

@@ -91,7 +91,7 @@ def test_the_layer_is_built_for_lambdas_machines(built_template: Path) -> None:
 
 def test_no_built_template_has_aliases_for_cloudformation_takes_none(built_template: Path) -> None:
     built = sorted(built_template.parent.rglob("template.yaml"))
-    assert len(built) == len([sam.TEMPLATE, *sam.INFRA.glob("*.yaml")]) + 2  # zones are three
+    assert len(built) == len([sam.TEMPLATE, *sam.INFRA.glob("*.yaml")]) + 4  # zones are three
     for path in built:
         events = yaml.parse(path.read_text())
         assert not [event for event in events if isinstance(event, yaml.AliasEvent)], path
@@ -291,7 +291,7 @@ def test_nodes_ask_clients_to_log_in_unless_somebody_says_otherwise() -> None:
         assert given["Authorizer"] == {"If": ["HasSecure", "tidelog.acl", ""]}
         assert given["AuthorizerDryRun"] == {"If": ["HasBoth", "true", "false"]}
     network = read_template(sam.INFRA / "network.yaml")["Resources"]["NodeSecurityGroup"]
-    opened, secured, between = network["Properties"]["SecurityGroupIngress"]
+    opened, secured, _, between = network["Properties"]["SecurityGroupIngress"]
     assert (opened["Fn::If"][0], secured["Fn::If"][0]) == ("HasOpen", "HasSecure")
     assert between["Description"] == "Between nodes"
 
