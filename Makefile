@@ -17,7 +17,7 @@ COMPILED_TESTS ?= tests/compiled tests/core/records tests/core/log tests/core/re
 TEST_WORKERS ?= 3
 WORKERS := -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup tools demo test test-compiled test-slow test-packages test-localstack lint format types docs site template checkov node-bundle job-bundle wheel bench bench-peers bench-secure scaling soak chaos logins fuzz attack clean
+.PHONY: help setup tools demo test test-compiled test-slow test-packages test-localstack lint format types docs site template checkov test-machine node-bundle job-bundle wheel bench bench-peers bench-secure scaling soak chaos logins fuzz attack clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -88,7 +88,10 @@ template: $(STAMP) $(TOOLS)  ## validate and lint the AWS templates, build funct
 checkov: $(STAMP)  ## what checkov finds in the AWS templates; docs/deploy.md says what is accepted
 	$(BIN)/python -m tools.checkov
 
-node-bundle: $(STAMP)  ## build dist/tidelog-node.tar.gz for the cluster's machines
+test-machine: $(STAMP) $(TOOLS)  ## boot a machine of the cluster in namespaces of this one: its script, its units; needs root
+	$(BIN)/python -m pytest -m slow tests/aws/test_user_data.py
+
+node-bundle: $(STAMP)  ## build dist/tidelog-node.tar.gz, compiled, for the cluster's machines; needs a C compiler
 	$(BIN)/python -m tools.node_bundle
 
 job-bundle: $(STAMP)  ## build dist/jobs for Spark jobs on EMR Serverless

@@ -52,14 +52,16 @@ class VenvServer:
         self._stamp.touch()
 
     @contextmanager
-    def serve(self, directory: Path) -> Iterator[str]:
+    def serve(self, directory: Path, *, port: int = 0) -> Iterator[str]:
         """Run an empty server with its files under ``directory``; yield its URL.
+
+        Without a port it gets a free one.
 
         Raises ``ToolAbsent``.
         """
         if not self._stamp.exists():
             raise ToolAbsent(f"{self.name} is not installed: run `make tools`")
-        port = free_port()
+        port = port or free_port()
         environment = {
             "PATH": os.environ.get("PATH", os.defpath),
             "HOME": str(directory),

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import http.server
 import os
 import re
 import signal
 import subprocess
 import sys
-import threading
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.aws.instance_metadata import metadata_service
 from tests.support.waiting import eventually
 from tools.places import ROOT
 from tools.ports import free_port
@@ -51,7 +49,7 @@ class Instance:
         }
         self.data_dir = directory / name
         self._log_path = directory / f"{name}.log"
-        self._metadata = _metadata_service(self.values)
+        self._metadata = metadata_service(self.values)
         self._metadata_url = f"http://127.0.0.1:{self._metadata.server_port}"
         self._table = table
         self.environment = {**os.environ, "AWS_ENDPOINT_URL": endpoint}
@@ -164,34 +162,6 @@ class Instance:
             self.vanish()
         self._metadata.shutdown()
         self._metadata.server_close()
-
-
-def _metadata_service(values: dict[str, str]) -> http.server.ThreadingHTTPServer:
-    token = uuid.uuid4().hex
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_PUT(self) -> None:
-            self._answer(200, token)
-
-        def do_GET(self) -> None:
-            if self.headers["X-aws-ec2-metadata-token"] != token:
-                self._answer(401, "")
-                return
-            value = values.get(self.path.removeprefix("/latest/meta-data/"))
-            self._answer(404 if value is None else 200, value or "")
-
-        def _answer(self, status: int, body: str) -> None:
-            self.send_response(status)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body.encode())
-
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    return server
 
 
 @contextmanager
