@@ -38,6 +38,7 @@ SETTINGS = {
     "NodeCertificate": "",
     "AdminUser": "",
     "AdminSecret": "",
+    "TokenSecret": "",
     "Authorizer": "",
     "AuthorizerDryRun": "false",
     "BrokerIdTableName": beside_machine.TABLE,
