@@ -38,6 +38,7 @@ logger = logging.getLogger(__name__)
 REREAD_SECONDS = 300.0
 GROUPS_MAX = 1_000
 POSITIONS_MAX = 10_000  # partitions of all groups
+LAGS_MAX = 2_000  # topics of all groups
 GROUPS_READ_PER_PASS = 50
 TIMES_PER_PASS = 200
 
@@ -82,8 +83,9 @@ class GroupLag:
         self._groups = groups
         self._answers = answers
         self._followed: dict[str, _Followed] = {}
+        self._left_out: set[str] = set()  # in the pass under way
         self.lags: Mapping[tuple[str, str], Lag] = {}  # by group and topic
-        self.left_out_count = 0  # groups that are not followed, for there are too many
+        self.left_out_count = 0  # groups of which something is not followed: there is too much
 
     async def run(self) -> None:
         """Follow the groups until cancelled."""
@@ -124,7 +126,7 @@ class GroupLag:
         now = asyncio.get_running_loop().time()
         new = [group_id for group_id in hosted if group_id not in self._followed]
         room = GROUPS_MAX - len(self._followed)
-        self.left_out_count = max(0, len(new) - room)
+        self._left_out = set(new[room:])
         old = [g for g, known in self._followed.items() if now - known.read_at > REREAD_SECONDS]
         for group_id in (*new[:room], *old)[:GROUPS_READ_PER_PASS]:
             # Before it is read, so that no page is missed that is written meanwhile.
@@ -148,7 +150,8 @@ class GroupLag:
                     continue
                 for number, committed in page.partitions.items():
                     if len(wanted) >= POSITIONS_MAX:
-                        return wanted
+                        self._left_out.add(group_id)
+                        break
                     partition = TopicPartition(page.topic, number)
                     known = before.get(partition)
                     if known is None or known.offset != committed.offset:
@@ -193,10 +196,14 @@ class GroupLag:
         found: dict[tuple[str, str], list[tuple[int, float | None]]] = defaultdict(list)
         for group_id, partition, position in wanted:
             end = ends.get(partition)
-            if end is not None:
+            key = (group_id, partition.topic)
+            if key not in found and len(found) >= LAGS_MAX:
+                self._left_out.add(group_id)
+            elif end is not None:
                 lag = max(0, end - position.offset)
                 seconds = _seconds_behind(position, lag, now_ms)
-                found[group_id, partition.topic].append((lag, seconds))
+                found[key].append((lag, seconds))
+        self.left_out_count = len(self._left_out)
         return {key: _total(lags) for key, lags in found.items()}
 
 

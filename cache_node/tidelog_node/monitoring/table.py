@@ -205,7 +205,8 @@ _GROUPS = (
     ),
     _gauge(
         "tidelog_kafka_consumer_groups_left_out",
-        "Groups without these three, because the node follows no more than 1,000",
+        "Groups that lack some of these three: a node follows 1,000 groups, 10,000 partitions of"
+        " them, and shows 2,000 of their topics",
     ),
 )
 _TRANSACTIONS = (

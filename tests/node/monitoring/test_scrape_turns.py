@@ -1,4 +1,4 @@
-"""A scrape of a node with many partitions holds up no client for long."""
+"""A scrape of a node with many partitions or groups holds up no client, and is bounded."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+from tidelog_node.monitoring import group_lag
 from tidelog_node.monitoring.partition_source import WATERMARKS_MAX
 from tidelog_node.settings import parse_settings
 from tidelog_node.wiring import Addresses, run_node
@@ -27,6 +28,7 @@ async def filled_node(folder: Path, topic_count: int, partitions: int) -> AsyncI
     """Run a node on this loop, with a record in each partition."""
     stop, ready = asyncio.Event(), asyncio.get_running_loop().create_future()
     arguments = ["--port=0", "--http-port=0", f"--data-dir={folder / 'node'}"]
+    arguments += ["--set=metrics.group.lag.interval.ms=50"]
     settings = parse_settings(arguments, {})
     node = asyncio.create_task(run_node(settings, stop=stop, on_ready=ready.set_result))
     await asyncio.wait([node, ready], return_when=asyncio.FIRST_COMPLETED)
@@ -70,3 +72,28 @@ async def test_a_scrape_takes_short_turns(
         print(turns)
         assert turns.longest_seconds < TURN_SECONDS_MAX, turns.longest
         assert turns.total_seconds < SCRAPE_SECONDS_MAX
+
+
+async def test_groups_that_are_too_many_are_left_out_and_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("GROUPS_MAX", "POSITIONS_MAX", "LAGS_MAX"):
+        monkeypatch.setattr(group_lag, name, {"GROUPS_MAX": 3}.get(name, 2))
+    async with filled_node(tmp_path, 1, 2) as addresses:
+        assert addresses.http is not None
+        await asyncio.to_thread(commit, addresses.clients.port, ("a", "b", "c", "d"))
+        lag, left_out = "tidelog_kafka_consumer_group_lag", "tidelog_kafka_consumer_groups_left_out"
+        async with asyncio.timeout(SECONDS_MAX):
+            scraped = await asyncio.to_thread(scrape, addresses.http)
+            while scraped.value(left_out) < 2:
+                scraped = await asyncio.to_thread(scrape, addresses.http)
+        # Three are followed, and of these the partitions of two.
+        assert len(scraped.values(lag)) == 2
+        assert scraped.value(left_out) == 2
+
+
+def commit(port: int, groups: tuple[str, ...]) -> None:
+    for group in groups:
+        consumer = Consumer({"bootstrap.servers": f"127.0.0.1:{port}", "group.id": group})
+        consumer.commit(offsets=[TopicPartition("t0", 0, 0)], asynchronous=False)
+        consumer.close()
