@@ -33,7 +33,12 @@ from tools.places import ROOT, ToolAbsent
 PYTHON_VERSION = "3.12"  # of the machines, as in template.yaml
 GLIBC_MINOR_MAX = 34  # 2.34: Amazon Linux 2023
 X86_64, ARM64 = "x86_64", "aarch64"  # as platforms are named
-PLATFORMS = ("manylinux_2_34", "manylinux_2_28", "manylinux_2_17", "manylinux2014")
+GLIBC_MINOR_MIN = 17  # of manylinux2014
+# All of them: pip takes names literally.
+PLATFORMS = (
+    *(f"manylinux_2_{minor}" for minor in range(GLIBC_MINOR_MAX, GLIBC_MINOR_MIN - 1, -1)),
+    "manylinux2014",
+)
 OLD_PLATFORMS = ("manylinux1",)  # from before there was arm64
 REQUIREMENTS = (
     "aioboto3",
