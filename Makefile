@@ -12,12 +12,16 @@ COMPILED_TESTS ?= tests/compiled tests/core/records tests/core/log tests/core/re
 	tests/node/compaction \
 	tests/node/connections tests/node/test_data_plane.py \
 	tests/node/test_recovery.py tests/node/test_wire_fetch.py tests/node/test_wire_produce.py
+# The tests that differ where the kernel has TLS.
+KTLS_TESTS := tests/node/connections/test_kernel_tls_transport.py tests/node/connections/test_key_updates.py \
+	tests/node/security/test_tls_large_requests.py tests/node/security/test_kernel_tls.py \
+	tests/node/security/test_tls_clients.py
 # Most tests wait for servers, so there are more workers than cores. One worker runs all tests of a
 # file, so their servers start once. The longest files come first (tests/support/longest_files.py).
 TEST_WORKERS ?= 3
 WORKERS := -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup tools demo test test-compiled test-slow test-packages test-localstack lint format types docs site template checkov test-machine node-bundle job-bundle wheel bench bench-peers bench-secure scaling soak chaos logins fuzz attack clean
+.PHONY: help setup tools demo test test-compiled test-slow test-packages test-localstack test-ktls lint format types docs site template checkov test-machine node-bundle job-bundle wheel bench bench-peers bench-secure scaling soak chaos logins fuzz attack clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -57,6 +61,10 @@ test-packages: $(STAMP) $(TOOLS)  ## build the wheel, the image and the chart, a
 
 test-localstack: $(STAMP) $(TOOLS)  ## the tests that use LocalStack; the default suite has them too
 	$(BIN)/python -m pytest -m localstack $(PYTEST_FLAGS)
+
+test-ktls: $(STAMP)  ## the tests of kernel TLS, on a kernel that has it, in an emulated machine; needs qemu
+	TIDELOG_CONFIG_SSL_KTLS_ENABLE=true $(BIN)/python -m tools.kernel_machine \
+		$(BIN)/python -m pytest -v --timeout 900 $(PYTEST_FLAGS) $(KTLS_TESTS)
 
 lint: $(STAMP)  ## ruff, its formatter, and the import contracts
 	$(BIN)/ruff check .

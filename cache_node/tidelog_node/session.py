@@ -35,6 +35,7 @@ class Session:
         "client_id_length",
         "client_port",
         "decisions",
+        "end_connection",
         "groups",
         "header",
         "is_by_token",
@@ -77,6 +78,8 @@ class Session:
         self.software_version = ""
         # Set by the connection: has nothing read for so many seconds.
         self.mute_connection: Callable[[float, Again | None], None] | None = None
+        # Set by the connection: has it end between two requests.
+        self.end_connection: Callable[[], None] | None = None
         self._on_close: dict[Callable[[Session], None], None] = {}
 
     def become(
@@ -96,6 +99,14 @@ class Session:
         """
         if self.mute_connection is not None:
             self.mute_connection(seconds, again)
+
+    def end(self) -> None:
+        """Have the connection end once the requests received so far are answered.
+
+        Does nothing while the client logs in.
+        """
+        if self.end_connection is not None:
+            self.end_connection()
 
     def note_client_id(self, client_id: bytes | None) -> None:
         """Set the client id of the newest request. Only called if it has changed."""

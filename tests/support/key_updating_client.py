@@ -37,7 +37,10 @@ class KeyUpdatingClient:
             self._tls.do_handshake()
         except ssl.SSLWantReadError:
             self.socket.sendall(self._outgoing.read())
-            self._incoming.write(self.socket.recv(65_536))
+            encrypted = self.socket.recv(65_536)
+            if not encrypted:
+                raise ConnectionAbortedError("closed during the handshake") from None
+            self._incoming.write(encrypted)
             return False
         self.socket.sendall(self._outgoing.read())
         suite = self._tls.cipher()
@@ -80,6 +83,8 @@ class KeyUpdatingClient:
                 self._incoming.write(encrypted)
                 continue
             except ssl.SSLZeroReturnError:
+                break
+            if not piece:
                 break
             received += piece
         return received

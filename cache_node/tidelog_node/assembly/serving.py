@@ -33,6 +33,7 @@ from tidelog_node.authorization.access import Access
 from tidelog_node.authorization.denial_log import DenialLog
 from tidelog_node.authorization.guarded_routes import guard_routes
 from tidelog_node.connections.listener_transports import ListenerTransports
+from tidelog_node.connections.read_watch import ReadWatch
 from tidelog_node.coordinator.coordinator import GroupCoordinator
 from tidelog_node.coordinator.share_offsets import ShareOffsets
 from tidelog_node.dispatch import Dispatch
@@ -73,6 +74,7 @@ from tidelog_node.node_context import NodeContext
 from tidelog_node.node_sessions import NodeSessions
 from tidelog_node.replication.closest import RackAwareness
 from tidelog_node.routes import Route
+from tidelog_node.security.kernel_tls import listeners_with_kernel_tls
 from tidelog_node.server import Server
 from tidelog_node.settings import NodeSettings
 from tidelog_node.throttling.connection_limits import ConnectionLimits
@@ -203,6 +205,7 @@ def build_serving(
             trust=cluster.trust,
             nodes=nodes,
             logins=logins,
+            kernel_tls=_start_kernel_tls(stack, settings),
         ),
         begin_login=build_login_desk(
             cluster, dispatch, settings, logins=logins, issuer_keys=issuer_keys
@@ -218,6 +221,16 @@ def build_serving(
     )
     expiry = None if cluster.token_secret is None else token_expiry(node, tokens)
     return Serving(server, produce, fetch, share_fetch, exchange, issuer_keys, expiry, publisher)
+
+
+def _start_kernel_tls(stack: AsyncExitStack, settings: NodeSettings) -> dict[str, ReadWatch]:
+    """Return the listeners with kernel TLS, and the watch of their connections' reads."""
+    names = listeners_with_kernel_tls(settings.listeners.clients)
+    if not names:
+        return {}
+    watch = ReadWatch()
+    stack.callback(watch.close)
+    return dict.fromkeys(names, watch)
 
 
 def _share_exchange(node: NodeContext, throttle: Throttle) -> ShareExchange | None:

@@ -88,6 +88,7 @@ class Connection:
         "_answers",
         "_awaits_turn",
         "_buffers",
+        "_ends",
         "_expects",
         "_fd",
         "_handle",
@@ -139,6 +140,7 @@ class Connection:
         self._is_closed = False
         self._is_reading = True
         self._is_leaving = False  # never reads again
+        self._ends = False  # as soon as all is answered
         self._expects = False  # the transport knows how much of an unfinished request is to come
         # Its first frame waits for memory to be received into, or for its turn to be handled.
         self._awaits_turn = False
@@ -146,6 +148,7 @@ class Connection:
         self._muted_until = 0.0  # the loop's time
         self._mute_again: Again | None = None
         session.mute_connection = self.mute
+        session.end_connection = self.end
         loop.add_reader(self._fd, self._on_readable)
         if transport.has_received:  # by a login before, and no event announces it
             loop.call_soon(self._on_readable)
@@ -208,6 +211,19 @@ class Connection:
         self._is_leaving = True
         self._pause()
 
+    def end(self) -> None:
+        """Take no further request, and close once those received are answered.
+
+        A transport may call it while it receives: it has no effect before the loop's next turn.
+        """
+        if not self._ends:
+            self._ends = True
+            self._loop.call_soon(self._end)
+
+    def _end(self) -> None:
+        self.stop_reading()
+        self._resume()
+
     def release_idle_buffer(self) -> None:
         """Release the receive buffer if no frame is unfinished."""
         if self._kept.buffer is not None and self._kept.end == 0:
@@ -258,6 +274,7 @@ class Connection:
             self._mute_timer.cancel()
             self._mute_timer = None
         self.session.mute_connection = None
+        self.session.end_connection = None
         self._answers.give_up(self)
         self._sender.unsent.clear()
         self._is_writing = False
@@ -410,6 +427,8 @@ class Connection:
     def _resume(self) -> None:
         """Continue with the received frames, then with the socket."""
         if self._is_reading or self._is_closed or self._is_leaving or self._awaits_turn:
+            if self._ends and self._is_leaving and self.is_answered:
+                self.close("ended by the node")
             return
         if self._must_pause():
             return

@@ -4,10 +4,6 @@ The socket's bytes go into one buffer (BIO), from which OpenSSL reads records. I
 bytes into the other buffer, from which they go to the socket. One large receive brings many
 records; OpenSSL on a socket would make two system calls for each.
 
-Clients encrypt and send a large request record by record, 16 KiB each, and a fast node would wake
-for every one. So while one is unfinished, the socket is readable only once
-``LOW_WATER_BYTES_MAX`` of it have come, or its end.
-
 Memory of one connection: at most ``CHUNK_BYTES`` of encrypted bytes wait for a slow client, and no
 more are encrypted before they are sent. At most ``RECEIVE_BYTES`` of received bytes wait for
 ``recv_into``, and one call takes no more than that from the socket: a client of TLS 1.3 may send
@@ -27,13 +23,12 @@ from typing import cast
 
 from tidelog_core.model import ReadableFile
 
+from tidelog_node.connections.low_water_mark import LowWaterMark
 from tidelog_node.connections.transport import Buffer, PlainTransport
 
 CHUNK_BYTES = 262_144  # encrypted, and read from a file, at a time
 RECEIVE_BYTES = 131_072
-RECORD_BYTES_MAX = 5 + 16_384 + 256  # with its head and padding. Source: RFC 8446, section 5.2.
-LOW_WATER_BYTES_MIN, LOW_WATER_BYTES_MAX = 32_768, RECEIVE_BYTES
-UNASKED_BYTES_MAX = RECEIVE_BYTES  # of OpenSSL's own answers; one receive brings no more of them
+UNASKED_BYTES_MAX = 65_536  # of OpenSSL's own answers, which are some 30 bytes each
 
 
 class TlsBuffers:
@@ -53,7 +48,7 @@ class TlsTransport:
         "_buffers",
         "_held",
         "_incoming",
-        "_low_water_bytes",
+        "_low_water",
         "_on_established",
         "_on_refused",
         "_outgoing",
@@ -86,7 +81,7 @@ class TlsTransport:
         self._on_refused = on_refused
         self.is_established = False
         self._held = memoryview(b"")  # encrypted bytes that the socket has not taken
-        self._low_water_bytes = 1  # of the socket
+        self._low_water = LowWaterMark(sock)
         self.has_received = False
         self.wants_write = False
 
@@ -95,19 +90,8 @@ class TlsTransport:
         return self._socket.fileno()
 
     def expect(self, size_bytes: int) -> None:
-        """Set the socket's low-water mark.
-
-        Encrypted, the bytes are more, so a mark below them is always reached. But OpenSSL keeps
-        what has come of an unfinished record to itself: that much less is to come.
-        """
-        coming_bytes = size_bytes - self._incoming.pending - RECORD_BYTES_MAX
-        low_water_bytes = 1
-        if coming_bytes >= LOW_WATER_BYTES_MIN:
-            low_water_bytes = min(coming_bytes, LOW_WATER_BYTES_MAX)
-        if low_water_bytes != self._low_water_bytes:
-            self._low_water_bytes = low_water_bytes
-            with suppress(OSError):  # The socket is closed, or the system has no such mark.
-                self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, low_water_bytes)
+        """Have the socket readable only once a good part of these bytes has come."""
+        self._low_water.expect(size_bytes - self._incoming.pending)
 
     def recv_into(self, buffer: memoryview) -> int:
         """Receive and decrypt; the first calls make the handshake."""

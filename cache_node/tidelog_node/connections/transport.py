@@ -57,7 +57,7 @@ class Transport(Protocol):
         """Return how many of the bytes are sent or held back: the caller may forget them."""
 
     def sendmsg(self, segments: Sequence[Buffer], *, has_more: bool) -> int:
-        """Send as ``send``; with ``has_more`` the next bytes may share the last packet."""
+        """Send as ``send``; with ``has_more`` the last bytes may wait for the next ones."""
 
     def sendfile(self, file: ReadableFile, position: int, size_bytes: int) -> int:
         """Send bytes of a file as ``send``. Returns 0 if the file ends before them."""

@@ -15,6 +15,7 @@ from tidelog_core.errors import InvalidConfig
 
 from tidelog_node.security.cipher_suites import apply_cipher_suites
 from tidelog_node.security.in_memory_file import in_memory_file
+from tidelog_node.security.kernel_tls import allow_kernel_tls
 
 ROUND_TRIPS_MAX = 10  # of a handshake in memory; it takes three at most
 
@@ -47,6 +48,8 @@ def build_tls_context(config: ListenerConfig, material: TlsMaterial) -> ssl.SSLC
     # Kafka's clients do not resume sessions. TLS 1.2 keeps its tickets: without them OpenSSL would
     # store up to 20,480 sessions in memory.
     context.num_tickets = 0
+    if config.ssl_ktls_enable:
+        allow_kernel_tls(context)
     apply_cipher_suites(context, config.ssl_cipher_suites)
     _load_key(context, material)
     if material.trusted:

@@ -73,8 +73,8 @@ def loop_buffers(*, request_bytes_max: int = 1000, frame_seconds_max: float = 30
     )
 
 
-def unread_bytes(client: socket.socket) -> int:
-    """Return how much the client has received and not read."""
+def unread_bytes(client: socket.socket | int) -> int:
+    """Return how much a socket, or its descriptor, has received that is not read."""
     count = array.array("i", [0])
     fcntl.ioctl(client, termios.FIONREAD, count)
     return count[0]

@@ -108,8 +108,10 @@ class TransportContract:
         def send_file(sent: int) -> int:
             return transport.sendfile(file, 6 + sent, len(DATA) - sent)
 
-        arrived = send_all(transport, send_heads, 8, client)
-        arrived += send_all(transport, send_file, len(DATA), client)
+        send_all(transport, send_heads, 8)
+        arrived = send_all(transport, send_file, len(DATA), client)
+        while len(arrived) < 8 + len(DATA):
+            arrived += client.recv(1 << 20)
         assert arrived == b"sizehead" + DATA
         assert transport.sendfile(file, 6 + len(DATA), 100) == 0
 
@@ -142,7 +144,7 @@ class TransportContract:
         with pytest.raises(ConnectionResetError):
             transport.recv_into(memoryview(bytearray(10)))
         with pytest.raises(BrokenPipeError):
-            transport.send(b"x")
+            transport.send(DATA)
 
     def test_it_is_closed_once(self, ends: tuple[socket.socket, Transport]) -> None:
         client, transport = ends
@@ -174,17 +176,22 @@ class TestHoldingTransport(TransportContract):
     )
 
 
+def tls_transport(
+    sock: socket.socket, on_established: Callable[[Any], None] = lambda _: None
+) -> Transport:
+    return TlsTransport(
+        sock,
+        SERVER.server_context([CLIENT.certificate]),
+        buffers=TlsBuffers(),
+        on_established=on_established,
+    )
+
+
 class TestTlsTransport(TransportContract):
     """Encrypted, between two nodes."""
 
-    make_transport = staticmethod(
-        lambda sock: TlsTransport(
-            sock,
-            SERVER.server_context([CLIENT.certificate]),
-            buffers=TlsBuffers(),
-            on_established=lambda _: None,
-        )
-    )
+    make_transport = staticmethod(tls_transport)
+    make_tls = staticmethod(tls_transport)
 
     def meet(self, client: socket.socket, transport: Transport) -> socket.socket:
         return shaken_hands(client, transport)
@@ -193,46 +200,45 @@ class TestTlsTransport(TransportContract):
         self, sockets: tuple[socket.socket, socket.socket]
     ) -> None:
         client, accepted = sockets
-        transport = type(self).make_transport(accepted)
-        ends = shaken_hands(client, transport, first=b"first")
-        assert receive(transport, 5) == b"first"
-        send_all(transport, lambda sent: transport.send(b"answer"[sent:]), 6)
-        assert ends.recv(100) == b"answer"
+        with contextlib.closing(type(self).make_transport(accepted)) as transport:
+            ends = shaken_hands(client, transport, first=b"first")
+            assert receive(transport, 5) == b"first"
+            send_all(transport, lambda sent: transport.send(b"answer"[sent:]), 6)
+            assert ends.recv(100) == b"answer"
 
     def test_a_stranger_is_refused_before_it_sends_a_byte(
         self, sockets: tuple[socket.socket, socket.socket]
     ) -> None:
         client, accepted = sockets
-        transport = type(self).make_transport(accepted)
-        with pytest.raises(OSError, match="CERTIFICATE_VERIFY_FAILED"):
+        with (
+            contextlib.closing(type(self).make_transport(accepted)) as transport,
+            pytest.raises(OSError, match="CERTIFICATE_VERIFY_FAILED"),
+        ):
             shaken_hands(client, transport, identity=generate_identity(3))
 
     def test_a_client_that_is_not_wanted_after_the_handshake_is_refused(
         self, sockets: tuple[socket.socket, socket.socket]
     ) -> None:
-        def refuse(tls: ssl.SSLObject) -> None:
+        def refuse(tls: ssl.SSLObject | ssl.SSLSocket) -> None:
             assert tls.getpeercert(binary_form=True) == CLIENT.certificate
             raise PermissionError("not wanted")
 
         client, accepted = sockets
-        transport = TlsTransport(
-            accepted,
-            SERVER.server_context([CLIENT.certificate]),
-            buffers=TlsBuffers(),
-            on_established=refuse,
-        )
-        with pytest.raises(PermissionError, match="not wanted"):
+        with (
+            contextlib.closing(type(self).make_tls(accepted, refuse)) as transport,
+            pytest.raises(PermissionError, match="not wanted"),
+        ):
             shaken_hands(client, transport)
 
     def test_bytes_that_are_no_tls_are_an_error(
         self, sockets: tuple[socket.socket, socket.socket]
     ) -> None:
         client, accepted = sockets
-        transport = type(self).make_transport(accepted)
         client.sendall(b"\0\0\0\x10GET / HTTP/1.1\r\n\r\n")
-        wait_for(transport, selectors.EVENT_READ)
-        with pytest.raises(OSError, match=r"WRONG_VERSION_NUMBER|HTTP"):
-            transport.recv_into(memoryview(bytearray(100)))
+        with contextlib.closing(type(self).make_transport(accepted)) as transport:
+            wait_for(transport, selectors.EVENT_READ)
+            with pytest.raises(OSError, match=r"WRONG_VERSION_NUMBER|HTTP"):
+                transport.recv_into(memoryview(bytearray(100)))
 
 
 class TestNodeTransport(TransportContract):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import socket
 import ssl
@@ -12,7 +13,8 @@ from pathlib import Path
 
 import pytest
 from tidelog_core.config import ListenerConfig
-from tidelog_node.connections.tls_transport import LOW_WATER_BYTES_MAX, RECORD_BYTES_MAX
+from tidelog_node.connections.low_water_mark import LOW_WATER_BYTES_MAX, RECORD_BYTES_MAX
+from tidelog_node.connections.read_watch import ReadWatch
 
 from tests.node.security.tls_server import tls_server
 from tests.support.certificates import Authority
@@ -67,3 +69,17 @@ async def test_every_request_is_answered(seed: int, tmp_path: Path) -> None:
     context = authority.client_context()
     async with tls_server(config) as (_, port), asyncio.timeout(SECONDS_MAX):
         assert await asyncio.to_thread(send_cut, port, context, seed) == REQUESTS
+
+
+@pytest.mark.parametrize("version", ["TLSv1_2", "TLSv1_3"])
+@pytest.mark.parametrize("seed", SEEDS[:3])
+async def test_every_request_is_answered_with_kernel_tls(
+    seed: int, version: str, tmp_path: Path
+) -> None:
+    authority = Authority(tmp_path)
+    config = ListenerConfig(ssl_keystore_location=str(authority.node_pem()), ssl_ktls_enable=True)
+    context = authority.client_context()
+    context.maximum_version = ssl.TLSVersion[version]
+    with contextlib.closing(ReadWatch()) as watch:
+        async with tls_server(config, watch=watch) as (_, port), asyncio.timeout(SECONDS_MAX):
+            assert await asyncio.to_thread(send_cut, port, context, seed) == REQUESTS

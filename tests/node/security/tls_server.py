@@ -14,7 +14,9 @@ from tidelog_core.config import ListenerConfig
 from tidelog_core.metadata.image import ClusterView
 from tidelog_node.answers import Answer
 from tidelog_node.authentication.login_log import LoginLog
+from tidelog_node.connections.kernel_tls_transport import SPENT_BYTES
 from tidelog_node.connections.listener_transports import ListenerTransports
+from tidelog_node.connections.read_watch import ReadWatch
 from tidelog_node.node_sessions import NodeSessions
 from tidelog_node.security.listener_tls import ListenerTls
 from tidelog_node.security.listeners import Listener, Listeners, SecurityProtocol
@@ -37,9 +39,13 @@ def principal_of(_: memoryview, session: Session) -> Answer:
 
 @asynccontextmanager
 async def tls_server(
-    config: ListenerConfig, handle: Callable[[memoryview, Session], Answer] = principal_of
+    config: ListenerConfig,
+    handle: Callable[[memoryview, Session], Answer] = principal_of,
+    *,
+    watch: ReadWatch | None = None,
+    spent_bytes: int = SPENT_BYTES,
 ) -> AsyncIterator[tuple[Server, int]]:
-    """Run a server; give it and its port."""
+    """Run a server; give it and its port. With a ``watch`` its listener has kernel TLS."""
     listener = Listener(name=NAME, port=0, protocol=SecurityProtocol.SSL, config=config)
     with ThreadPoolExecutor(1) as executor:
         tls = ListenerTls([listener], executor)
@@ -59,6 +65,8 @@ async def tls_server(
                 trust=trust,
                 nodes=NodeSessions(trust),
                 logins=LoginLog(),
+                kernel_tls={} if watch is None else {NAME: watch},
+                spent_bytes=spent_bytes,
             ),
         )
         port = server.bind(listener).port
