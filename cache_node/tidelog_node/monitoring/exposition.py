@@ -9,6 +9,7 @@ use at most a fifth of a core, however many clients ask, and no page is older th
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 
@@ -25,6 +26,8 @@ from prometheus_client.registry import Collector
 from tidelog_node.monitoring.http_server import Page
 from tidelog_node.monitoring.scrape import HistogramValue, Scrape, Series, Source
 from tidelog_node.monitoring.table import METRICS, Kind, MetricSpec
+
+logger = logging.getLogger(__name__)
 
 REST_FACTOR = 4
 
@@ -43,6 +46,7 @@ class Exposition:
         self._not_before = 0.0  # the loop's time
         self._next: asyncio.Task[Page] | None = None  # has not begun
         self._tasks: set[asyncio.Task[Page]] = set()
+        self._failing: set[int] = set()  # places of sources whose last reading failed
 
     def add(self, source: Source) -> None:
         """Read this source at every scrape too."""
@@ -70,12 +74,24 @@ class Exposition:
             self._next = None  # Clients that ask from here on get another page.
             began = loop.time()
             scrape = Scrape()
-            for source in tuple(self._sources):
-                await source(scrape)
+            for place, source in enumerate(self._sources):
+                await self._read(place, source, scrape)
+            scrape.add("tidelog_scrape_failed_sources", len(self._failing))
             self._collector.series = scrape.series
             text = await asyncio.to_thread(generate_latest, self._registry)
             self._not_before = loop.time() + REST_FACTOR * (loop.time() - began)
             return Page(text, content_type=CONTENT_TYPE_PLAIN_0_0_4)
+
+    async def _read(self, place: int, source: Source, scrape: Scrape) -> None:
+        """Read one source. One that fails hides no other, and is logged until it works again."""
+        try:
+            await source(scrape)
+        except Exception:
+            if place not in self._failing:
+                logger.exception("metrics cannot be read, their series are left out")
+            self._failing.add(place)
+        else:
+            self._failing.discard(place)
 
     def _on_made(self, made: asyncio.Task[Page]) -> None:
         self._tasks.discard(made)

@@ -14,6 +14,7 @@ from tidelog_node.disk.data_disk import DataDisk, reserve_bytes
 from tidelog_node.monitoring.scrape import Scrape
 from tidelog_node.node_context import NodeContext
 
+DISK_SECONDS_MAX = 2.0  # A disk that takes longer has no sizes in this scrape.
 DISK_WORKS, DISK_FULL, DISK_FAILED = 0, 1, 2
 
 
@@ -39,10 +40,12 @@ class StorageSource:
         counters, disk = self._node.counters, self._disk
         loop = asyncio.get_running_loop()
         try:
-            space = await loop.run_in_executor(
-                self._node.executor, shutil.disk_usage, self._data_dir
-            )
-        except OSError:
+            # On a disk that hangs all threads may wait for it.
+            async with asyncio.timeout(DISK_SECONDS_MAX):
+                space = await loop.run_in_executor(
+                    self._node.executor, shutil.disk_usage, self._data_dir
+                )
+        except (OSError, TimeoutError):
             pass  # The disk has failed, as the alert says.
         else:
             reserve = reserve_bytes(self._node.config(), space.total)

@@ -49,6 +49,10 @@ _NODE = (
         *("version", "python_version", "broker_id", "cluster_id", "compiled"),
     ),
     _gauge("tidelog_application_uptime_seconds", "Time since the process started"),
+    _gauge(
+        "tidelog_scrape_failed_sources",
+        "Parts of the node whose metrics could not be read; their series are missing",
+    ),
     _gauge("tidelog_ready", "1 if /readyz answers 200, else 0"),
     _gauge("tidelog_ready_check", "1 if this check of /readyz holds, else 0", "check"),
     _gauge(

@@ -12,6 +12,8 @@ from functools import partial
 from typing import NamedTuple
 
 from tidelog_core.config import NodeConfig
+from tidelog_core.errors import StorageError
+from tidelog_core.log.local_log import LocalLog
 from tidelog_core.turns import Turn
 from tidelog_core.waiting import wait_and_clear
 
@@ -81,9 +83,9 @@ class CopyLoop:
                 continue
             segment_count += count
             size_bytes += waiting_bytes
-            oldest = next(log.sealed_above(known_tiered_end(log)))
-            if oldest_ms is None or oldest.last_modified_ms < oldest_ms:
-                oldest_ms = oldest.last_modified_ms
+            written_ms = _last_write_ms(log)
+            if written_ms is not None and (oldest_ms is None or written_ms < oldest_ms):
+                oldest_ms = written_ms
         return Backlog(size_bytes, segment_count, oldest_ms)
 
     def on_led_changed(self, replica: TieredReplica) -> None:
@@ -141,3 +143,12 @@ class CopyLoop:
     async def _copy(self, led: LedPartition) -> None:
         async with self._slots, led.lock:
             await self._attempts.run(led, "copying", lambda: self._copier.copy(led))
+
+
+def _last_write_ms(log: LocalLog) -> int | None:
+    """Return the last write to the oldest segment that is yet to be tiered, ``None`` if unknown."""
+    try:
+        oldest = next(log.sealed_above(known_tiered_end(log)), None)
+    except StorageError:
+        return None  # Its disk fails, which the node reports.
+    return None if oldest is None else oldest.last_modified_ms
