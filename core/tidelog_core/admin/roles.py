@@ -22,10 +22,18 @@ from tidelog_core.metadata.records import put
 from tidelog_core.metadata.roles import Role, role_key
 from tidelog_core.metadata.store import ABSENT, ANY_VERSION, MetadataStore, Write
 from tidelog_core.role_messages import CHANGE, CREATE, DELETE
-from tidelog_core.security.roles import check_member, check_members, check_role_name
+from tidelog_core.security.roles import (
+    MEMBERS_MAX,
+    check_member,
+    check_members,
+    check_role_name,
+)
 from tidelog_core.turns import Turn
 
 ROLES_MAX = 1_000  # of a cluster
+ROLE_MEMBERS_MAX = 100_000  # of all roles of a cluster together
+CHANGES_MAX = 10_000  # roles that one request names
+MEMBER_CHANGES_MAX = 2 * MEMBERS_MAX  # of one role, in one request
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +62,11 @@ class RoleAdmin:
         ``InvalidRequest``, ``DuplicateResource`` for a role that is there already or named twice,
         ``ResourceNotFound``, ``PolicyViolation`` for too many roles, and those of the store.
         """
+        if len(changes) > CHANGES_MAX:
+            problem = InvalidRequest(
+                f"{len(changes)} roles in one request, allowed are {CHANGES_MAX}"
+            )
+            return dict.fromkeys((one.name for one in changes), problem)
         wanted: dict[str, RoleChange] = {}
         refused: dict[str, TidelogError] = {}
         turn = Turn()
@@ -94,18 +107,24 @@ class RoleAdmin:
     def _without_room(
         self, wanted: Mapping[str, RoleChange], image: ClusterImage
     ) -> dict[str, TidelogError]:
-        """Return the errors of new roles that would be too many."""
+        """Return the errors of changes by which roles or members would be too many."""
         known = image.roles.records
-        new = [
-            name for name, one in wanted.items() if one.operation == CREATE and name not in known
-        ]
-        room = max(0, ROLES_MAX - len(known))
-        return {
-            name: PolicyViolation(
-                f"There would be more than {ROLES_MAX} roles: delete roles that are not needed"
-            )
-            for name in new[room:]
-        }
+        room = ROLES_MAX - len(known)
+        room_for_members = ROLE_MEMBERS_MAX - image.roles.index.member_count
+        refused: dict[str, TidelogError] = {}
+        for name, one in wanted.items():
+            room -= one.operation == CREATE and name not in known
+            room_for_members -= len(one.added)
+            if room < 0:
+                refused[name] = PolicyViolation(
+                    f"There would be more than {ROLES_MAX} roles: delete roles that are not needed"
+                )
+            elif room_for_members < 0 and one.added:
+                refused[name] = PolicyViolation(
+                    f"All roles would have more than {ROLE_MEMBERS_MAX} members together: make"
+                    " groups their members"
+                )
+        return refused
 
 
 async def _check(one: RoleChange, turn: Turn) -> None:
@@ -115,6 +134,11 @@ async def _check(one: RoleChange, turn: Turn) -> None:
         raise InvalidRequest(
             f"Unknown operation {one.operation}: {CREATE} creates a role, {DELETE} deletes one,"
             f" {CHANGE} changes its members"
+        )
+    if len(one.added) + len(one.removed) > MEMBER_CHANGES_MAX:
+        raise InvalidRequest(
+            f"{len(one.added) + len(one.removed)} members to add and to remove, allowed are"
+            f" {MEMBER_CHANGES_MAX} in one request"
         )
     if one.operation == DELETE and (one.added or one.removed):
         raise InvalidRequest("A role that is deleted has no members to add or to remove")
@@ -169,12 +193,16 @@ async def find_roles(
 
     Other tasks run in between.
     """
-    wanted = None if members is None else frozenset(members)
-    records = image.roles.records
-    found: list[Role] = []
-    turn = Turn()
-    for name in sorted(records if names is None else {*names} & records.keys()):
+    records, turn = image.roles.records, Turn()
+    found: set[str] = set()
+    for name in records if names is None else names:
         await turn.step()
-        if wanted is None or not wanted.isdisjoint(records[name].members):
-            found.append(records[name])
-    return found
+        if name in records:
+            found.add(name)
+    if members is not None:
+        having: set[str] = set()
+        for member in members:
+            await turn.step()
+            having.update(image.roles.index.roles_of(member))
+        found &= having
+    return [records[name] for name in sorted(found)]

@@ -11,6 +11,7 @@ from tidelog_core.metadata.fields import Checked, Stored
 from tidelog_core.metadata.record import Record, key_form
 from tidelog_core.metadata.store import ItemKey, JsonValue
 from tidelog_core.security.roles import RoleSet, check_members, check_role_name
+from tidelog_core.turns import Steps, at_once
 
 ROLE_COLLECTION = "role"
 
@@ -71,13 +72,19 @@ class Roles:
 
         ``None`` is for one that is removed, or not readable and so among the ``unknown``.
         """
+        return at_once(self.changing(changed, unknown=unknown))
+
+    def changing(
+        self, changed: Mapping[str, Role | None], *, unknown: Set[str] = frozenset()
+    ) -> Steps[Roles]:
+        """Return the same, in steps."""
         records = dict(self.records)
         for name, record in changed.items():
             if record is None:
                 records.pop(name, None)
             else:
                 records[name] = record
-        index = self.index.with_changes(
+        index = yield from self.index.changing(
             {name: None if one is None else one.members for name, one in changed.items()}
         )
         return Roles(records, index, (self.unknown - changed.keys()) | unknown)

@@ -86,7 +86,8 @@ async def merge_security(
         known = known._replace(quotas=known.quotas.with_changes(quotas))
     if roles:
         unknown = _unknown(ROLE_COLLECTION, roles, readings)
-        known = known._replace(roles=known.roles.with_changes(roles, unknown=unknown))
+        changing_roles = known.roles.changing(roles, unknown=unknown)
+        known = known._replace(roles=await in_turns(changing_roles, turn))
     if acls:
         # With the last readable value an ACL still counts: its item never changes.
         unknown = _unknown(ACL_COLLECTION, acls, readings)

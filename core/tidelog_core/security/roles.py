@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from tidelog_core.errors import InvalidRequest
 from tidelog_core.model import USER_KIND
+from tidelog_core.turns import Steps
 
 ROLE_KIND = "Role"  # of a principal
 GROUP_KIND = "Group"
@@ -73,16 +74,24 @@ class RoleSet:
 
     members: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # by the role's name
     _roles: Mapping[str, tuple[str, ...]] = field(default_factory=dict, repr=False)  # by the member
+    _member_count: int = 0
 
-    def with_changes(self, changed: Mapping[str, tuple[str, ...] | None]) -> RoleSet:
-        """Return the set with these members of roles; ``None`` is for a role that is gone.
+    @property
+    def member_count(self) -> int:
+        """The number of members of all roles together."""
+        return self._member_count
+
+    def changing(self, changed: Mapping[str, tuple[str, ...] | None]) -> Steps[RoleSet]:
+        """Return the set with these members of roles, in steps; ``None``: the role is gone.
 
         Takes time for the changes, and to copy two tables of pointers.
         """
-        members, roles = dict(self.members), dict(self._roles)
+        members, roles, member_count = dict(self.members), dict(self._roles), self._member_count
         for name, new in changed.items():
+            yield
             before = frozenset(members.pop(name, ()))
             after = frozenset(new or ())
+            member_count += len(after) - len(before)
             if new is not None:
                 members[name] = new
             for principal in before - after:
@@ -93,9 +102,13 @@ class RoleSet:
                     del roles[principal]
             for principal in after - before:
                 roles[principal] = (*roles.get(principal, ()), name)
-        return RoleSet(members, roles)
+        return RoleSet(members, roles, member_count)
+
+    def roles_of(self, principal: str) -> tuple[str, ...]:
+        """Return the names of the roles that have the principal as a member."""
+        return self._roles.get(principal, ())
 
     def principals(self, principals: tuple[str, ...]) -> tuple[str, ...]:
         """Return the principals, then those of the roles that have one of them as a member."""
-        names = {role for principal in principals for role in self._roles.get(principal, ())}
+        names = {role for principal in principals for role in self.roles_of(principal)}
         return (*principals, *(f"{ROLE_KIND}:{name}" for name in sorted(names)))

@@ -124,6 +124,19 @@ async def test_roles_of_a_cluster_and_members_of_a_role_are_bounded(
     assert await world.admin.alter([create("d")]) == {"d": None}
     many = tuple(f"User:{number}" for number in range(1001))
     assert isinstance((await world.admin.alter([change("a", *many)]))["a"], InvalidRequest)
+    monkeypatch.setattr(role_admin, "ROLE_MEMBERS_MAX", 3)
+    outcomes = await world.admin.alter(
+        [change("c", A, B), change("d", B), change("a", removed=(A,))]
+    )
+    assert outcomes["c"] is outcomes["a"] is None
+    assert isinstance(outcomes["d"], PolicyViolation)
+    assert "more than 3 members together" in str(outcomes["d"])
+    assert await world.admin.alter([change("a", A)]) == {"a": None}
+    too_many = tuple(f"User:{number}" for number in range(2001))
+    assert isinstance((await world.admin.alter([change("a", *too_many)]))["a"], InvalidRequest)
+    monkeypatch.setattr(role_admin, "CHANGES_MAX", 1)
+    refused = await world.admin.alter([change("a", B), change("c", B)])
+    assert {type(error) for error in refused.values()} == {InvalidRequest}
     assert (await world.roles())["a"] == (A,)
 
 

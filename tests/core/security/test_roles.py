@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from tidelog_core.errors import InvalidRequest
 from tidelog_core.security import roles
 from tidelog_core.security.roles import RoleSet, check_members, check_role_name
+from tidelog_core.turns import at_once
 
 NAMES, MEMBERS = ("a", "b", "c"), ("User:x", "User:y", "Group:x")
 changes_drawn = st.lists(
@@ -26,11 +27,12 @@ def test_a_changed_set_is_the_set_made_anew(
 ) -> None:
     changed, left = RoleSet(), dict[str, tuple[str, ...]]()
     for one in changes:
-        changed = changed.with_changes(one)
+        changed = at_once(changed.changing(one))
         left |= {name: members for name, members in one.items() if members is not None}
         for name in [name for name, members in one.items() if members is None]:
             left.pop(name, None)
     assert changed.members == left
+    assert changed.member_count == sum(map(len, left.values()))
     for asked in ((), MEMBERS[:1], MEMBERS[1:], MEMBERS):
         has = sorted(name for name, members in left.items() if {*members} & {*asked})
         assert changed.principals(asked) == (*asked, *(f"Role:{name}" for name in has))

@@ -14,6 +14,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from tidelog_core.audit.events import AUDIT_TOPIC
 from tidelog_core.message_schemas import load_request_schema
+from tidelog_core.role_messages import CREATE
 from tidelog_node.audit.changes import CHANGING_APIS
 
 from tests.support.acls import READ, TOPIC, creation
@@ -158,6 +159,16 @@ def test_changes_are_events_with_who_and_what_and_how_they_ended(
     admin.call("create_acls", 3, creations=[creation("made", resource_type=TOPIC, operation=READ)])
     acl = audited.find(lambda one: operation(one) == "CreateAcls")
     assert acl["resources"][0]["data"]["operation"] == "READ"
+    ops = {"name": "ops", "operation": CREATE, "added": ["User:alice"]}
+    admin.call("alter_roles", 0, alterations=[ops])
+    role = audited.find(lambda one: operation(one) == "AlterRoles")
+    assert role["resources"] == [
+        {
+            "type": "Role",
+            "name": "ops",
+            "data": {"operation": "create", "added": "User:alice", "removed": ""},
+        }
+    ]
     gone = [{"name": "made", "topic_id": None}]
     admin.call("delete_topics", 6, topics=gone, timeout=10_000)
     audited.find(lambda one: operation(one) == "DeleteTopics" and resources(one) == ["made"])
