@@ -256,10 +256,13 @@ class ServedFetch:
 
     def _count(self, reading: Reading) -> None:
         """Count the bytes of the records that are answered."""
-        if reading.client is None or reading.client.node_id != NO_NODE:
+        client = reading.client
+        if client is None:
             for replica, size_bytes in reading.found:
                 replica.traffic.replicated_out_bytes += size_bytes
             return
+        if client.node_id != NO_NODE:
+            return  # A node reads for itself, like a lag of groups or a damaged segment.
         for replica, size_bytes in reading.found:
             replica.traffic.note_fetched(size_bytes)
 
