@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tidelog import Admin, Producer
 
 from tests.support.command import called
 from tests.support.local_admin import LocalAdmin, local_admin
@@ -23,16 +25,22 @@ def api(cli_cluster: tuple[NodeProcess, ...]) -> Iterator[LocalAdmin]:
 
 
 @pytest.fixture
-def filled(cli_cluster: tuple[NodeProcess, ...], tmp_path: Path) -> str:
-    """The name of a topic of 60 records, 12 of them of the key k3, half of them tiered."""
+def filled(cli_cluster: tuple[NodeProcess, ...], tmp_path: Path) -> Iterator[str]:
+    """The name of a topic of 60 records, 12 of them of the key k3, most of them tiered."""
     topic, bootstrap = tmp_path.name.replace("_", "-"), cli_cluster[0].address
-    settings = ("--config", "segment.bytes=3000", "--config", "file.delete.delay.ms=0")
-    called("topic", "create", topic, *settings, bootstrap=bootstrap)
-    for first in range(0, 60, 5):
-        lines = tmp_path / "lines"
-        lines.write_text("".join(f"k{n % 5}:{n:06d}{'x' * 90}\n" for n in range(first, first + 5)))
-        called("produce", topic, lines, "--key-separator", ":", bootstrap=bootstrap)
-    return topic
+    settings = {"segment.bytes": "3000", "file.delete.delay.ms": "0"}
+
+    async def fill() -> None:
+        async with Admin(bootstrap) as admin, Producer(bootstrap) as producer:
+            await admin.create_topic(topic, configs=settings)
+            for number in range(60):
+                await producer.send(topic, b"%06d" % number + b"x" * 90, key=b"k%d" % (number % 5))
+                if number % 5 == 4:
+                    await producer.flush()  # a batch of its own
+
+    asyncio.run(fill())
+    yield topic
+    called("topic", "delete", topic, bootstrap=bootstrap)
 
 
 def test_status_is_that_of_the_store(

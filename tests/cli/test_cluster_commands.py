@@ -44,12 +44,14 @@ def lines_in(path: Path, count: int) -> Path:
 def test_a_drained_node_leads_nothing_and_leads_again(two: str) -> None:
     create("drained", two)
     assert {p["leader"] for p in described("drained", two)} == {1, 2}
-    moved = called("node", "drain", 1, "--json", bootstrap=two).document
+    # Other tests' topics may have no other replica, and stay: then the exit status is 1.
+    moved = called("node", "drain", 1, "--json", bootstrap=two, status=None).document
     assert [name for name in moved["moved"] if name.startswith("drained-")] != []
+    assert [name for name in moved["kept"] if name.startswith("drained-")] == []
     assert {p["leader"] for p in described("drained", two)} == {2}
     assert {p["replicas"][-1] for p in described("drained", two)} == {1}
     nodes = {row["node"]: row for row in called("node", "list", "--json", bootstrap=two).document}
-    assert nodes[1]["leaders"] == 0
+    assert nodes[1]["leaders"] == len([n for n in moved["kept"] if not n.startswith("__")])
     assert nodes[1]["replicas"] >= 4
     assert nodes[1]["free_bytes"] <= nodes[1]["total_bytes"]
     called("topic", "reassign", "drained:0,1", "--replicas", "1,2", bootstrap=two)
