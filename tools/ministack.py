@@ -12,6 +12,7 @@ from tools.venv_server import VenvServer
 VERSION = "1.5.33"  # a young project: only this version is tested
 SAM_TRANSLATOR_VERSION = "1.115.0"  # AWS's own; without it MiniStack deploys no SAM template
 
+_WITH_EMR = Path(__file__).with_name("ministack_with_emr.py")
 _SERVER = VenvServer(
     name="ministack",
     version=f"{VERSION}-{SAM_TRANSLATOR_VERSION}",
@@ -29,12 +30,13 @@ def install() -> None:
 
 
 def serve_with_iam(
-    directory: Path, *, node_pem: Path, authority: Path
+    directory: Path, *, node_pem: Path, authority: Path, emr_url: str
 ) -> AbstractContextManager[str]:
     """Run an empty server that speaks TLS, and enforces the IAM policies of its callers.
 
-    ``node_pem`` has its key and certificate, ``authority`` the one that functions trust. Root's
-    access key is «test». Functions run on ``lambda_python.closest``. Raises ``ToolAbsent``.
+    ``node_pem`` has its key and certificate, ``authority`` the one that functions trust. They reach
+    EMR Serverless at ``emr_url``. Root's access key is «test». Functions run on
+    ``lambda_python.closest``. Raises ``ToolAbsent``.
     """
     tls = {
         "USE_SSL": "1",
@@ -43,10 +45,13 @@ def serve_with_iam(
         # A function's process inherits them.
         "AWS_CA_BUNDLE": str(authority),
         "SSL_CERT_FILE": str(authority),
+        "AWS_ENDPOINT_URL_EMR_SERVERLESS": emr_url,
     }
     cloud = _cloud()
     server = dataclasses.replace(
         cloud,
+        # Not with its folder in the path, where ``ministack`` is this module.
+        arguments=("-P", str(_WITH_EMR)),
         scheme="https",
         environment={**cloud.environment, **tls},
         # Its end waits half a minute for TLS connections that functions leave open.

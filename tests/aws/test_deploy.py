@@ -6,6 +6,7 @@ template gives them, the nodes under a user with the policy of their role.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import time
 import uuid
@@ -23,6 +24,7 @@ from tidelog_core.errors import AuthenticationFailed
 
 from tests.aws.http_api import HttpApi
 from tests.support.certificates import Authority
+from tests.support.emr_server import EmrServer, served
 from tests.support.node_process import NodeProcess
 from tests.support.waiting import eventually
 from tools import lambda_python, ministack, sam
@@ -175,12 +177,21 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 
 @pytest.fixture(scope="module")
-def endpoint(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def emr() -> Iterator[EmrServer]:
+    with served() as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def endpoint(
+    authority: Authority, emr: EmrServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
     """MiniStack over TLS: the bucket's policy refuses all else, and nothing suspends it."""
     server = ministack.serve_with_iam(
         tmp_path_factory.mktemp("ministack"),
         node_pem=authority.node_pem("ministack"),
         authority=authority.trusted,
+        emr_url=emr.url,
     )
     try:
         with server as url:
@@ -191,28 +202,38 @@ def endpoint(authority: Authority, tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.fixture(scope="module")
 def deployment(built_template: Path, endpoint: str, authority: Authority) -> Deployment:
-    pem = authority.node_pem().read_text()
     empty = Deployment(endpoint, {}, authority, "")
     secrets = empty.client("secretsmanager")
+    pem = authority.node_pem().read_text()
     certificate: str = secrets.create_secret(Name="tidelog-node", SecretString=pem)["ARN"]
     secrets.close()
-    python = lambda_python.closest().minor
-    sam.sam(
-        *("deploy", "--template-file", built_template, "--stack-name", STACK),
-        *("--resolve-s3", "--region", sam.REGION),
-        *("--capabilities", "CAPABILITY_IAM", "CAPABILITY_AUTO_EXPAND"),
-        *("--parameter-overrides", f"PythonVersion={python} InstancesPerZone=1"),
+    outputs = deployed(
+        *(empty, built_template, STACK),
+        "InstancesPerZone=1",
         f"NodeCertificate={certificate}",
         "ImageId=ami-0123456789abcdef0",
         "NodeBundle=bundles/tidelog-node.tar.gz",
-        environment={"AWS_ENDPOINT_URL": endpoint, **trust(authority), **ROOT},
     )
-    cloudformation = empty.client("cloudformation")
-    (stack,) = cloudformation.describe_stacks(StackName=STACK)["Stacks"]
+    return dataclasses.replace(empty, outputs=outputs, node_certificate=certificate)
+
+
+def deployed(
+    cloud: Deployment, built_template: Path, stack: str, *parameters: str
+) -> dict[str, str]:
+    """Deploy a stack and return its outputs."""
+    python = lambda_python.closest().minor
+    sam.sam(
+        *("deploy", "--template-file", built_template, "--stack-name", stack),
+        *("--resolve-s3", "--region", sam.REGION),
+        *("--capabilities", "CAPABILITY_IAM", "CAPABILITY_AUTO_EXPAND"),
+        *("--parameter-overrides", f"PythonVersion={python}", *parameters),
+        environment={"AWS_ENDPOINT_URL": cloud.endpoint, **trust(cloud.authority), **ROOT},
+    )
+    cloudformation = cloud.client("cloudformation")
+    (found,) = cloudformation.describe_stacks(StackName=stack)["Stacks"]
     cloudformation.close()
-    assert stack["StackStatus"] == "CREATE_COMPLETE"
-    outputs = {output["OutputKey"]: output["OutputValue"] for output in stack["Outputs"]}
-    return Deployment(endpoint, outputs, authority, certificate)
+    assert found["StackStatus"] == "CREATE_COMPLETE"
+    return {output["OutputKey"]: output["OutputValue"] for output in found["Outputs"]}
 
 
 def produce(address: str, topic: str, count: int) -> None:
@@ -386,3 +407,38 @@ def test_the_clock_expires_what_no_event_does(
             eventually(lambda: before > deployment.segments(topic), "old segments deleted")
         assert deployment.segments(topic)
     assert deployment.dead_letter_count() == 0
+
+
+@pytest.mark.slow  # a stack of its own: each segment of the other tests would be an event for jobs
+def test_a_deployed_stack_with_jobs_starts_one_when_a_segment_makes_it_due(
+    built_template: Path, endpoint: str, authority: Authority, emr: EmrServer, tmp_path: Path
+) -> None:
+    empty = Deployment(endpoint, {}, authority, "")
+    name = f"{STACK}-jobs"
+    outputs = deployed(empty, built_template, name, "JobArtefacts=bundles/jobs-1")
+    stack = dataclasses.replace(empty, outputs=outputs)
+    assert outputs["JobApplication"] == "app"
+    configs = {**CONFIGS, "cleanup.policy": "compact"}
+    with stack.node(tmp_path / "node", 1, ROOT) as node, Admin(node.address).sync() as admin:
+        admin.create_topic("orders", partition_count=1, replication_factor=1, configs=configs)
+        with Producer(node.address, acks="all", linger_ms=0).sync() as producer:
+            for number in range(60):
+                producer.send("orders", b"x" * 1000, key=b"%d" % (number % 3)).result()
+        eventually(lambda: bool(emr.runs), "a run is started", WAIT_SECONDS_MAX)
+    (run,) = emr.runs
+    submit = run["jobDriver"]["sparkSubmit"]
+    assert submit["entryPoint"] == "s3://bundles/jobs-1/compact.py"
+    stores = [outputs["MetadataStore"], outputs["ObjectStore"]]
+    assert submit["entryPointArguments"][1:4:2] == stores
+    assert submit["entryPointArguments"][-2:] == ["--topic", "orders"]
+    iam, logs = stack.client("iam"), stack.client("logs")
+    roles = {role["Arn"]: role for role in iam.list_roles()["Roles"]}
+    trusted = str(roles[run["executionRoleArn"]]["AssumeRolePolicyDocument"])
+    assert "emr-serverless.amazonaws.com" in trusted
+    monitoring = run["configurationOverrides"]["monitoringConfiguration"]
+    group = monitoring["cloudWatchLoggingConfiguration"]["logGroupName"]
+    found = logs.describe_log_groups(logGroupNamePrefix=group)["logGroups"]
+    assert [one["logGroupName"] for one in found] == [f"/tidelog/{name}/spark"]
+    iam.close()
+    logs.close()
+    assert stack.dead_letter_count() == 0
