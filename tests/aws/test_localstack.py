@@ -27,6 +27,7 @@ from tidelog_functions.retention.handler import handle as retain
 
 from tests.aws.buckets import make_bucket
 from tests.aws.s3_contract import BUCKET, S3Contract
+from tests.aws.stacks import nested_stacks
 from tests.aws.templates import read_template
 from tests.support.function_world import Steps
 from tests.support.node_process import NodeProcess
@@ -154,9 +155,10 @@ def events_template() -> dict[str, Any]:
     event = function["Events"]["SegmentTiered"]["Properties"]
     assert function["EventInvokeConfig"]["MaximumRetryAttempts"] == TRIES - 1
     queue_arn = {"GetAtt": "Events.Arn"}
+    stacks = nested_stacks({"Prefix": PREFIX})
     resources = {
-        "SegmentBucket": read_template(sam.INFRA / "data.yaml")["Resources"]["SegmentBucket"],
-        "DeadLetters": root["DeadLetters"],
+        "SegmentBucket": dict(stacks["Data"].resources["SegmentBucket"]),
+        "DeadLetters": dict(stacks[""].resources["DeadLetters"]),
         "DeadLettersPolicy": root["DeadLettersPolicy"],
         "Events": {
             "Type": "AWS::SQS::Queue",
