@@ -15,7 +15,7 @@ COMPILED_TESTS ?= tests/compiled tests/core/records tests/core/log tests/core/re
 # The tests that differ where the kernel has TLS.
 KTLS_TESTS := tests/node/connections/test_kernel_tls_transport.py tests/node/connections/test_key_updates.py \
 	tests/node/security/test_tls_large_requests.py tests/node/security/test_kernel_tls.py \
-	tests/node/security/test_tls_clients.py
+	tests/node/security/test_tls_clients.py tests/node/authentication/test_login_transports.py
 # Most tests wait for servers, so there are more workers than cores. One worker runs all tests of a
 # file, so their servers start once. The longest files come first (tests/support/longest_files.py).
 TEST_WORKERS ?= 3

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import socket
 import ssl
 
 import pytest
 from tidelog_core.errors import ErrorCode
+from tidelog_node.connections.kernel_tls_transport import KernelTlsTransport
+from tidelog_node.connections.read_watch import ReadWatch
 from tidelog_node.connections.tls_transport import TlsBuffers, TlsTransport
 from tidelog_node.connections.transport import Transport, TransportFactory
+from tidelog_node.security.kernel_tls import allow_kernel_tls
 from tidelog_node.security.node_identity import generate_identity
 from tidelog_node.session import Session
 
@@ -56,13 +60,22 @@ async def test_a_login_goes_through_a_transport_that_hands_out_few_bytes(seed: i
         assert answer.error_code == ErrorCode.unsupported_sasl_mechanism
 
 
-def tls_ends() -> tuple[TransportFactory, ssl.SSLContext]:
-    """Return the node's end of TLS and a client's context."""
+def tls_ends(watch: ReadWatch | None = None) -> tuple[TransportFactory, ssl.SSLContext]:
+    """Return the node's end of TLS, kernel TLS with a ``watch``, and a client's context."""
     node, other = generate_identity(1), generate_identity(2)
     server_context = node.server_context([other.certificate])
     buffers = TlsBuffers()
 
     def make(sock: socket.socket, _: Session) -> Transport:
+        if watch is not None:
+            allow_kernel_tls(server_context)
+            return KernelTlsTransport(
+                sock,
+                server_context,
+                buffers=buffers,
+                watch=watch,
+                on_established=lambda _: None,
+            )
         return TlsTransport(sock, server_context, buffers=buffers, on_established=lambda _: None)
 
     return make, other.client_context([node.certificate])
@@ -82,6 +95,17 @@ async def test_a_login_over_tls_is_taken_over_with_what_was_decrypted_already() 
         assert len(served.hot_sessions) == HOT_REQUESTS
         client.close()
         await client.writer.wait_closed()
+
+
+async def test_a_login_over_kernel_tls_is_taken_over_with_what_was_decrypted_already() -> None:
+    with contextlib.closing(ReadWatch()) as watch:
+        make, context = tls_ends(watch)
+        async with sasl_server(make_transport=make) as served:
+            client = await connect_by_tls(served.port, context)
+            await log_in_and_ask(client)
+            assert len(served.hot_sessions) == HOT_REQUESTS
+            client.close()
+            await client.writer.wait_closed()
 
 
 async def test_a_refusal_over_tls_reaches_the_client() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import random
 import re
 import socket
@@ -26,11 +27,12 @@ from tests.support.drivers.lines import Message
 from tests.support.node_process import NodeProcess
 from tests.support.waiting import eventually
 from tests.support.wire_client import WireClient, frame
+from tools.kernel_machine import EMULATED
 from tools.ports import free_port
 
 TOPIC = "t"
 VALUES = [b"a record", b"x" * 300_000]
-SECONDS_MAX = 60.0
+SECONDS_MAX = 600.0 if os.environ.get(EMULATED) else 60.0
 
 
 @pytest.fixture(scope="module")
