@@ -140,7 +140,7 @@ def test_a_replica_that_was_down_lets_go_before_it_serves(tmp_path: Path) -> Non
         asked = ("erase", *stores, "--topic", "t", "--key", SECRET.hex(), "--key-format", "hex")
         outcome = tidelog(*asked, "--json", "--timeout", "12", status=1)
         assert not outcome.document["is_done"]
-        assert "broker 2 has not let go" in outcome.errors
+        assert "broker 2 has not released its local records" in outcome.errors
         assert files_with(second.data_dir, SECRET) != []
         assert files_with(first.data_dir, SECRET) == []
         produce(first, RECORDS, 10)
