@@ -8,7 +8,13 @@ from pathlib import Path
 import pytest
 
 from tests.support.node_process import NodeProcess
-from tools import alert_reference, api_reference, cli_reference, error_reference
+from tools import (
+    alert_reference,
+    api_reference,
+    cli_reference,
+    error_reference,
+    limit_reference,
+)
 
 
 @pytest.fixture(scope="module")
@@ -27,6 +33,10 @@ def test_the_page_of_errors_is_up_to_date() -> None:
 
 def test_the_page_of_alerts_is_up_to_date() -> None:
     assert alert_reference.PAGE.read_text() == alert_reference.alert_page()
+
+
+def test_the_page_of_limits_is_up_to_date() -> None:
+    assert limit_reference.PAGE.read_text() == limit_reference.limit_page()
 
 
 async def test_the_page_of_apis_is_up_to_date(node: NodeProcess) -> None:
