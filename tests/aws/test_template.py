@@ -77,6 +77,12 @@ def test_the_built_version_of_python_is_the_deployed_one() -> None:
     assert lambda_python.MINOR == sam.PYTHON_VERSION
 
 
+def test_every_parameter_of_a_deployment_is_in_the_docs() -> None:
+    page = (ROOT / "docs" / "deploy.md").read_text()
+    declared = read_template(sam.TEMPLATE)["Parameters"]
+    assert [name for name in declared if f"`{name}" not in page] == []
+
+
 def test_the_layer_is_built_for_lambdas_machines(built_template: Path) -> None:
     tags = [
         line.removeprefix("Tag: ")
