@@ -23,7 +23,8 @@ The alerts of `infra/monitoring/alerts.yaml`, and what to do. Prometheus takes t
           - targets: [node1:9644, node2:9644, node3:9644]
 
 `make docs` makes this page from the rules. The tests run each rule with promtool, with series that
-make it fire and with some that must not. [metrics.md](metrics.md) has the metrics.
+make it fire and with some that must not. [metrics.md](metrics.md) has the metrics, and
+`infra/monitoring/dashboard.json` is a dashboard of them: import it into Grafana.
 """
 
 

@@ -76,12 +76,21 @@ def _p99(waits: list[float]) -> float:
 class Arena:
     """``with``: three nodes run, other clients use them, and all acknowledged records are noted."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        config: Mapping[str, str] | None = None,
+        has_http: bool = False,
+    ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.directory = directory
         self.metadata_path = directory / "metadata.db"
         self.cluster = ReplicatedCluster(
-            directory, config=CONFIG, metadata_store=f"sqlite://{self.metadata_path}"
+            directory,
+            config={**CONFIG, **(config or {})},
+            metadata_store=f"sqlite://{self.metadata_path}",
+            has_http=has_http,
         )
         self.nodes: Mapping[int, NodeProcess] = self.cluster.nodes
         self.faults = {

@@ -54,7 +54,9 @@ CASES = {
         f"{_T}_kafka_under_replicated_partitions", "0 4x20", 9, "0 4x3 0x20"
     ),
     "TidelogOfflineReplicas": _one(f"{_T}_kafka_offline_replicas", "1x20", 9, "0x20"),
-    "TidelogUncleanElection": _one(f"{_T}_kafka_unclean_elections_total", "0 0 1x20", 9, "5x20"),
+    "TidelogUncleanElection": _one(
+        f"{_T}_kafka_unclean_elections_total", "_x20 1x20", 30, "0 5x60"
+    ),
     "TidelogLeaseRenewalsFail": _one(f"{_T}_lease_renewal_failures_total", "0+1x20", 9, "0x5 1x20"),
     "TidelogDiskFull": _one(f"{_T}_storage_disk_free_space_alert", "0 1x9", 5, "0 2x9"),
     "TidelogDiskFailed": _one(f"{_T}_storage_disk_free_space_alert", "0 2x9", 5, "0 1x9"),
@@ -71,7 +73,7 @@ CASES = {
             f"{_T}_storage_disk_reserve_bytes": f"{_GB}x120",
         },
     ),
-    "TidelogDamagedSegments": _one(f"{_T}_storage_damaged_segments_total", "0 0 1x20", 9, "3x20"),
+    "TidelogDamagedSegments": _one(f"{_T}_storage_damaged_segments_total", "0 0 1x90", 40, "0x90"),
     "TidelogCompactionFails": _one(
         f"{_T}_storage_compaction_failures_total", "0 0 1x40", 30, "1x40"
     ),

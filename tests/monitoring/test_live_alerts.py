@@ -1,0 +1,195 @@
+"""Real faults of real nodes make the alerts fire in a real Prometheus, and end with the fault."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import socket
+import sqlite3
+import struct
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+from tests.attack.arena import TOPIC, Arena
+from tests.attack.disk_scenes import flip_a_bit
+from tests.monitoring.prometheus import Prometheus, prometheus
+from tests.support.waiting import eventually
+from tools import dashboard
+from tools.places import ToolAbsent
+from tools.server_process import children_running
+
+SECONDS_MAX = 90.0
+CONFIG = {
+    "queued.max.request.bytes": str(64 * 2**20),
+    "metrics.group.lag.interval.ms": "200",
+    "log.scrub.bytes.per.second": str(2**30),
+}
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+
+
+@pytest.fixture(scope="module")
+def arena(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Arena]:
+    with Arena(tmp_path_factory.mktemp("alerts") / "arena", config=CONFIG, has_http=True) as arena:
+        yield arena
+
+
+@pytest.fixture(scope="module")
+def watch(arena: Arena, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
+    targets = [node.http_address for node in arena.nodes.values()]
+    try:
+        with prometheus(tmp_path_factory.mktemp("prometheus") / "p", targets) as found:
+            eventually(lambda: len(found.query("up == 1")) == 3, "all nodes are scraped")
+            yield found
+    except ToolAbsent as absent:
+        pytest.skip(str(absent))
+
+
+@pytest.fixture(autouse=True)
+def _quiet(watch: Prometheus) -> None:
+    """Begin each test without an alert."""
+    eventually(lambda: not watch.firing(), lambda: f"{watch.firing()} end", SECONDS_MAX)
+
+
+def await_alerts(watch: Prometheus, *wanted: str) -> None:
+    """Wait until each of the alerts has fired; not all need to fire at one time."""
+    seen: set[str] = set()
+
+    def have_fired() -> bool:
+        seen.update(watch.firing())
+        return seen >= {f"Tidelog{name}" for name in wanted}
+
+    eventually(have_fired, lambda: f"{wanted} fire, these did: {seen}", SECONDS_MAX)
+
+
+def test_a_node_that_is_stopped(arena: Arena, watch: Prometheus) -> None:
+    arena.cluster.create("alone", partitions=3, replicas=1)
+    arena.cluster.create("strict", partitions=3, min_insync_replicas="3")
+    node = arena.nodes[3]
+    os.kill(node.pid, signal.SIGSTOP)
+    try:
+        await_alerts(watch, "NodeDown")
+        await_alerts(watch, "PartitionsUnavailable", "UnderReplicated", "UnderMinIsr")
+        producer = Producer({"bootstrap.servers": arena.nodes[1].address})
+        producer.produce("strict", b"value")  # and again, until it is taken
+        producer.poll(0)
+        await_alerts(watch, "ProduceRefused")
+    finally:
+        os.kill(node.pid, signal.SIGCONT)
+
+
+def test_an_object_store_that_fails(arena: Arena, watch: Prometheus) -> None:
+    arena.cluster.create("tiered", segment_bytes="16384")
+    with _failing_everywhere(arena, errno.EIO, arena.objects_dir):
+        producer = Producer({"bootstrap.servers": arena.cluster.addresses})
+        for _ in range(40):
+            producer.produce("tiered", os.urandom(4_000))
+            producer.flush(20)
+        await_alerts(watch, "TierFails", "ObjectStoreFails", "TierBacklog")
+
+
+def test_a_tier_worker_that_ends_again_and_again(arena: Arena, watch: Prometheus) -> None:
+    node = arena.nodes[1]
+    killed: set[int] = set()
+    while len(killed) < 4:
+        for pid in set(children_running(node.pid, "tidelog_node.tier.worker")) - killed:
+            os.kill(pid, signal.SIGKILL)
+            killed.add(pid)
+    await_alerts(watch, "TierWorkerEnds")
+
+
+def test_a_full_disk(arena: Arena, watch: Prometheus) -> None:
+    node = arena.nodes[2]
+    with arena.faults[2].failing(errno.ENOSPC, ("write",), node.data_dir):
+        await_alerts(watch, "DiskFull")
+
+
+def test_a_disk_that_fails(arena: Arena, watch: Prometheus) -> None:
+    node = arena.nodes[2]
+    with arena.faults[2].failing(errno.EIO, ("write", "fsync", "read"), node.data_dir):
+        await_alerts(watch, "DiskFailed", "NodeNotReady")
+
+
+def test_a_metadata_store_that_is_locked(arena: Arena, watch: Prometheus) -> None:
+    with closing(sqlite3.connect(arena.metadata_path, isolation_level=None)) as store:
+        store.execute("BEGIN EXCLUSIVE")
+        try:
+            await_alerts(watch, "LeaseRenewalsFail", "MetadataStoreFails")
+        finally:
+            store.execute("ROLLBACK")
+
+
+def test_a_group_that_is_behind(arena: Arena, watch: Prometheus) -> None:
+    settings = {"bootstrap.servers": arena.cluster.addresses, "group.id": "behind"}
+    consumer = Consumer(settings)
+    consumer.commit(offsets=[TopicPartition(TOPIC, 0, 0)], asynchronous=False)
+    await_alerts(watch, "ConsumerGroupBehind")
+    end = consumer.get_watermark_offsets(TopicPartition(TOPIC, 0))[1]
+    consumer.commit(offsets=[TopicPartition(TOPIC, 0, end + 1_000_000)], asynchronous=False)
+    consumer.close()
+
+
+def test_a_damaged_segment(arena: Arena, watch: Prometheus) -> None:
+    flip_a_bit(arena, 1)
+    await_alerts(watch, "DamagedSegments")
+
+
+def test_requests_that_fill_the_memory(arena: Arena, watch: Prometheus) -> None:
+    with ExitStack() as stack:
+        for _ in range(6):
+            connection = stack.enter_context(
+                socket.create_connection(("127.0.0.1", arena.nodes[1].port))
+            )
+            connection.settimeout(2)
+            stack.callback(connection.close)
+            _announce(connection)
+        await_alerts(watch, "RequestMemoryFull")
+
+
+def _announce(connection: socket.socket) -> None:
+    """Announce a Produce request of 40 MB, and send of it what the node takes."""
+    try:
+        connection.sendall(struct.pack(">ihhih", 40 * 2**20, 0, 9, 1, -1) + bytes(20 * 2**20))
+    except OSError:
+        return
+
+
+@contextmanager
+def _failing_everywhere(arena: Arena, number: int, path: Path) -> Iterator[None]:
+    calls = ("write", "fsync")
+    with ExitStack() as stack:
+        for faults in arena.faults.values():
+            stack.enter_context(faults.failing(number, calls, path))
+        yield
+
+
+def test_a_partition_that_is_given_away_unclean(arena: Arena, watch: Prometheus) -> None:
+    arena.cluster.create("unclean", partitions=1, unclean_leader_election_enable="true")
+    _unclean(arena)
+    await_alerts(watch, "UncleanElection")
+
+
+def _unclean(arena: Arena) -> None:
+    """Leave a partition with one replica in sync, stop that one, and let another lead."""
+    leader = arena.cluster.leader("unclean")
+    others = [node for node_id, node in arena.nodes.items() if node_id != leader]
+    for node in others:
+        node.kill()
+    eventually(lambda: arena.cluster.isr("unclean") == {leader}, "the leader is alone in sync")
+    arena.nodes[leader].kill()
+    for node in others:
+        node.start()
+    eventually(lambda: arena.cluster.leader("unclean") not in (leader, -1, None), "another leads")
+    arena.nodes[leader].start()
+
+
+@pytest.mark.parametrize("expression", dashboard.expressions())
+def test_each_panel_of_the_dashboard_shows_something(watch: Prometheus, expression: str) -> None:
+    """Errors, groups and requests of every kind are from the tests before."""
+    asked = expression.replace("$__rate_interval", "10m").replace("$node", ".*")
+    assert watch.query(asked)
