@@ -21,7 +21,7 @@ import io
 import json
 import platform
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -38,10 +38,13 @@ from tidelog_cli.redaction import is_secret, redacted, redacted_text
 
 if TYPE_CHECKING:
     from tidelog.admin import Admin
+    from tidelog.administering.results import NodeDescription
 
 LOG_BYTES_MAX = 8 * 1024 * 1024  # of each log, from its end
 PAGE_BYTES_MAX = 8 * 1024 * 1024
 PAGE_SECONDS_MAX = 5.0
+FIRST_HTTP_PORT = 9644
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
 PAGES = ("readyz", "livez", "metrics")
 LIBRARIES = ("kio", "crc32c", "lz4", "cramjam", "typer", "rich", "cryptography", "obstore")
 TOPICS_MAX = 10_000
@@ -79,9 +82,11 @@ def bundle(
     """
     path = out or Path(f"tidelog-debug-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}.tar.gz")
     parts = _Parts(_secrets_of_command())
-    asyncio.run(_collect(parts, bootstrap))
+    nodes = asyncio.run(_collect(parts, bootstrap))
     for address in http or ():
         _add_pages(parts, address)
+    for address in () if http else _where_up_serves(nodes):
+        _add_pages(parts, address, is_guess=True)
     for one in log or ():
         parts.add_text(f"logs/{one.name}", _end_of(one))
     parts.write(path)
@@ -125,7 +130,8 @@ class _Parts:
                 archive.addfile(entry, io.BytesIO(data))
 
 
-async def _collect(parts: _Parts, bootstrap: str) -> None:
+async def _collect(parts: _Parts, bootstrap: str) -> Sequence[NodeDescription]:
+    """Add what nodes answer; return the live nodes."""
     parts.add("version.json", _versions())
     parts.add("command.json", {"bootstrap": bootstrap, "settings": _command_settings()})
     asked: dict[str, Callable[[Admin], Awaitable[object]]] = {
@@ -137,6 +143,7 @@ async def _collect(parts: _Parts, bootstrap: str) -> None:
     }
     from tidelog.errors import TidelogError
 
+    nodes: Sequence[NodeDescription] = ()
     try:
         async with opened_admin(bootstrap) as admin:
             nodes = (await admin.describe_cluster()).nodes
@@ -149,6 +156,16 @@ async def _collect(parts: _Parts, bootstrap: str) -> None:
                     parts.fail(name, error)
     except (TidelogError, CommandFailed) as error:
         parts.fail("the cluster's state", error)
+    return nodes
+
+
+def _where_up_serves(nodes: Sequence[NodeDescription]) -> list[str]:
+    """Return the addresses where ``tidelog up`` on this machine serves nodes' pages by default."""
+    return [
+        f"{node.host}:{FIRST_HTTP_PORT + node.node_id - 1}"
+        for node in nodes
+        if node.host in LOOPBACK
+    ]
 
 
 def _versions() -> dict[str, object]:
@@ -214,7 +231,7 @@ def _settings_of(node_id: int) -> Callable[[Admin], Awaitable[object]]:
     return ask
 
 
-def _add_pages(parts: _Parts, address: str) -> None:
+def _add_pages(parts: _Parts, address: str, *, is_guess: bool = False) -> None:
     import urllib.error
     import urllib.request
 
@@ -228,6 +245,8 @@ def _add_pages(parts: _Parts, address: str) -> None:
         except urllib.error.HTTPError as error:  # /readyz says with 503 what is wrong.
             text = b"%d\n" % error.code + error.read(PAGE_BYTES_MAX)
         except (OSError, ValueError) as error:
+            if is_guess:
+                return
             parts.fail(name, error)
             continue
         parts.add_text(name, text.decode(errors="replace"))

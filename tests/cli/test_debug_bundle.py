@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import tarfile
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from tidelog_cli import debug_bundle
 from tidelog_cli.redaction import REMOVED, is_secret, redacted, redacted_text
 
 from tests.support.command import called
@@ -104,3 +107,41 @@ def test_bundle_is_written_without_a_node(tmp_path: Path, monkeypatch: pytest.Mo
     outcome = called("debug", "bundle", "--out", path, bootstrap=f"127.0.0.1:{free_port()}")
     assert "the cluster's state is missing: no node answers" in outcome.errors
     assert path.exists()
+
+
+class Pages(BaseHTTPRequestHandler):
+    """The probes and metrics of a node that is not ready."""
+
+    def do_GET(self) -> None:
+        """Answer with the path, and a canary."""
+        self.send_response(503 if self.path == "/readyz" else 200)
+        self.end_headers()
+        self.wfile.write(f"{self.path} password={CANARY}\n".encode())
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Say nothing."""
+
+
+def test_pages_of_a_node_on_this_machine_are_there_unasked(
+    bootstrap: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Pages)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.setattr(debug_bundle, "FIRST_HTTP_PORT", server.server_port)
+    path = tmp_path / "b.tar.gz"
+    try:
+        called("debug", "bundle", "--out", path, bootstrap=bootstrap)
+    finally:
+        server.shutdown()
+        server.server_close()
+    with tarfile.open(path) as archive:
+        texts = {
+            member.name.rpartition("/")[2]: archive.extractfile(member).read().decode()  # type: ignore[union-attr]
+            for member in archive.getmembers()
+            if "/http/" in member.name
+        }
+    assert texts == {
+        "readyz": f"503\n/readyz password={REMOVED}\n",
+        "livez": f"/livez password={REMOVED}\n",
+        "metrics": f"/metrics password={REMOVED}\n",
+    }
