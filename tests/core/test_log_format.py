@@ -113,7 +113,7 @@ class Unnamed:
         (["\ud800", math.nan], ["\\ud800", "nan"]),
         (range(3), "range(0, 3)"),
     ],
-    ids=repr,
+    ids=lambda one: type(one).__name__,
 )
 def test_every_value_becomes_json(value: object, shown: object) -> None:
     assert parsed("x", field=value)["field"] == shown
