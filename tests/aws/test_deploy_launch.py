@@ -112,11 +112,17 @@ def test_a_machine_that_replaces_a_lost_one_becomes_its_broker(
 def test_an_instance_that_is_to_be_terminated_drains_and_gives_its_id_back(
     tmp_path: Path, dynamodb: Any, broker_id_table: str, dynamodb_local_endpoint: str
 ) -> None:
-    with machines(tmp_path, dynamodb_local_endpoint, broker_id_table) as machine:
+    with (
+        systemd(tmp_path) as notifications,
+        machines(tmp_path, dynamodb_local_endpoint, broker_id_table) as machine,
+    ):
         instance = machine("i-1")
+        instance.environment["NOTIFY_SOCKET"] = str(tmp_path / "notify")
         instance.start()
+        assert notifications.recv(100).startswith(b"READY=1")
         instance.await_node()
         instance.terminate()
+        eventually(lambda: notifications.recv(100).startswith(b"STOPPING=1"), "it says so")
         assert "node stopped" in instance.log
         assert owners(dynamodb, broker_id_table) == {}
 
@@ -137,6 +143,7 @@ def test_a_launcher_that_is_stopped_stops_its_node_and_keeps_its_id(
         instance.await_node(count=2)
 
 
+@pytest.mark.slow  # a terminated instance's systemd hears the first and the last word above
 def test_systemd_hears_that_the_node_answers_until_it_hangs(
     tmp_path: Path, broker_id_table: str, dynamodb_local_endpoint: str
 ) -> None:
