@@ -17,6 +17,7 @@ from tools import (
     lambda_python,
     localstack,
     ministack,
+    mirror_maker,
     promtool,
     sam,
 )
@@ -32,6 +33,7 @@ TOOLS = (
     franz_go,
     kafka_java,
     kafka_broker,
+    mirror_maker,
     promtool,
     sam,
 )
