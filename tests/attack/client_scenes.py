@@ -12,9 +12,9 @@ from contextlib import ExitStack
 
 from bench.group_joins import GROUP, Crowd, Member, join_all
 from bench.group_joins import TOPIC as GROUP_TOPIC
-from tests.attack.arena import Arena
 from tests.attack.scene import ANSWER_SECONDS_MAX, AttackSucceeded, all_live
 from tests.support import hostile_frames as frames
+from tests.support.arena import Arena
 from tests.support.waiting import eventually
 from tests.support.wire_client import WireClient, frame, produce_body
 

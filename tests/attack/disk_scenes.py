@@ -14,8 +14,8 @@ from pathlib import Path
 import psutil
 from confluent_kafka import Consumer, TopicPartition
 
-from tests.attack.arena import TOPIC, Arena
 from tests.attack.scene import AttackSucceeded
+from tests.support.arena import TOPIC, Arena
 from tests.support.batches import batch_of
 from tests.support.node_process import NodeProcess
 from tests.support.waiting import eventually

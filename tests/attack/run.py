@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.attack.arena import LAPSED, TRACEBACK, Arena, MemoryWatch, count_in_logs
 from tests.attack.scene import Scene, all_live
+from tests.support.arena import LAPSED, TRACEBACK, Arena, MemoryWatch, count_in_logs
 
 REST_SECONDS = 2.0  # after an attack, for memory to be given back
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from tests.attack.arena import Arena
+from tests.support.arena import Arena
 from tests.support.wire_client import WireClient, api_versions_request
 
 ANSWER_SECONDS_MAX = 180.0

@@ -15,9 +15,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from tests.attack.arena import TOPIC, Arena
-from tests.attack.disk_scenes import flip_a_bit
 from tests.monitoring.prometheus import Prometheus, prometheus
+from tests.support.arena import TOPIC, Arena
 from tests.support.waiting import eventually
 from tools import dashboard
 from tools.places import ToolAbsent
@@ -86,10 +85,7 @@ def test_a_node_that_is_stopped(arena: Arena, watch: Prometheus) -> None:
 def test_an_object_store_that_fails(arena: Arena, watch: Prometheus) -> None:
     arena.cluster.create("tiered", segment_bytes="16384")
     with _failing_everywhere(arena, errno.EIO, arena.objects_dir):
-        producer = Producer({"bootstrap.servers": arena.cluster.addresses})
-        for _ in range(40):
-            producer.produce("tiered", os.urandom(4_000))
-            producer.flush(20)
+        _fill(arena, "tiered")
         await_alerts(watch, "TierFails", "ObjectStoreFails", "TierBacklog")
 
 
@@ -135,8 +131,26 @@ def test_a_group_that_is_behind(arena: Arena, watch: Prometheus) -> None:
 
 
 def test_a_damaged_segment(arena: Arena, watch: Prometheus) -> None:
-    flip_a_bit(arena, 1)
+    """A sealed one, which is read again when it is tiered."""
+    arena.cluster.create("damaged", segment_bytes="16384", remote_storage_enable="false")
+    _fill(arena, "damaged")
+    node = arena.cluster.node_leading("damaged")
+    path = sorted((node.data_dir / "damaged-0").glob("*.log"))[1]
+    with path.open("r+b") as file:
+        file.seek(path.stat().st_size // 2)
+        byte = file.read(1)[0]
+        file.seek(-1, os.SEEK_CUR)
+        file.write(bytes([byte ^ 1]))
+    arena.cluster.alter("damaged", remote_storage_enable="true")
     await_alerts(watch, "DamagedSegments")
+
+
+def _fill(arena: Arena, topic: str) -> None:
+    """Produce a few segments."""
+    producer = Producer({"bootstrap.servers": arena.cluster.addresses})
+    for _ in range(40):
+        producer.produce(topic, os.urandom(4_000))
+        producer.flush(20)
 
 
 def test_requests_that_fill_the_memory(arena: Arena, watch: Prometheus) -> None:

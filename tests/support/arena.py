@@ -162,7 +162,13 @@ class Arena:
         return len(wanted)
 
     def _start_witness(self) -> None:
-        command = [sys.executable, "-m", "tests.attack.witness", self.cluster.addresses, TOPIC]
+        command = [
+            sys.executable,
+            "-m",
+            "tests.support.arena_witness",
+            self.cluster.addresses,
+            TOPIC,
+        ]
         command += [str(len(self.nodes)), str(self.directory / "witness.json")]
         with (self.directory / "witness.log").open("wb") as log:
             self._witness = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True)
