@@ -29,7 +29,7 @@ def main() -> None:
         if (ahead := began + count * interval - now) > 0:
             time.sleep(ahead)
         with (
-            socket.create_connection(("127.0.0.1", int(port)), 30) as plain,
+            _connected(int(port)) as plain,
             context.wrap_socket(plain, server_hostname="127.0.0.1") as client,
         ):
             client.sendall(_API_VERSIONS)
@@ -37,6 +37,16 @@ def main() -> None:
                 raise ConnectionResetError("the node has closed the connection")
         count += 1
     print(count)
+
+
+def _connected(port: int) -> socket.socket:
+    """Return a connection that sends at once, as those of Kafka's clients do.
+
+    Otherwise the request waits 40 ms, until the node's kernel acknowledges the handshake's end.
+    """
+    connected = socket.create_connection(("127.0.0.1", port), 30)
+    connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connected
 
 
 if __name__ == "__main__":

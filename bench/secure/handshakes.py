@@ -57,6 +57,7 @@ class _Work:
             socket.create_connection(("127.0.0.1", peer.tls_port)) as plain,
             context.wrap_socket(plain, server_hostname="127.0.0.1") as client,
         ):
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             quiet = _latencies(client, 2.0)
             cpu_before = node.cpu_seconds()
             others = [
