@@ -23,6 +23,7 @@ from confluent_kafka.admin import (
 
 from tests.support.node_process import NodeProcess
 from tests.support.waiting import eventually
+from tools.ports import free_port
 
 SETTLE_SECONDS_MAX = 40.0
 LEASE_MS = 2_000
@@ -59,7 +60,9 @@ class ReplicatedCluster:
                 environment=environment,
                 arguments=(
                     *(("--rack", f"rack{broker_id}") if racks else ()),
-                    *(("--http-port", "0") if has_http else ()),
+                    *(
+                        ("--http-port", str(free_port())) if has_http else ()
+                    ),  # kept when it restarts
                 ),
             )
             for broker_id in (1, 2, 3)
