@@ -31,6 +31,7 @@ from tidelog_node.handlers.administration import admin_outcome
 from tidelog_node.node_context import NodeContext
 from tidelog_node.request_turns import RequestTurn
 from tidelog_node.routes import RequestContext, Route
+from tidelog_node.throttling.rate_limit import RateLimit
 from tidelog_node.throttling.throttle import Throttle
 from tidelog_node.wire.messages import build
 
@@ -131,27 +132,39 @@ class QuotaHandlers:
     ) -> DescribeQuotaUseResponse:
         """Answer DescribeQuotaUse. Limits that nobody has used in the windows are left out."""
         now_ms, turn = self._throttle.now_ms(), RequestTurn()
-        used = [
-            (rate / limit.rate, *limit.key[1], limit.key[0].value, rate, limit)
-            async for limit in turn.each(self._throttle.limits())
-            if limit.rate and (rate := limit.meter.rate(now_ms)) > 0
-        ]
-        most = heapq.nlargest(min(max(request.count, 0), USES_MAX), used, key=lambda one: one[:4])
+        count = min(max(request.count, 0), USES_MAX)
+        # A heap of the most used ones so far: a whole sort would be one long turn. No two have
+        # the same key, so limits are never compared.
+        most: list[tuple[float, str, str, str, float, RateLimit]] = []
+        async for limit in turn.each(self._throttle.limits() if count else ()):
+            rate = limit.meter.rate(now_ms) if limit.rate else 0.0
+            if rate <= 0:
+                continue
+            used = (rate / limit.rate, *limit.key[1], limit.key[0].value, rate, limit)
+            if len(most) < count:
+                heapq.heappush(most, used)
+            else:
+                heapq.heappushpop(most, used)
+        most.sort(reverse=True)
         return admin_outcome(
             DescribeQuotaUseResponse,
             None,
             uses=tuple(
-                build(
-                    QuotaUse,
-                    key=key,
-                    user=user,
-                    client_id=client_id,
-                    quota=limit.quota,
-                    part=limit.rate,
-                    rate=rate,
-                    throttle_time_ms=min(limit.meter.throttle_ms(limit.rate, now_ms), INT_32_MAX),
-                )
-                for _, user, client_id, key, rate, limit in most
+                [
+                    build(
+                        QuotaUse,
+                        key=key,
+                        user=user,
+                        client_id=client_id,
+                        quota=limit.quota,
+                        part=limit.rate,
+                        rate=rate,
+                        throttle_time_ms=min(
+                            limit.meter.throttle_ms(limit.rate, now_ms), INT_32_MAX
+                        ),
+                    )
+                    async for _, user, client_id, key, rate, limit in turn.each(most)
+                ]
             ),
         )
 
