@@ -16,6 +16,7 @@ from typing import Protocol
 
 from tidelog_core.model import ReadableFile
 
+from tidelog_node.connections.chunk_sender import ChunkSender
 from tidelog_node.connections.transport import Buffer
 from tidelog_node.security.kernel_tls import kernel_encrypts
 
@@ -91,48 +92,26 @@ class KernelSender:
             raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE)) from None
 
 
-class OpenSslSender:
+class OpenSslSender(ChunkSender):
     """Has OpenSSL encrypt, on the socket.
 
     OpenSSL sends a chunk whole or wants the same bytes again, even if most are sent: fewer, or
     others, would end the connection. So a chunk that it could not send is held back until it could.
     """
 
-    __slots__ = ("_chunk", "_held", "_socket", "wants_write")
+    __slots__ = ("_socket", "wants_write")
 
     def __init__(self, sock: ssl.SSLSocket, chunk: memoryview) -> None:
         """``chunk`` has room for ``CHUNK_BYTES``, is shared, and empty between calls."""
+        super().__init__(chunk[:CHUNK_BYTES])
         self._socket = sock
-        self._chunk = chunk[:CHUNK_BYTES]
-        self._held = b""  # not encrypted; OpenSSL may have sent a part of it
         self.wants_write = False
 
-    def send(self, data: Buffer) -> int:
-        """Send chunk by chunk, until the socket is full."""
-        self.flush()
-        view = memoryview(data)
-        sent = 0
-        while sent < len(view) and not self._held:
-            sent += self._send_chunk(view[sent : sent + CHUNK_BYTES])
-        return sent
-
-    def sendmsg(self, segments: Sequence[Buffer], *, has_more: bool) -> int:  # noqa: ARG002
-        """Send the segments together: separately each would be a record or more."""
-        return self.send(b"".join(segments))
-
-    def sendfile(self, file: ReadableFile, position: int, size_bytes: int) -> int:
-        """Read and send chunk by chunk."""
-        self.flush()
-        sent = 0
-        while sent < size_bytes and not self._held:
-            chunk = self._chunk[: min(size_bytes - sent, CHUNK_BYTES)]
-            count = os.preadv(file.fileno(), [chunk], position + sent)
-            if count == 0:
-                break
-            sent += self._send_chunk(chunk[:count])
-        return sent
-
     def flush(self) -> None:
+        """Send the bytes held back. Raises ``BlockingIOError`` while some are left."""
+        self._send_held()
+
+    def _send_held(self) -> None:
         """Give OpenSSL the held bytes again."""
         if self._socket.fileno() < 0:
             raise OSError(errno.EBADF, os.strerror(errno.EBADF))
@@ -145,7 +124,7 @@ class OpenSslSender:
     def _send_chunk(self, chunk: memoryview) -> int:
         """Send the chunk or hold it back; return its size."""
         if not self._is_written(chunk):
-            self._held = bytes(chunk)
+            self._held = bytes(chunk)  # not encrypted; OpenSSL may have sent a part of it
             self.wants_write = True
         return len(chunk)
 

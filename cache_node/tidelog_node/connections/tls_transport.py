@@ -17,14 +17,13 @@ import errno
 import os
 import socket
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from typing import cast
 
-from tidelog_core.model import ReadableFile
-
+from tidelog_node.connections.chunk_sender import ChunkSender
 from tidelog_node.connections.low_water_mark import LowWaterMark
-from tidelog_node.connections.transport import Buffer, PlainTransport
+from tidelog_node.connections.transport import PlainTransport
 
 CHUNK_BYTES = 262_144  # encrypted, and read from a file, at a time
 RECEIVE_BYTES = 131_072
@@ -41,12 +40,11 @@ class TlsBuffers:
         self.file = memoryview(bytearray(CHUNK_BYTES))
 
 
-class TlsTransport:
+class TlsTransport(ChunkSender):
     """The server's end of a TLS connection. Shakes hands in the first receives."""
 
     __slots__ = (
         "_buffers",
-        "_held",
         "_incoming",
         "_low_water",
         "_on_established",
@@ -73,6 +71,7 @@ class TlsTransport:
         ``on_refused`` gets that error, or the reason why the handshake failed. It is not called
         for a client that closes the connection during the handshake.
         """
+        super().__init__(buffers.file)
         self._socket = sock
         self._buffers = buffers
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -80,7 +79,6 @@ class TlsTransport:
         self._on_established = on_established
         self._on_refused = on_refused
         self.is_established = False
-        self._held = memoryview(b"")  # encrypted bytes that the socket has not taken
         self._low_water = LowWaterMark(sock)
         self.has_received = False
         self.wants_write = False
@@ -130,31 +128,6 @@ class TlsTransport:
         )
         return filled
 
-    def send(self, data: Buffer) -> int:
-        """Encrypt and send chunk by chunk, until the socket is full."""
-        self._send_held()
-        view = memoryview(data)
-        sent = 0
-        while sent < len(view) and not self._held:
-            sent += self._send_chunk(view[sent : sent + CHUNK_BYTES])
-        return sent
-
-    def sendmsg(self, segments: Sequence[Buffer], *, has_more: bool) -> int:  # noqa: ARG002
-        """Send the segments together: separately each would be a record or more."""
-        return self.send(b"".join(segments))
-
-    def sendfile(self, file: ReadableFile, position: int, size_bytes: int) -> int:
-        """Read, encrypt and send."""
-        self._send_held()
-        sent = 0
-        while sent < size_bytes and not self._held:
-            chunk = self._buffers.file[: min(size_bytes - sent, CHUNK_BYTES)]
-            count = os.preadv(file.fileno(), [chunk], position + sent)
-            if count == 0:
-                break
-            sent += self._send_chunk(chunk[:count])
-        return sent
-
     def flush(self) -> None:
         """Send the held bytes, as far as the socket accepts them."""
         with suppress(BlockingIOError):
@@ -167,7 +140,7 @@ class TlsTransport:
                 self._tls.unwrap()
             with suppress(OSError):
                 self._socket.send(self._outgoing.read())
-        self._held = memoryview(b"")
+        self._held = b""
         self._socket.close()
 
     # -- the handshake --
@@ -244,12 +217,12 @@ class TlsTransport:
 
     def _send_encrypted(self) -> None:
         """Send the encrypted bytes; hold those that the socket does not accept."""
-        data = self._held or memoryview(self._outgoing.read())
+        data = memoryview(self._held or self._outgoing.read())
         try:
             while data:
                 data = data[self._socket.send(data) :]
         except BlockingIOError:
             pass
         finally:
-            self._held = data
+            self._held = data  # encrypted bytes that the socket has not taken
             self.wants_write = bool(data) or self._outgoing.pending > 0
