@@ -11,6 +11,10 @@ from tidelog_core.quotas.quota_keys import QuotaKey
 
 Quotas = Mapping[str, float]  # the values by their keys' names
 
+# Kafka accepts any quota above 0. At lower ones than this, times to wait would not be finite, and a
+# node's part would be 0. At this one already, one unit means a wait of thousands of years.
+RATE_MIN = 1e-12
+
 
 class Limit(NamedTuple):
     """The rate that counts for a client, and those who share it."""
@@ -18,7 +22,7 @@ class Limit(NamedTuple):
     # The user and the client id whose requests count together. An empty one stands for all:
     # a user's clients share the quota of the user, and all users of a client id its quota.
     shared_by: tuple[str, str]
-    rate: float
+    rate: float  # a second; at least ``RATE_MIN``
 
 
 @dataclass(frozen=True)
@@ -60,7 +64,8 @@ class ClientQuotas:
             rate = self.by_entity.get(entity, {}).get(name)
             if rate is not None:
                 by_user = "" if entity.user is None else user
-                return Limit((by_user, "" if entity.client_id is None else client_id), rate)
+                shared_by = (by_user, "" if entity.client_id is None else client_id)
+                return Limit(shared_by, max(rate, RATE_MIN))
         return None
 
     def connection_rate(self, address: str) -> float | None:
@@ -71,5 +76,5 @@ class ClientQuotas:
         for entity in (QuotaEntity(ip=address), QuotaEntity(ip=DEFAULT)):
             rate = self.by_entity.get(entity, {}).get(name)
             if rate is not None:
-                return rate
+                return max(rate, RATE_MIN)
         return None

@@ -25,9 +25,9 @@ IN_ORDER = [
 @pytest.mark.parametrize("first", range(len(IN_ORDER)))
 def test_the_most_specific_entity_counts(first: int) -> None:
     quotas = ClientQuotas.of(
-        {entity: {PRODUCE.value: number} for number, (entity, _) in enumerate(IN_ORDER[first:])}
+        {entity: {PRODUCE.value: rate} for rate, (entity, _) in enumerate(IN_ORDER[first:], 1)}
     )
-    assert quotas.limit(PRODUCE, "ann", "a") == Limit(IN_ORDER[first][1], 0)
+    assert quotas.limit(PRODUCE, "ann", "a") == Limit(IN_ORDER[first][1], 1)
 
 
 def test_each_quota_is_looked_up_by_itself() -> None:
