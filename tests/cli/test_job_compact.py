@@ -16,6 +16,7 @@ from tidelog_core.metadata.sqlite import SqliteMetadataStore
 
 from tests.support.command import called, tidelog
 from tests.support.node_process import NodeProcess
+from tests.support.waiting import eventually
 
 KEYS = 7
 RECORDS = 200
@@ -24,6 +25,8 @@ CONFIG = {
     "remote.task.interval.ms": "50",
     "log.retention.check.interval.ms": "100",
     "metadata.poll.interval.ms": "50",
+    # After its 15 seconds it would remove records of sealed segments before they are tiered.
+    "log.cleaner.enable": "false",
 }
 TOPIC_CONFIG = {
     "cleanup.policy": "compact",
@@ -51,10 +54,11 @@ def produce(node: NodeProcess, first: int) -> None:
         producer.produce("t", value_of(number), key_of(number))
         if number % 5 == 4:
             assert producer.flush(20) == 0
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while local_start(node) < first + RECORDS - 30:
-        assert time.monotonic() < deadline, node.log
-        time.sleep(0.1)
+    eventually(
+        lambda: is_tiered(node, first + RECORDS - 30),
+        lambda: f"not everything is tiered:\n{node.log}",
+        DEADLINE_SECONDS,
+    )
 
 
 def key_of(number: int) -> bytes:
@@ -65,9 +69,10 @@ def value_of(number: int) -> bytes:
     return b"%06d" % number + b"x" * 90
 
 
-def local_start(node: NodeProcess) -> int:
-    logs = sorted((node.data_dir / "t-0").glob("*.log"))
-    return int(logs[0].stem) if logs else 0
+def is_tiered(node: NodeProcess, offset: int) -> bool:
+    """Return whether the active segment alone is local, and begins at the offset or later."""
+    logs = list((node.data_dir / "t-0").glob("*.log"))
+    return len(logs) == 1 and int(logs[0].stem) >= offset
 
 
 def consume(node: NodeProcess, until: int) -> list[tuple[int, bytes, bytes]]:

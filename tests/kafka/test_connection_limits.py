@@ -20,7 +20,8 @@ from tools.places import ToolAbsent
 
 pytestmark = pytest.mark.slow  # ``tests/node/throttling`` has limits of a node alone
 
-FEW, FAST = "127.0.0.5", "127.0.0.6"  # clients' addresses
+# Clients' addresses.
+FEW, FAST = "127.0.0.5", [f"127.0.1.{number}" for number in range(1, 9)]
 FEW_MAX, PER_S = 3, 4
 CONFIG = {
     "quota.window.num": "3",
@@ -82,22 +83,31 @@ def test_an_address_has_so_many_connections_at_once(pair: Pair) -> None:
 
 
 def test_an_address_makes_connections_at_a_rate(pair: Pair) -> None:
-    """One over it is closed, not at once, and does not count. Kafka looks every 0.5 s."""
+    """One over it is closed, not at once, and does not count. Kafka looks every 0.5 s.
+
+    With another address if the machine was too busy to make them in time.
+    """
 
     def case(peer: Peer) -> tuple[list[bool], bool]:
-        alter_quotas(peer, ({"ip": FAST}, [op("connection_creation_rate", PER_S)]))
-        time.sleep(0.5)
-        seen: list[bool] = []
-        seconds = 0.0
-        for number in range(2 * PER_S + 2):
-            if number == 2 * PER_S + 1:
-                time.sleep(1.3)
-            with closing(Peer("fast", peer.port, address=FAST)) as client:
-                began = time.monotonic()
-                seen.append(is_answered(client))
-                if not seen[-1]:
-                    seconds = time.monotonic() - began
-        return seen, 0.2 < seconds < 1.5
+        for address in FAST:
+            alter_quotas(peer, ({"ip": address}, [op("connection_creation_rate", PER_S)]))
+            time.sleep(0.5)
+            began = time.monotonic()
+            with ExitStack() as stack:
+                clients = [
+                    stack.enter_context(closing(Peer("fast", peer.port, address=address)))
+                    for _ in range(2 * PER_S + 2)
+                ]
+                seen = [is_answered(client) for client in clients[: 2 * PER_S]]
+                refused_s = time.monotonic()
+                seen.append(is_answered(clients[-2]))
+                waited = time.monotonic() - refused_s
+                time.sleep(max(0.0, began + 1.4 - time.monotonic()))
+                seen.append(is_answered(clients[-1]))
+            is_in_time = refused_s - began < 0.2 and time.monotonic() - began < 1.9
+            if is_in_time:
+                return seen, waited > 0.2
+        pytest.skip("the machine is too busy")
 
     kafka, tidelog = both(pair, case)
     assert tidelog == kafka
