@@ -37,6 +37,7 @@ NODE_SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Authorization": ("allow.everyone.", "authorizer.", "bootstrap.", "super."),
     "Audit log": ("audit.",),
     "Metrics": ("metrics.",),
+    "Costs": ("cost.",),
     "Quotas": ("controller.quota.", "quota."),
     "Connections and requests": (
         *(

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from tidelog_core.audit.events import AUDIT_KINDS
 from tidelog_core.authorizer_settings import check_authorizer, parse_super_users
 from tidelog_core.connection_settings import parse_address_limits
+from tidelog_core.cost_settings import parse_machine_type
 from tidelog_core.errors import InvalidConfig
 from tidelog_core.offset_reset import parse_offset_reset
 from tidelog_core.setting import Setting, SettingType, Value
@@ -210,6 +211,16 @@ class NodeConfig:
     controlled_shutdown_enable: bool = _setting("controlled.shutdown.enable", "boolean", True, "Whether a node that is stopped first hands its partitions to replicas that are in sync, so that clients notice little.")
     controller_quota_window_num: int = _setting("controller.quota.window.num", "int", 11, "The windows whose partitions a client may create and delete at once (controller_mutation_rate) after it was idle.", unit="windows", at_least=1, is_read_only=True)
     controller_quota_window_size_seconds: int = _setting("controller.quota.window.size.seconds", "int", 1, "The length of a window for controller_mutation_rate.", at_least=1, is_read_only=True)
+    cost_budget_day_dollars: float = _setting("cost.budget.day.dollars", "double", 0.0, "What the cluster may cost on a day (UTC), in US dollars. When the ledger's forecast of the day passes it a node says so in its log, once a day, and in its metrics. 0: no budget.", unit="dollars", at_least=0)
+    cost_budget_month_dollars: float = _setting("cost.budget.month.dollars", "double", 0.0, "What the cluster may cost in a calendar month (UTC), in US dollars. When the ledger's forecast of the month passes it a node says so in its log, once a day, and in its metrics. 0: no budget.", unit="dollars", at_least=0)
+    cost_ledger_daily_retention_days: int = _setting("cost.ledger.daily.retention.days", "int", 400, "How long the ledger keeps what was counted on a day.", unit="days", at_least=32, at_most=3660)
+    cost_ledger_enable: bool = _setting("cost.ledger.enable", "boolean", True, "Whether the node writes what it has counted to the ledger of costs in the metadata store.", is_read_only=True)
+    cost_ledger_hourly_retention_hours: int = _setting("cost.ledger.hourly.retention.hours", "int", 72, "How long the ledger keeps what was counted in an hour; the days have it too.", unit="hours", at_least=48, at_most=8760)
+    cost_ledger_interval_ms: int = _setting("cost.ledger.interval.ms", "int", 60_000, "How often a node writes what it has counted to the ledger: one write to the metadata store each time. A node that crashes loses what it has counted since.", at_least=100, is_read_only=True)
+    cost_ledger_topics_max: int = _setting("cost.ledger.topics.max", "int", 20, "How many topics the ledger names for a node and an hour, the most expensive ones; the others are one.", unit="topics", at_least=1, at_most=100)
+    cost_machine_nodes: int = _setting("cost.machine.nodes", "int", 2, "How many nodes share the machine: each is charged its part. The stack on AWS sets it.", unit="nodes", at_least=1, at_most=1024, is_read_only=True)
+    cost_machine_type: str = _setting("cost.machine.type", "string", "i4i.large", "The instance type whose price a node's time is charged at. The stack on AWS sets it; elsewhere it is what the same node would run on there.", check=parse_machine_type, is_read_only=True)
+    cost_price_file: str = _setting("cost.price.file", "string", "", "A TOML file of prices; without it the list prices of us-east-1 are used. Copy `core/tidelog_core/cost/us-east-1.toml` and change it. The admin function takes it from its own environment.", is_read_only=True)
     default_replication_factor: int = _setting("default.replication.factor", "int", 1, "Replicas of a topic that is created without a number of them.", unit="replicas", at_least=1)
     delegation_token_expiry_check_interval_ms: int = _setting("delegation.token.expiry.check.interval.ms", "long", 3_600_000, "How often expired delegation tokens are removed from the store. They log nobody in before that either.", at_least=1, is_read_only=True)
     delegation_token_expiry_time_ms: int = _setting("delegation.token.expiry.time.ms", "long", 86_400_000, "How long a delegation token is valid before it must be renewed.", at_least=1, is_read_only=True)

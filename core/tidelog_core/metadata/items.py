@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from tidelog_core.metadata.acls import StoredAcl
 from tidelog_core.metadata.client_quotas import EntityQuotas
+from tidelog_core.metadata.cost_records import CostDay, CostHour
 from tidelog_core.metadata.delegation_tokens import DelegationToken
 from tidelog_core.metadata.group_configs import GroupConfigOverrides
 from tidelog_core.metadata.groups import GroupOffsets, GroupRecord
@@ -94,6 +95,13 @@ ITEMS = (
     ItemKind(FunctionProgress, NEVER, "the function", "its next run"),
     ItemKind(ScrubOrphans, NEVER, "the scrub", "its next run"),
     ItemKind(JobStart, NEVER, "the function that starts jobs", "its next run"),
+    ItemKind(
+        CostHour,
+        NEVER,
+        "the node or function that has counted; the node with the lowest id seals it",
+        "reports of costs, the node with the lowest id",
+    ),
+    ItemKind(CostDay, NEVER, "the node with the lowest id", "reports of costs"),
     ItemKind(RestorationMark, NEVER, "the restoration", "the restoration when it continues"),
     ItemKind(
         GroupRecord,

@@ -10,7 +10,15 @@ from typing import Any
 
 from tidelog_core.errors import ErrorCode, OutcomeUnknown, TidelogError
 
-from tidelog_functions.admin import brokers, configs, groups, reassignments, tier, topics
+from tidelog_functions.admin import (
+    brokers,
+    configs,
+    costs,
+    groups,
+    reassignments,
+    tier,
+    topics,
+)
 from tidelog_functions.admin.cluster import AdminCluster
 from tidelog_functions.admin.contract import Call, Contract
 from tidelog_functions.admin.http import PROBLEM_TYPE, HttpAnswer, parse_event, to_event
@@ -41,6 +49,7 @@ OPERATIONS: Mapping[str, Operation] = {
         configs.describe_every_broker_configs,
         configs.describe_group_configs,
         configs.describe_topic_configs,
+        costs.describe_costs,
         groups.delete_group,
         groups.describe_group,
         groups.list_groups,

@@ -9,6 +9,7 @@ from typing import Self
 from tidelog_core.admin.groups import GroupAdmin
 from tidelog_core.admin.service import ClusterAdmin
 from tidelog_core.config import NodeConfig
+from tidelog_core.cost.overview import CostReader
 from tidelog_core.errors import (
     BrokerIdNotRegistered,
     InvalidConfig,
@@ -41,6 +42,7 @@ from tidelog_functions.admin.job_registry import JobRegistry
 from tidelog_functions.admin.problems import Misconfigured
 from tidelog_functions.invocation import FunctionSettings, parse_function_settings
 
+AWS_METADATA = "dynamodb:"
 IAM, NO_AUTHORIZATION = "iam", "none"
 AUTHORIZATION_VARIABLE = "TIDELOG_ADMIN_AUTHORIZATION"
 
@@ -84,6 +86,7 @@ class AdminCluster:
         """``anonymous`` is the principal of callers without an identity."""
         self.store = store
         self.settings = settings
+        self.is_on_aws = settings.metadata_url.startswith(AWS_METADATA)
         self.jobs: JobRegistry | None = None  # None: the process does not live long enough
         self.static_config = settings.node_config
         self._anonymous = anonymous
@@ -103,6 +106,7 @@ class AdminCluster:
             see_peers=self.see_peers,
         )
         self.groups = GroupAdmin(store=store, view=self.view)
+        self.costs = CostReader(store, self.node_config)
 
     @classmethod
     def open(cls, settings: FunctionSettings, *, anonymous: str = str(ANONYMOUS)) -> Self:

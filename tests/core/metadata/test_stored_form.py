@@ -22,6 +22,7 @@ from tidelog_core.metadata.consumer_groups import (
     MemberState,
     TopicIdPartition,
 )
+from tidelog_core.metadata.cost_records import CostDay, CostHour
 from tidelog_core.metadata.delegation_tokens import DelegationToken
 from tidelog_core.metadata.endpoints import BrokerEndpoint, plaintext_endpoints
 from tidelog_core.metadata.group_configs import GroupConfigOverrides
@@ -350,6 +351,23 @@ RECORDS: dict[str, Any] = {
             5: ConsumerMember(member_id="m-2", assigned=SOME, target=SOME),
         },
         before={},
+    ),
+    "cost hour": CostHour(
+        hour=491_000,
+        writer="node-3",
+        counts={"object-put": 7, "machine:i4i.large": 60_000},
+        topic_counts={"orders/object-put": 7},
+        added=("t-1", "t-2"),
+    ),
+    "sealed cost hour": CostHour(
+        hour=491_000, writer="function-retention", counts={}, topic_counts={}, is_sealed=True
+    ),
+    "cost day": CostDay(
+        day=20_458,
+        writer="node-3",
+        counts={"object-put": 7},
+        topic_counts={"orders/object-put": 7},
+        hours=0b101,
     ),
     "page of sharers": MemberPage(
         shard=0,

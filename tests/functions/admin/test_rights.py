@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -13,6 +14,10 @@ import pytest
 from tidelog_core.admin.acls import AclAdmin
 from tidelog_core.admin.roles import RoleAdmin, RoleChange
 from tidelog_core.config import NodeConfig, parse_config
+from tidelog_core.cost.counts import HOUR_MS
+from tidelog_core.cost.entries import Addition, Limits, Tally
+from tidelog_core.cost.ledger import add
+from tidelog_core.cost.prices import list_prices
 from tidelog_core.metadata.acls import acl_id, acl_key, stored_acl
 from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.store import ANY_VERSION, Write
@@ -118,6 +123,7 @@ CASES: Mapping[str, Case] = {
         "PATCH", "/group/configs?group_id=g", ({(ALTER_CONFIGS, G)},), G, NOTHING
     ),
     "describe_tier": Case("GET", "/topics/t/tier", ({(DESCRIBE, T)},), T),
+    "describe_costs": Case("GET", "/costs", ({(DESCRIBE, C)},), C),
     "start_verification": Case("POST", "/verifications", ({(DESCRIBE, C)},), C, {}),
     "start_erasure": Case(
         *("POST", "/erasures", ({(DELETE, T)},), T),
@@ -250,6 +256,22 @@ def test_offsets_of_hidden_topics_are_left_out(api: Api) -> None:
         )
         offsets = api.done("GET", "/group", group_id="g")["offsets"]
         assert tuple(one["topic"] for one in offsets) == shown
+
+
+def test_costs_of_hidden_topics_are_among_the_others(api: Api) -> None:
+    rights = Rights(api)
+    hour = time.time_ns() // 1_000_000 // HOUR_MS
+    tally = Tally()
+    for topic in ("t", "u"):
+        tally.add("object-put", 1_000, topic=topic)
+    limits = Limits(list_prices(), 20)
+    addition = Addition("a", hour, "node-1", tally)
+    assert api.runner.run(add(api.cluster.store, addition, limits, now_hour=hour))
+    for shown, names in ((("t", "u"), {"t", "u"}), (("t",), {"t", "(others)"}), ((), {"(others)"})):
+        rights.set(rule(DESCRIBE, C), *(rule(DESCRIBE, T, one) for one in shown))
+        topics = api.done("GET", "/costs")["topics"]
+        assert {one["topic"] for one in topics} == names
+        assert sum(one["dollars"] for one in topics) == 0.01
 
 
 def test_a_deny_a_host_a_role_and_a_super_user_count_as_in_nodes(api: Api, secured: Open) -> None:

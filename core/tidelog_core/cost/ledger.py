@@ -1,0 +1,184 @@
+"""The ledger in the metadata store: who has counted what, hour by hour and day by day.
+
+    cost-hour   <hour>-<writer>   what a writer has counted in an hour: a write a minute
+    cost-day    <day>-<writer>    the same of a day: a write an hour
+
+All writes expect the version that they were decided from. ``entries`` says why nothing is counted
+twice. ``roll_up`` is for one node at a time, but several do no harm. The progress item says up to
+which hour all are added to their days, so a reader of a month reads days and few hours.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import TypeVar
+
+from tidelog_core.cost.entries import (
+    HOURS_PER_DAY,
+    ROLL_UP_HOURS,
+    STALE_HOURS,
+    Addition,
+    Limits,
+    has_hour,
+    with_addition,
+    with_hour,
+)
+from tidelog_core.errors import CorruptItem
+from tidelog_core.metadata.cost_records import (
+    COST_DAY_COLLECTION,
+    COST_HOUR_COLLECTION,
+    CostDay,
+    CostHour,
+    cost_day_key,
+    cost_hour_key,
+)
+from tidelog_core.metadata.records import FunctionProgress, function_progress_key, put
+from tidelog_core.metadata.store import Item, KeyRange, MetadataStore, Write
+from tidelog_core.metadata.update import retried, update
+
+Entry = TypeVar("Entry", CostHour, CostDay)
+
+PROGRESS = "cost-ledger"
+DELETIONS_PER_PASS = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """How long the ledger's items are kept."""
+
+    hours: int
+    days: int
+
+
+async def add(store: MetadataStore, addition: Addition, limits: Limits, *, now_hour: int) -> bool:
+    """Add to the ledger, once. Return whether it has it now; ``False``: add it to a newer hour.
+
+    Then it is in the ledger nowhere. Durable on return. Raises the store's errors; afterwards the
+    same addition may be repeated.
+    """
+    key = cost_hour_key(addition.hour, addition.writer)
+    is_stale = now_hour - addition.hour > STALE_HOURS
+
+    def decide(item: Item | None) -> tuple[bool, Write | None]:
+        if item is None and is_stale:
+            return False, None  # Its hour may have been added to the day without it.
+        entry = None if item is None else CostHour.from_item(item)
+        if entry is not None and entry.is_sealed:
+            return addition.token in entry.added, None
+        changed = with_addition(entry, addition, limits)
+        return True, None if changed is None else put(changed, is_logged=False)
+
+    return await update(store, key, decide)
+
+
+async def rolled_up_to(store: MetadataStore) -> int:
+    """Return the hour below which every hour is in its day; 0: none is."""
+    return _hour_of(await store.get(function_progress_key(PROGRESS)))
+
+
+async def roll_up(store: MetadataStore, limits: Limits, *, now_hour: int) -> int:
+    """Add the hours that are long over to their days; return the number of items added.
+
+    A damaged item is left where it is. Raises the store's errors; repeating it continues.
+    """
+    end = now_hour - ROLL_UP_HOURS + 1
+    progress = await store.get(function_progress_key(PROGRESS))
+    begun = _hour_of(progress)
+    if end <= begun:
+        return 0
+    keys = KeyRange(_key_from(begun), _key_from(end))
+    added = 0
+    for item in await store.list(COST_HOUR_COLLECTION, keys=keys):
+        try:
+            entry = CostHour.from_item(item)
+            added += not entry.is_sealed and await _roll_up_one(store, entry, limits)
+        except CorruptItem:
+            continue
+    record = FunctionProgress(
+        function=PROGRESS,
+        resumes_after=str(end),
+        version=0 if progress is None else progress.version,
+    )
+    await store.commit([put(record, is_logged=False)])
+    return added
+
+
+async def prune(store: MetadataStore, kept: Kept, *, now_hour: int) -> int:
+    """Delete items older than they are kept; return their number, which is bounded.
+
+    Hours that are not in their days yet are kept.
+    """
+    oldest = min(now_hour - kept.hours, await rolled_up_to(store))
+    hours = KeyRange(end=_key_from(max(0, oldest)), limit=DELETIONS_PER_PASS)
+    oldest_day = max(0, now_hour // HOURS_PER_DAY - kept.days)
+    days = KeyRange(end=_key_from(oldest_day), limit=DELETIONS_PER_PASS)
+    deleted = 0
+    for collection, keys in ((COST_HOUR_COLLECTION, hours), (COST_DAY_COLLECTION, days)):
+        for item in await store.list(collection, keys=keys):
+            await store.commit([Write(item.id, None, item.version, is_logged=False)])
+            deleted += 1
+    return deleted
+
+
+async def read_hours(store: MetadataStore, *, first_hour: int) -> list[CostHour]:
+    """Return the hours from one on, without damaged items."""
+    keys = KeyRange(_key_from(first_hour))
+    items = await store.list(COST_HOUR_COLLECTION, keys=keys)
+    return [entry for item in items if (entry := _readable(CostHour, item)) is not None]
+
+
+async def read_since_day(
+    store: MetadataStore, *, first_day: int
+) -> tuple[list[CostHour], list[CostDay]]:
+    """Return days from one on, and the hours since then that are not in them."""
+    # Hours first: what is added to its day in between is in both, and is recognised.
+    first_hour = max(await rolled_up_to(store), first_day * HOURS_PER_DAY)
+    hours = await read_hours(store, first_hour=first_hour)
+    items = await store.list(COST_DAY_COLLECTION, keys=KeyRange(_key_from(first_day)))
+    days = [entry for item in items if (entry := _readable(CostDay, item)) is not None]
+    by_key = {(day.day, day.writer): day for day in days}
+    return [hour for hour in hours if not _is_in(by_key.get(_day_of(hour)), hour)], days
+
+
+def _is_in(day: CostDay | None, hour: CostHour) -> bool:
+    return day is not None and has_hour(day, hour.hour)
+
+
+def _day_of(hour: CostHour) -> tuple[int, str]:
+    return hour.hour // HOURS_PER_DAY, hour.writer
+
+
+async def _roll_up_one(store: MetadataStore, entry: CostHour, limits: Limits) -> bool:
+    async def attempt() -> bool:
+        ids = [entry.item_id, cost_day_key(*_day_of(entry))]
+        found = await store.get_many(ids)
+        if ids[0] not in found:
+            return False
+        hour = CostHour.from_item(found[ids[0]])
+        if hour.is_sealed:
+            return False
+        day = CostDay.from_item(found[ids[1]]) if ids[1] in found else None
+        writes = [with_hour(day, hour, limits), dataclasses.replace(hour, is_sealed=True)]
+        await store.commit([put(record, is_logged=False) for record in writes])
+        return True
+
+    return await retried(attempt)
+
+
+def _key_from(number: int) -> str:
+    return f"{number:010d}"
+
+
+def _hour_of(progress: Item | None) -> int:
+    if progress is None:
+        return 0
+    text = FunctionProgress.from_item(progress).resumes_after
+    return int(text) if text.isdigit() else 0
+
+
+def _readable(record: type[Entry], item: Item) -> Entry | None:
+    try:
+        return record.from_item(item)
+    except CorruptItem:
+        return None

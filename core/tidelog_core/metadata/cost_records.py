@@ -1,0 +1,57 @@
+"""The records of the ledger: what one writer has counted in an hour, and in a day.
+
+A writer is a node, or a function. It adds what it has counted since its last write, with a token
+of that addition; the newest tokens are kept, so a repeated addition is recognised. An hour that is
+over is added to the item of the day and sealed in one transaction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tidelog_core.metadata.fields import Natural, Omitted
+from tidelog_core.metadata.record import Record, key_form
+from tidelog_core.metadata.store import ItemKey
+
+COST_HOUR_COLLECTION = "cost-hour"
+COST_DAY_COLLECTION = "cost-day"
+
+
+@key_form
+def cost_hour_key(hour: int, writer: str) -> ItemKey:
+    """Return the key of what a writer has counted in an hour."""
+    return ItemKey(COST_HOUR_COLLECTION, f"{hour:010d}-{writer}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostHour(Record):
+    """What a writer has counted in an hour, by item."""
+
+    KEY = cost_hour_key
+
+    hour: Natural  # since 1970, UTC
+    writer: str  # node-<broker id> or function-<name>
+    counts: Mapping[str, int]  # by item; includes those of topics
+    topic_counts: Mapping[str, int]  # by <topic>/<item>
+    added: tuple[str, ...] = ()  # the tokens of the newest additions, the last one last
+    is_sealed: Omitted[bool] = False  # True: it is in the day, and nothing is added any more
+
+
+@key_form
+def cost_day_key(day: int, writer: str) -> ItemKey:
+    """Return the key of what a writer has counted in a day."""
+    return ItemKey(COST_DAY_COLLECTION, f"{day:010d}-{writer}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CostDay(Record):
+    """What a writer has counted in those hours of a day that are over."""
+
+    KEY = cost_day_key
+
+    day: Natural  # since 1970, UTC
+    writer: str
+    counts: Mapping[str, int]
+    topic_counts: Mapping[str, int]
+    hours: Omitted[Natural] = 0  # a bit for each hour of the day that is in the counts

@@ -1,0 +1,177 @@
+"""The ledger on SQLite, and how its sums do not depend on who counted what, and when."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tidelog_core.config import NodeConfig
+from tidelog_core.cost.counts import HOUR_MS, OTHER_TOPICS, by_topic
+from tidelog_core.cost.entries import Addition, Limits, Tally, limited
+from tidelog_core.cost.ledger import add, roll_up
+from tidelog_core.cost.overview import read_overview
+from tidelog_core.cost.prices import list_prices
+from tidelog_core.cost.report import (
+    Period,
+    calendar_day,
+    calendar_month,
+    period_start_ms,
+    report_of,
+)
+from tidelog_core.metadata.sqlite import SqliteMetadataStore
+from tidelog_core.metadata.store import ItemKey, MetadataStore, Write
+
+from tests.contracts.cost_ledger import (
+    LIMITS,
+    NOW_HOUR,
+    NOW_MS,
+    CostLedgerContract,
+    random_tally,
+    without_standing,
+)
+from tests.contracts.metadata_update import Open
+from tests.support.memory_store import MemoryMetadataStore
+
+PRICES = list_prices()
+
+
+class TestOnSqlite(CostLedgerContract):
+    @pytest.fixture
+    def open(self, tmp_path: Path) -> Open:
+        @asynccontextmanager
+        async def open_store() -> AsyncIterator[MetadataStore]:
+            store = SqliteMetadataStore(tmp_path / "metadata.db")
+            try:
+                yield store
+            finally:
+                await store.close()
+
+        return open_store
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 2**32), parts=st.integers(1, 40), nodes=st.integers(1, 5))
+def test_the_same_counts_cost_the_same_however_they_are_split(
+    seed: int, parts: int, nodes: int
+) -> None:
+    """Over nodes, minutes, hours and restarts: the dollars are equal, not only close."""
+    rng = random.Random(seed)
+    tallies = [random_tally(rng) for _ in range(parts)]
+
+    async def spend(node_count: int) -> tuple[float, dict[str, int]]:
+        store = MemoryMetadataStore(latency=0)
+        for number, tally in enumerate(tallies):
+            hour = NOW_HOUR - rng.randrange(24) if node_count > 1 else NOW_HOUR
+            writer = f"node-{rng.randrange(node_count)}"
+            addition = Addition(f"t-{number}", hour, writer, tally)
+            assert await add(store, addition, Limits(PRICES, 100), now_hour=hour)
+        await roll_up(store, LIMITS, now_hour=NOW_HOUR)
+        overview = await read_overview(store, PRICES, NodeConfig(), now_ms=NOW_MS)
+        counts = without_standing(overview.counted[Period.DAY].counts)
+        return PRICES.dollars(counts), counts
+
+    async def both() -> None:
+        assert await spend(1) == await spend(nodes)
+
+    asyncio.run(both())
+
+
+@settings(max_examples=50, deadline=None)
+@given(seed=st.integers(0, 2**32), topics_max=st.integers(1, 6))
+def test_topics_that_are_left_out_are_counted_with_the_others(seed: int, topics_max: int) -> None:
+    rng = random.Random(seed)
+    tally = random_tally(rng)
+    for _ in range(5):
+        tally.merge(random_tally(rng))
+    few = by_topic(limited([tally.topics], Limits(PRICES, topics_max)))
+    assert len(few.keys() - {OTHER_TOPICS}) <= topics_max
+    everything = by_topic(tally.topics)
+    assert sum((one for one in few.values()), start=type(tally.counts)()) == sum(
+        (one for one in everything.values()), start=type(tally.counts)()
+    )
+    kept = [PRICES.dollars(few[topic]) for topic in few.keys() - {OTHER_TOPICS}]
+    left = [PRICES.dollars(everything[topic]) for topic in everything.keys() - few.keys()]
+    assert min(kept, default=0) >= max(left, default=0)
+
+
+def test_a_tally_says_what_has_come_since() -> None:
+    tally = Tally()
+    tally.add("object-put", 3, topic="a")
+    before = tally.copy()
+    tally.add("object-put", 2, topic="b")
+    tally.add("metadata-read", 0)
+    since = tally.since(before)
+    assert (since.counts, since.topics) == ({"object-put": 2}, {"b/object-put": 2})
+
+
+async def test_a_damaged_item_hides_no_other(tmp_path: Path) -> None:
+    store = SqliteMetadataStore(tmp_path / "metadata.db")
+    key = ItemKey("cost-hour", f"{NOW_HOUR - 9:010d}-node-2")
+    await store.commit([Write(key, {"hour": "no"}, 0, is_logged=False)])
+    for hour in (NOW_HOUR - 9, NOW_HOUR):
+        tally = Tally()
+        tally.add("object-put", 1)
+        assert await add(store, Addition(f"{hour}", hour, "node-1", tally), LIMITS, now_hour=hour)
+    assert await roll_up(store, LIMITS, now_hour=NOW_HOUR) == 1
+    overview = await read_overview(store, PRICES, NodeConfig(), now_ms=NOW_MS)
+    for period in (Period.DAY, Period.MONTH):
+        assert overview.counted[period].counts["object-put"] == 2
+    await store.close()
+
+
+def test_periods_begin_with_whole_hours_and_calendar_months() -> None:
+    assert period_start_ms(Period.HOUR, NOW_MS) == (NOW_HOUR - 1) * HOUR_MS
+    assert period_start_ms(Period.DAY, NOW_MS) == (NOW_HOUR - 24) * HOUR_MS
+    assert calendar_month(NOW_MS) == (1_793_491_200_000, 1_796_083_200_000)  # 30 days
+    december = calendar_month(1_796_083_200_000)
+    assert december[1] - december[0] == 31 * 24 * HOUR_MS
+    assert calendar_day(NOW_MS) == (1_795_651_200_000, 1_795_737_600_000)
+
+
+async def test_what_stands_there_is_charged_from_the_first_hour_of_the_ledger() -> None:
+    store = MemoryMetadataStore(latency=0)
+    tally = Tally()
+    tally.add("object-put", 1_000)
+    addition = Addition("t", NOW_HOUR - 10, "node-1", tally)
+    assert await add(store, addition, LIMITS, now_hour=NOW_HOUR - 10)
+    overview = await read_overview(store, PRICES, NodeConfig(), now_ms=NOW_MS)
+    report = report_of(overview.counted[Period.DAY], PRICES, topics_max=3)
+    charges = {charge.item.name: charge for charge in report.charges}
+    assert charges["object-put"].dollars == 0.005
+    assert charges["balancer"].units == 10.5  # hours, from then to now
+    assert charges["endpoint"].dollars == 10.5 * 10 * 0.01
+    assert overview.counted[Period.HOUR].counts == {}
+    assert report.dollars_per_hour == pytest.approx(report.dollars / 10.5)
+
+
+async def test_an_empty_ledger_costs_nothing() -> None:
+    store = MemoryMetadataStore(latency=0)
+    overview = await read_overview(store, PRICES, NodeConfig(), now_ms=NOW_MS)
+    for period in Period:
+        report = report_of(overview.counted[period], PRICES, topics_max=3)
+        assert (report.dollars, report.dollars_per_hour, report.topics) == (0, 0, [])
+    assert (overview.month.forecast.dollars, overview.month.is_passed) == (0, False)
+
+
+async def test_a_budget_is_passed_when_the_forecast_is_above_it() -> None:
+    store = MemoryMetadataStore(latency=0)
+    tally = Tally()
+    tally.add("object-put", 48_500_000)  # 242.50 dollars in 24.5 hours
+    for hour in range(NOW_HOUR - 24, NOW_HOUR + 1):
+        part = tally if hour == NOW_HOUR else Tally()
+        assert await add(store, Addition("t", hour, "node-1", part), LIMITS, now_hour=hour)
+    config = NodeConfig(cost_budget_month_dollars=1_000.0, cost_budget_day_dollars=500.0)
+    overview = await read_overview(store, PRICES, config, now_ms=NOW_MS)
+    month, standing = overview.month.forecast, 0.1225 + 12 / 730
+    assert month.spent_dollars == pytest.approx(242.5 + 24.5 * standing)
+    rate = 242.5 / 24.5 + standing
+    assert month.dollars == pytest.approx(month.spent_dollars + rate * (4 * 24 + 9.5))
+    assert overview.month.is_passed
+    assert not overview.day.is_passed  # 242.5 and 9.5 hours more are below 500
+    assert overview.day.forecast.dollars == pytest.approx(242.5 + 14.5 * standing + rate * 9.5)
