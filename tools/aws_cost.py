@@ -1,8 +1,9 @@
 """A cluster's monthly costs on AWS, computed from prices, a load and measured figures.
 
 ``python -m tools.aws_cost`` prints the table of docs/deploy.md; with other prices or another
-load, change ``PRICES`` or ``WORKLOADS``, or call ``monthly_cost``. Pure; US dollars; a GB is
-10^9 bytes; a month has 730 hours.
+load, change ``WORKLOADS``, or call ``monthly_cost``. Prices, and what counts cost by them, are
+those of the cluster's own ledger, ``tidelog_core.cost``. Pure; US dollars; a GB is 10^9 bytes; a
+month has 730 hours.
 """
 
 from __future__ import annotations
@@ -11,14 +12,31 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tidelog_core.cost.counts import (
+    BALANCER,
+    ENDPOINT,
+    FUNCTION_EVENT,
+    FUNCTION_TIME,
+    LOGS,
+    MACHINE_VOLUME,
+    METADATA_READ,
+    METADATA_WRITE,
+    MONTH_HOURS,
+    OBJECT_PUT,
+    OBJECT_STORAGE,
+    ZONE_TRANSFER,
+    item_of,
+)
+from tidelog_core.cost.counts import FUNCTION_CALL as FUNCTION_CALL_ITEM
+from tidelog_core.cost.counts import machine as machine_item
+from tidelog_core.cost.prices import PriceTable, list_prices
+
 from bench.day.operations import COSTS, ITEM_BYTES
 from bench.day.units import read_units
 
-HOURS = 730.0  # a month
+HOURS = float(MONTH_HOURS)  # a month
 SECONDS = HOURS * 3600
 ZONES = 3
-# CloudWatch's two and that of secrets in every zone, CloudFormation's in one.
-ENDPOINTS = 3 * ZONES + 1
 
 # The work of a node and of a segment: constants of the code, and figures measured in
 # bench/README.md. The DynamoDB units of an operation come from bench.day, which counts them by
@@ -56,25 +74,13 @@ SWEEPS_PER_HOUR, SWEEP_SECONDS = 4, 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prices:
-    """US dollars, without taxes, discounts and free tiers."""
+class Machine:
+    """An instance type, which has a price."""
 
-    instance_hour: float
-    instance_cpus: int
-    instance_network_mb_per_s: float  # sustained, in each direction
-    instance_disk_gb: float
-    zone_transfer_gb: float  # both directions together
-    storage_gb_month: float
-    put_thousand: float
-    write_million: float  # DynamoDB on demand, write units
-    read_million: float
-    function_gb_second: float
-    function_call_million: float
-    event_million: float
-    endpoint_hour: float  # one interface endpoint in one zone
-    balancer_hour: float
-    fixed_month: float  # without root volumes: logs, alarms, dashboard
-    volume_month: float  # of one machine
+    name: str
+    cpus: int
+    network_mb_per_s: float  # sustained, in each direction
+    disk_gb: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,28 +106,14 @@ class Line:
     dollars: float
 
 
-PRICES = Prices(
-    instance_hour=0.172,
-    instance_cpus=2,
-    instance_network_mb_per_s=97.0,
-    instance_disk_gb=468.0,
-    zone_transfer_gb=0.02,
-    storage_gb_month=0.023,
-    put_thousand=0.005,
-    write_million=0.625,
-    read_million=0.125,
-    function_gb_second=0.0000166667,
-    function_call_million=0.20,
-    event_million=1.00,
-    endpoint_hour=0.01,
-    balancer_hour=0.0225,
-    fixed_month=12.0,
-    volume_month=1.28,
-)
+PRICES = list_prices()
+MACHINE = Machine(name="i4i.large", cpus=2, network_mb_per_s=97.0, disk_gb=468.0)
+# CloudWatch's two and that of secrets in every zone, CloudFormation's in one.
+ENDPOINTS = PRICES.prices[ENDPOINT].number
 WORKLOADS = tuple(Workload(produced_mb_per_s=rate) for rate in (1.0, 10.0, 100.0))
 
 
-def machine_count(load: Workload, prices: Prices) -> int:
+def machine_count(load: Workload, machine: Machine = MACHINE) -> int:
     """Return the number of machines for the load, by the scarcest of network, CPU and disk.
 
     Every zone has the same number, at least one.
@@ -133,10 +125,10 @@ def machine_count(load: Workload, prices: Prices) -> int:
     cpus += rate * load.readers / 1000 / FETCHED_GB_PER_CPU_SECOND
     disk_gb = rate * REPLICAS * load.local_hours * 3600 / 1000
     needed = max(
-        sent / prices.instance_network_mb_per_s,
-        received / prices.instance_network_mb_per_s,
-        cpus / prices.instance_cpus,
-        disk_gb / prices.instance_disk_gb,
+        sent / machine.network_mb_per_s,
+        received / machine.network_mb_per_s,
+        cpus / machine.cpus,
+        disk_gb / machine.disk_gb,
     )
     return max(1, math.ceil(needed / load.utilisation / ZONES)) * ZONES
 
@@ -148,10 +140,15 @@ def idle_reads_per_second(nodes: int) -> float:
     return polls + LEASE_READINGS_PER_SECOND * leases
 
 
-def monthly_cost(load: Workload, prices: Prices) -> list[Line]:
-    """Return the bill of a month of constant load, after retention was reached."""
-    machines = machine_count(load, prices)
-    nodes = machines * prices.instance_cpus
+def monthly_counts(
+    load: Workload, prices: PriceTable = PRICES, machine: Machine = MACHINE
+) -> dict[str, dict[str, float]]:
+    """Return what a month of constant load counts, after retention was reached.
+
+    By the lines of the bill, and by the ledger's items in its units.
+    """
+    machines = machine_count(load, machine)
+    nodes = machines * machine.cpus
     produced_gb = load.produced_mb_per_s * SECONDS / 1000
     stored_gb = load.produced_mb_per_s * load.retention_days * 86_400 / 1000
     segments = produced_gb * 1000 / load.segment_mb
@@ -166,32 +163,43 @@ def monthly_cost(load: Workload, prices: Prices) -> list[Line]:
     reads += segments * nodes * CHANGE_READS
     sweeps = SWEEPS_PER_HOUR * HOURS
     function_seconds = segments * FUNCTION_SECONDS_PER_SEGMENT + sweeps * SWEEP_SECONDS
-    events = segments * OBJECTS_PER_SEGMENT
-    return [
-        Line("machines", machines * (prices.instance_hour * HOURS + prices.volume_month)),
-        Line("transfer between zones", crossing_gb * prices.zone_transfer_gb),
-        Line("S3 storage", stored_gb * prices.storage_gb_month),
-        Line("S3 requests", segments * OBJECTS_PER_SEGMENT * prices.put_thousand / 1000),
-        Line(
-            "DynamoDB, nodes and segments",
-            (writes * prices.write_million + reads * prices.read_million) / 1e6,
-        ),
-        Line("DynamoDB, offset commits", commits * prices.write_million / 1e6),
-        Line(
-            "functions and events",
-            function_seconds * FUNCTION_GB * prices.function_gb_second
-            + (segments + sweeps) * prices.function_call_million / 1e6
-            + events * prices.event_million / 1e6,
-        ),
-        Line(
-            "endpoints and load balancer",
-            HOURS * (ENDPOINTS * prices.endpoint_hour + prices.balancer_hour),
-        ),
-        Line("logs, alarms, dashboard", prices.fixed_month),
-    ]
+    month_ms = round(SECONDS * 1000)
+    standing = prices.standing(month_ms)
+    return {
+        "machines": {
+            machine_item(machine.name): machines * month_ms,
+            MACHINE_VOLUME: machines * month_ms,
+        },
+        "transfer between zones": {ZONE_TRANSFER: crossing_gb * item_of(ZONE_TRANSFER).divisor},
+        "S3 storage": {OBJECT_STORAGE: stored_gb * item_of(OBJECT_STORAGE).divisor},
+        "S3 requests": {OBJECT_PUT: segments * OBJECTS_PER_SEGMENT},
+        "DynamoDB, nodes and segments": {
+            METADATA_WRITE: writes * item_of(METADATA_WRITE).divisor,
+            METADATA_READ: reads * item_of(METADATA_READ).divisor,
+        },
+        "DynamoDB, offset commits": {METADATA_WRITE: commits * item_of(METADATA_WRITE).divisor},
+        "functions and events": {
+            FUNCTION_TIME: function_seconds * FUNCTION_GB * item_of(FUNCTION_TIME).divisor,
+            FUNCTION_CALL_ITEM: segments + sweeps,
+            FUNCTION_EVENT: segments * OBJECTS_PER_SEGMENT,
+        },
+        "endpoints and load balancer": {
+            ENDPOINT: standing[ENDPOINT],
+            BALANCER: standing[BALANCER],
+        },
+        "logs, alarms, dashboard": {LOGS: standing[LOGS]},
+    }
 
 
-def table(workloads: Sequence[Workload] = WORKLOADS, prices: Prices = PRICES) -> str:
+def monthly_cost(
+    load: Workload, prices: PriceTable = PRICES, machine: Machine = MACHINE
+) -> list[Line]:
+    """Return the bill of a month of constant load, after retention was reached."""
+    counts = monthly_counts(load, prices, machine)
+    return [Line(what, prices.dollars(some)) for what, some in counts.items()]
+
+
+def table(workloads: Sequence[Workload] = WORKLOADS, prices: PriceTable = PRICES) -> str:
     """Return the bills side by side, as Markdown."""
     bills = [monthly_cost(load, prices) for load in workloads]
     rates = [f"{load.produced_mb_per_s:g} MB/s" for load in workloads]
@@ -205,7 +213,7 @@ def table(workloads: Sequence[Workload] = WORKLOADS, prices: Prices = PRICES) ->
     produced = [load.produced_mb_per_s * SECONDS / 1000 for load in workloads]
     per_gb = [total / gb for total, gb in zip(totals, produced, strict=True)]
     rows.append(["a GB produced", *(f"{dollars:.4f}" for dollars in per_gb)])
-    rows.append(["machines", *(str(machine_count(load, prices)) for load in workloads)])
+    rows.append(["machines", *(str(machine_count(load)) for load in workloads)])
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 

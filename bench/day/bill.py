@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from tidelog_core.cost.counts import (
+    BYTES_PER_GB,
+    FUNCTION_CALL,
+    FUNCTION_EVENT,
+    FUNCTION_TIME,
+    HOUR_MS,
+    MACHINE_VOLUME,
+    METADATA_READ,
+    METADATA_WRITE,
+    OBJECT_GET,
+    OBJECT_PUT,
+    OBJECT_STORAGE,
+    ZONE_TRANSFER,
+    item_of,
+    machine,
+)
+
 from bench.day.amounts import Amounts
 from bench.day.hours import Day, Hour
-from bench.day.prices import DYNAMODB_GB_MONTH, GET_THOUSAND
+from bench.day.prices import DYNAMODB_GB_MONTH
 from bench.day.scenario import Scenario
 from tools.aws_cost import (
-    ENDPOINTS,
     FUNCTION_GB,
     FUNCTION_SECONDS_PER_SEGMENT,
     HOURS,
@@ -16,6 +34,8 @@ from tools.aws_cost import (
     Line,
 )
 
+UNITS = item_of(METADATA_WRITE).divisor  # in which units of DynamoDB are counted
+TABLE_LINE = "DynamoDB, reads and storage"
 EVENTS_PER_SEGMENT = 2  # one for each written object
 TABLE_GB = 1.0  # half a million segments of 600 bytes, and a few other items
 
@@ -29,32 +49,28 @@ def of_hour(scenario: Scenario, hour: Hour) -> list[Line]:
     seconds += (hour.function_calls - hour.copied) * SWEEP_SECONDS
     offsets = load.writes["offset commits"]
     others = sum(load.writes.values()) - offsets
-    machine = scenario.machine.hour + PRICES.volume_month / HOURS
+    machine_ms = scenario.machines * HOUR_MS
+    standing = PRICES.standing(HOUR_MS)
+    counts: dict[str, Mapping[str, float]] = {
+        "machines": {machine(scenario.machine.name): machine_ms, MACHINE_VOLUME: machine_ms},
+        "transfer between zones": {ZONE_TRANSFER: sum(hour.across_gb.values()) * BYTES_PER_GB},
+        "S3 storage": {OBJECT_STORAGE: hour.stored_gb / HOURS * item_of(OBJECT_STORAGE).divisor},
+        "S3 requests": {OBJECT_PUT: puts, OBJECT_GET: gets},
+        "DynamoDB, offset commits": {METADATA_WRITE: offsets * UNITS},
+        "DynamoDB, other writes": {METADATA_WRITE: others * UNITS},
+        TABLE_LINE: {METADATA_READ: sum(load.reads.values()) * UNITS},
+        "functions and events": {
+            FUNCTION_TIME: seconds * FUNCTION_GB * item_of(FUNCTION_TIME).divisor,
+            FUNCTION_CALL: hour.function_calls,
+            FUNCTION_EVENT: hour.copied * EVENTS_PER_SEGMENT,
+        },
+        "endpoints, load balancer, logs": standing,
+    }
+    table_dollars = TABLE_GB * DYNAMODB_GB_MONTH / HOURS
+    lines = [Line(what, PRICES.dollars(some)) for what, some in counts.items()]
     return [
-        Line("machines", scenario.machines * machine),
-        Line("transfer between zones", sum(hour.across_gb.values()) * PRICES.zone_transfer_gb),
-        Line("S3 storage", hour.stored_gb * PRICES.storage_gb_month / HOURS),
-        Line(
-            "S3 requests",
-            puts / 1000 * PRICES.put_thousand + gets / 1000 * GET_THOUSAND,
-        ),
-        Line("DynamoDB, offset commits", offsets * PRICES.write_million / 1e6),
-        Line("DynamoDB, other writes", others * PRICES.write_million / 1e6),
-        Line(
-            "DynamoDB, reads and storage",
-            sum(load.reads.values()) * PRICES.read_million / 1e6
-            + TABLE_GB * DYNAMODB_GB_MONTH / HOURS,
-        ),
-        Line(
-            "functions and events",
-            seconds * FUNCTION_GB * PRICES.function_gb_second
-            + hour.function_calls * PRICES.function_call_million / 1e6
-            + hour.copied * EVENTS_PER_SEGMENT * PRICES.event_million / 1e6,
-        ),
-        Line(
-            "endpoints, load balancer, logs",
-            ENDPOINTS * PRICES.endpoint_hour + PRICES.balancer_hour + PRICES.fixed_month / HOURS,
-        ),
+        Line(line.what, line.dollars + table_dollars) if line.what == TABLE_LINE else line
+        for line in lines
     ]
 
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tools.aws_cost import PRICES
+from tidelog_core.cost.counts import machine as machine_item
 
-GET_THOUSAND = 0.0004  # S3 Standard; a HEAD too
+from tools.aws_cost import MACHINE, PRICES
+
 EBS_GB_MONTH = 0.08  # gp3, with 3,000 IOPS and 125 MB/s
 EBS_MB_PER_S_MONTH = 0.04  # gp3, for each MB/s above 125
 DYNAMODB_GB_MONTH = 0.25
@@ -35,10 +36,10 @@ _TIMES_LARGE = {"large": 1, "xlarge": 2, "2xlarge": 4, "4xlarge": 8}
 MACHINES = tuple(
     Machine(
         name=f"i4i.{size}",
-        hour=PRICES.instance_hour * times,
-        cpus=PRICES.instance_cpus * times,
+        hour=PRICES.per_unit(machine_item(f"i4i.{size}")),
+        cpus=MACHINE.cpus * times,
         memory_gb=17.2 * times,
-        disk_gb=PRICES.instance_disk_gb * times,
+        disk_gb=MACHINE.disk_gb * times,
         network_gb_per_s=_BASELINES[size] / BITS_PER_BYTE,
     )
     for size, times in _TIMES_LARGE.items()

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tidelog_core.cost.counts import METADATA_READ, METADATA_WRITE
+
 from bench.day import bill, contention, limits, rivals
 from bench.day.amounts import Amounts
 from bench.day.hours import Day, Hour
@@ -86,7 +88,10 @@ def table_table(day: Day) -> str:
         [purpose, f"{writes[purpose] / DAY_S:,.1f}", f"{reads[purpose] / DAY_S:,.1f}"]
         for purpose in sorted(
             writes.keys() | reads.keys(),
-            key=lambda p: -writes[p] * PRICES.write_million - reads[p] * PRICES.read_million,
+            key=lambda p: (
+                -writes[p] * PRICES.per_unit(METADATA_WRITE)
+                - reads[p] * PRICES.per_unit(METADATA_READ)
+            ),
         )
     ]
     sums = (sum(writes.values()) / DAY_S, sum(reads.values()) / DAY_S)

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import math
 
+from tidelog_core.cost.counts import OBJECT_GET, OBJECT_PUT, OBJECT_STORAGE, ZONE_TRANSFER
+
 from bench.day.flows import PRODUCED_ELSEWHERE
 from bench.day.prices import (
     C6IN_2XLARGE,
     EBS_GB_MONTH,
     EBS_MB_PER_S_MONTH,
-    GET_THOUSAND,
     M6I_2XLARGE,
     Machine,
 )
@@ -60,7 +61,7 @@ def tiered_kafka(scenario: Scenario) -> list[Line]:
     return [
         *_kafka_machines(scenario),
         Line("storage", _ebs(scenario, local) + _s3(scenario.stored_gb)),
-        Line("requests", puts / 1000 * PRICES.put_thousand),
+        Line("requests", puts * PRICES.per_unit(OBJECT_PUT)),
     ]
 
 
@@ -79,12 +80,12 @@ def direct_to_s3(scenario: Scenario) -> list[Line]:
     puts_per_s = max(rate / WAL_OBJECT_GB, agents / WAL_FLUSH_S)
     puts_per_s += rate * COMPACTIONS / COMPACTED_OBJECT_GB
     gets_per_s = rate * (ZONES + COMPACTIONS) / WAL_READ_GB
-    requests = puts_per_s * PRICES.put_thousand + gets_per_s * GET_THOUSAND
+    requests = puts_per_s * PRICES.per_unit(OBJECT_PUT) + gets_per_s * PRICES.per_unit(OBJECT_GET)
     return [
         Line("machines", agents * C6IN_2XLARGE.hour * DAY_H),
         Line("transfer between zones", 0.0),
         Line("storage", _s3(scenario.stored_gb)),
-        Line("requests", requests * DAY_S / 1000),
+        Line("requests", requests * DAY_S),
     ]
 
 
@@ -95,7 +96,7 @@ def _kafka_machines(scenario: Scenario) -> list[Line]:
     across = per_day * (REPLICAS - 1 + PRODUCED_ELSEWHERE)
     return [
         Line("machines", count * M6I_2XLARGE.hour * DAY_H),
-        Line("transfer between zones", across * PRICES.zone_transfer_gb),
+        Line("transfer between zones", across * PRICES.per_unit(ZONE_TRANSFER)),
     ]
 
 
@@ -109,4 +110,4 @@ def _ebs(scenario: Scenario, size_gb: float) -> float:
 
 
 def _s3(size_gb: float) -> float:
-    return size_gb * PRICES.storage_gb_month * DAY_H / HOURS
+    return size_gb * PRICES.per_unit(OBJECT_STORAGE) * DAY_H / HOURS

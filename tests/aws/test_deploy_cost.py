@@ -8,6 +8,7 @@ import math
 from tests.aws.stacks import NODES, nested_stacks
 from tools.aws_cost import (
     ENDPOINTS,
+    MACHINE,
     PRICES,
     SECONDS,
     WORKLOADS,
@@ -15,13 +16,14 @@ from tools.aws_cost import (
     idle_reads_per_second,
     machine_count,
     monthly_cost,
+    monthly_counts,
     table,
 )
 from tools.places import ROOT
 
 
 def bill(load: Workload) -> dict[str, float]:
-    return {line.what: line.dollars for line in monthly_cost(load, PRICES)}
+    return {line.what: line.dollars for line in monthly_cost(load)}
 
 
 def test_the_documents_example_is_what_the_formula_gives() -> None:
@@ -30,7 +32,11 @@ def test_the_documents_example_is_what_the_formula_gives() -> None:
 
 def test_every_price_of_the_formula_is_stated_in_the_document() -> None:
     text = (ROOT / "docs" / "deploy.md").read_text()
-    stated = {f"{value:g}" for value in dataclasses.asdict(PRICES).values()}
+    items = {name for counts in monthly_counts(WORKLOADS[0]).values() for name in counts}
+    prices = [PRICES.prices[name] for name in items]
+    # As the document has them: for a thousand requests, a million units, one of anything else.
+    stated = {f"{price.dollars:g}" for price in prices}
+    stated |= {f"{value:g}" for value in (MACHINE.cpus, MACHINE.network_mb_per_s, MACHINE.disk_gb)}
     missing = [value for value in stated if f" {value} " not in text]
     assert not missing
 
@@ -73,7 +79,7 @@ def test_a_reading_of_leases_takes_more_units_the_more_nodes_there_are() -> None
 
 def test_machines_come_in_threes_and_grow_with_the_load() -> None:
     counts = [
-        machine_count(Workload(produced_mb_per_s=rate), PRICES)
+        machine_count(Workload(produced_mb_per_s=rate))
         for rate in (0.001, 1.0, 10.0, 50.0, 100.0, 500.0)
     ]
     assert counts == sorted(counts)

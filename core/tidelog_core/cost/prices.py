@@ -35,11 +35,6 @@ class Price:
     number: int = 1  # of things that are there all the time, whatever the cluster does
     note: str = ""
 
-    @property
-    def dollars_per_unit(self) -> float:
-        """The price of one unit."""
-        return self.dollars / self.per
-
 
 @dataclass(frozen=True, slots=True)
 class Charge:
@@ -64,6 +59,11 @@ class PriceTable:
         if price is None:
             return 0.0
         return count / item_of(name).divisor / price.per * price.dollars
+
+    def per_unit(self, name: str) -> float:
+        """Return the price of one unit of an item that has a price."""
+        price = self.prices[name]
+        return price.dollars / price.per
 
     def dollars(self, counts: Mapping[str, int] | Mapping[str, float]) -> float:
         """Return the price of all counts together."""
