@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.attack.scene import Scene, all_live
 from tests.support.arena import LAPSED, TRACEBACK, Arena, MemoryWatch, count_in_logs
 
-REST_SECONDS = 2.0  # after an attack, for memory to be given back
+REST_SECONDS = 2.0  # after an attack of full size, for memory to be given back
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ def _do(arena: Arena, scene: Scene, size: float) -> Outcome:
         except (AssertionError, OSError, EOFError, RuntimeError) as error:
             problem = f"{type(error).__name__}: {error}"
         ended_at = time.monotonic()
-        time.sleep(REST_SECONDS)
+        time.sleep(REST_SECONDS * size)
         after_bytes = memory.now_bytes()
     for node in nodes:
         if node.process is not None and node.process.poll() is not None:

@@ -119,15 +119,15 @@ def test_consumers_get_the_newest_of_every_key_through_the_node(
     end = row["compacted_up_to"]
     expected = [n for n in range(RECORDS) if n >= end or n + KEYS >= end]
     # The second run ends the deletions; the node's readers find out by that.
-    tidelog("job", "compact", "--data-dir", node.data_dir)
+    called("job", "compact", "--data-dir", node.data_dir)
     assert {meta.state for meta in metas(node)} == {SegmentState.COPY_FINISHED}
     after = consume(node, RECORDS - 1)
     assert after == [before[number] for number in expected]
-    tidelog("verify", "--data-dir", node.data_dir)
-    tidelog("verify", "--from", f"file://{node.data_dir}/objects")
+    called("verify", "--data-dir", node.data_dir)
+    called("verify", "--from", f"file://{node.data_dir}/objects")
     # The leader goes on with the chain, and retention with what was rewritten.
     produce(node, RECORDS)
-    tidelog("verify", "--data-dir", node.data_dir)
+    called("verify", "--data-dir", node.data_dir)
     assert consume(node, 2 * RECORDS - 1)[: len(expected)] == after
     restored(node, tmp_path)
 
@@ -139,7 +139,7 @@ def restored(node: NodeProcess, tmp_path: Path) -> None:
     shutil.copytree(node.data_dir / "objects", data_dir / "objects")
     tiered_end = max(meta.end_offset for meta in metas(node))
     expected = [row for row in consume(node, 2 * RECORDS - 1) if row[0] < tiered_end]
-    tidelog("restore", "--from", f"file://{data_dir}/objects", "--data-dir", data_dir)
+    called("restore", "--from", f"file://{data_dir}/objects", "--data-dir", data_dir)
     with NodeProcess(data_dir, config=CONFIG) as again:
         assert consume(again, tiered_end - 1) == expected
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import shutil
 
-from tests.contracts.client import ClientContract
+import pytest
+
+from tests.contracts.client import ClientContract, FirstSteps
 from tests.support.drivers.java import java_driver
 from tests.support.drivers.process import ROOT, Driver, python_driver
 from tools import kafkajs
@@ -53,5 +55,10 @@ class TestKafkaJs(ClientContract):
     )
 
 
+@pytest.mark.slow  # a JVM for each producer and each member
 class TestJavaClient(ClientContract):
+    driver = java_driver()
+
+
+class TestJavaClientQuickly(FirstSteps):
     driver = java_driver()

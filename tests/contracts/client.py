@@ -16,8 +16,11 @@ CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 NewTopic = Callable[..., str]
 
 
-class ClientContract:
-    """Subclasses set ``driver``; the fixtures give a running node and new topics on it."""
+class FirstSteps:
+    """What the whole contract begins with: for a client that takes long to start.
+
+    Subclasses set ``driver``; the fixtures give a running node and new topics on it.
+    """
 
     driver: Driver
 
@@ -25,6 +28,42 @@ class ClientContract:
     def _must_be_installed(self) -> None:
         if not self.driver.command:
             pytest.skip(f"{self.driver.name} is not installed: run `make tools`")
+
+    def test_nulls_empty_values_and_headers_survive(
+        self, bootstrap: str, new_topic: NewTopic
+    ) -> None:
+        topic = new_topic(partitions=1)
+        sent = [
+            Message(value=None, key=b"tombstone", partition=0, timestamp_ms=5),
+            Message(value=b"no key", key=None, partition=0, timestamp_ms=6),
+            Message(value=b"", key=b"", partition=0, timestamp_ms=7),
+            Message(
+                value=b"\x00\xff" * 10,
+                key=b"binary \xfe",
+                headers=(("empty", b""), ("binary", b"\x00\x01\xff")),
+                partition=0,
+                timestamp_ms=8,
+            ),
+        ]
+        self.driver.produce(bootstrap, topic, sent)
+        received = self._consume(bootstrap, topic, len(sent))
+        assert [message for _, message in received] == sent
+
+    def _member(
+        self, bootstrap: str, topic: str, group: str, assignor: str | None = None
+    ) -> Member:
+        return self.driver.member(bootstrap, topic, group, assignor=assignor)
+
+    def _consume(self, bootstrap: str, topic: str, count: int) -> list[tuple[int, Message]]:
+        with self._member(bootstrap, topic, new_group()) as member:
+            wait_until([member], lambda: len(member.records) >= count, what=f"{count} records")
+            member.close()
+        assert len(member.records) == count
+        return member.records
+
+
+class ClientContract(FirstSteps):
+    """All of it."""
 
     def test_records_of_every_codec_come_back_as_they_were_sent(
         self, bootstrap: str, new_topic: NewTopic
@@ -49,26 +88,6 @@ class ClientContract:
             sent += some
         received = self._consume(bootstrap, topic, len(sent))
         assert by_partition(received) == by_partition(list(enumerate_by_partition(sent)))
-
-    def test_nulls_empty_values_and_headers_survive(
-        self, bootstrap: str, new_topic: NewTopic
-    ) -> None:
-        topic = new_topic(partitions=1)
-        sent = [
-            Message(value=None, key=b"tombstone", partition=0, timestamp_ms=5),
-            Message(value=b"no key", key=None, partition=0, timestamp_ms=6),
-            Message(value=b"", key=b"", partition=0, timestamp_ms=7),
-            Message(
-                value=b"\x00\xff" * 10,
-                key=b"binary \xfe",
-                headers=(("empty", b""), ("binary", b"\x00\x01\xff")),
-                partition=0,
-                timestamp_ms=8,
-            ),
-        ]
-        self.driver.produce(bootstrap, topic, sent)
-        received = self._consume(bootstrap, topic, len(sent))
-        assert [message for _, message in received] == sent
 
     def test_a_ten_megabyte_message_passes_where_the_topic_allows_it(
         self, bootstrap: str, new_topic: NewTopic
@@ -159,18 +178,6 @@ class ClientContract:
             wait_until([second], lambda: len(second.records) >= 10, what="reading ten more")
             second.close()
         assert [offset for offset, _ in second.records] == list(range(10, 20))
-
-    def _member(
-        self, bootstrap: str, topic: str, group: str, assignor: str | None = None
-    ) -> Member:
-        return self.driver.member(bootstrap, topic, group, assignor=assignor)
-
-    def _consume(self, bootstrap: str, topic: str, count: int) -> list[tuple[int, Message]]:
-        with self._member(bootstrap, topic, new_group()) as member:
-            wait_until([member], lambda: len(member.records) >= count, what=f"{count} records")
-            member.close()
-        assert len(member.records) == count
-        return member.records
 
 
 def new_group() -> str:

@@ -22,6 +22,7 @@ from tests.support.replicated_cluster import (
     ReplicatedCluster,
     replicated_cluster,
 )
+from tests.support.waiting import eventually_async
 
 TOPIC = "t"
 TP = TopicPartition(TOPIC, 0)
@@ -87,26 +88,31 @@ async def read(consumer: Consumer, count: int) -> list[bytes]:
     return values
 
 
-async def test_without_a_reset_policy_a_lost_position_is_an_error(
+async def test_consumers_of_lost_records_learn_of_it_as_their_policies_say(
     cluster: ReplicatedCluster,
 ) -> None:
-    """Whether the consumer went on running or starts from a commit of before."""
-    async with reader(cluster, "none", "g") as consumer:
-        consumer.seek(TP, 0)
-        assert await read(consumer, 150) == KEPT + LOST
-        await consumer.commit()
-        committed = (await consumer.committed([TP]))[TP]
-        assert committed == OffsetAndMetadata(150, leader_epoch(consumer))
+    """One loss for all: the nodes of a cluster take seconds to start."""
+    async with (
+        reader(cluster, "none", "g") as strict,
+        reader(cluster, "earliest") as earliest,
+        reader(cluster, "latest") as latest,
+        reader(cluster, "none") as ahead,
+    ):
+        for consumer in (strict, earliest, latest):
+            consumer.seek(TP, 0)
+            assert await read(consumer, 150) == KEPT + LOST
+        await strict.commit()
+        committed = (await strict.committed([TP]))[TP]
+        assert committed == OffsetAndMetadata(150, leader_epoch(strict))
+        old = await fetch_ahead(ahead)
         await asyncio.to_thread(truncate, cluster)
-        for _ in range(2):  # It stays so until the user has decided.
-            with pytest.raises(LogTruncation, match=r"t-0.* 100 on.* 150") as caught:
-                await read(consumer, 1)
-            error = caught.value
-            assert (error.partition, error.fetch_offset) == (TP, 150)
-            assert error.divergent_offset == 100
-        assert await consumer.position(TP) == 150
-        consumer.seek(TP, error.divergent_offset)
-        assert await read(consumer, 80) == OTHERS
+        await check_strict(strict)
+        # With a policy, reading goes on where the logs part.
+        for consumer in (earliest, latest):
+            assert await read(consumer, 80) == OTHERS
+        # Lost records that were only fetched ahead are fetched again.
+        await eventually_async(lambda: leader_epoch(ahead) != old, "there is a new leader")
+        assert await read(ahead, 170) == KEPT[10:] + OTHERS
     for node in [node for node in cluster.nodes.values() if node.process is None]:
         await asyncio.to_thread(node.start)  # Among them is who has the commit.
     async with reader(cluster, "none", "g") as consumer:
@@ -115,32 +121,27 @@ async def test_without_a_reset_policy_a_lost_position_is_an_error(
         assert (caught.value.fetch_offset, caught.value.divergent_offset) == (150, 100)
 
 
-@pytest.mark.parametrize("policy", ["earliest", pytest.param("latest", marks=pytest.mark.slow)])
-async def test_with_a_reset_policy_reading_goes_on_where_the_logs_part(
-    cluster: ReplicatedCluster, policy: str
-) -> None:
-    async with reader(cluster, policy) as consumer:
-        consumer.seek(TP, 0)
-        assert await read(consumer, 150) == KEPT + LOST
-        await asyncio.to_thread(truncate, cluster)
-        assert await read(consumer, 80) == OTHERS
+async def fetch_ahead(consumer: Consumer) -> int:
+    """Read the first ten records once all are fetched; return the leader's epoch."""
+    consumer.seek(TP, 0)
+    assert await read(consumer, 10) == KEPT[:10]
+    await eventually_async(
+        lambda: state_of(consumer).fetch_position == 150, "everything is fetched"
+    )
+    return leader_epoch(consumer)
 
 
-async def test_lost_records_that_were_only_fetched_ahead_are_fetched_again(
-    cluster: ReplicatedCluster,
-) -> None:
-    async with reader(cluster, "none") as consumer:
-        consumer.seek(TP, 0)
-        assert await read(consumer, 10) == KEPT[:10]
-        async with asyncio.timeout(SETTLE_SECONDS_MAX):
-            while state_of(consumer).fetch_position < 150:  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
-        old = leader_epoch(consumer)
-        await asyncio.to_thread(truncate, cluster)
-        async with asyncio.timeout(SETTLE_SECONDS_MAX):
-            while leader_epoch(consumer) == old:  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
-        assert await read(consumer, 170) == KEPT[10:] + OTHERS
+async def check_strict(consumer: Consumer) -> None:
+    """A consumer without a policy has an error until it is sought to another position."""
+    for _ in range(2):
+        with pytest.raises(LogTruncation, match=r"t-0.* 100 on.* 150") as caught:
+            await read(consumer, 1)
+        error = caught.value
+        assert (error.partition, error.fetch_offset) == (TP, 150)
+        assert error.divergent_offset == 100
+    assert await consumer.position(TP) == 150
+    consumer.seek(TP, error.divergent_offset)
+    assert await read(consumer, 80) == OTHERS
 
 
 async def test_a_position_that_the_new_leader_has_stays_with_all_that_was_fetched_ahead(
@@ -155,9 +156,7 @@ async def test_a_position_that_the_new_leader_has_stays_with_all_that_was_fetche
             old, version = leader_epoch(consumer), state_of(consumer).version
             leader = cluster.node_leading(TOPIC)
             await asyncio.to_thread(leader.kill)
-            async with asyncio.timeout(SETTLE_SECONDS_MAX):
-                while leader_epoch(consumer) == old:  # noqa: ASYNC110
-                    await asyncio.sleep(0.05)
+            await eventually_async(lambda: leader_epoch(consumer) != old, "there is a new leader")
             assert state_of(consumer).fetch_position == 100
             await asyncio.to_thread(cluster.produce, TOPIC, OTHERS)
             assert await read(consumer, 170) == KEPT[10:] + OTHERS
