@@ -58,6 +58,7 @@ ALLOWED: tuple[Allowed, ...] = (
         entry
         for case in (
             "test_a_client_without_an_acl",
+            "test_a_client_with_some_one_acl",
             "test_a_client_with_one_acl",
             "test_a_client_with_several_acls",
         )

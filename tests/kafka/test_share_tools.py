@@ -14,7 +14,8 @@ from tests.support.peer import Peer
 TOOL = "consumer.group.ShareGroupCommand"
 
 
-@pytest.mark.parametrize("name", ["tidelog", pytest.param("kafka", marks=pytest.mark.slow)])
+@pytest.mark.slow  # five JVMs each; ``test_share_groups.py`` compares the same requests
+@pytest.mark.parametrize("name", ["tidelog", "kafka"])
 def test_share_groups_are_looked_after_by_the_tool(pair: Pair, name: str) -> None:
     """The same commands, and the same that is expected of them, for both brokers."""
     peer: Peer = getattr(pair, name)

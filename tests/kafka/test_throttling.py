@@ -18,6 +18,10 @@ from tests.support.peer import Peer
 from tools import kafka_broker
 from tools.places import ToolAbsent
 
+# They measure times. ``tests/node/throttling`` and ``tests/core/quotas/test_kafkas_quotas.py``, which
+# asks Kafka's own classes, have the same rules without a clock on the wall.
+pytestmark = pytest.mark.slow
+
 # A client may use the quota of two seconds at once.
 CONFIG = {"quota.window.num": "3", "controller.quota.window.num": "3"}
 BATCH = good_batch(b"x" * 25_000)
@@ -228,7 +232,6 @@ def test_the_time_of_requests_is_limited_alike(pair: Pair) -> None:
         assert max(waits) == 1000
 
 
-@pytest.mark.slow  # two periods of the rate's windows
 def test_ten_times_the_quota_is_let_through_at_the_same_rate(pair: Pair) -> None:
     """By clients that do not wait by themselves: their next request lies in the socket.
 
