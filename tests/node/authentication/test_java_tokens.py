@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -14,13 +11,12 @@ from pathlib import Path
 import pytest
 from tidelog import Admin, DelegationToken, Sasl, SyncAdmin
 
-from tests.support.drivers.java import java_driver
-from tests.support.drivers.lines import Message, to_line
+from tests.support.drivers.lines import Message
 from tests.support.drivers.process import Driver
+from tests.support.java_login import java_login, most_logins
 from tests.support.sasl_node import PASSWORD, SECONDS_MAX, TOPIC, USER, SaslNode
 
 KEY = "a secret key of many characters"
-MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
 EXPIRY_MS = 3000
 
 
@@ -44,16 +40,7 @@ def admin_of(node: SaslNode) -> SyncAdmin:
 
 def driver_of(folder: Path, token: DelegationToken, mechanism: str = "SCRAM-SHA-256") -> Driver:
     """Return the driver of a client that has the token."""
-    driver = java_driver()
-    if not driver.command:
-        pytest.skip("needs java and Kafka's jars (make tools)")
-    properties = folder / "client.properties"
-    properties.write_text(
-        f"security.protocol=SASL_PLAINTEXT\nsasl.mechanism={mechanism}\n"
-        f'sasl.jaas.config={MODULE} required username="{token.token_id}"'
-        f' password="{token.password}" tokenauth="true";\n'
-    )
-    return replace(driver, environment={"CLIENT_PROPERTIES": str(properties)})
+    return java_login(folder, mechanism, token.token_id, token.password, is_token=True)
 
 
 @pytest.mark.slow  # a JVM each; ``tests/kafka`` has the same messages
@@ -115,36 +102,11 @@ def test_java_goes_on_with_a_renewed_token_without_losing_a_request(tmp_path: Pa
         with admin_of(node) as admin:
             token = admin.create_delegation_token()
             driver = driver_of(tmp_path, token)
-            arguments = ("produce", node.sasl_address, TOPIC, "none", "0")
-            with (
-                renewing(admin, token),
-                subprocess.Popen(
-                    [*driver.command, *arguments],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    text=True,
-                    env={**os.environ, **driver.environment},
-                ) as java,
-            ):
-                assert java.stdin is not None
-                sent = 0
-                deadline = time.monotonic() + SECONDS_MAX
-                while most_logins(node) < 4 and time.monotonic() < deadline:
-                    java.stdin.write(to_line(Message(b"v", partition=0)) + "\n")
-                    java.stdin.flush()
-                    sent += 1
-                    time.sleep(0.02)
-                out, errors = java.communicate(timeout=SECONDS_MAX)
-            assert java.returncode == 0, errors
-            assert out.count("acked ") == sent
-            assert most_logins(node) >= 4
-
-
-def most_logins(node: SaslNode) -> int:
-    """Return how often the client by SCRAM-SHA-256 that did so most has authenticated."""
-    counts: dict[str, int] = {}
-    for client, _, mechanism in node.logins():
-        if mechanism == "SCRAM-SHA-256":
-            counts[client] = counts.get(client, 0) + 1
-    return max(counts.values(), default=0)
+            with renewing(admin, token):
+                driver.produce_until(
+                    node.sasl_address,
+                    TOPIC,
+                    lambda: most_logins(node, "SCRAM-SHA-256") >= 4,
+                    seconds_max=SECONDS_MAX,
+                )
+            assert most_logins(node, "SCRAM-SHA-256") >= 4

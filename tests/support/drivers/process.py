@@ -54,6 +54,32 @@ class Driver:
         acks = [line.split() for line in done.stdout.splitlines() if line.startswith("acked ")]
         return [(int(partition), int(offset)) for _, partition, offset in acks]
 
+    def produce_until(
+        self, bootstrap: str, topic: str, is_over: Callable[[], bool], *, seconds_max: float
+    ) -> int:
+        """Send a record every 20 ms until it is over; return their number. All must be stored."""
+        with subprocess.Popen(
+            [*self.command, "produce", bootstrap, topic, "none", "0"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, **self.environment},
+            cwd=ROOT,
+            text=True,
+        ) as running:
+            assert running.stdin is not None
+            sent = 0
+            deadline = time.monotonic() + seconds_max
+            while not is_over() and time.monotonic() < deadline:
+                running.stdin.write(to_line(Message(b"v", partition=0)) + "\n")
+                running.stdin.flush()
+                sent += 1
+                time.sleep(0.02)
+            out, errors = running.communicate(timeout=seconds_max)
+        assert running.returncode == 0, f"{self.name} could not produce: {errors[-2000:]}"
+        assert out.count("acked ") == sent
+        return sent
+
     def member(
         self,
         bootstrap: str,
