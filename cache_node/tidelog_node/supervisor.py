@@ -8,7 +8,8 @@ metadata store and one object store:
     <data dir>/node-<id>/      the logs of one node
 
 One more process runs the functions (``tidelog_functions.local``): retention and scrub, called as
-Lambda calls them when the cluster is deployed.
+Lambda calls them when the cluster is deployed. Another is the console (``tidelog_console``), if it
+is wanted: a web page that shows the cluster.
 
 A process that ends by itself or is killed is restarted, with a growing delay; this is logged
 on stderr, and the other processes continue. A node that ends before it was ready for the
@@ -48,6 +49,7 @@ ADDRESS_SETTINGS = frozenset({"advertised.listeners", "listeners"})
 ALTERNATIVE = "start each node by itself (python -m tidelog_node)"
 STABLE_SECONDS = 60.0  # after this run time the delay starts at the first value again
 LINE_BYTES_MAX = 65_536
+READY_ON = " ready on "  # before the address in the line of a process that is ready
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +70,8 @@ class ClusterSettings:
     log_level: str = "INFO"
     log_format: str = TEXT
     security_protocol: str = PLAINTEXT  # of the listener that each node has for clients
+    console_port: int | None = None  # None: no console. 0: a free port
+    authority_file: Path | None = None  # PEM of the authority of the nodes' certificates
 
     def __post_init__(self) -> None:
         problems = []
@@ -108,6 +112,21 @@ class ClusterSettings:
         command += ["--until-stdin-ends"]
         return command + self._overrides()
 
+    def console_command(self, node_http: Sequence[str]) -> list[str]:
+        """Return the command line of the console. Nodes do not import its module."""
+        metadata, objects = self._stores()
+        host = _in_url(self.advertised_host or self.host)
+        command = [sys.executable, "-m", "tidelog_console"]
+        command += ["--bootstrap", f"{host}:{self.port}", "--port", str(self.console_port)]
+        command += ["--security-protocol", self.security_protocol]
+        command += ["--metadata", metadata, "--objects", objects]
+        command += ["--log-level", self.log_level, "--log-format", self.log_format]
+        if self.authority_file is not None:
+            command += ["--ca-file", str(self.authority_file)]
+        for address in node_http:
+            command += ["--node-http", address]
+        return [*command, "--until-stdin-ends"]
+
     @property
     def has_objects_of_one_process(self) -> bool:
         """Whether only a node's own tier worker sees its objects, and functions would see none."""
@@ -138,16 +157,25 @@ class ClusterSettings:
         return options
 
 
-def run_cluster(settings: ClusterSettings, *, announce: Callable[[str], None] = print) -> int:
+def run_cluster(
+    settings: ClusterSettings,
+    *,
+    announce: Callable[[str], None] = print,
+    announce_console: Callable[[str], None] = print,
+) -> int:
     """Run the cluster until a signal; return the exit status.
 
-    ``announce`` gets one line when every node serves clients. 0: stopped by a signal, 1: a node
-    ended before it was ready.
+    ``announce`` gets one line when every node serves clients, ``announce_console`` then the
+    console's URL. 0: stopped by a signal, 1: a node ended before it was ready.
     """
-    return asyncio.run(_run(settings, announce))
+    return asyncio.run(_run(settings, announce, announce_console))
 
 
-async def _run(settings: ClusterSettings, announce: Callable[[str], None]) -> int:
+async def _run(
+    settings: ClusterSettings,
+    announce: Callable[[str], None],
+    announce_console: Callable[[str], None],
+) -> int:
     settings.data_dir.mkdir(parents=True, exist_ok=True)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -158,6 +186,7 @@ async def _run(settings: ClusterSettings, announce: Callable[[str], None]) -> in
         for number in range(1, settings.node_count + 1)
     ]
     functions = _Child("functions", settings.functions_command(), ends_cluster=False)
+    helpers = [functions]
     beside: list[asyncio.Task[None]] = []
     running = [asyncio.create_task(node.run()) for node in nodes]
     stopping = asyncio.create_task(stop.wait())
@@ -170,15 +199,20 @@ async def _run(settings: ClusterSettings, announce: Callable[[str], None]) -> in
             addresses = ",".join(f"{host}:{port}" for port in range(settings.port, last_port + 1))
             if not settings.has_objects_of_one_process:
                 beside.append(asyncio.create_task(functions.run()))
-            http = ",".join(node.http_address for node in nodes if node.http_address)
+            http = [node.http_address for node in nodes if node.http_address]
             line = f"tidelog cluster of {settings.node_count} ready on {addresses}"
-            announce(f"{line}{HTTP_ON}{http}" if http else line)
+            announce(f"{line}{HTTP_ON}{','.join(http)}" if http else line)
+            if settings.console_port is not None:
+                console = _Child("console", settings.console_command(http), ends_cluster=False)
+                helpers.append(console)
+                beside.append(asyncio.create_task(console.run()))
+                beside.append(asyncio.create_task(_announce_url(console, announce_console)))
             await asyncio.wait([stopping, *running], return_when=asyncio.FIRST_COMPLETED)
         return 0 if stopping.done() else 1
     finally:
         stopping.cancel()
         ready.cancel()
-        for child in (*nodes, functions):
+        for child in (*nodes, *helpers):
             child.stop()
         await asyncio.gather(*running, *beside)
         await asyncio.gather(stopping, ready, return_exceptions=True)
@@ -188,23 +222,44 @@ def _in_url(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
+async def _announce_url(console: _Child, announce: Callable[[str], None]) -> None:
+    """Announce the console's URL once it has one, unless it is stopped before."""
+    if await console.wait_ready():
+        announce(console.first_line.partition(READY_ON)[2])
+
+
 async def _wait_all(nodes: Sequence[_Child]) -> None:
     for node in nodes:
         await node.has_been_ready.wait()
 
 
 class _Child:
-    """The successive processes of one node, or of the functions."""
+    """The successive processes of one node, of the functions, or of the console."""
 
     def __init__(self, name: str, command: Sequence[str], *, ends_cluster: bool) -> None:
         """``ends_cluster``: if a process ends before the first was ready, do not restart it."""
         self.has_been_ready = asyncio.Event()
-        self.http_address = ""  # of the newest process that was ready, "" if it has none
+        self.first_line = ""  # of the newest process that was ready
         self._name = name
         self._command = command
         self._ends_cluster = ends_cluster
         self._process: asyncio.subprocess.Process | None = None
         self._stopping = asyncio.Event()
+
+    @property
+    def http_address(self) -> str:
+        """The address in the first line, "" if it has none."""
+        return self.first_line.partition(HTTP_ON)[2]
+
+    async def wait_ready(self) -> bool:
+        """Wait until a process was ready, or until the end; return whether one was ready."""
+        ready = asyncio.create_task(self.has_been_ready.wait())
+        stopping = asyncio.create_task(self._stopping.wait())
+        await asyncio.wait([ready, stopping], return_when=asyncio.FIRST_COMPLETED)
+        ready.cancel()
+        stopping.cancel()
+        await asyncio.gather(ready, stopping, return_exceptions=True)
+        return self.has_been_ready.is_set()
 
     async def run(self) -> None:
         """Restart the process until it is stopped or ends the cluster."""
@@ -270,7 +325,7 @@ class _Child:
         """Set ``has_been_ready`` at the first line, and discard all further output."""
         line = await stdout.readline()
         if line:
-            self.http_address = line.decode().strip().partition(HTTP_ON)[2]
+            self.first_line = line.decode().strip()
             self.has_been_ready.set()
         while await stdout.read(LINE_BYTES_MAX):
             pass

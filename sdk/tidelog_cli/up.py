@@ -29,6 +29,9 @@ NODE_DIRECTORIES = "node-*"
 # As in Kafka's sample settings: a group of one need not wait for more members.
 QUICK_START = {"group.initial.rebalance.delay.ms": "0"}
 HTTP_PORT = 9644  # of the first node's probes and metrics
+CONSOLE_PORT = 9640
+LOOPBACK = "127.0.0.1"
+CONSOLE_MODULES = ("aiohttp", "jinja2")
 DEFAULT_ADDRESSES = ("127.0.0.1:9092", "localhost:9092")  # commands connect to them by themselves
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 
@@ -87,6 +90,17 @@ def up(
     no_http: Annotated[
         bool, typer.Option("--no-http", help="No /livez, /readyz and /metrics.")
     ] = False,
+    console_port: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=65_535,
+            show_default=False,
+            help="Port of the console, a web page that shows the cluster to this machine. 0 for a"
+            f" free one. Default: {CONSOLE_PORT}, or a free one if it is in use.",
+        ),
+    ] = None,
+    no_console: Annotated[bool, typer.Option("--no-console", help="No console.")] = False,
     log_level: Annotated[str, typer.Option(help=f"{', '.join(LOG_LEVELS)}.")] = "WARNING",
     log_format: Annotated[
         str, typer.Option(help="text, or json: one object a line on stderr.")
@@ -101,10 +115,10 @@ def up(
 ) -> None:
     """Run a cluster on this machine until Ctrl-C or SIGTERM.
 
-    Prints a line when it is ready for clients, and one that says what to try. The data
-    directory contains everything: give the same one to start the same cluster again. A node
-    that exits is restarted; if a node cannot start, the command stops the others and exits
-    with status 1.
+    Prints a line when it is ready for clients, one that says what to try, and the address of the
+    console. The data directory contains everything: give the same one to start the same cluster
+    again. A node that exits is restarted; if a node cannot start, the command stops the others and
+    exits with status 1.
     """
     from tidelog_core.config import NodeConfig, parse_config
     from tidelog_core.log_format import JSON, LOG_FORMATS, configure_logging
@@ -121,11 +135,14 @@ def up(
     _check_hosts(host, advertised_host)
     _check_data_dir(data_dir, nodes, say)
     _require_free_ports(host, range(port, min(port + nodes, 65_536)))
-    first_http_port = None if no_http else _choose_http_port(http_host, http_port, nodes)
-    protocol, protection = "PLAINTEXT", dict[str, str]()
+    first_http_port = None if no_http else _choose_ports(http_host, http_port, HTTP_PORT, nodes)
+    console = None if no_console else _choose_console_port(console_port, say)
+    protocol, protection, authority = "PLAINTEXT", dict[str, str](), None
     if secure:
         ports = range(port, port + nodes)
-        protocol, protection = _secure(data_dir, advertised_host or host, ports, metadata, say=say)
+        protocol, protection, authority = _secure(
+            data_dir, advertised_host or host, ports, metadata, say=say
+        )
     else:
         _warn_of_openness(data_dir, host, say)
     settings = ClusterSettings(
@@ -142,19 +159,26 @@ def up(
         log_level=log_level.upper(),
         log_format=log_format.lower(),
         security_protocol=protocol,
+        console_port=console,
+        authority_file=authority,
     )
     next_step = _next_step(data_dir, advertised_host or host, port, is_secure=secure)
-    status = run_cluster(settings, announce=lambda line: _announce(line, next_step))
+    status = run_cluster(
+        settings,
+        announce=lambda line: _announce(line, next_step),
+        announce_console=lambda url: print(f"console: {url}", flush=True),
+    )
     if status:
         raise CommandFailed("a node could not start, so the cluster was stopped; its log is above")
 
 
 def _secure(
     data_dir: Path, host: str, ports: range, metadata: str | None, *, say: Say
-) -> tuple[str, dict[str, str]]:
+) -> tuple[str, dict[str, str], Path]:
     """Make keys, certificates and the admin if they are missing.
 
-    Returns the security protocol of the nodes' listeners, and settings of the nodes.
+    Returns the security protocol of the nodes' listeners, settings of the nodes, and the file of
+    the authority that clients trust.
     """
     from tidelog_cli import secured
 
@@ -162,7 +186,7 @@ def _secure(
     url = metadata or f"sqlite://{data_dir.absolute()}/metadata.db"
     asyncio.run(secured.ensure_admin(url, made.password))
     say(f"clients connect with {made.client_properties}")
-    return secured.PROTOCOL, made.node_settings
+    return secured.PROTOCOL, made.node_settings, made.authority_pem
 
 
 def _warn_of_openness(data_dir: Path, host: str, say: Say) -> None:
@@ -226,21 +250,36 @@ def _check_data_dir(data_dir: Path, node_count: int, say: Say) -> None:
         )
 
 
-def _choose_http_port(host: str, asked: int | None, node_count: int) -> int:
-    """Return the port of the first node, 0 if each node shall take a free one.
+def _choose_ports(host: str, asked: int | None, default: int, count: int) -> int:
+    """Return the first of so many ports, 0 if each process shall take a free one.
 
     Raises ``CommandFailed`` if a port that was asked for is in use.
     """
-    first = HTTP_PORT if asked is None else asked
+    first = default if asked is None else asked
     if first == 0:
         return 0
     try:
-        _require_free_ports(host, range(first, min(first + node_count, 65_536)))
+        _require_free_ports(host, range(first, min(first + count, 65_536)))
     except CommandFailed:
         if asked is not None:
             raise
         return 0  # Another cluster runs on this machine.
     return first
+
+
+def _choose_console_port(asked: int | None, say: Say) -> int | None:
+    """Return the console's port, 0 for a free one; None if its libraries are missing.
+
+    Raises ``CommandFailed`` if a port that was asked for is in use, or cannot be served.
+    """
+    missing = [name for name in CONSOLE_MODULES if importlib.util.find_spec(name) is None]
+    if missing:
+        words = f"{', '.join(missing)} is missing: pip install 'tidelog[console]'"
+        if asked is not None:
+            raise CommandFailed(f"no console: {words}")
+        say(f"no console: {words}")
+        return None
+    return _choose_ports(LOOPBACK, asked, CONSOLE_PORT, 1)
 
 
 def _require_free_ports(host: str, ports: Iterable[int]) -> None:

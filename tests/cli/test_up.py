@@ -13,8 +13,10 @@ from pathlib import Path
 from tempfile import mkdtemp
 
 import pytest
+from tidelog.settings.properties_file import read_properties
 
 from tests.support.command import COMMAND, environment_without, tidelog
+from tests.support.console import Browser
 from tests.support.http_pages import readiness
 from tools.ports import free_ports
 
@@ -24,10 +26,13 @@ NOT_NEEDED = ("aioboto3", "boto3", "numpy", "pandas", "pyarrow", "pyspark")
 
 
 @contextmanager
-def running(data_dir: Path, port: int, *options: str) -> Iterator[subprocess.Popen[bytes]]:
+def running(
+    data_dir: Path, port: int, *options: str, has_console: bool = False
+) -> Iterator[subprocess.Popen[bytes]]:
     """Run ``tidelog up``, ready when the block begins."""
+    console = ("--console-port", "0") if has_console else ("--no-console",)
     process = subprocess.Popen(
-        [COMMAND, "up", "--port", str(port), "--data-dir", str(data_dir), *options],
+        [COMMAND, "up", "--port", str(port), "--data-dir", str(data_dir), *console, *options],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=environment_without(Path(mkdtemp(dir=data_dir.parent)) / "hidden", *NOT_NEEDED),
@@ -86,6 +91,32 @@ def test_cluster_of_two_serves_and_stops_in_order(tmp_path: Path, number: signal
             assert read.out == b"hello\n"
 
 
+@pytest.mark.parametrize(
+    "options", [(), pytest.param(("--secure",), marks=pytest.mark.slow)], ids=["open", "secure"]
+)
+def test_a_console_shows_the_cluster_and_ends_with_it(
+    tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    data_dir, port = tmp_path / "data", free_ports(1)
+    with running(data_dir, port, *options, has_console=True) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline().decode()
+        assert line.startswith("console: http://127.0.0.1:"), line
+        browser = Browser(line.strip().rpartition("/")[2])
+        if options:
+            assert browser.get("/").headers["location"] == "/login"
+            password = read_properties(data_dir / "secure" / "librdkafka.properties")[
+                "sasl.password"
+            ]
+            assert browser.log_in("admin", password).status == 303
+        assert f"127.0.0.1:{port}" in browser.get("/").text
+        assert "None found" in browser.get("/faults").text
+        process.terminate()
+        process.wait(30)
+        with pytest.raises(ConnectionRefusedError):
+            browser.get("/")
+
+
 def test_port_that_is_taken_is_named(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -93,7 +124,10 @@ def test_port_that_is_taken_is_named(tmp_path: Path) -> None:
         assert f"port {port}: Address already in use" in outcome.errors
         given = ("--port", free_ports(1), "--http-port", port, "--data-dir", tmp_path / "data")
         outcome = tidelog("up", *given, status=1)
+        given = ("--port", free_ports(1), "--console-port", port, "--data-dir", tmp_path / "data")
+        wanted = tidelog("up", *given, status=1)
     assert f"port {port}: Address already in use" in outcome.errors
+    assert f"port {port}: Address already in use" in wanted.errors
     assert not (tmp_path / "data").exists()
 
 

@@ -85,14 +85,14 @@ class Reader:
             time.sleep(0.2)
 
     def _start(self, expected: str) -> None:
-        command = ["tidelog", "up", "--port", self._port, "--http-port", "0"]
+        command = ["tidelog", "up", "--port", self._port, "--http-port", "0", "--console-port", "0"]
         self._cluster = subprocess.Popen(
             command, cwd=self._folder, env=self._environment, stdout=subprocess.PIPE, text=True
         )
         assert self._cluster.stdout is not None
         for line in expected.splitlines():
             printed = self._cluster.stdout.readline().strip()
-            wanted = line.replace("9644", "…").replace("9092", self._port)
+            wanted = line.replace("9644", "…").replace("9640", "…").replace("9092", self._port)
             # The command names the address if it is not the usual one.
             printed = printed.removesuffix(f" -b 127.0.0.1:{self._port}")
             assert _matches(printed, wanted), (printed, wanted)

@@ -1,0 +1,220 @@
+"""What the console reads from the stores. It never writes to them.
+
+The metadata store has no ACLs of its own: pages ask a node first whether the visitor may describe
+the topic or the cluster.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from tidelog_core.config import NodeConfig, topic_config
+from tidelog_core.errors import CorruptItem, InvalidConfig, TidelogError
+from tidelog_core.metadata.image import ClusterImage, ClusterView
+from tidelog_core.metadata.key_erasures import KEY_ERASURE_COLLECTION, KeyErasure
+from tidelog_core.metadata.local_erasures import LOCAL_ERASURE_COLLECTION, LocalErasure
+from tidelog_core.metadata.location import open_metadata_store
+from tidelog_core.metadata.node_config import effective_node_config
+from tidelog_core.metadata.records import Partition, SegmentMeta, Topic, segment_collection
+from tidelog_core.metadata.rewrite_claims import RewriteClaim, rewrite_claim_key
+from tidelog_core.metadata.store import MetadataStore
+from tidelog_core.model import TopicPartition
+from tidelog_core.objects.location import open_object_store
+from tidelog_core.objects.store import ObjectStore
+from tidelog_core.tier.keys import parse_erasure_receipt_key, topic_prefix
+
+LISTS_AT_ONCE_MAX = 8
+RECEIPTS_MAX = 100  # of one topic, those that come first; ids are random
+RECEIPT_BYTES_MAX = 4 * 1024 * 1024
+KEYS_LISTED_MAX = 20_000
+REQUESTS_MAX = 500
+
+
+class NoStore(TidelogError):
+    """The console was started without the store."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionTier:
+    """A partition as the stores know it."""
+
+    partition: Partition
+    segments: Sequence[SegmentMeta]  # in every state, by base offset
+    unreadable_count: int
+    is_tiered: bool  # remote.storage.enable
+    claim: RewriteClaim | None  # of the last process that rewrote segments, maybe expired
+
+
+@dataclass(frozen=True, slots=True)
+class ErasureRequest:
+    """What an erasure asks of a partition's replicas."""
+
+    topic: str  # "": the topic is deleted
+    partition: int
+    what: str
+    done_count: int
+    replica_count: int
+
+
+class Stores:
+    """The stores of the cluster, opened when they are needed."""
+
+    def __init__(self, metadata_url: str | None, objects_url: str | None) -> None:
+        self._metadata_url, self._objects_url = metadata_url, objects_url
+        self._metadata: MetadataStore | None = None
+        self._view: ClusterView | None = None
+        self._objects: ObjectStore | None = None
+
+    @property
+    def has_metadata(self) -> bool:
+        """Whether the metadata store is known."""
+        return self._metadata_url is not None
+
+    @property
+    def has_objects(self) -> bool:
+        """Whether the object store is known, and other processes can read it."""
+        return self._objects_url is not None and not self._objects_url.startswith("memory:")
+
+    @property
+    def urls(self) -> tuple[str, str]:
+        """The URLs of both stores. Raises ``NoStore``."""
+        if self._metadata_url is None or self._objects_url is None or not self.has_objects:
+            raise NoStore("the console was started without --metadata and --objects")
+        return self._metadata_url, self._objects_url
+
+    async def image(self) -> ClusterImage:
+        """Return the cluster as the metadata store has it now. Raises ``NoStore``."""
+        if self._metadata_url is None:
+            raise NoStore("the console was started without --metadata")
+        if self._view is None:
+            self._metadata = open_metadata_store(self._metadata_url)
+            self._view = ClusterView(self._metadata)
+        return await self._view.refresh()
+
+    async def tier_of(self, topic: str, numbers: Sequence[int]) -> list[PartitionTier]:
+        """Return some partitions of a topic; fewer if they are not there. Raises ``NoStore``."""
+        image = await self.image()
+        found = image.topics.get(topic)
+        if found is None:
+            return []
+        is_tiered = _is_tiered(image, found)
+        wanted = set(numbers)
+        partitions = [one for one in image.partitions(topic) if one.partition in wanted]
+        limit = asyncio.Semaphore(LISTS_AT_ONCE_MAX)
+
+        async def read(partition: Partition) -> PartitionTier:
+            async with limit:
+                return await self._tier(partition, is_tiered=is_tiered)
+
+        return list(await asyncio.gather(*map(read, partitions)))
+
+    async def receipts(self, topic: str) -> list[Mapping[str, Any]]:
+        """Return the receipts of the topic's erasures, the newest first.
+
+        Raises ``NoStore`` and the object store's errors.
+        """
+        image = await self.image()
+        found = image.topics.get(topic)
+        if found is None or not self.has_objects:
+            return []
+        store = self._object_store()
+        prefix = topic_prefix(image.cluster_id, topic, found.topic_id)
+        keys: list[str] = []
+        listed = 0
+        # Receipts are directly under the topic, behind its partitions' folders.
+        async for one in store.list(f"{prefix}erasure-"):
+            listed += 1
+            if (
+                parse_erasure_receipt_key(one.key) is not None
+                and one.size_bytes <= RECEIPT_BYTES_MAX
+            ):
+                keys.append(one.key)
+            if len(keys) >= RECEIPTS_MAX or listed >= KEYS_LISTED_MAX:
+                break
+        documents = [json.loads(await store.get(key)) for key in keys]
+        return sorted(documents, key=lambda one: int(one.get("requested_ms", 0)), reverse=True)
+
+    async def erasure_requests(self) -> list[ErasureRequest]:
+        """Return what erasures still ask of replicas. Raises ``NoStore``."""
+        image = await self.image()
+        assert self._metadata is not None
+        names = {topic.topic_id: name for name, topic in image.topics.items()}
+        found: list[ErasureRequest] = []
+        for item in await self._metadata.list(KEY_ERASURE_COLLECTION):
+            key = KeyErasure.from_item(item)
+            done = sum(one.is_done for one in key.replicas)
+            found.append(_request(image, names, key, "erase the key from their logs", done))
+        for item in await self._metadata.list(LOCAL_ERASURE_COLLECTION):
+            local = LocalErasure.from_item(item)
+            what = "drop local segments, which the tier has without the key"
+            found.append(_request(image, names, local, what, len(local.honoured)))
+        return found[:REQUESTS_MAX]
+
+    async def close(self) -> None:
+        """Release the stores."""
+        if self._metadata is not None:
+            await self._metadata.close()
+        if self._objects is not None:
+            await self._objects.close()
+
+    def _object_store(self) -> ObjectStore:
+        if self._objects is None:
+            try:
+                self._objects = open_object_store(self.urls[1])
+            except InvalidConfig as error:
+                raise NoStore(f"--objects: {error}") from error
+        return self._objects
+
+    async def _tier(self, partition: Partition, *, is_tiered: bool) -> PartitionTier:
+        assert self._metadata is not None
+        topic_id, number = partition.topic_id, partition.partition
+        items = await self._metadata.list(segment_collection(topic_id, number))
+        metas: list[SegmentMeta] = []
+        for item in items:
+            try:
+                metas.append(SegmentMeta.from_item(item))
+            except CorruptItem:
+                continue  # It is counted.
+        claim = await self._metadata.get(rewrite_claim_key(topic_id, number))
+        return PartitionTier(
+            partition,
+            metas,
+            len(items) - len(metas),
+            is_tiered,
+            None if claim is None else RewriteClaim.from_item(claim),
+        )
+
+
+def erased_segments(receipts: Sequence[Mapping[str, Any]]) -> frozenset[UUID]:
+    """Return the segments that erasures wrote in place of others."""
+    found: set[UUID] = set()
+    for receipt in receipts:
+        for partition in receipt.get("partitions", ()):
+            for replaced in partition.get("segments_replaced", ()):
+                found.add(UUID(replaced["new"]))
+    return frozenset(found)
+
+
+def _request(
+    image: ClusterImage,
+    names: Mapping[UUID, str],
+    request: KeyErasure | LocalErasure,
+    what: str,
+    done_count: int,
+) -> ErasureRequest:
+    topic = names.get(request.topic_id, "")
+    partition = image.partition(TopicPartition(topic, request.partition))
+    replicas = () if partition is None else partition.replicas
+    return ErasureRequest(topic, request.partition, what, done_count, len(replicas))
+
+
+def _is_tiered(image: ClusterImage, topic: Topic) -> bool:
+    if topic.is_internal:
+        return False
+    node = effective_node_config(NodeConfig(), image, None)
+    return topic_config(topic.configs, node).remote_storage_enable

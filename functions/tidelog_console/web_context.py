@@ -1,0 +1,153 @@
+"""What the handlers of one console share, and what they know of a request."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from aiohttp import web
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from tidelog_functions.admin.job_registry import JobRegistry
+
+from tidelog_console import formats
+from tidelog_console.guard import PAGE_CACHE, Guard, is_signed, sign
+from tidelog_console.node_pages import NodePages
+from tidelog_console.reading import Stores
+from tidelog_console.sessions import Sessions, Visitor
+from tidelog_console.settings import ConsoleSettings
+
+TEMPLATES = Path(__file__).parent / "templates"
+NONCE_BYTES = 18
+_FORM = "form"
+
+# Menu: key of the shortcut after «g», path, name.
+MENU = (
+    ("c", "/", "Cluster"),
+    ("t", "/topics", "Topics"),
+    ("o", "/groups", "Groups"),
+    ("m", "/tier", "Tier map"),
+    ("j", "/jobs", "Jobs"),
+    ("f", "/faults", "Faults"),
+)
+
+
+@dataclass(slots=True)
+class Console:
+    """One console."""
+
+    settings: ConsoleSettings
+    guard: Guard
+    sessions: Sessions
+    stores: Stores
+    node_pages: NodePages
+    jobs: JobRegistry
+    templates: Environment
+    version: str
+    stream_count: int = 0
+    job_topics: dict[str, tuple[str | None, str]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, settings: ConsoleSettings) -> Console:
+        """Return a console that is not started."""
+        templates = Environment(
+            loader=FileSystemLoader(TEMPLATES),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        templates.filters |= formats.FILTERS
+        return cls(
+            settings,
+            Guard.of(settings),
+            Sessions(settings),
+            Stores(settings.metadata_url, settings.objects_url),
+            NodePages(settings.node_http),
+            JobRegistry(),
+            templates,
+            _version(),
+        )
+
+    @property
+    def session_cookie(self) -> str:
+        """The cookie's name; browsers send it to every port of the host."""
+        return "tidelog_console_session"
+
+    @property
+    def form_cookie(self) -> str:
+        """The name of the cookie that forms are tied to."""
+        return "tidelog_console_form"
+
+    async def close(self) -> None:
+        """Release everything."""
+        await self.jobs.close()
+        await self.sessions.close()
+        await self.node_pages.close()
+        await self.stores.close()
+
+
+CONSOLE = web.AppKey("console", Console)
+VISITOR = "visitor"
+
+
+def console_of(request: web.Request) -> Console:
+    """Return the console that serves the request."""
+    return request.app[CONSOLE]
+
+
+def visitor_of(request: web.Request) -> Visitor:
+    """Return who asks. Only behind the check of the session."""
+    visitor: Visitor = request[VISITOR]
+    return visitor
+
+
+def page(request: web.Request, template: str, status: int = 200, **values: Any) -> web.Response:
+    """Return a page, with what every page needs."""
+    console = console_of(request)
+    nonce = request.cookies.get(console.form_cookie) or secrets.token_urlsafe(NONCE_BYTES)
+    visitor: Visitor | None = request.get(VISITOR)
+    body = console.templates.get_template(template).render(
+        menu=MENU,
+        path=request.path,
+        version=console.version,
+        user=None if visitor is None else visitor.name,
+        token=sign(console.sessions.secret, _FORM, nonce),
+        **values,
+    )
+    answer = web.Response(text=body, status=status, content_type="text/html", charset="utf-8")
+    answer.headers["Cache-Control"] = PAGE_CACHE
+    if request.cookies.get(console.form_cookie) != nonce:
+        set_cookie(console, answer, console.form_cookie, nonce)
+    answer.enable_compression()
+    return answer
+
+
+def set_cookie(console: Console, answer: web.StreamResponse, name: str, value: str) -> None:
+    """Set a cookie that only the console gets, and only from its own pages."""
+    answer.set_cookie(
+        name,
+        value,
+        path="/",
+        httponly=True,
+        samesite="Strict",
+        secure=console.settings.is_encrypted,
+    )
+
+
+def has_form_token(request: web.Request, token: object) -> bool:
+    """Return whether a form has the token that this console gave to this browser."""
+    console = console_of(request)
+    nonce = request.cookies.get(console.form_cookie, "")
+    if not nonce or not isinstance(token, str):
+        return False
+    return is_signed(console.sessions.secret, _FORM, nonce, token)
+
+
+def _version() -> str:
+    try:
+        return version("tidelog")
+    except PackageNotFoundError:
+        return "unknown"
