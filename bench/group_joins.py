@@ -25,11 +25,11 @@ from pathlib import Path
 from typing import Any
 
 from confluent_kafka.admin import AdminClient, NewTopic
+from tidelog_core.metadata import dynamodb_units as units
 from tidelog_core.metadata.groups import group_collection, shard_of_group
 from tidelog_core.metadata.location import open_metadata_store
 from tidelog_core.metadata.store import ItemKey
 
-from bench.day import units
 from bench.process import Node, running_node
 from tests.support.batches import batch_of
 from tests.support.wire_client import WireClient, frame, produce_body

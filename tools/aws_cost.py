@@ -30,9 +30,9 @@ from tidelog_core.cost.counts import (
 from tidelog_core.cost.counts import FUNCTION_CALL as FUNCTION_CALL_ITEM
 from tidelog_core.cost.counts import machine as machine_item
 from tidelog_core.cost.prices import PriceTable, list_prices
+from tidelog_core.metadata.dynamodb_units import read_units
 
 from bench.day.operations import COSTS, ITEM_BYTES
-from bench.day.units import read_units
 
 HOURS = float(MONTH_HOURS)  # a month
 SECONDS = HOURS * 3600

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 import numpy as np
+from tidelog_core.metadata.dynamodb_units import read_units
 
 from bench.day import table_load
 from bench.day.cluster import Cluster, Floats, build, total_by
@@ -19,7 +20,6 @@ from bench.day.operations import ITEM_BYTES
 from bench.day.scenario import REPLICAS, ZONES, Scenario
 from bench.day.simulation import CHUNK_GB, SEGMENT_GB, local_gb
 from bench.day.table_load import KEY_READ_UNITS, KEY_WRITE_UNITS
-from bench.day.units import read_units
 from tools.aws_cost import FUNCTION_SECONDS_PER_SEGMENT
 
 # Quotas of AWS as known on 2026-11-22. Those of a prefix and a key are physical, the others

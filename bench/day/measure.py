@@ -10,6 +10,7 @@ import asyncio
 from pathlib import Path
 from uuid import UUID
 
+from tidelog_core.metadata import dynamodb_units as units
 from tidelog_core.metadata import records
 from tidelog_core.metadata.records import (
     BrokerLease,
@@ -19,7 +20,6 @@ from tidelog_core.metadata.records import (
 from tidelog_core.metadata.sqlite import SqliteMetadataStore
 from tidelog_core.objects.folder import FolderObjectStore
 
-from bench.day import units
 from bench.day.measure_brokers import Brokers
 from bench.day.measure_clients import Clients
 from bench.day.measure_segments import Segments

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tidelog_core.metadata import dynamodb_items as items
+from tidelog_core.metadata import dynamodb_units as units
 from tidelog_core.metadata.store import (
     ALL_KEYS,
     ANY_VERSION,
@@ -25,8 +26,6 @@ from tidelog_core.metadata.store import (
     Write,
 )
 from tidelog_core.objects.store import ObjectMeta, ObjectStore
-
-from bench.day import units
 
 LIST_PAGE_KEYS = 1000  # of a LIST, and of a DeleteObjects. Source: S3 API reference.
 

@@ -11,6 +11,7 @@ import math
 from collections import Counter
 
 import numpy as np
+from tidelog_core.metadata.dynamodb_units import transaction_write_units
 from tidelog_core.metadata.store import COMMIT_WRITES_MAX
 from tidelog_core.replication.leases import LeaseTimes
 
@@ -30,7 +31,6 @@ from bench.day.scenario import (
 )
 from bench.day.table_load import Load
 from bench.day.troubles import Trouble, troubles
-from bench.day.units import transaction_write_units
 
 STEP_S = 10.0
 SEGMENT_GB = TOPIC.segment_bytes / GB

@@ -12,6 +12,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 import numpy as np
+from tidelog_core.metadata.dynamodb_units import READ_UNIT_BYTES, eventual_read_units, read_units
 from tidelog_core.metadata.groups import shard_of_group
 from tidelog_core.metadata.image import POLLS_PER_S_MAX
 from tidelog_core.replication.lease_watch import WATCHERS_MIN, unhurried_interval_ms
@@ -23,7 +24,6 @@ from bench.day.amounts import Amounts
 from bench.day.cluster import Cluster, Floats
 from bench.day.operations import COSTS, ITEM_BYTES
 from bench.day.scenario import DAY_S, GB, NODE, TOPIC, Scenario
-from bench.day.units import READ_UNIT_BYTES, eventual_read_units, read_units
 
 KEY_WRITE_UNITS, KEY_READ_UNITS = 1000, 3000  # a second. Source: developer guide, partition keys
 RENEWALS_PER_S = 1000 / LeaseTimes().renew_ms

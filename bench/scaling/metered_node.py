@@ -14,10 +14,10 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
+from tidelog_core.metadata import dynamodb_units as units
 from tidelog_core.metadata import location
 from tidelog_core.metadata.store import Item, ItemKey, MetadataStore
 
-from bench.day import units
 from bench.day.meter import MeteredStore, Usage
 
 COUNTS = struct.Struct("<dq")  # read units, write units

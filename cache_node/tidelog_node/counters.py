@@ -77,6 +77,7 @@ class TopicTraffic:
         "produced_batches",
         "produced_bytes",
         "produced_records",
+        "replicated_across_bytes",
         "replicated_in_bytes",
         "replicated_out_bytes",
     )
@@ -89,6 +90,7 @@ class TopicTraffic:
         self.fetched_count = 0  # answers' partitions with records
         self.fetched_from_tier_bytes = 0  # part of fetched_bytes
         self.replicated_in_bytes = 0  # appended here as a follower
+        self.replicated_across_bytes = 0  # the part of them that came from another zone
         self.replicated_out_bytes = 0  # fetched by followers
 
     def note_fetched(self, size_bytes: int) -> None:

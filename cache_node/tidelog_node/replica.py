@@ -75,6 +75,7 @@ class Replica:
         "has_flush_policy",
         "held_since",
         "inspects_records",
+        "is_across_zones",
         "is_dropped",
         "is_internal",
         "is_leader",
@@ -117,6 +118,7 @@ class Replica:
         self.followed: Partition | None = None  # the record last applied
         self.log_start_offset = log_start_offset  # in the metadata store
         self.is_leader = False
+        self.is_across_zones = False  # the followed leader is in another zone
         self.is_dropped = False  # deleted, or moved to other nodes
         self.is_internal = partition.topic in RESERVED_TOPICS
         self.role: ReplicaRole | None = None  # None: the partition has no other replica
@@ -331,6 +333,8 @@ class Replica:
             self.note_failure(error)
             raise
         self.traffic.replicated_in_bytes += info.size_bytes
+        if self.is_across_zones:
+            self.traffic.replicated_across_bytes += info.size_bytes
         disk.left_bytes -= info.size_bytes
         if disk.left_bytes < 0:
             disk.note_low()

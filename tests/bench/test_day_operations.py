@@ -5,10 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from tidelog_core.metadata.dynamodb_units import (
+    attributes_size_bytes,
+    read_units,
+    transaction_write_units,
+    write_units,
+)
 
 from bench.day import measure
 from bench.day.operations import COSTS, ITEM_BYTES, Cost
-from bench.day.units import attributes_size_bytes, read_units, transaction_write_units, write_units
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,10 @@ from tidelog_core.config import NodeConfig
 from tidelog_core.log.open_files import OpenFiles
 
 from tidelog_node.assembly.cluster import Cluster
+from tidelog_node.assembly.costs import build_costs
 from tidelog_node.background import Background
 from tidelog_node.compaction.log_cleaner import LogCleaner
+from tidelog_node.costs.recorder import CostRecorder
 from tidelog_node.disk.data_disk import DataDisk, DiskWatch
 from tidelog_node.erasure.evicting_eraser import EvictingEraser
 from tidelog_node.erasure.rewriting_eraser import RewritingEraser
@@ -46,6 +48,7 @@ class Logs:
     tier: TierService
     disk_watch: DiskWatch
     inspector: BatchInspector
+    costs: CostRecorder | None  # None: the node keeps no ledger
 
 
 async def open_logs(settings: NodeSettings, stack: AsyncExitStack, cluster: Cluster) -> Logs:
@@ -85,16 +88,19 @@ async def open_logs(settings: NodeSettings, stack: AsyncExitStack, cluster: Clus
     changes.subscribe(tier.on_changed)
     await tier.start()
     stack.push_async_callback(tier.close)
-    return Logs(replicas, changes, flusher, tier, disk_watch, inspector)
+    costs = build_costs(stack, cluster, tier)
+    return Logs(replicas, changes, flusher, tier, disk_watch, inspector, costs)
 
 
 def start_upkeep(logs: Logs, tasks: Background) -> None:
-    """Start flushing and rolling, and watch the disk."""
+    """Start flushing and rolling, watch the disk, and record costs."""
     upkeep = LogUpkeep(logs.flusher, logs.replicas)
     logs.changes.subscribe(upkeep.on_changed)
     tasks.add(logs.changes.run())
     tasks.add(upkeep.run())
     tasks.add(logs.disk_watch.run())
+    if logs.costs is not None:
+        tasks.add(logs.costs.run())
 
 
 async def start_rewriting(cluster: Cluster, logs: Logs, tasks: Background) -> None:

@@ -77,7 +77,16 @@ class FollowerFetchers:
             fetcher = self._fetchers[follower.leader_id] = LeaderFetcher(
                 follower.leader_id, self, self._node.broker_id
             )
+        replica.is_across_zones = self._is_across_zones(follower.leader_id)
         fetcher.followed.add(replica, follower)
+
+    def _is_across_zones(self, leader_id: int) -> bool:
+        """Whether the leader is known to be in another zone than this node."""
+        brokers = self._node.view.image.brokers
+        own, leader = brokers.get(self._node.broker_id), brokers.get(leader_id)
+        if own is None or leader is None or own.rack is None or leader.rack is None:
+            return False
+        return own.rack != leader.rack
 
     def _on_trouble(self, replica: Replica) -> None:
         fetcher = self._fetcher_of(replica)

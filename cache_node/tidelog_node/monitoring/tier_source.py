@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from typing import Any
-
-from tidelog_core.errors import TidelogError
 
 from tidelog_node.monitoring.request_source import histogram
 from tidelog_node.monitoring.scrape import Scrape
 from tidelog_node.node_context import NodeContext
 from tidelog_node.tier.service import TierService
-
-WORKER_SECONDS_MAX = 2.0  # A worker that takes longer has no series in this scrape.
 
 
 class TierSource:
@@ -44,21 +39,10 @@ class TierSource:
         if backlog.oldest_ms is not None:
             age_ms = max(0, self._node.clock_ms() - backlog.oldest_ms)
         scrape.add("tidelog_cloud_storage_backlog_seconds", age_ms / 1000)
-        worker = await self._worker_status()
+        worker = await tier.worker_status()
         scrape.add("tidelog_cloud_storage_worker_up", worker is not None)
         if worker is not None:
             _collect_worker(scrape, worker)
-
-    async def _worker_status(self) -> Mapping[str, Any] | None:
-        """Return the worker's counters, ``None`` if none runs or it does not answer."""
-        client = self._tier.client
-        if not client.is_connected:
-            return None
-        try:
-            async with asyncio.timeout(WORKER_SECONDS_MAX):
-                return await client.status()
-        except (TidelogError, TimeoutError):
-            return None
 
 
 def _collect_worker(scrape: Scrape, worker: Mapping[str, Any]) -> None:

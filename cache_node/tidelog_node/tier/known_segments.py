@@ -95,6 +95,11 @@ class KnownSegments:
         """Whether the last reading is whole and no replacement was noted since."""
         return self._whole is not None and self._whole is self._segments and not self.is_stale
 
+    @property
+    def size_bytes(self) -> int | None:
+        """The bytes of the segments of the last reading; ``None`` if none was read."""
+        return None if self._segments is None else self._segments.bytes_above(0)
+
     async def segments(self) -> TieredSegments:
         """Return the last reading, perhaps with gaps; reads only the first time."""
         if self._segments is None:

@@ -147,6 +147,11 @@ class RemoteLog:
         """Whether the last reading is whole and no replacement was noted since."""
         return self._known.is_settled
 
+    @property
+    def size_bytes(self) -> int | None:
+        """The bytes of the tiered segments in memory; ``None`` if they were not read yet."""
+        return self._known.size_bytes
+
     async def segments(self) -> TieredSegments:
         """Return the last reading, perhaps with gaps; from memory once loaded."""
         return await self._known.segments()

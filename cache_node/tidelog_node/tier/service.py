@@ -15,6 +15,7 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 from uuid import UUID
 
 from tidelog_core.errors import TidelogError
@@ -25,6 +26,7 @@ from tidelog_core.objects.location import make_local_folder, parse_object_locati
 from tidelog_core.retention.clock_rule import Witness
 from tidelog_core.rewriting.choice import compacted_end
 from tidelog_core.tier.contents import read_tier
+from tidelog_core.turns import Turn
 
 from tidelog_node.inspection.inspector import BatchInspector
 from tidelog_node.node_context import NodeContext
@@ -43,6 +45,7 @@ from tidelog_node.tier.swap_watch import SwapWatch
 
 logger = logging.getLogger(__name__)
 
+WORKER_SECONDS_MAX = 2.0  # A worker that takes longer has no counters this time.
 AHEAD_CACHE_SHARE = 4  # one reader's read-ahead takes at most this part of the cache
 
 
@@ -197,6 +200,35 @@ class TierService:
     async def backlog(self) -> Backlog:
         """Return the sealed segments of led logs that are yet to be tiered."""
         return await self._copying.backlog()
+
+    async def worker_status(self) -> Mapping[str, Any] | None:
+        """Return the worker's counters, ``None`` if none runs or it does not answer."""
+        if not self.client.is_connected:
+            return None
+        try:
+            async with asyncio.timeout(WORKER_SECONDS_MAX):
+                return await self.client.status()
+        except (TidelogError, TimeoutError):
+            return None
+
+    async def stored_bytes(self, *, readings_max: int) -> dict[str, int]:
+        """Return the bytes of tiered segments of the partitions led here, by topic.
+
+        Segments that are not in memory yet are read, of ``readings_max`` partitions at most; the
+        others count when it is called again.
+        """
+        turn, sizes = Turn(), dict[str, int]()
+        for replica in tuple(self._replicas.replicas()):
+            await turn.step()
+            if not self._partitions.leads(replica) or not replica.config.remote_storage_enable:
+                continue
+            remote, topic = self._partitions.lead(replica).remote, replica.partition.topic
+            if remote.size_bytes is None and readings_max > 0:
+                readings_max -= 1
+                with contextlib.suppress(TidelogError):
+                    await remote.segments()
+            sizes[topic] = sizes.get(topic, 0) + (remote.size_bytes or 0)
+        return sizes
 
     @property
     def status(self) -> Mapping[str, int]:

@@ -20,6 +20,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from uuid import uuid4
 
 from tidelog_core.config import NodeConfig
 from tidelog_core.errors import StorageError, TidelogError, TierUnavailable
@@ -27,6 +28,7 @@ from tidelog_core.log_format import LOG_FORMATS, TEXT, configure_logging
 from tidelog_core.objects.counted import CountedObjectStore
 from tidelog_core.objects.location import open_object_store
 from tidelog_core.objects.store import ObjectStore
+from tidelog_core.tier.keys import topic_folder_of
 
 from tidelog_node.tier.bandwidth import Bandwidth
 from tidelog_node.tier.chunk_cache import ChunkCache
@@ -78,7 +80,8 @@ class TierWorker:
     """Answers the requests of its node. For one event loop."""
 
     def __init__(self, objects: ObjectStore, settings: WorkerSettings) -> None:
-        self._store = store = CountedObjectStore(objects)
+        self._store = store = CountedObjectStore(objects, group_of=topic_folder_of)
+        self._incarnation = uuid4().hex  # counters begin at 0 with another one
         self._executor = ThreadPoolExecutor(THREAD_COUNT, thread_name_prefix="tier")
         self._cache = ChunkCache(
             store,
@@ -155,6 +158,7 @@ class TierWorker:
     def _status(self) -> Fields:
         cache, usage = self._cache, self._store.usage
         return {
+            "incarnation": self._incarnation,
             "cache_size_bytes": cache.size_bytes,
             "cache_hit_count": cache.hit_count,
             "cache_miss_count": cache.miss_count,
@@ -164,6 +168,10 @@ class TierWorker:
             "received_bytes": usage.received_bytes,
             "requests": [[*key, count] for key, count in usage.requests.items()],
             "seconds": usage.seconds,
+            "topics": [
+                [folder, one.requests, one.sent_bytes, one.received_bytes]
+                for folder, one in usage.by_group.items()
+            ],
         }
 
     async def _upload(self, request: UploadRequest) -> UploadResult:

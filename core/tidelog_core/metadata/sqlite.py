@@ -24,9 +24,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from tidelog_core.errors import CorruptItem, OutcomeUnknown, StoreUnavailable, VersionConflict
+from tidelog_core.metadata import dynamodb_units as units
 from tidelog_core.metadata.body import decode_body, encode_body
 from tidelog_core.metadata.commit import CHANGELOG_LENGTH, require_valid
 from tidelog_core.metadata.store import (
@@ -82,6 +83,21 @@ INSERT OR IGNORE INTO cluster (id, version) VALUES (1, 0);
 """
 
 
+class _Connection(sqlite3.Connection):
+    """A connection whose calls note the units that DynamoDB would charge for them."""
+
+    usage: StoreUsage
+
+    def note_read(self, size_bytes: int) -> None:
+        """Note a consistent read, of an item or of a listing."""
+        self.usage.modelled_read_units += units.read_units(size_bytes)
+
+    def note_written(self, size_bytes: int, *, is_alone: bool) -> None:
+        """Note a write or a check; ``is_alone``: without a transaction."""
+        cost = units.write_units if is_alone else units.transaction_write_units
+        self.usage.modelled_write_units += cost(size_bytes)
+
+
 class SqliteMetadataStore:
     """A ``MetadataStore`` in one file. Opened by the first call, so making one is free."""
 
@@ -96,7 +112,7 @@ class SqliteMetadataStore:
         self._changelog_length = changelog_length
         self._busy_timeout = busy_timeout
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="metadata")
-        self._connection: sqlite3.Connection | None = None
+        self._connection: _Connection | None = None
         self._paths = tuple(path.with_name(path.name + suffix) for suffix in FILE_SUFFIXES)
         # As they were opened; None while nothing is open.
         self._files: tuple[_FileId | None, ...] | None = None
@@ -163,7 +179,7 @@ class SqliteMetadataStore:
 
     async def _run(
         self,
-        call: Callable[Concatenate[sqlite3.Connection, P], T],
+        call: Callable[Concatenate[_Connection, P], T],
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> T:
@@ -190,8 +206,9 @@ class SqliteMetadataStore:
 
         return await asyncio.get_running_loop().run_in_executor(self._thread, on_thread)
 
-    def _connect(self) -> sqlite3.Connection:
+    def _connect(self) -> _Connection:
         connection = _open(self._path, self._busy_timeout)
+        connection.usage = self._usage
         files = _identify(self._paths)
         if None in files:
             connection.close()
@@ -226,11 +243,15 @@ def _identify(paths: Iterable[Path]) -> tuple[_FileId | None, ...]:
     return tuple(found)
 
 
-def _open(path: Path, busy_timeout: float) -> sqlite3.Connection:
+def _open(path: Path, busy_timeout: float) -> _Connection:
     """Return a connection to the file, made and laid out if it was not there."""
     path.parent.mkdir(parents=True, exist_ok=True)
     connection = sqlite3.connect(
-        path, timeout=busy_timeout, isolation_level=None, check_same_thread=False
+        path,
+        timeout=busy_timeout,
+        isolation_level=None,
+        check_same_thread=False,
+        factory=_Connection,
     )
     try:
         _enter_wal(connection, busy_timeout)
@@ -251,7 +272,7 @@ def _open(path: Path, busy_timeout: float) -> sqlite3.Connection:
     return connection
 
 
-def _enter_wal(connection: sqlite3.Connection, busy_timeout: float) -> None:
+def _enter_wal(connection: _Connection, busy_timeout: float) -> None:
     """Put the file in WAL mode, once for its life.
 
     SQLite does not wait for the lock here as it does everywhere else, so processes
@@ -269,7 +290,7 @@ def _enter_wal(connection: sqlite3.Connection, busy_timeout: float) -> None:
 
 
 @contextmanager
-def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
+def _transaction(connection: _Connection) -> Iterator[None]:
     """Hold the write lock; commit on a clean exit, roll back otherwise."""
     connection.execute("BEGIN IMMEDIATE")
     try:
@@ -289,22 +310,21 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
         raise
 
 
-def _get(connection: sqlite3.Connection, id: ItemKey) -> Item | None:
+def _get(connection: _Connection, id: ItemKey) -> Item | None:
     row = connection.execute(
         f"SELECT {ITEM_COLUMNS} FROM items WHERE collection = ? AND key = ?",
         (id.collection, id.key),
     ).fetchone()
+    connection.note_read(0 if row is None else _size_bytes(id, row))
     return None if row is None else _item(id, *row)
 
 
-def _get_many(connection: sqlite3.Connection, ids: Iterable[ItemKey]) -> dict[ItemKey, Item]:
+def _get_many(connection: _Connection, ids: Iterable[ItemKey]) -> dict[ItemKey, Item]:
     items = (_get(connection, item_id) for item_id in ids)
     return {item.id: item for item in items if item is not None}
 
 
-def _list(
-    connection: sqlite3.Connection, collection: str, prefix: str, keys: KeyRange
-) -> list[Item]:
+def _list(connection: _Connection, collection: str, prefix: str, keys: KeyRange) -> list[Item]:
     start, end = keys.bounds(prefix)
     rows = connection.execute(
         f"SELECT key, {ITEM_COLUMNS} FROM items"
@@ -317,7 +337,14 @@ def _list(
             NO_LIMIT if keys.limit is None else keys.limit,
         ),
     ).fetchall()
-    return [_item(ItemKey(collection, key), *columns) for key, *columns in rows]
+    found = [(ItemKey(collection, key), columns) for key, *columns in rows]
+    connection.note_read(sum(_size_bytes(*one) for one in found))
+    return [_item(item_id, *columns) for item_id, columns in found]
+
+
+def _size_bytes(id: ItemKey, columns: Sequence[Any]) -> int:
+    version, body = columns
+    return units.stored_size_bytes(id, version if isinstance(version, int) else 0, len(body))
 
 
 def _item(id: ItemKey, version: object, body: bytes) -> Item:
@@ -332,7 +359,7 @@ def _item(id: ItemKey, version: object, body: bytes) -> Item:
 
 
 def _commit(
-    connection: sqlite3.Connection,
+    connection: _Connection,
     rows: Sequence[tuple[Write, str | None]],
     checks: Sequence[Check],
     changelog_length: int,
@@ -340,7 +367,15 @@ def _commit(
     with _transaction(connection):
         conditions = [(write.id, write.expected_version) for write, _ in rows]
         conditions += [(check.id, check.expected_version) for check in checks]
-        versions = {item_id: _version(connection, item_id) for item_id, _ in conditions}
+        is_alone = len(conditions) == 1 and not any(write.is_logged for write, _ in rows)
+        versions, texts = {}, {write.id: text for write, text in rows}
+        for item_id, expected in conditions:
+            versions[item_id], size_bytes = _version(connection, item_id)
+            if item_id not in texts and expected == ANY_VERSION:
+                continue  # Such a check is not sent.
+            size_bytes = max(size_bytes, len((texts.get(item_id) or "").encode()))
+            stored = units.stored_size_bytes(item_id, versions[item_id], size_bytes)
+            connection.note_written(stored, is_alone=is_alone)
         lost = [
             (item_id.collection, item_id.key)
             for item_id, expected in conditions
@@ -355,16 +390,19 @@ def _commit(
             _log(connection, logged, changelog_length)
 
 
-def _version(connection: sqlite3.Connection, id: ItemKey) -> int:
+def _version(connection: _Connection, id: ItemKey) -> tuple[int, int]:
+    """Return the item's version and the bytes of its body."""
     row = connection.execute(
-        "SELECT version FROM items WHERE collection = ? AND key = ?", (id.collection, id.key)
+        "SELECT version, length(CAST(body AS BLOB)) FROM items WHERE collection = ? AND key = ?",
+        (id.collection, id.key),
     ).fetchone()
     if row is None:
-        return ABSENT
-    return row[0] if isinstance(row[0], int) else UNREADABLE_VERSION
+        return ABSENT, 0
+    version, size_bytes = row
+    return version if isinstance(version, int) else UNREADABLE_VERSION, size_bytes
 
 
-def _write(connection: sqlite3.Connection, id: ItemKey, version: int, text: str | None) -> None:
+def _write(connection: _Connection, id: ItemKey, version: int, text: str | None) -> None:
     if text is None:
         connection.execute(
             "DELETE FROM items WHERE collection = ? AND key = ?", (id.collection, id.key)
@@ -376,7 +414,7 @@ def _write(connection: sqlite3.Connection, id: ItemKey, version: int, text: str 
         )
 
 
-def _log(connection: sqlite3.Connection, ids: Sequence[ItemKey], changelog_length: int) -> None:
+def _log(connection: _Connection, ids: Sequence[ItemKey], changelog_length: int) -> None:
     connection.execute("UPDATE cluster SET version = version + 1 WHERE id = 1")
     version = _cluster_version(connection)
     connection.executemany(
@@ -384,14 +422,16 @@ def _log(connection: sqlite3.Connection, ids: Sequence[ItemKey], changelog_lengt
         [(version, item_id.collection, item_id.key) for item_id in ids],
     )
     connection.execute("DELETE FROM changelog WHERE version <= ?", (version - changelog_length,))
+    connection.usage.modelled_write_units += sum(units.logging_units(ids).values())
 
 
 def _changes_since(
-    connection: sqlite3.Connection, since: ClusterVersion, changelog_length: int
+    connection: _Connection, since: ClusterVersion, changelog_length: int
 ) -> Changes:
     connection.execute("BEGIN")  # Both reads see the same commit.
     try:
         version = _cluster_version(connection)
+        connection.note_read(0)
         if since == version:
             return Changes(ClusterVersion(version), frozenset())
         if not version - changelog_length <= since < version:
@@ -405,16 +445,20 @@ def _changes_since(
     if len({row[0] for row in rows}) != version - since:
         return Changes(ClusterVersion(version), None)
     keys = frozenset(ItemKey(collection, key) for _, collection, key in rows)
+    size_bytes = units.changelog_entry_size_bytes(keys)
+    connection.usage.modelled_read_units += units.eventual_read_units(size_bytes)
     return Changes(ClusterVersion(version), keys)
 
 
-def _cluster_version(connection: sqlite3.Connection) -> int:
+def _cluster_version(connection: _Connection) -> int:
     return int(connection.execute("SELECT version FROM cluster WHERE id = 1").fetchone()[0])
 
 
-def _increment(connection: sqlite3.Connection, id: ItemKey, by: int) -> int:
+def _increment(connection: _Connection, id: ItemKey, by: int) -> int:
     with _transaction(connection):
+        read_units = connection.usage.modelled_read_units
         item = _get(connection, id)
+        connection.usage.modelled_read_units = read_units  # DynamoDB adds in place.
         if item is not None and item.problem is not None:
             raise CorruptItem((id.collection, id.key), item.problem)
         value = 0 if item is None else item.body.get("value", 0)
@@ -422,6 +466,7 @@ def _increment(connection: sqlite3.Connection, id: ItemKey, by: int) -> int:
             raise CorruptItem((id.collection, id.key), f"value must be a number, not {value!r}")
         body = {**({} if item is None else item.body), "value": value + by}
         version = ABSENT if item is None else item.version
+        connection.note_written(0, is_alone=True)
         _write(connection, id, version, encode_body(id, body))
     return value + by
 

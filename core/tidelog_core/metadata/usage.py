@@ -14,7 +14,14 @@ OK, CONFLICT, FAILED = "ok", "conflict", "failed"
 class StoreUsage:
     """The requests of one store since it was made."""
 
-    __slots__ = ("read_units", "requests", "seconds", "write_units")
+    __slots__ = (
+        "modelled_read_units",
+        "modelled_write_units",
+        "read_units",
+        "requests",
+        "seconds",
+        "write_units",
+    )
 
     def __init__(self) -> None:
         self.requests: dict[tuple[str, str], int] = {}  # by operation and outcome
@@ -22,6 +29,19 @@ class StoreUsage:
         # Request units that the store has charged for; none for SQLite.
         self.read_units = 0.0
         self.write_units = 0.0
+        # What DynamoDB would have charged for the same; SQLite's alone.
+        self.modelled_read_units = 0.0
+        self.modelled_write_units = 0.0
+
+    @property
+    def costing_read_units(self) -> float:
+        """The units that were charged for, or would have been."""
+        return self.read_units + self.modelled_read_units
+
+    @property
+    def costing_write_units(self) -> float:
+        """The units that were charged for, or would have been."""
+        return self.write_units + self.modelled_write_units
 
     def note(self, operation: str, outcome: str, seconds: float) -> None:
         """Count one request. Operations and outcomes are names of the program."""

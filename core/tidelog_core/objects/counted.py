@@ -7,7 +7,7 @@ for each page of a listing, and one for up to a thousand deleted keys.
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -22,6 +22,7 @@ from tidelog_core.objects.store import ObjectMeta, ObjectStore
 
 T = TypeVar("T")
 
+GROUPS_MAX = 1_000  # that requests are counted for; further ones are in the totals alone
 LIST_PAGE_KEYS = 1_000  # Source: S3's ListObjectsV2 and DeleteObjects.
 _OUTCOMES: dict[type[TidelogError], str] = {
     ObjectNotFound: "not_found",
@@ -31,16 +32,37 @@ _OUTCOMES: dict[type[TidelogError], str] = {
 }
 
 
+class GroupUsage:
+    """The requests for the keys of one group."""
+
+    __slots__ = ("received_bytes", "requests", "sent_bytes")
+
+    def __init__(self) -> None:
+        self.requests: dict[str, int] = {}  # by method
+        self.sent_bytes = 0
+        self.received_bytes = 0
+
+
 class ObjectUsage:
     """The requests of one store since it was made."""
 
-    __slots__ = ("received_bytes", "requests", "seconds", "sent_bytes")
+    __slots__ = ("by_group", "received_bytes", "requests", "seconds", "sent_bytes")
 
     def __init__(self) -> None:
         self.requests: dict[tuple[str, str], int] = {}  # by method and outcome
         self.seconds: dict[str, float] = {}  # by method, spent waiting for it
         self.sent_bytes = 0
         self.received_bytes = 0
+        self.by_group: dict[str, GroupUsage] = {}
+
+    def group(self, name: str) -> GroupUsage:
+        """Return the usage of a group of keys; beyond ``GROUPS_MAX`` one that is not kept."""
+        found = self.by_group.get(name)
+        if found is None:
+            found = GroupUsage()
+            if name and len(self.by_group) < GROUPS_MAX:
+                self.by_group[name] = found
+        return found
 
     def note(self, method: str, outcome: str, seconds: float, *, count: int = 1) -> None:
         """Count a call that took ``count`` requests."""
@@ -52,41 +74,45 @@ class ObjectUsage:
 class CountedObjectStore:
     """An ``ObjectStore``. For one event loop."""
 
-    def __init__(self, store: ObjectStore) -> None:
+    def __init__(
+        self, store: ObjectStore, *, group_of: Callable[[str], str] = lambda _: ""
+    ) -> None:
+        """``group_of`` returns the group of a key that it is counted for; empty: none."""
         self._store = store
+        self._group_of = group_of
         self.usage = ObjectUsage()
 
     async def put(self, key: str, data: bytes, *, kms_key_id: str = "") -> None:
         """Store ``data``; see ``ObjectStore``."""
-        await self._counted("put", self._store.put(key, data, kms_key_id=kms_key_id))
-        self.usage.sent_bytes += len(data)
+        await self._counted("put", key, self._store.put(key, data, kms_key_id=kms_key_id))
+        self._note_sent(key, len(data))
 
     async def put_file(self, key: str, path: Path, *, kms_key_id: str = "") -> None:
         """Store the file's bytes; see ``ObjectStore``."""
         size_bytes = _size_bytes(path)
-        await self._counted("put", self._store.put_file(key, path, kms_key_id=kms_key_id))
-        self.usage.sent_bytes += size_bytes
+        await self._counted("put", key, self._store.put_file(key, path, kms_key_id=kms_key_id))
+        self._note_sent(key, size_bytes)
 
     async def replace(self, key: str, data: bytes) -> None:
         """Store ``data`` whether or not the key exists."""
-        await self._counted("put", self._store.replace(key, data))
-        self.usage.sent_bytes += len(data)
+        await self._counted("put", key, self._store.replace(key, data))
+        self._note_sent(key, len(data))
 
     async def get(self, key: str) -> bytes:
         """Return the whole object. Raises ``ObjectNotFound``."""
-        found = await self._counted("get", self._store.get(key))
-        self.usage.received_bytes += len(found)
+        found = await self._counted("get", key, self._store.get(key))
+        self._note_received(key, len(found))
         return found
 
     async def get_range(self, key: str, start: int, end: int) -> bytes | memoryview:
         """Return bytes ``[start, end)``. Raises ``ObjectNotFound``."""
-        found = await self._counted("get", self._store.get_range(key, start, end))
-        self.usage.received_bytes += len(found)
+        found = await self._counted("get", key, self._store.get_range(key, start, end))
+        self._note_received(key, len(found))
         return found
 
     async def head(self, key: str) -> ObjectMeta:
         """Return the object's metadata. Raises ``ObjectNotFound``."""
-        return await self._counted("head", self._store.head(key))
+        return await self._counted("head", key, self._store.head(key))
 
     async def list(self, prefix: str, *, start_after: str = "") -> AsyncIterator[ObjectMeta]:
         """Yield the objects whose key starts with ``prefix``, in key order."""
@@ -104,19 +130,32 @@ class CountedObjectStore:
             raise
         finally:
             pages = max(1, -(-found_count // LIST_PAGE_KEYS))
-            self.usage.note("list", outcome, time.monotonic() - began, count=pages)
+            self._note("list", prefix, outcome, time.monotonic() - began, count=pages)
 
     async def delete(self, keys: Sequence[str]) -> None:
         """Remove the objects. A missing key is no error."""
         if keys:
             pages = -(-len(keys) // LIST_PAGE_KEYS)
-            await self._counted("delete", self._store.delete(keys), count=pages)
+            await self._counted("delete", keys[0], self._store.delete(keys), count=pages)
 
     async def close(self) -> None:
         """Close the store."""
         await self._store.close()
 
-    async def _counted(self, method: str, call: Awaitable[T], *, count: int = 1) -> T:
+    def _note(self, method: str, key: str, outcome: str, seconds: float, *, count: int) -> None:
+        self.usage.note(method, outcome, seconds, count=count)
+        requests = self.usage.group(self._group_of(key)).requests
+        requests[method] = requests.get(method, 0) + count
+
+    def _note_sent(self, key: str, size_bytes: int) -> None:
+        self.usage.sent_bytes += size_bytes
+        self.usage.group(self._group_of(key)).sent_bytes += size_bytes
+
+    def _note_received(self, key: str, size_bytes: int) -> None:
+        self.usage.received_bytes += size_bytes
+        self.usage.group(self._group_of(key)).received_bytes += size_bytes
+
+    async def _counted(self, method: str, key: str, call: Awaitable[T], *, count: int = 1) -> T:
         began, outcome = time.monotonic(), "failed"
         try:
             result = await call
@@ -126,7 +165,7 @@ class CountedObjectStore:
             outcome = _outcome_of(error)
             raise
         finally:
-            self.usage.note(method, outcome, time.monotonic() - began, count=count)
+            self._note(method, key, outcome, time.monotonic() - began, count=count)
 
 
 def _size_bytes(path: Path) -> int:

@@ -26,6 +26,7 @@ from tidelog_core.config import INT32_MAX, INT64_MAX
 from tidelog_core.metadata.records import SegmentMeta
 
 TOPIC_NAME_LENGTH_MAX = 200
+UUID_LENGTH = 36
 LOG_SUFFIX = ".log"
 INDEX_SUFFIX = ".index"
 
@@ -43,6 +44,7 @@ _ERASURE_RECEIPT_KEY = re.compile(
     rf"{_NAME}/{_NAME}-(?P<topic_id>{_UUID})/erasure-(?P<erasure_id>{_UUID})\.json"
 )
 _DELETION_KEY = re.compile(rf"(?P<folder>{_NAME}/{_NAME}-(?P<topic_id>{_UUID}))\.deleted\.json")
+_TOPIC_FOLDER = re.compile(rf"{_NAME}/(?P<folder>{_NAME}-{_UUID})(?:/|\.deleted\.json)")
 _LOG_START_KEY = re.compile(
     rf"{_NAME}/{_NAME}-(?P<topic_id>{_UUID})/(?P<partition>{_PARTITION})/"
     rf"log-start-(?P<offset>[0-9]{{20}})\.json"
@@ -147,6 +149,17 @@ def parse_segment_key(key: str) -> SegmentKey | None:
         segment_id=UUID(match["segment_id"]),
         is_index=match["kind"] == "index",
     )
+
+
+def topic_folder_of(key: str) -> str:
+    """Return ``<topic>-<topic id>`` of a key or a prefix, empty if it is of no topic."""
+    match = _TOPIC_FOLDER.match(key)
+    return "" if match is None else match["folder"]
+
+
+def split_topic_folder(folder: str) -> tuple[str, UUID]:
+    """Return the topic's name, which may be cut, and its id."""
+    return folder[: -UUID_LENGTH - 1], UUID(folder[-UUID_LENGTH:])
 
 
 def parse_topic_manifest_key(key: str) -> UUID | None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from tidelog_core.errors import ObjectExists, ObjectNotFound
-from tidelog_core.objects.counted import CountedObjectStore
+from tidelog_core.objects.counted import GROUPS_MAX, CountedObjectStore
 from tidelog_core.objects.memory import MemoryObjectStore
 
 
@@ -50,3 +50,19 @@ async def test_a_listing_counts_its_pages_also_if_it_is_left(tmp_path: Path) -> 
     assert store.usage.requests["list", "ok"] == 3
     await store.delete([f"k{number:04}" for number in range(2_500)])
     assert store.usage.requests["delete", "ok"] == 3
+
+
+async def test_calls_are_counted_for_the_group_of_their_key() -> None:
+    store = CountedObjectStore(MemoryObjectStore(), group_of=lambda key: key.partition("/")[0])
+    await store.put("a/1", b"xx")
+    await store.put("b/1", b"yyy")
+    assert await store.get("a/1") == b"xx"
+    assert [one.key async for one in store.list("b/")] == ["b/1"]
+    await store.delete(["b/1", "a/1"])
+    a, b = store.usage.by_group["a"], store.usage.by_group["b"]
+    assert (a.requests, a.sent_bytes, a.received_bytes) == ({"put": 1, "get": 1}, 2, 2)
+    assert (b.requests, b.sent_bytes) == ({"put": 1, "list": 1, "delete": 1}, 3)
+    for number in range(GROUPS_MAX + 5):
+        await store.put(f"c{number}/1", b"z")
+    assert len(store.usage.by_group) == GROUPS_MAX
+    assert store.usage.requests["put", "ok"] == GROUPS_MAX + 7

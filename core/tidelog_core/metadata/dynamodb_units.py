@@ -58,6 +58,16 @@ def item_size_bytes(item: Item) -> int:
     return written_size_bytes(Write(item.id, item.body, item.version - 1))
 
 
+def stored_size_bytes(id: ItemKey, version: int, body_size_bytes: int) -> int:
+    """Return the size of an item whose JSON body has that size, without encoding it.
+
+    A body with an integer ``value``, which is an attribute of its own, is some bytes larger here.
+    """
+    names = len("pk") + len("sk") + len("v") + len("body") + len("w")
+    values = len(id.collection.encode()) + len(id.key.encode()) + len(WRITE_ID)
+    return names + values + _value_size({"N": str(version)}) + body_size_bytes
+
+
 def changelog_entry_size_bytes(keys: Iterable[ItemKey]) -> int:
     """Return the size of the changelog entry of a commit that changes the keys."""
     return attributes_size_bytes(_logging(list(keys))[1]["Put"]["Item"])

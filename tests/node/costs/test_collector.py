@@ -1,0 +1,151 @@
+"""What a node counts that costs money, against the objects in its bucket and its clock."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from tidelog_core.cost.counts import by_topic
+from tidelog_core.cost.entries import Tally
+from tidelog_node.costs.collector import CostCollector
+
+from tests.support.tier_node import TOPIC, TierNode, running_node
+
+SECOND_MS = 1_000.0
+
+
+class SteadyClock:
+    """A clock that the test advances."""
+
+    def __init__(self) -> None:
+        self.now_ms = 5_000.0
+
+    def __call__(self) -> float:
+        return self.now_ms
+
+
+@pytest.fixture
+async def node(tmp_path: Path) -> AsyncIterator[TierNode]:
+    async with running_node(tmp_path) as node:
+        yield node
+
+
+@pytest.fixture
+def clock() -> SteadyClock:
+    return SteadyClock()
+
+
+@pytest.fixture
+def collector(node: TierNode, clock: SteadyClock) -> CostCollector:
+    usages = [node.store.usage]
+    return CostCollector(node.context, node.tier, usages=usages, clock_ms=clock)
+
+
+def of_topic(tally: Tally, topic: str) -> dict[str, int]:
+    return dict(by_topic(tally.topics).get(topic, {}))
+
+
+async def test_objects_and_their_bytes_belong_to_their_topics(
+    node: TierNode, collector: CostCollector
+) -> None:
+    for name, count in ((TOPIC, 2), ("other", 1)):
+        replica = await node.create_topic(name, configs={"remote.storage.enable": "true"})
+        node.produce_segments(replica, count)
+        await node.wait_copied(replica, count)
+    tally = (await collector.sample()).copy()
+    stored = [path for path in node.objects_folder.rglob("*") if path.is_file()]
+    for name, count in ((TOPIC, 2), ("other", 1)):
+        here = [path for path in stored if f"/{name}-" in str(path)]
+        counted = of_topic(tally, name)
+        assert counted["object-put"] >= len(here) >= 2 * count
+        segments = sum(path.stat().st_size for path in here if path.suffix in (".log", ".index"))
+        assert counted["object-sent"] >= segments
+    assert tally.counts["object-put"] >= len(stored)  # with the cluster's own manifest
+    before = of_topic(tally, TOPIC)
+    await node.read(node.replica(), 0, max_bytes=1_000)
+    after = of_topic(await collector.sample(), TOPIC)
+    assert after["object-get"] > before.get("object-get", 0)
+    assert after["object-put"] == before["object-put"]
+    assert of_topic(collector.tally, "other") == of_topic(tally, "other")
+
+
+async def test_a_tier_worker_that_is_killed_begins_to_count_again(
+    node: TierNode, collector: CostCollector
+) -> None:
+    replica = await node.create_topic(configs={"remote.storage.enable": "true"})
+    node.produce_segments(replica, 2)
+    await node.wait_copied(replica, 2)
+    before = (await collector.sample()).copy()
+    first = await node.tier.worker_status()
+    await node.tier.client.close()
+    assert await node.tier.worker_status() is None
+    assert (await collector.sample()).counts["object-put"] == before.counts["object-put"]
+    node.tier.client.start()
+    await node.tier.client.wait_ready(30)
+    second = await node.tier.worker_status()
+    assert first is not None
+    assert second is not None
+    assert second["incarnation"] != first["incarnation"]
+    node.produce_segments(replica, 1)
+    await node.wait_copied(replica, 3)
+    after = await collector.sample()
+    again = await node.tier.worker_status()
+    assert again is not None
+    puts = sum(count for method, _, count in again["requests"] if method == "put")
+    assert after.counts["object-put"] == before.counts["object-put"] + puts
+
+
+async def test_the_leader_is_charged_for_stored_bytes_and_time(
+    node: TierNode, collector: CostCollector, clock: SteadyClock
+) -> None:
+    replica = await node.create_topic(configs={"remote.storage.enable": "true"})
+    node.produce_segments(replica, 2, batch_count=200)
+    metas = await node.wait_copied(replica, 2)
+    size_kb = sum(meta.size_bytes for meta in metas) // 1_000
+    assert size_kb > 10
+    clock.now_ms += 100 * SECOND_MS
+    first = (await collector.sample()).copy()
+    assert of_topic(first, TOPIC)["object-storage"] == size_kb * 100
+    clock.now_ms += 0.5 * SECOND_MS
+    second = await collector.sample()
+    grown = second.counts["object-storage"] - first.counts["object-storage"]
+    assert grown == size_kb * 500 // 1_000
+
+
+async def test_a_node_that_has_just_taken_over_reads_the_sizes(
+    node: TierNode, clock: SteadyClock
+) -> None:
+    replica = await node.create_topic(configs={"remote.storage.enable": "true"})
+    node.produce_segments(replica, 2)
+    metas = await node.wait_copied(replica, 2)
+    node.tier._partitions._led.clear()
+    assert await node.tier.stored_bytes(readings_max=0) == {TOPIC: 0}
+    sizes = await node.tier.stored_bytes(readings_max=1)
+    assert sizes == {TOPIC: sum(meta.size_bytes for meta in metas)}
+
+
+async def test_machines_and_units_are_counted_by_clock_and_store(
+    node: TierNode, collector: CostCollector, clock: SteadyClock
+) -> None:
+    before = (await collector.sample()).copy()
+    clock.now_ms += 61 * SECOND_MS
+    for _ in range(7):
+        await node.store.changes_since(node.view.image.version)
+    since = (await collector.sample()).since(before)
+    assert since.counts["machine:i4i.large"] == 30_500  # of two nodes on the machine
+    assert since.counts["machine-volume"] == 30_500
+    assert since.counts["metadata-read"] >= 7_000
+    assert since.topics == {}
+
+
+async def test_bytes_from_other_zones_are_counted_by_topic(
+    node: TierNode, collector: CostCollector
+) -> None:
+    node.context.counters.topics.of("t").replicated_across_bytes += 1_000
+    first = (await collector.sample()).copy()
+    node.context.counters.topics.forget("t")  # deleted, and created again
+    node.context.counters.topics.of("t").replicated_across_bytes += 300
+    await collector.sample()
+    assert of_topic(first, "t") == {"zone-transfer": 1_000}
+    assert of_topic(collector.tally, "t") == {"zone-transfer": 1_300}
