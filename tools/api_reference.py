@@ -27,9 +27,14 @@ table that authorization uses.
 | key | API | versions | needs |
 |---:|---|---|---|
 """
+# With these settings a node serves every API. Nothing is sent to the address.
+ALL_APIS = {"client.metrics.otlp.endpoint": "http://127.0.0.1:4318"}
 _END = """
 «hidden» means that what the client may not see is left out of the answer, «withheld» that a part of
 the answer is empty. In all other cases the client gets an error.
+
+GetTelemetrySubscriptions and PushTelemetry are served only if the metrics of clients have somewhere
+to go ([operations.md](operations.md#metrics-of-clients)).
 
 APIs with keys from 20,000 on are Tidelog's own; Kafka's clients overlook them. Nodes have no APIs
 of KRaft (votes, snapshots, brokers' registration and heartbeats), because the metadata store takes
@@ -84,6 +89,8 @@ def main() -> None:
     port = free_port()
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "tidelog_node", "--port", str(port)]
+        for setting in ALL_APIS.items():
+            command += ["--set", "=".join(setting)]
         with subprocess.Popen(
             [*command, "--data-dir", Path(folder) / "data"], stdout=subprocess.PIPE
         ) as node:

@@ -9,6 +9,7 @@ from tidelog_core.config import (
     INT32_MAX,
     INT64_MAX,
     TOPIC_DEFAULT_FROM_NODE,
+    ClientMetricsConfig,
     GroupConfig,
     ListenerConfig,
     NodeConfig,
@@ -36,7 +37,7 @@ NODE_SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Delegation tokens": ("delegation.token.",),
     "Authorization": ("allow.everyone.", "authorizer.", "bootstrap.", "super."),
     "Audit log": ("audit.",),
-    "Metrics": ("metrics.",),
+    "Metrics": ("client.metrics.", "metrics.", "telemetry."),
     "Costs": ("cost.",),
     "Quotas": ("controller.quota.", "quota."),
     "Connections and requests": (
@@ -67,6 +68,9 @@ Kafka has the setting. `make docs` generates this page from
 `kafka-configs.sh --entity-type topics`, [`PATCH /topics/{topic}/configs`](admin.md) |
 | a group's | `tidelog group alter GROUP --config NAME=VALUE`, \
 `kafka-configs.sh --entity-type groups`, [`PATCH /group/configs`](admin.md) |
+| a subscription's to [client metrics](operations.md#metrics-of-clients) | \
+`kafka-client-metrics.sh --alter --name NAME`, \
+`kafka-configs.sh --entity-type client-metrics` |
 | a listener's, at start | as a node's: `ssl.client.auth` is the default of all listeners, \
 `listener.name.outside.ssl.client.auth` is that of `OUTSIDE` alone |
 | a node's, at start | `--set NAME=VALUE`, or the environment: `TIDELOG_CONFIG_NUM_PARTITIONS=3` \
@@ -97,6 +101,8 @@ def configuration_page() -> str:
         *_table(topics.values(), TOPIC_DEFAULT_FROM_NODE),
         "\n## Groups\n\n",
         *_table(groups.values(), GROUP_DEFAULT_FROM_NODE),
+        "\n## Subscriptions to the metrics of clients\n\n",
+        *_table(settings_of(ClientMetricsConfig).values(), {}),
         "\n## Listeners\n\n",
         *_table(listeners.values(), {}),
         "\n## Nodes\n",

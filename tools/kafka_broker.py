@@ -66,15 +66,17 @@ def serve(
     features: Mapping[str, int] | None = None,
     second_listener: tuple[int, int] | None = None,
     java_options: Sequence[str] = (),
+    classes: Path | None = None,
 ) -> Iterator[int]:
     """Run an empty broker with its data below ``folder``; yield its port.
 
     ``config`` is for ``server.properties``. ``features`` has the levels of features that are
     disabled by default. ``second_listener`` is the port of a further listener, and the port
-    that it advertises (a proxy's). ``java_options`` are added. Raises ``ToolAbsent``.
+    that it advertises (a proxy's). ``java_options`` are added. ``classes`` is a folder of plugins.
+    Raises ``ToolAbsent``.
     """
     format_storage(folder, config, features=features, second_listener=second_listener)
-    with run_formatted(folder, (*_JAVA_OPTIONS, *java_options)) as broker:
+    with run_formatted(folder, (*_JAVA_OPTIONS, *java_options), classes=classes) as broker:
         yield broker.port
 
 
@@ -109,7 +111,7 @@ def format_storage(
 
 
 def run_formatted(
-    folder: Path, java_options: Sequence[str] = _JAVA_OPTIONS
+    folder: Path, java_options: Sequence[str] = _JAVA_OPTIONS, *, classes: Path | None = None
 ) -> AbstractContextManager[ServerProcess]:
     """Run the broker that ``format_storage`` prepared, with the data that it has stored since.
 
@@ -117,7 +119,7 @@ def run_formatted(
     """
     return running(
         "Apache Kafka",
-        [*_java(java_options), "kafka.Kafka", str(folder / _PROPERTIES)],
+        [*_java(java_options, classes), "kafka.Kafka", str(folder / _PROPERTIES)],
         port=int((folder / _PORT).read_text()),
         start_seconds_max=START_SECONDS_MAX,
         log_path=folder / "broker.log",
@@ -144,10 +146,12 @@ def run_tool(main_class: str, *arguments: str, timeout: float = 60.0) -> str:
     return done.stdout
 
 
-def _java(options: Sequence[str] = _JAVA_OPTIONS) -> list[str]:
+def _java(options: Sequence[str] = _JAVA_OPTIONS, classes: Path | None = None) -> list[str]:
     path = class_path()
     if path is None:
         raise ToolAbsent("Apache Kafka's broker is not installed: run `make tools`")
+    if classes is not None:
+        path = f"{path}:{classes}"
     return [require("java"), *options, "-cp", path]
 
 

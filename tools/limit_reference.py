@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from tidelog_cli import passwords, topic_plan
 from tidelog_core.admin import (
     acls,
+    client_metrics,
     client_quotas,
     configs,
     delegation_tokens,
@@ -31,6 +32,8 @@ from tidelog_core.security import roles as role_members
 from tidelog_core.security import scram_credentials
 from tidelog_node import fetch_sessions, supervisor
 from tidelog_node.authentication import bearer_tokens, login
+from tidelog_node.client_metrics import forwarder, instances
+from tidelog_node.handlers.client_metrics import DECOMPRESSED_RATIO_MAX
 from tidelog_node.monitoring import group_lag, http_server
 from tidelog_node.throttling import meters
 from tidelog_node.transactions import coordinator
@@ -73,6 +76,7 @@ def _sections() -> dict[str, list[Row]]:
         "Tokens": list(_tokens()),
         "Quotas": list(_quotas()),
         "Connections and probes": list(_connections()),
+        "Metrics of clients": list(_client_metrics()),
         "Commands": list(_commands()),
     }
 
@@ -235,6 +239,25 @@ def _connections() -> Iterator[Row]:
         "connections for `/metrics` and probes",
         _count(http_server.CONNECTIONS_MAX),
         "the oldest that has sent nothing is closed",
+    )
+
+
+def _client_metrics() -> Iterator[Row]:
+    yield "subscriptions of a cluster", _count(client_metrics.SUBSCRIPTIONS_MAX), POLICY
+    yield (
+        "metrics that a client pushes at once",
+        f"{_setting('telemetry.max.bytes')}; decompressed {DECOMPRESSED_RATIO_MAX} times as many",
+        "refused, TELEMETRY_TOO_LARGE",
+    )
+    yield (
+        "clients that a node remembers",
+        _count(instances.INSTANCES_MAX),
+        "the one silent for longest counts as new",
+    )
+    yield (
+        "metrics that wait for the receiver",
+        _size(forwarder.WAITING_BYTES_MAX),
+        "lost, and counted",
     )
 
 

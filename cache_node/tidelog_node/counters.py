@@ -132,6 +132,30 @@ class TopicTraffics:
         return named
 
 
+class ClientMetricsTraffic:
+    """The metrics that clients push, on their way to a receiver."""
+
+    __slots__ = (
+        "forwarded_bytes",
+        "forwarded_count",
+        "full_count",
+        "instance_count",
+        "refused_count",
+        "unreachable_count",
+        "waiting_bytes",
+    )
+
+    def __init__(self) -> None:
+        self.instance_count = 0  # clients now
+        self.waiting_bytes = 0  # now
+        self.forwarded_count = 0  # pushes that the receiver has
+        self.forwarded_bytes = 0
+        # Pushes that are lost:
+        self.full_count = 0  # too many were waiting
+        self.refused_count = 0  # by the receiver
+        self.unreachable_count = 0  # the receiver did not answer, or had no time
+
+
 class NodeCounters:
     """All counters of one node."""
 
@@ -140,6 +164,7 @@ class NodeCounters:
         self.requests: dict[int, Durations] = {}  # by API key, when they are answered
         self.errors: dict[tuple[int, int], int] = {}  # by API key and error code
         self.topics = TopicTraffics()
+        self.client_metrics: ClientMetricsTraffic | None = None  # if clients may push any
         self.throttled_count = 0  # answers that make a client wait
         self.throttled_ms = 0
         self.leadership_change_count = 0  # leaderships that this node took, or took again

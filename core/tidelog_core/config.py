@@ -19,6 +19,7 @@ from tidelog_core.connection_settings import parse_address_limits
 from tidelog_core.cost_settings import parse_machine_type
 from tidelog_core.errors import InvalidConfig
 from tidelog_core.offset_reset import parse_offset_reset
+from tidelog_core.otlp_settings import parse_otlp_endpoint, parse_otlp_headers
 from tidelog_core.setting import Setting, SettingType, Value
 from tidelog_core.tier_settings import parse_kms_key_id
 from tidelog_core.token_settings import parse_jwks_url
@@ -156,6 +157,15 @@ class GroupConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClientMetricsConfig:
+    """The settings of one subscription to the metrics of clients (KIP-714)."""
+
+    interval_ms: int = _setting("interval.ms", "int", 300_000, "How often a client pushes the metrics. If several subscriptions match it, the shortest counts.", at_least=100, at_most=3_600_000)
+    match: tuple[str, ...] = _setting("match", "list", (), "The clients that push: `name=pattern`, where the whole value must match RE2's pattern, and all of them if there are several. Names are `client_instance_id`, `client_id`, `client_software_name`, `client_software_version`, `client_source_address` and `client_source_port`. Empty: every client.")
+    metrics: tuple[str, ...] = _setting("metrics", "list", (), "Prefixes of the names of the metrics that clients push, such as `org.apache.kafka.producer.`; `*` is all of them. Empty: none.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ListenerConfig:
     """The settings of one listener, after the node's defaults are applied."""
 
@@ -201,6 +211,8 @@ class NodeConfig:
     bootstrap_admin_user: str = _setting("bootstrap.admin.user", "string", "", "A user whom a node stores when it starts, unless there is one of this name, for SCRAM-SHA-512: the first who can log in to a cluster without open listeners. Name it among super.users.", is_read_only=True)
     broker_heartbeat_interval_ms: int = _setting("broker.heartbeat.interval.ms", "int", 3000, "How often a node renews its lease in the metadata store; never less often than three times in broker.session.timeout.ms.", at_least=1, is_read_only=True)
     broker_session_timeout_ms: int = _setting("broker.session.timeout.ms", "int", 9000, "How long a node's lease lasts: without a renewal it stops serving before that, and others take its partitions over after it. A node whose event loop is blocked renews for two thirds of this time and then stops. Give every node the same value.", at_least=100, is_read_only=True)
+    client_metrics_otlp_endpoint: str = _setting("client.metrics.otlp.endpoint", "string", "", "Where the metrics go that clients push (KIP-714): the http or https address of a receiver of OpenTelemetry's protocol, without `/v1/metrics`. Empty: clients cannot push any, and are not offered to.", check=parse_otlp_endpoint, is_read_only=True)
+    client_metrics_otlp_headers: str = _setting("client.metrics.otlp.headers", "password", "", "Headers of requests to that receiver, such as its key: `name=value,name=value`, with values percent-encoded.", check=parse_otlp_headers, is_read_only=True)
     compression_gzip_level: int = _topic_default("compression.gzip.level", "compression.gzip.level")
     compression_lz4_level: int = _topic_default("compression.lz4.level", "compression.lz4.level")
     compression_type: str = _topic_default("compression.type", "compression.type")
@@ -348,6 +360,7 @@ class NodeConfig:
     ssl_truststore_location: str = _listener_default("ssl.truststore.location")
     ssl_truststore_type: str = _listener_default("ssl.truststore.type")
     super_users: str = _setting("super.users", "string", "", "The principals that may do everything whatever the ACLs are, separated by semicolons: `User:alice;User:CN=admin,O=example`.", check=parse_super_users, is_read_only=True)
+    telemetry_max_bytes: int = _setting("telemetry.max.bytes", "int", 1_048_576, "The most bytes that a client may push at once, as it sends them; decompressed they may be eight times as many.", at_least=1, is_read_only=True)
     tier_key_filter_records_max: int = _setting("tier.key.filter.records.max", "int", 250_000, "Tiered segments of at most this many records get a filter of their keys, by which erasure and key look-ups skip segments; it costs about 3 microseconds a record. 0 writes none.", unit="records", at_least=0)
     tier_kms_key_id: str = _topic_default("tier.kms.key.id", "tier.kms.key.id")
     tier_multipart_threshold: int = _setting("tier.multipart.threshold", "long", 1_073_741_824, "Objects up to this many bytes are uploaded with one PUT, larger ones in parts.", unit="bytes", at_least=5_242_880, is_read_only=True)
@@ -359,8 +372,10 @@ class NodeConfig:
     unclean_leader_election_enable: bool = _topic_default("unclean.leader.election.enable", "unclean.leader.election.enable")
 # fmt: on
 
-ConfigT = TypeVar("ConfigT", TopicConfig, GroupConfig, ListenerConfig, NodeConfig)
-AnyConfig = TopicConfig | GroupConfig | ListenerConfig | NodeConfig
+ConfigT = TypeVar(
+    "ConfigT", TopicConfig, GroupConfig, ClientMetricsConfig, ListenerConfig, NodeConfig
+)
+AnyConfig = TopicConfig | GroupConfig | ClientMetricsConfig | ListenerConfig | NodeConfig
 
 
 def settings_of(
@@ -389,7 +404,8 @@ def parse_config(
         try:
             values[setting.field] = setting.parse(text)
         except ValueError as error:
-            problems.append(f"invalid value {text!r} for {name!r}: {error}")
+            shown = "(hidden)" if setting.is_sensitive else repr(text)
+            problems.append(f"invalid value {shown} for {name!r}: {error}")
     if problems:
         raise InvalidConfig(problems)
     if base is None:
@@ -443,7 +459,7 @@ def _declared(config_class: type[Any]) -> Iterator[Setting]:
 
 _DECLARED: Mapping[type, Mapping[str, Setting]] = {
     config_class: {setting.name: setting for setting in _declared(config_class)}
-    for config_class in (TopicConfig, GroupConfig, ListenerConfig, NodeConfig)
+    for config_class in (TopicConfig, GroupConfig, ClientMetricsConfig, ListenerConfig, NodeConfig)
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tidelog_core.config import (
+    ClientMetricsConfig,
     GroupConfig,
     NodeConfig,
     TopicConfig,
@@ -15,7 +16,7 @@ from tools.configuration import NODE_SECTIONS, PAGE, configuration_page
 
 SETTINGS = [
     setting
-    for config_class in (TopicConfig, GroupConfig, NodeConfig)
+    for config_class in (TopicConfig, GroupConfig, ClientMetricsConfig, NodeConfig)
     for setting in settings_of(config_class).values()
 ]
 

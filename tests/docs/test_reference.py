@@ -19,7 +19,8 @@ from tools import (
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
-    with NodeProcess(tmp_path_factory.mktemp("reference") / "node") as node:
+    folder = tmp_path_factory.mktemp("reference")
+    with NodeProcess(folder / "node", config=api_reference.ALL_APIS) as node:
         yield node
 
 

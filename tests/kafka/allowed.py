@@ -331,6 +331,13 @@ ALLOWED: tuple[Allowed, ...] = (
         kafka="unknown_server_error",
         tidelog="invalid_request",
     ),
+    Allowed(
+        "test_changing_subscriptions",
+        "/unknown operation/answer/0/error_code",
+        _CRASHES,
+        kafka="unknown_server_error",
+        tidelog="invalid_request",
+    ),
     # -- groups --
     Allowed(
         "test_find_coordinator",

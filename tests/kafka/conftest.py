@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
 from tests.kafka.compare import Pair
 from tests.support.node_process import NodeProcess
+from tests.support.otlp_receiver import OtlpReceiver
 from tests.support.peer import Peer
-from tools import kafka_broker
+from tools import kafka_broker, kafka_java
 from tools.places import ToolAbsent
 
 # Both are told the same; a small number of shards starts sooner.
@@ -22,6 +24,7 @@ CONFIG = {
     "group.max.size": "3",
     "group.consumer.max.size": "3",
     "group.share.max.size": "3",
+    "telemetry.max.bytes": "10000",
 }
 # Share groups are there in Kafka 4.1, but not on by themselves.
 FEATURES = {"share.version": 1}
@@ -33,12 +36,20 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     root = tmp_path_factory.mktemp("compared")
     with ExitStack() as stack:
         try:
+            receiver = Path(__file__).with_name("TelemetryReceiver.java")
             port = stack.enter_context(
-                kafka_broker.serve(root / "kafka", CONFIG, features=FEATURES)
+                kafka_broker.serve(
+                    root / "kafka",
+                    {**CONFIG, "metric.reporters": receiver.stem},
+                    features=FEATURES,
+                    classes=kafka_java.compiled(receiver),
+                )
             )
         except ToolAbsent as absent:
             pytest.skip(str(absent))
-        node = stack.enter_context(NodeProcess(root / "tidelog", config=CONFIG))
+        otlp = stack.enter_context(OtlpReceiver())
+        config = {**CONFIG, "client.metrics.otlp.endpoint": otlp.url}
+        node = stack.enter_context(NodeProcess(root / "tidelog", config=config))
         peers = Pair(Peer("kafka", port), Peer("tidelog", node.port))
         yield peers
         peers.close()

@@ -19,7 +19,12 @@ class Asked:
 
     path: str
     headers: dict[str, str]  # names in lower case
-    body: str
+    data: bytes
+
+    @property
+    def body(self) -> str:
+        """The text that came."""
+        return self.data.decode()
 
     @property
     def form(self) -> dict[str, str]:
@@ -44,7 +49,7 @@ class HttpAnswers:
             def do_POST(self) -> None:
                 size = int(self.headers.get("Content-Length", "0"))
                 names = {name.lower(): value for name, value in self.headers.items()}
-                asked = Asked(self.path, names, self.rfile.read(size).decode())
+                asked = Asked(self.path, names, self.rfile.read(size))
                 outer.asked.append(asked)
                 status, body = outer.answer(asked)
                 if not status:

@@ -70,6 +70,8 @@ API_KEYS = {
     "list_transactions": 66,
     "consumer_group_heartbeat": 68,
     "consumer_group_describe": 69,
+    "get_telemetry_subscriptions": 71,
+    "push_telemetry": 72,
     "list_config_resources": 74,
     "describe_topic_partitions": 75,
     "share_group_heartbeat": 76,

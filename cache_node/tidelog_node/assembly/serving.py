@@ -13,6 +13,7 @@ from tidelog_core.audit.events import AUDIT_TOPIC, AuditKind
 from tidelog_core.authorizer_settings import parse_super_users
 from tidelog_core.security.authorization import Authorizer
 
+from tidelog_node.assembly.client_metrics import build_client_metrics
 from tidelog_node.assembly.cluster import Cluster
 from tidelog_node.assembly.logins import (
     build_login_desk,
@@ -32,6 +33,7 @@ from tidelog_node.authentication.token_expiry import TokenExpiry
 from tidelog_node.authorization.access import Access
 from tidelog_node.authorization.denial_log import DenialLog
 from tidelog_node.authorization.guarded_routes import guard_routes
+from tidelog_node.client_metrics.forwarder import Forwarder
 from tidelog_node.connections.listener_transports import ListenerTransports
 from tidelog_node.connections.read_watch import ReadWatch
 from tidelog_node.coordinator.coordinator import GroupCoordinator
@@ -95,10 +97,17 @@ class Serving:
     issuer_keys: IssuerKeys | None  # if clients may log in with tokens of an issuer
     token_expiry: TokenExpiry | None  # if clients may log in with delegation tokens
     audit: AuditPublisher | None  # if events are recorded
+    client_metrics: Forwarder | None  # if clients may push their metrics
 
     def background(self) -> Iterator[Coroutine[Any, Any, None]]:
         """Yield the work of the parts that have any, for as long as the node runs."""
-        for part in (self.issuer_keys, self.token_expiry, self.share_exchange, self.audit):
+        for part in (
+            self.issuer_keys,
+            self.token_expiry,
+            self.share_exchange,
+            self.audit,
+            self.client_metrics,
+        ):
             if part is not None:
                 yield part.run()
 
@@ -162,6 +171,8 @@ def build_serving(
         *SaslHandlers().routes(),
         *DelegationTokenHandlers(tokens).routes(),
     ]
+    client_metrics = build_client_metrics(stack, node)
+    control += client_metrics.routes
     control += ApiVersionsHandler(hot, control).routes()
     exchange = _share_exchange(node, throttle)
     if exchange is not None:
@@ -220,7 +231,17 @@ def build_serving(
         counters=node.counters,
     )
     expiry = None if cluster.token_secret is None else token_expiry(node, tokens)
-    return Serving(server, produce, fetch, share_fetch, exchange, issuer_keys, expiry, publisher)
+    return Serving(
+        server,
+        produce,
+        fetch,
+        share_fetch,
+        share_exchange=exchange,
+        issuer_keys=issuer_keys,
+        token_expiry=expiry,
+        audit=publisher,
+        client_metrics=client_metrics.forwarder,
+    )
 
 
 def _start_kernel_tls(stack: AsyncExitStack, settings: NodeSettings) -> dict[str, ReadWatch]:

@@ -234,6 +234,8 @@ TOPIC_GUARDS: Mapping[int, Guard] = {
     55: to_cluster,
     57: to_cluster,
     60: _describe_cluster,
+    71: unguarded,
+    72: unguarded,
     74: to_cluster,
     75: _describe_topic_partitions,
     DESCRIBE_ROLES_KEY: to_cluster,

@@ -21,11 +21,13 @@ from kio.schema.incremental_alter_configs.v1 import request as incremental_reque
 from kio.schema.incremental_alter_configs.v1 import response as incremental_response
 from kio.schema.list_config_resources.v1 import request as list_request
 from kio.schema.list_config_resources.v1 import response as list_response
+from tidelog_core.admin.client_metrics import ClientMetricsAdmin
 from tidelog_core.admin.configs import Alteration, AlterOperation, check_names
 from tidelog_core.admin.describe import (
     CONFIG_TYPE_NUMBERS,
     ConfigEntry,
     NodeLayers,
+    describe_client_metrics,
     describe_every_node,
     describe_group,
     describe_node,
@@ -41,6 +43,7 @@ from tidelog_core.errors import (
 )
 from tidelog_core.metadata.image import ClusterImage
 
+from tidelog_node.groups.consumer.topic_pattern import TopicPattern
 from tidelog_node.handlers.administration import admin_outcome, cluster_admin
 from tidelog_node.node_context import NodeContext
 from tidelog_node.request_turns import RequestTurn
@@ -58,11 +61,11 @@ class ResourceType(IntEnum):
 
     TOPIC = 2
     BROKER = 4
+    CLIENT_METRICS = 16
     GROUP = 32
 
 
-# Kafka's other resources: lists of them are empty.
-BROKER_LOGGER, CLIENT_METRICS = 8, 16
+BROKER_LOGGER = 8  # Kafka's other resource: lists of them are empty.
 
 
 class _Resource(Protocol):
@@ -82,6 +85,7 @@ class ConfigHandlers:
     def __init__(self, node: NodeContext) -> None:
         self._node = node
         self._admin = cluster_admin(node)
+        self._subscriptions = ClientMetricsAdmin(node.store, node.view, check_pattern=TopicPattern)
 
     def routes(self) -> list[Route]:
         """Return the routes served here."""
@@ -139,6 +143,8 @@ class ConfigHandlers:
                     await self._admin.replace_topic(name, configs, validate_only=validate_only)
                 case ResourceType.GROUP:
                     await self._admin.replace_group(name, configs, validate_only=validate_only)
+                case ResourceType.CLIENT_METRICS:
+                    await self._subscriptions.replace(name, configs, validate_only=validate_only)
                 case ResourceType.BROKER:
                     node = self._node_of(resource)
                     await self._admin.replace_node(node, configs, validate_only=validate_only)
@@ -174,6 +180,8 @@ class ConfigHandlers:
                     await self._admin.alter_topic(name, alterations, validate_only=validate_only)
                 case ResourceType.GROUP:
                     await self._admin.alter_group(name, alterations, validate_only=validate_only)
+                case ResourceType.CLIENT_METRICS:
+                    await self._subscriptions.alter(name, alterations, validate_only=validate_only)
                 case ResourceType.BROKER:
                     node = self._node_of(resource)
                     await self._admin.alter_node(node, alterations, validate_only=validate_only)
@@ -190,14 +198,14 @@ class ConfigHandlers:
         image = await self._newest_image()
         named: dict[int, Iterable[str]] = {
             ResourceType.GROUP: image.group_configs,
-            CLIENT_METRICS: (),
+            ResourceType.CLIENT_METRICS: image.client_metrics,
             BROKER_LOGGER: (),
             ResourceType.BROKER: map(str, image.brokers),
             ResourceType.TOPIC: image.topics,
         }
         wanted = {int(number) for number in request.resource_types} or set(named)
         if context.api_version == 0:
-            wanted = {CLIENT_METRICS}
+            wanted = {int(ResourceType.CLIENT_METRICS)}
         if not wanted <= named.keys():
             return build(
                 list_response.ListConfigResourcesResponse,
@@ -238,6 +246,11 @@ class ConfigHandlers:
             overrides = image.group_configs.get(resource.resource_name)
             configs = {} if overrides is None else overrides.configs
             return describe_group(configs, self._node.config())
+        if int(resource.resource_type) == ResourceType.CLIENT_METRICS:
+            if not resource.resource_name:
+                raise InvalidRequest("Client metrics subscription name must not be empty")
+            subscription = image.client_metrics.get(resource.resource_name)
+            return describe_client_metrics({} if subscription is None else subscription.configs)
         self._resource_type(resource)
         if self._node_of(resource) is None:
             return describe_every_node(layers)
@@ -255,6 +268,8 @@ class ConfigHandlers:
                 if not resource.resource_name:
                     raise InvalidRequest("Default group resources are not allowed.")
                 return ResourceType.GROUP
+            case ResourceType.CLIENT_METRICS:
+                return ResourceType.CLIENT_METRICS
             case ResourceType.BROKER:
                 return ResourceType.BROKER
         raise InvalidRequest(f"Unknown resource type {resource.resource_type}")

@@ -8,7 +8,13 @@ from kio.schema.errors import ErrorCode
 from kio.schema.index import api_key_map
 from tidelog_core.turns import Turn
 
-from tidelog_node.counters import BUCKET_COUNT, MICROSECONDS, Durations, NodeCounters
+from tidelog_node.counters import (
+    BUCKET_COUNT,
+    MICROSECONDS,
+    ClientMetricsTraffic,
+    Durations,
+    NodeCounters,
+)
 from tidelog_node.monitoring.scrape import HistogramValue, Scrape
 from tidelog_node.request_memory import RequestMemory
 
@@ -54,6 +60,8 @@ class RequestSource:
                 ("tidelog_rpc_sent_bytes_total", traffic.sent_bytes),
             ):
                 scrape.add(name, count, listener)
+        if counters.client_metrics is not None:
+            _collect_client_metrics(counters.client_metrics, scrape)
         await self._collect_topics(scrape)
 
     async def _collect_topics(self, scrape: Scrape) -> None:
@@ -74,6 +82,19 @@ class RequestSource:
             ):
                 if count:
                     scrape.add(name, count, *labels, topic)
+
+
+def _collect_client_metrics(traffic: ClientMetricsTraffic, scrape: Scrape) -> None:
+    scrape.add("tidelog_client_metrics_instances", traffic.instance_count)
+    scrape.add("tidelog_client_metrics_waiting_bytes", traffic.waiting_bytes)
+    scrape.add("tidelog_client_metrics_forwarded_bytes_total", traffic.forwarded_bytes)
+    for outcome, count in (
+        ("forwarded", traffic.forwarded_count),
+        ("queue_full", traffic.full_count),
+        ("refused", traffic.refused_count),
+        ("unreachable", traffic.unreachable_count),
+    ):
+        scrape.add("tidelog_client_metrics_pushes_total", count, outcome)
 
 
 def histogram(durations: Durations) -> HistogramValue:

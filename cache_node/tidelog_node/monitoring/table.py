@@ -109,6 +109,18 @@ _CONNECTIONS = (
     ),
     _counter("tidelog_rpc_received_bytes_total", "Bytes of requests, before TLS", "listener"),
     _counter("tidelog_rpc_sent_bytes_total", "Bytes of answers, before TLS", "listener"),
+    _gauge(
+        "tidelog_client_metrics_instances",
+        "Clients that asked here lately which metrics to push, or pushed some (KIP-714)",
+    ),
+    _counter(
+        "tidelog_client_metrics_pushes_total",
+        "Pushes of metrics that were accepted; outcome is forwarded, or why they are lost:"
+        " queue_full, refused by the receiver, or unreachable",
+        "outcome",
+    ),
+    _counter("tidelog_client_metrics_forwarded_bytes_total", "Bytes that the receiver has"),
+    _gauge("tidelog_client_metrics_waiting_bytes", "Bytes that wait for the receiver"),
 )
 _TOPICS = (
     _counter(

@@ -81,7 +81,7 @@ def alter_topic_configs(
         name: setting.format(getattr(effective, setting.field))
         for name, setting in declared.items()
     }
-    altered = _apply(current, alterations, declared, defaults)
+    altered = altered_configs(current, alterations, declared, defaults)
     validate_topic_configs(altered, node)
     return altered
 
@@ -96,7 +96,7 @@ def alter_group_configs(
     current: Mapping[str, str], alterations: Sequence[Alteration], node: NodeConfig
 ) -> dict[str, str]:
     """Return a group's overrides after the alterations. Raises ``InvalidConfig``."""
-    altered = _apply(current, alterations, settings_of(GroupConfig), {})
+    altered = altered_configs(current, alterations, settings_of(GroupConfig), {})
     validate_group_configs(altered, node)
     return altered
 
@@ -117,7 +117,7 @@ def alter_node_configs(
         name: setting.format(getattr(effective, setting.field))
         for name, setting in declared.items()
     }
-    altered = _apply(current, alterations, declared, defaults)
+    altered = altered_configs(current, alterations, declared, defaults)
     validate_node_configs(altered)
     return altered
 
@@ -193,12 +193,16 @@ def validate_node_configs(configs: Mapping[str, str]) -> None:
         raise InvalidRequest("; ".join(problems))
 
 
-def _apply(
+def altered_configs(
     current: Mapping[str, str],
     alterations: Sequence[Alteration],
     declared: Mapping[str, Setting],
     defaults: Mapping[str, str],
 ) -> dict[str, str]:
+    """Return the overrides after the alterations, unchecked; ``defaults`` are those of lists.
+
+    Raises ``InvalidConfig`` and ``InvalidRequest``.
+    """
     altered = dict(current)
     for alteration in alterations:
         name, value = alteration.name, alteration.value

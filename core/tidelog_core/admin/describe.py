@@ -12,10 +12,12 @@ from enum import IntEnum
 
 from tidelog_core.config import (
     TOPIC_DEFAULT_FROM_NODE,
+    ClientMetricsConfig,
     GroupConfig,
     NodeConfig,
     TopicConfig,
     group_config,
+    parse_config,
     settings_of,
 )
 from tidelog_core.metadata.image import ClusterImage
@@ -31,6 +33,7 @@ class ConfigSource(IntEnum):
     DYNAMIC_DEFAULT_BROKER = 3
     STATIC_BROKER = 4
     DEFAULT = 5
+    CLIENT_METRICS = 7
     GROUP = 8
 
 
@@ -114,6 +117,21 @@ def describe_group(configs: Mapping[str, str], node: NodeConfig) -> list[ConfigE
         source = ConfigSource.GROUP if name in configs else ConfigSource.DEFAULT
         value = setting.format(getattr(config, setting.field))
         entries.append(_entry(setting, [ConfigSynonym(name, value, source)], is_read_only=False))
+    return entries
+
+
+def describe_client_metrics(configs: Mapping[str, str]) -> list[ConfigEntry]:
+    """Return every setting of a subscription to client metrics with these overrides, by name.
+
+    A default has no synonyms, as in Kafka.
+    """
+    config = parse_config(ClientMetricsConfig, configs)
+    entries = []
+    for name, setting in sorted(settings_of(ClientMetricsConfig).items()):
+        value = setting.format(getattr(config, setting.field))
+        source = ConfigSource.CLIENT_METRICS if name in configs else ConfigSource.DEFAULT
+        own = (ConfigSynonym(name, value, source),) if name in configs else ()
+        entries.append(ConfigEntry(setting, value, source, is_read_only=False, synonyms=own))
     return entries
 
 

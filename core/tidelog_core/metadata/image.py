@@ -35,6 +35,7 @@ from tidelog_core.config import GroupConfig, NodeConfig, TopicConfig, group_conf
 from tidelog_core.errors import CorruptItem, InvalidConfig, StoreUnavailable
 from tidelog_core.metadata import records
 from tidelog_core.metadata.acls import ACL_COLLECTION, Acls
+from tidelog_core.metadata.client_metrics import CLIENT_METRICS_COLLECTION, ClientMetricsOverrides
 from tidelog_core.metadata.client_quotas import QUOTA_COLLECTION, QuotaRecords
 from tidelog_core.metadata.delegation_tokens import DELEGATION_TOKEN_COLLECTION, DelegationTokens
 from tidelog_core.metadata.group_configs import GROUP_CONFIG_COLLECTION, GroupConfigOverrides
@@ -95,6 +96,7 @@ class ClusterImage:
     deleted_topics: Mapping[UUID, DeletedTopic] = field(default_factory=dict)
     node_configs: Mapping[int | None, NodeConfigOverrides] = field(default_factory=dict)
     group_configs: Mapping[str, GroupConfigOverrides] = field(default_factory=dict)
+    client_metrics: Mapping[str, ClientMetricsOverrides] = field(default_factory=dict)
     shown_security: frozenset[str] = frozenset()  # of ``SECURITY_COLLECTIONS``
     scram_users: ScramUsers = field(default_factory=ScramUsers)
     delegation_tokens: DelegationTokens = field(default_factory=DelegationTokens)
@@ -320,6 +322,7 @@ async def _load(store: MetadataStore, before: ClusterImage) -> ClusterImage:
         records.BROKER_COLLECTION,
         records.NODE_CONFIG_COLLECTION,
         GROUP_CONFIG_COLLECTION,
+        CLIENT_METRICS_COLLECTION,
         *sorted(image.shown_security),
         records.DELETED_TOPIC_COLLECTION,
         records.TOPIC_COLLECTION,
@@ -408,6 +411,7 @@ def _is_shown(image: ClusterImage, collection: str) -> bool:
         records.BROKER_COLLECTION,
         records.NODE_CONFIG_COLLECTION,
         GROUP_CONFIG_COLLECTION,
+        CLIENT_METRICS_COLLECTION,
         records.TOPIC_COLLECTION,
         records.DELETED_TOPIC_COLLECTION,
     }
@@ -445,6 +449,7 @@ def _known_count(image: ClusterImage, collection: str) -> int:
         records.TOPIC_COLLECTION: image.topics,
         records.DELETED_TOPIC_COLLECTION: image.deleted_topics,
         GROUP_CONFIG_COLLECTION: image.group_configs,
+        CLIENT_METRICS_COLLECTION: image.client_metrics,
         SCRAM_CREDENTIAL_COLLECTION: image.scram_users.records,
         DELEGATION_TOKEN_COLLECTION: image.delegation_tokens.records,
         ACL_COLLECTION: image.acls.records,
@@ -469,6 +474,7 @@ async def _merge(
     brokers = dict(image.brokers)
     node_configs = dict(image.node_configs)
     group_configs = dict(image.group_configs)
+    client_metrics = dict(image.client_metrics)
     deleted_topics = dict(image.deleted_topics)
     changed_security: dict[ItemKey, Item | None] = {}
     changed_topics: dict[str, Topic | None] = {}
@@ -478,8 +484,9 @@ async def _merge(
         await turn.step()
         match key.collection:
             case records.CLUSTER_COLLECTION:
-                last = Cluster(cluster_id=before.cluster_id)
-                cluster = readings.record(key, item, Cluster.from_item, last)
+                cluster = readings.record(
+                    key, item, Cluster.from_item, Cluster(cluster_id=before.cluster_id)
+                )
                 cluster_id = "" if cluster is None else cluster.cluster_id
             case records.BROKER_COLLECTION if (number := _number(key.key)) is not None:
                 known = before.brokers.get(number)
@@ -492,9 +499,20 @@ async def _merge(
                 overrides = readings.record(key, item, NodeConfigOverrides.from_item, last_configs)
                 _set(node_configs, node, overrides)
             case collection if collection == GROUP_CONFIG_COLLECTION:
-                set_before = before.group_configs.get(key.key)
-                group = readings.record(key, item, GroupConfigOverrides.from_item, set_before)
+                known_group = before.group_configs.get(key.key)
+                group = readings.record(key, item, GroupConfigOverrides.from_item, known_group)
                 _set(group_configs, key.key, group)
+            case collection if collection == CLIENT_METRICS_COLLECTION:
+                _set(
+                    client_metrics,
+                    key.key,
+                    readings.record(
+                        key,
+                        item,
+                        ClientMetricsOverrides.from_item,
+                        before.client_metrics.get(key.key),
+                    ),
+                )
             case collection if collection in SECURITY_COLLECTIONS:
                 changed_security[key] = item
             case records.DELETED_TOPIC_COLLECTION if (topic_id := _id(key.key)) is not None:
@@ -515,6 +533,7 @@ async def _merge(
         brokers=_shared(image.brokers, dict(sorted(brokers.items()))),
         node_configs=_shared(image.node_configs, node_configs),
         group_configs=_shared(image.group_configs, group_configs),
+        client_metrics=_shared(image.client_metrics, client_metrics),
         deleted_topics=_shared(image.deleted_topics, deleted_topics),
     )
     if changed_security:

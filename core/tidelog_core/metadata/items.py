@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tidelog_core.metadata.acls import StoredAcl
+from tidelog_core.metadata.client_metrics import ClientMetricsOverrides
 from tidelog_core.metadata.client_quotas import EntityQuotas
 from tidelog_core.metadata.cost_records import CostDay, CostHour
 from tidelog_core.metadata.delegation_tokens import DelegationToken
@@ -65,6 +66,7 @@ ITEMS = (
     ItemKind(BrokerLease, NEVER, "the broker's lease thread", "the other brokers, " + ADMIN),
     ItemKind(NodeConfigOverrides, ALWAYS, ADMIN, IMAGES),
     ItemKind(GroupConfigOverrides, ALWAYS, ADMIN, IMAGES),
+    ItemKind(ClientMetricsOverrides, ALWAYS, "a node, for an administrator", IMAGES),
     ItemKind(UserScramCredential, ALWAYS, "a node, for an administrator", NODES_IMAGES),
     ItemKind(ScramDecoySecret, ALWAYS, "a node, with the first credential", NODES_IMAGES),
     ItemKind(

@@ -241,6 +241,9 @@ OPERATIONS: Mapping[int, ApiNeeds] = {
     ),
     # Kafka's documentation and KIP-848 said READ (CVE-2026-41115).
     69: ApiNeeds("ConsumerGroupDescribe", (_need(_DESCRIBE, _G), _need(_DESCRIBE, _T))),
+    # Everyone: a client's metrics are its own.
+    71: ApiNeeds("GetTelemetrySubscriptions"),
+    72: ApiNeeds("PushTelemetry"),
     74: ApiNeeds("ListConfigResources", (_need(_DESCRIBE_CONFIGS, _C),)),
     75: ApiNeeds("DescribeTopicPartitions", (_SEE_TOPIC,)),
     76: ApiNeeds("ShareGroupHeartbeat", (_need(_READ, _G), _need(_DESCRIBE, _T))),

@@ -76,6 +76,7 @@ OWN: dict[str, st.SearchStrategy[Any]] = {
         lambda found: tuple(BrokerEndpoint(name, *address) for name, address in found.items())
     ),
     "GroupConfigOverrides.configs": st.just({"share.auto.offset.reset": "earliest"}),
+    "ClientMetricsOverrides.configs": st.just({"interval.ms": "100"}),
     "KeyErasure.replicas": st.lists(
         st.builds(
             ReplicaErasure,

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tidelog_core.errors import CorruptItem, InvalidConfig
+from tidelog_core.metadata.client_metrics import ClientMetricsOverrides
 from tidelog_core.metadata.dynamodb import DynamoDbMetadataStore
 from tidelog_core.metadata.endpoints import plaintext_endpoints
 from tidelog_core.metadata.group_configs import GroupConfigOverrides
@@ -61,6 +62,7 @@ RECORDS: list[Any] = [
     ),
     DeletedTopic(topic_id=ID, name="t", partition_count=2, deleted_ms=7),
     ScrubOrphans(prefix="c/t/4/", first_seen_ms={"a.log": 5, "b.log": 6}),
+    ClientMetricsOverrides(subscription="s", configs={"metrics": "*"}),
 ]
 NAMES = [type(record).__name__ for record in RECORDS]
 

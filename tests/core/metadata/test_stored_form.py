@@ -14,6 +14,7 @@ from uuid import UUID
 import pytest
 from tidelog_core.metadata.acls import stored_acl
 from tidelog_core.metadata.body import decode_body, encode_body
+from tidelog_core.metadata.client_metrics import ClientMetricsOverrides
 from tidelog_core.metadata.client_quotas import entity_quotas
 from tidelog_core.metadata.consumer_groups import (
     ClassicProtocols,
@@ -123,6 +124,7 @@ RECORDS: dict[str, Any] = {
     ),
     "node config of all": NodeConfigOverrides(broker_id=None, configs={"num.partitions": "3"}),
     "node config": NodeConfigOverrides(broker_id=4, configs={"b": "2", "a": "ü"}),
+    "client metrics": ClientMetricsOverrides(subscription="s", configs={"interval.ms": "100"}),
     "group config": GroupConfigOverrides(
         group_id="g", configs={"share.auto.offset.reset": "earliest"}
     ),

@@ -37,7 +37,8 @@ SEEDS = range(4)
 @pytest.fixture(scope="module")
 def admin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peer]:
     """The administrator of a node that leaves nothing to others."""
-    with NodeProcess(tmp_path_factory.mktemp("refused") / "node", config=WITH_ACLS) as node:
+    config = WITH_ACLS | {"client.metrics.otlp.endpoint": "http://127.0.0.1:9"}
+    with NodeProcess(tmp_path_factory.mktemp("refused") / "node", config=config) as node:
         peer = Peer("tidelog", node.port)
         peer.create_topic(SECRET)
         leave_to_admin(peer)

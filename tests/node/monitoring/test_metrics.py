@@ -29,6 +29,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
             "remote.task.interval.ms": "100",
             "log.retention.check.interval.ms": "100",
             "metrics.group.lag.interval.ms": "50",
+            "client.metrics.otlp.endpoint": "http://127.0.0.1:9",
         },
     ) as running:
         yield running

@@ -1,0 +1,122 @@
+"""Adds to metrics in OpenTelemetry's format who pushed them, without a parser of all of it.
+
+Clients push ``MetricsData``, which is on the wire what a receiver takes, ``ExportMetricsService-
+Request``::
+
+    MetricsData { repeated ResourceMetrics resource_metrics = 1; }
+    ResourceMetrics { Resource resource = 1; repeated ScopeMetrics scope_metrics = 2; ... }
+    Resource { repeated KeyValue attributes = 1; ... }
+    KeyValue { string key = 1; AnyValue value = 2; }
+    AnyValue { string string_value = 1; ... }
+
+Only the fields of the first two messages are walked. The attributes are put behind those of the
+client. Fields that are not known are kept.
+
+Source: opentelemetry/proto/metrics/v1/metrics.proto, and Protocol Buffers' encoding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from tidelog_core.errors import ErrorCode, TidelogError
+
+FIELDS_MAX = 50_000  # that are walked; Kafka's Java client needs three for a metric
+_FIRST_FIELD = 1
+_VARINT, _BYTES = 0, 2  # wire types
+_FIXED_SIZES = {1: 8, 5: 4}  # by wire type
+_WIRE_TYPE_MASK = 7
+_VARINT_BYTES_MAX = 10
+_CONTINUES = 0x80
+
+
+class MalformedMetrics(TidelogError):
+    """What a client pushed is not in OpenTelemetry's format."""
+
+    code = ErrorCode.invalid_record
+
+
+def with_resource_attributes(metrics: bytes, attributes: Mapping[str, str]) -> bytes:
+    """Return the metrics with the attributes added to each resource.
+
+    Raises ``MalformedMetrics``.
+    """
+    added = b"".join(_field(_FIRST_FIELD, _key_value(*pair)) for pair in attributes.items())
+    walk = _Walk()
+    parts: list[bytes | memoryview] = []
+    for number, whole, content in walk.fields(memoryview(metrics)):
+        if number == _FIRST_FIELD and content is not None:
+            parts.append(_field(_FIRST_FIELD, _with_attributes(walk, content, added)))
+        else:
+            parts.append(whole)
+    return b"".join(parts)
+
+
+def _with_attributes(walk: _Walk, resource_metrics: memoryview, added: bytes) -> bytes:
+    resource: list[bytes | memoryview] = []
+    others: list[memoryview] = []
+    for number, whole, content in walk.fields(resource_metrics):
+        if number == _FIRST_FIELD and content is not None:
+            resource.append(content)  # one that comes twice is merged, by Protocol Buffers' rules
+        else:
+            others.append(whole)
+    return _field(_FIRST_FIELD, b"".join((*resource, added))) + b"".join(others)
+
+
+class _Walk:
+    """Walks the fields of messages, a bounded number of them in all."""
+
+    def __init__(self) -> None:
+        self._left = FIELDS_MAX
+
+    def fields(self, message: memoryview) -> Iterator[tuple[int, memoryview, memoryview | None]]:
+        """Yield each field's number, all of its bytes, and its content if that has a length."""
+        position = 0
+        while position < len(message):
+            self._left -= 1
+            if self._left < 0:
+                raise MalformedMetrics(f"the metrics have more than {FIELDS_MAX} resources")
+            start = position
+            tag, position = _read_varint(message, position)
+            content: memoryview | None = None
+            wire_type = tag & _WIRE_TYPE_MASK
+            if wire_type == _BYTES:
+                size_bytes, position = _read_varint(message, position)
+                content = message[position : position + size_bytes]
+                position += size_bytes
+            elif wire_type == _VARINT:
+                _, position = _read_varint(message, position)
+            elif wire_type in _FIXED_SIZES:
+                position += _FIXED_SIZES[wire_type]
+            else:
+                raise MalformedMetrics(f"the metrics have a field of wire type {wire_type}")
+            if position > len(message) or tag >> 3 == 0:
+                raise MalformedMetrics("the metrics are cut, or no Protocol Buffers message")
+            yield tag >> 3, message[start:position], content
+
+
+def _read_varint(message: memoryview, position: int) -> tuple[int, int]:
+    value = 0
+    for index, byte in enumerate(message[position : position + _VARINT_BYTES_MAX]):
+        value |= (byte & ~_CONTINUES) << (7 * index)
+        if not byte & _CONTINUES:
+            return value, position + index + 1
+    raise MalformedMetrics("the metrics are cut, or no Protocol Buffers message")
+
+
+def _key_value(key: str, value: str) -> bytes:
+    any_value = _field(_FIRST_FIELD, value.encode())
+    return _field(_FIRST_FIELD, key.encode()) + _field(2, any_value)
+
+
+def _field(number: int, content: bytes) -> bytes:
+    return _varint(number << 3 | _BYTES) + _varint(len(content)) + content
+
+
+def _varint(value: int) -> bytes:
+    encoded = bytearray()
+    while value >= _CONTINUES:
+        encoded.append(value & ~_CONTINUES & 0xFF | _CONTINUES)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
