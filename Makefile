@@ -21,7 +21,7 @@ KTLS_TESTS := tests/node/connections/test_kernel_tls_transport.py tests/node/con
 TEST_WORKERS ?= 3
 WORKERS := -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup tools demo test test-compiled test-slow test-packages test-localstack test-ktls lint format types docs site template checkov test-machine node-bundle job-bundle wheel bench bench-peers bench-secure scaling soak chaos logins fuzz attack clean
+.PHONY: help setup tools demo test test-compiled test-slow test-packages test-localstack test-ktls test-console lint format types docs site template checkov test-machine node-bundle job-bundle wheel bench bench-peers bench-secure scaling soak chaos logins fuzz attack clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -65,6 +65,9 @@ test-localstack: $(STAMP) $(TOOLS)  ## the tests that use LocalStack; the defaul
 test-ktls: $(STAMP)  ## the tests of kernel TLS, on a kernel that has it, in an emulated machine; needs qemu
 	TIDELOG_CONFIG_SSL_KTLS_ENABLE=true $(BIN)/python -m tools.kernel_machine \
 		$(BIN)/python -m pytest -v --timeout 900 $(PYTEST_FLAGS) $(KTLS_TESTS)
+
+test-console: $(STAMP) $(TOOLS)  ## the console, in Chromium too
+	$(BIN)/python -m pytest -m "slow or not slow" tests/console $(PYTEST_FLAGS)
 
 lint: $(STAMP)  ## ruff, its formatter, and the import contracts
 	$(BIN)/ruff check .

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 
 from tools import (
+    chromium,
     dynamodb_local,
     franz_go,
     kafka_broker,
@@ -24,6 +25,7 @@ from tools import (
 from tools.places import ToolAbsent
 
 TOOLS = (
+    chromium,
     dynamodb_local,
     lambda_python,
     ministack,

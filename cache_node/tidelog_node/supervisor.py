@@ -125,7 +125,8 @@ class ClusterSettings:
             command += ["--ca-file", str(self.authority_file)]
         for address in node_http:
             command += ["--node-http", address]
-        return [*command, "--until-stdin-ends"]
+        command += ["--until-stdin-ends"]
+        return command + self._overrides()
 
     @property
     def has_objects_of_one_process(self) -> bool:

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from tidelog_core.config import NodeConfig, parse_config
 from tidelog_core.errors import InvalidConfig
 from tidelog_core.log_format import LOG_FORMATS, TEXT, configure_logging
 
@@ -39,6 +40,7 @@ def main(arguments: Sequence[str]) -> int:
             host_names=tuple(given.host_name or ()),
             certificate=given.certificate,
             is_behind_proxy=given.behind_proxy,
+            node_config=_node_config(given.set or ()),
         )
         asyncio.run(_serve(settings, watch_stdin=given.until_stdin_ends))
     except (InvalidConfig, OSError) as error:
@@ -47,6 +49,12 @@ def main(arguments: Sequence[str]) -> int:
             print(f"tidelog console: {problem}", file=sys.stderr)  # noqa: T201
         return 2
     return 0
+
+
+def _node_config(pairs: Sequence[str]) -> NodeConfig:
+    """Return the settings of the nodes. Raises ``InvalidConfig``."""
+    given = (pair.partition("=") for pair in pairs)
+    return parse_config(NodeConfig, {name.strip(): value.strip() for name, _, value in given})
 
 
 async def _serve(settings: ConsoleSettings, *, watch_stdin: bool) -> None:
@@ -79,6 +87,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--objects", metavar="URL", help="object store, e.g. file:///path")
     parser.add_argument(
         "--node-http", action="append", metavar="HOST:PORT", help="a node's /readyz; repeatable"
+    )
+    parser.add_argument(
+        "--set", action="append", metavar="NAME=VALUE", help="a setting of the nodes; repeatable"
     )
     parser.add_argument("--host", default=HOST, help=f"address to listen on ({HOST})")
     parser.add_argument("--port", type=int, default=PORT, help=f"0 for a free one ({PORT})")

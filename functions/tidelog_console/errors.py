@@ -10,6 +10,7 @@ from tidelog_core.errors import (
     ClusterAuthorizationFailed,
     GroupAuthorizationFailed,
     GroupIdNotFound,
+    InvalidConfig,
     InvalidGroupId,
     InvalidTopic,
     RequestTimedOut,
@@ -48,6 +49,7 @@ _TITLES: tuple[tuple[tuple[type[TidelogError], ...], int, str, str], ...] = (
     ((StaleForm,), 403, "The form was not taken", ""),
     ((TooManyStreams,), 503, "Too many pages are followed", ""),
     ((NoStore,), 501, "The console does not know the store", ""),
+    ((InvalidConfig,), 500, "A setting is wrong", "start the console with the nodes' settings"),
     ((AuthenticationFailed,), 401, "The login does not count any more", "log in again"),
     (
         (ConnectionFailed, RequestTimedOut, StoreUnavailable),

@@ -53,9 +53,25 @@ def moment(value_ms: float | None) -> str:
         return NONE
 
 
+def dollars(value: float | None) -> str:
+    """Return an amount of money: small ones with more digits."""
+    if value is None:
+        return NONE
+    if value == 0 or value >= 100:
+        return f"${value:,.0f}"
+    return f"${value:.2f}" if value >= 1 else f"${value:.6f}".rstrip("0").rstrip(".")
+
+
+def amount(value: float) -> str:
+    """Return a number of units, which may be a fraction."""
+    return count(value) if value >= 100 or value == int(value) else f"{value:.4g}"
+
+
 FILTERS: Mapping[str, Callable[..., Any]] = {
     "count": count,
     "size": size,
     "seconds": seconds,
     "moment": moment,
+    "dollars": dollars,
+    "amount": amount,
 }

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
 from tidelog_core.config import NodeConfig, topic_config
+from tidelog_core.cost.document import cost_document
+from tidelog_core.cost.overview import CostReader
+from tidelog_core.cost.report import Period
 from tidelog_core.errors import CorruptItem, InvalidConfig, TidelogError
 from tidelog_core.metadata.image import ClusterImage, ClusterView
 from tidelog_core.metadata.key_erasures import KEY_ERASURE_COLLECTION, KeyErasure
@@ -64,8 +67,13 @@ class ErasureRequest:
 class Stores:
     """The stores of the cluster, opened when they are needed."""
 
-    def __init__(self, metadata_url: str | None, objects_url: str | None) -> None:
+    def __init__(
+        self, metadata_url: str | None, objects_url: str | None, static_config: NodeConfig
+    ) -> None:
+        """``static_config`` has the settings with which the nodes were started."""
         self._metadata_url, self._objects_url = metadata_url, objects_url
+        self._static_config = static_config
+        self._costs: CostReader | None = None
         self._metadata: MetadataStore | None = None
         self._view: ClusterView | None = None
         self._objects: ObjectStore | None = None
@@ -102,7 +110,7 @@ class Stores:
         found = image.topics.get(topic)
         if found is None:
             return []
-        is_tiered = _is_tiered(image, found)
+        is_tiered = self._is_tiered(found)
         wanted = set(numbers)
         partitions = [one for one in image.partitions(topic) if one.partition in wanted]
         limit = asyncio.Semaphore(LISTS_AT_ONCE_MAX)
@@ -155,12 +163,41 @@ class Stores:
             found.append(_request(image, names, local, what, len(local.honoured)))
         return found[:REQUESTS_MAX]
 
+    async def costs(
+        self, period: Period, *, topics_max: int, sees_topic: Callable[[str], bool]
+    ) -> dict[str, Any]:
+        """Return what the cluster has cost, as the admin API says it.
+
+        Raises ``NoStore``, and ``InvalidConfig`` for a price file that cannot be read.
+        """
+        await self.image()  # Budgets may be set while nodes run.
+        assert self._metadata is not None
+        if self._costs is None:
+            self._costs = CostReader(self._metadata, self._node_config)
+        return cost_document(
+            await self._costs.overview(),
+            self._costs.prices(),
+            period,
+            topics_max=topics_max,
+            is_on_aws=(self._metadata_url or "").startswith("dynamodb:"),
+            sees_topic=sees_topic,
+        )
+
     async def close(self) -> None:
         """Release the stores."""
         if self._metadata is not None:
             await self._metadata.close()
         if self._objects is not None:
             await self._objects.close()
+
+    def _node_config(self) -> NodeConfig:
+        image = ClusterImage() if self._view is None else self._view.image
+        return effective_node_config(self._static_config, image, None)
+
+    def _is_tiered(self, topic: Topic) -> bool:
+        if topic.is_internal:
+            return False
+        return topic_config(topic.configs, self._node_config()).remote_storage_enable
 
     def _object_store(self) -> ObjectStore:
         if self._objects is None:
@@ -211,10 +248,3 @@ def _request(
     partition = image.partition(TopicPartition(topic, request.partition))
     replicas = () if partition is None else partition.replicas
     return ErasureRequest(topic, request.partition, what, done_count, len(replicas))
-
-
-def _is_tiered(image: ClusterImage, topic: Topic) -> bool:
-    if topic.is_internal:
-        return False
-    node = effective_node_config(NodeConfig(), image, None)
-    return topic_config(topic.configs, node).remote_storage_enable

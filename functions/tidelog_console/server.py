@@ -21,6 +21,7 @@ from tidelog_console.pages import (
     groups,
     jobs,
     login,
+    money,
     numbers,
     tail,
     tier,
@@ -85,7 +86,7 @@ def make_application(console: Console) -> web.Application:
     )
     application[CONSOLE] = console
     application[LISTENING] = []
-    for module in (cluster, topics, tail, groups, tier, jobs, faults, numbers, login):
+    for module in (cluster, topics, tail, groups, tier, money, jobs, faults, numbers, login):
         application.add_routes(module.ROUTES)
     for path in sorted(STATIC.iterdir()):
         application.router.add_get(f"/static/{path.name}", _file(path))

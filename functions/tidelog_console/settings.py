@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import ssl
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tidelog.client_factory import ClientFactory
 from tidelog.wire.sasl import Sasl
+from tidelog_core.config import NodeConfig
 from tidelog_core.errors import InvalidConfig
 from tidelog_core.metadata.endpoints import PORT_MAX
 
@@ -34,6 +35,8 @@ class ConsoleSettings:
     host_names: tuple[str, ...] = ()  # names by which browsers reach it, beside the address
     certificate: Path | None = None  # PEM with key and certificates, for HTTPS
     is_behind_proxy: bool = False  # a proxy on the way encrypts
+    # The settings with which the nodes were started: the stores have only those of later.
+    node_config: NodeConfig = field(default_factory=NodeConfig)
 
     def __post_init__(self) -> None:
         problems = []

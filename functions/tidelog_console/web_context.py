@@ -29,6 +29,7 @@ MENU = (
     ("t", "/topics", "Topics"),
     ("o", "/groups", "Groups"),
     ("m", "/tier", "Tier map"),
+    ("$", "/money", "Money"),
     ("j", "/jobs", "Jobs"),
     ("f", "/faults", "Faults"),
 )
@@ -64,7 +65,7 @@ class Console:
             settings,
             Guard.of(settings),
             Sessions(settings),
-            Stores(settings.metadata_url, settings.objects_url),
+            Stores(settings.metadata_url, settings.objects_url, settings.node_config),
             NodePages(settings.node_http),
             JobRegistry(),
             templates,

@@ -1,16 +1,24 @@
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Iterator
 
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
+from tidelog_core.cost.counts import HOUR_MS
+from tidelog_core.cost.entries import Addition, Limits, Tally
+from tidelog_core.cost.ledger import add
+from tidelog_core.cost.prices import list_prices
+from tidelog_core.metadata.location import opened_metadata_store
 
 from tests.support.console import Browser, ConsoleProcess, running_console
 from tests.support.node_process import NodeProcess
 
 SECONDS_MAX = 30.0
 TOPIC = "orders"
+SPENT_PUTS = 2_000_000
 
 
 @pytest.fixture(scope="module")
@@ -24,6 +32,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
         arguments=("--http-port", "0"),
     ) as running:
         create(running.address, TOPIC, 3)
+        asyncio.run(spend(str(running.metadata_store)))
         yield running
 
 
@@ -38,6 +47,17 @@ def console(node: NodeProcess) -> Iterator[ConsoleProcess]:
 @pytest.fixture
 def browser(console: ConsoleProcess) -> Browser:
     return console.browser()
+
+
+async def spend(metadata_url: str) -> None:
+    """Add to the ledger, as a node does; what is read of it is kept for some seconds."""
+    tally = Tally()
+    tally.add("object-put", SPENT_PUTS, topic=TOPIC)
+    tally.add("machine:x99.metal", 1)
+    hour = time.time_ns() // 1_000_000 // HOUR_MS
+    async with opened_metadata_store(metadata_url) as store:
+        addition = Addition("test", hour, "test", tally)
+        assert await add(store, addition, Limits(list_prices(), 20), now_hour=hour)
 
 
 def create(address: str, topic: str, partitions: int = 1, **config: str) -> None:

@@ -133,6 +133,7 @@ def test_every_page_shows_only_what_the_user_may_see(browser: Browser) -> None:
     assert browser.get(tail_path(UNSEEN)).status in (403, 404)
     assert "those who may describe the cluster" in browser.get("/faults").text
     assert "free of" not in browser.get("/").text
+    assert browser.get("/money").status == 403
     form = {"topic": SHOWN, "token": browser.get("/topics").token}
     assert browser.post("/jobs/verify", form).status == 403
     with browser.events(tail_path(SHOWN, last=1)) as events:
@@ -144,6 +145,7 @@ def test_a_super_user_sees_everything(browser: Browser) -> None:
     assert UNSEEN in browser.get("/topics").text
     assert browser.get(f"/tier/{UNSEEN}").status == 200
     assert "free of" in browser.get("/").text
+    assert browser.get("/money").status == 200
 
 
 def test_a_right_that_is_taken_away_counts_at_once(browser: Browser, sasl_node: SaslNode) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 import socket
 import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from html import unescape
 from pathlib import Path
 
 import pytest
@@ -17,14 +19,16 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from tidelog_console.listening import CONNECTIONS_MAX
 from tidelog_console.pages.tail import RECORDS_PER_SECOND
 from tidelog_console.stream import STREAMS_MAX
+from tidelog_core.cost.prices import list_prices
 
-from tests.console.conftest import SECONDS_MAX, TOPIC, create, produce
+from tests.console.conftest import SECONDS_MAX, SPENT_PUTS, TOPIC, create, produce
+from tests.support.command import called
 from tests.support.console import Browser, ConsoleProcess, tail_path
 from tests.support.node_process import NodeProcess
 from tools import kcat
 
 PAGES = ("/", "/topics", f"/topics/{TOPIC}", f"/topics/{TOPIC}/tail", "/groups", "/tier")
-PAGES += (f"/tier/{TOPIC}", "/jobs", "/faults")
+PAGES += (f"/tier/{TOPIC}", "/money", "/jobs", "/faults")
 MARKUP = "<img src=x onerror=alert(1)>"
 
 
@@ -108,6 +112,25 @@ def test_faults_show_what_the_node_says(browser: Browser) -> None:
     page = browser.get("/faults")
     assert "None found" in page.text
     assert "ready" in page.text
+
+
+def test_money_is_what_the_ledger_says(browser: Browser) -> None:
+    prices = list_prices()
+    page = browser.get("/money?last=day")
+    item = re.search(r'data-item="object-put" data-dollars="([0-9.]+)"', page.text)
+    assert item is not None
+    assert float(item[1]) == pytest.approx(prices.dollars({"object-put": SPENT_PUTS}), rel=0.01)
+    assert "no price" in page.text
+    assert f'<th scope="row">{TOPIC}</th>' in page.text
+    assert browser.get("/money?last=year").status == 200
+
+
+def test_the_tier_map_has_the_numbers_of_the_command(browser: Browser, node: NodeProcess) -> None:
+    """The browser test compares it after tiering, eviction and an erasure."""
+    page = browser.get(f"/tier/{TOPIC}")
+    shown = [json.loads(unescape(text)) for text in re.findall(r'data-status="(.*?)"', page.text)]
+    rows = called("tier", "status", TOPIC, "--metadata", node.metadata_store, "--json").document
+    assert shown == [{name: v for name, v in row.items() if name != "topic"} for row in rows]
 
 
 def test_a_verification_is_a_form_with_a_token(browser: Browser) -> None:

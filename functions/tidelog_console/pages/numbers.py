@@ -17,7 +17,7 @@ from tidelog_console.web_context import visitor_of
 LATEST: OffsetSpec = "latest"
 SAMPLE_SECONDS = 2.0
 PARTITIONS_MAX = 500  # of one sample, so that a page costs the nodes little
-NAMES_SECONDS = 30.0  # until the partitions are looked up again
+NAMES_SECONDS = 10.0  # until the partitions are looked up again
 
 
 async def follow(request: web.Request) -> web.StreamResponse:
