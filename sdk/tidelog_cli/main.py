@@ -23,6 +23,7 @@ from tidelog_cli.acl_explain import explain
 from tidelog_cli.certificate import certificate
 from tidelog_cli.cluster_status import status
 from tidelog_cli.consume import consume
+from tidelog_cli.cost import cost
 from tidelog_cli.debug_bundle import bundle
 from tidelog_cli.declared_topics import apply, diff
 from tidelog_cli.erase import erase
@@ -138,6 +139,7 @@ job.command("compact")(compact)
 
 app.command("up")(up)
 app.command("status")(status)
+app.command("cost")(cost)
 app.add_typer(node, name="node")
 app.add_typer(config, name="config")
 app.add_typer(topic, name="topic")

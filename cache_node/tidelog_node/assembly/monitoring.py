@@ -60,6 +60,7 @@ class Monitoring:
         if exposition is None:
             return []
         from tidelog_node.monitoring.coordinator_source import CoordinatorSource
+        from tidelog_node.monitoring.cost_source import CostSource
         from tidelog_node.monitoring.group_lag import GroupLag
         from tidelog_node.monitoring.leader_answers import LeaderAnswers
         from tidelog_node.monitoring.partition_source import PartitionSource
@@ -85,6 +86,8 @@ class Monitoring:
             TierSource(node, logs.tier),
         ):
             exposition.add(source.collect)
+        if logs.costs is not None:
+            exposition.add(CostSource(node, logs.costs).collect)
         return [lag.run()]
 
 

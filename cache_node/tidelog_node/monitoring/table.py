@@ -320,6 +320,42 @@ _TIER = (
     _gauge("tidelog_cloud_storage_worker_up", "1 if the tier worker is connected, else 0"),
     _counter("tidelog_cloud_storage_worker_restarts_total", "Ends of the tier worker"),
 )
+_COSTS = (
+    _counter(
+        "tidelog_cost_dollars_total",
+        "What this node has cost by the price file, as far as the node counts it; read once a"
+        " minute (cost.ledger.interval.ms)",
+        "item",
+    ),
+    _gauge(
+        "tidelog_cost_dollars_per_hour",
+        "The same for an hour at the pace of the last ten minutes; the sum of all nodes is the"
+        " cluster's, without functions. The live node with the lowest id shows what stands there"
+        " all the time too",
+        "item",
+    ),
+    _gauge(
+        "tidelog_cost_topic_dollars_per_hour",
+        "The part of it that belongs to a topic, for the most expensive ones",
+        "topic",
+    ),
+    _gauge(
+        "tidelog_cost_spent_dollars",
+        "What the cluster has cost in this calendar month, or on this day; shown by the live node"
+        " with the lowest id, as are the next two",
+        "period",
+    ),
+    _gauge(
+        "tidelog_cost_forecast_dollars",
+        "What the month or the day will have cost, if it goes on as in the last 24 hours",
+        "period",
+    ),
+    _gauge(
+        "tidelog_cost_budget_dollars",
+        "The budget: cost.budget.month.dollars or cost.budget.day.dollars; no series without one",
+        "period",
+    ),
+)
 SECTIONS: Mapping[str, tuple[MetricSpec, ...]] = {
     "The node": _NODE,
     "Requests": _REQUESTS,
@@ -332,6 +368,7 @@ SECTIONS: Mapping[str, tuple[MetricSpec, ...]] = {
     "The metadata store": _STORE,
     "The disk": _DISK,
     "The tier": _TIER,
+    "Costs": _COSTS,
 }
 METRICS: Mapping[str, MetricSpec] = {
     metric.name: metric for metrics in SECTIONS.values() for metric in metrics

@@ -1,0 +1,47 @@
+"""Metrics of what this node costs, and of the cluster's budgets.
+
+Rates are of the last ten samples of the ledger. What stands there all the time and the budgets are
+shown by the node that keeps the ledger in order, so that the sum over all nodes is the cluster's.
+"""
+
+from __future__ import annotations
+
+from tidelog_core.cost.counts import HOUR_MS, by_topic
+from tidelog_core.cost.entries import Limits, limited
+
+from tidelog_node.costs.recorder import CostRecorder
+from tidelog_node.monitoring.scrape import Scrape
+from tidelog_node.node_context import NodeContext
+
+
+class CostSource:
+    """Reads the node's recorder."""
+
+    def __init__(self, node: NodeContext, recorder: CostRecorder) -> None:
+        self._node = node
+        self._recorder = recorder
+
+    async def collect(self, scrape: Scrape) -> None:
+        """Add the series."""
+        recorder, prices = self._recorder, self._recorder.prices
+        for name, count in sorted(recorder.total.counts.items()):
+            scrape.add("tidelog_cost_dollars_total", prices.dollars_of(name, count), name)
+        recent, duration_ms = recorder.recently()
+        if duration_ms > 0:
+            hours = duration_ms / HOUR_MS
+            counts = dict(recent.counts)
+            if recorder.is_keeper:
+                counts |= prices.standing(round(duration_ms))
+            for name, count in sorted(counts.items()):
+                dollars = prices.dollars_of(name, count) / hours
+                scrape.add("tidelog_cost_dollars_per_hour", dollars, name)
+            limits = Limits(prices, self._node.config().cost_ledger_topics_max)
+            for topic, of_topic in by_topic(limited([recent.topics], limits)).items():
+                dollars = prices.dollars(of_topic) / hours
+                scrape.add("tidelog_cost_topic_dollars_per_hour", dollars, topic)
+        for budget in recorder.budgets.known:
+            period, forecast = budget.period.value, budget.forecast
+            scrape.add("tidelog_cost_spent_dollars", forecast.spent_dollars, period)
+            scrape.add("tidelog_cost_forecast_dollars", forecast.dollars, period)
+            if budget.budget_dollars is not None:
+                scrape.add("tidelog_cost_budget_dollars", budget.budget_dollars, period)
