@@ -8,8 +8,10 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
 
-from tests.support.longest_files import LONGEST_FILES
+from tests.support.longest_files import place_of, shared_by
 
 CHILD_PATH = Path(__file__).parent / "child_path"
 
@@ -29,9 +31,20 @@ os.environ["XDG_CONFIG_HOME"] = str(Path(__file__).parent / "no_settings")
 hypothesis.settings.register_profile("untimed", deadline=None)
 hypothesis.settings.load_profile("untimed")
 
-_PLACES = {name: place for place, name in enumerate(LONGEST_FILES)}
-
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the files that take longest; ``make test`` deals files out in this order."""
-    items.sort(key=lambda item: _PLACES.get(item.nodeid.split("::")[0], len(_PLACES)))
+    items.sort(key=lambda item: place_of(item.nodeid.split("::")[0]))
+
+
+class FileScheduling(LoadFileScheduling):
+    """Files, and the folders whose tests share what takes longest to start."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return shared_by(super()._split_scope(nodeid))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling | None:
+    """Deal the tests out, if that is to be done by files."""
+    return FileScheduling(config, log) if config.getvalue("dist") == "loadfile" else None

@@ -142,21 +142,23 @@ def test_a_quick_run_has_two_steps_at_least(dimension: Dimension) -> None:
     assert steps_of(dimension, [1, 7], is_quick=True) == (1, 7)
 
 
-def test_two_small_dimensions_yield_a_table(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "name", ["connections", pytest.param("client ids", marks=pytest.mark.slow)]
+)
+def test_a_small_dimension_yields_a_table(tmp_path: Path, name: str) -> None:
     """The real thing on one node: grown, measured, and a row for all that is to be known."""
     cluster = Cluster(Tidelog(ROOT, is_compiled=False), tmp_path, 1)
     cluster.start()
     try:
         cluster.create_topics({HOT: 1})
-        for dimension in DIMENSIONS:
-            if dimension.name in {"client ids", "connections"}:
-                seen: dict[int, Figures] = {}
-                grow_through(cluster, dimension, (1, 5), TINY, tell=seen.__setitem__)
-                text = page(dimension, seen)
-                assert "| 1 | 5 | slope per 1,000 |" in text
-                # Of slopes nothing can be said between one and five, and of so short a while a
-                # processor's clock may have seen nothing.
-                assert Measure.MEMORY.value in text
-                assert all(set(SEEN) <= figures.keys() for figures in seen.values())
+        (dimension,) = [one for one in DIMENSIONS if one.name == name]
+        seen: dict[int, Figures] = {}
+        grow_through(cluster, dimension, (1, 5), TINY, tell=seen.__setitem__)
+        text = page(dimension, seen)
+        assert "| 1 | 5 | slope per 1,000 |" in text
+        # Of slopes nothing can be said between one and five, and of so short a while a processor's
+        # clock may have seen nothing.
+        assert Measure.MEMORY.value in text
+        assert all(set(SEEN) <= figures.keys() for figures in seen.values())
     finally:
         cluster.stop()

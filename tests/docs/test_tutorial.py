@@ -16,7 +16,7 @@ from tools.places import ROOT
 from tools.ports import free_port
 
 PAGE = ROOT / "docs" / "tutorial.md"
-TIER, SPARK = "## Into the object store", "## Read it with Spark"
+PROGRAM, SPARK = "## From a program", "## Read it with Spark"
 BLOCK = re.compile(r"^```(console|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NAME = re.compile(r"`(\w+\.py)`:\s*$")
 LATER = "  # after some seconds"
@@ -127,8 +127,8 @@ def reader(tmp_path: Path) -> Iterator[Reader]:
     reader.stop()
 
 
-def test_the_first_half_of_the_page_is_true(reader: Reader) -> None:
-    assert reader.follow(PAGE.read_text().partition(TIER)[0]) == 9
+def test_the_first_steps_of_the_page_are_true(reader: Reader) -> None:
+    assert reader.follow(PAGE.read_text().partition(PROGRAM)[0]) == 6
 
 
 @pytest.mark.slow

@@ -22,7 +22,7 @@ def run(peer: Peer, tool: str, *arguments: str) -> str:
     )
 
 
-@pytest.mark.slow  # fifteen JVMs; the tool of transactions is asked by default
+@pytest.mark.slow  # fifteen JVMs; the requests of the tools are compared by default
 @pytest.mark.parametrize("name", ["tidelog", "kafka"])
 def test_topics_settings_offsets_and_groups_by_the_tools(pair: Pair, name: str) -> None:
     """The same commands, and the same that is expected of them, for both brokers."""

@@ -14,7 +14,8 @@ from tests.support.peer import Peer
 TOOL = "TransactionsCommand"
 
 
-@pytest.mark.parametrize("name", ["tidelog", pytest.param("kafka", marks=pytest.mark.slow)])
+@pytest.mark.slow  # five JVMs each; ``test_transactions.py`` compares the same requests
+@pytest.mark.parametrize("name", ["tidelog", "kafka"])
 def test_transactions_are_described_and_aborted_by_the_tool(pair: Pair, name: str) -> None:
     """The same commands, and the same that is expected of them, for both brokers."""
     peer: Peer = getattr(pair, name)

@@ -78,6 +78,7 @@ def test_rows_are_written_by_a_user(spark: SparkSession, node: SecuredNode) -> N
     assert "not-this-one" not in str(refused.value)
 
 
+@pytest.mark.slow  # ``tests/sdk/tokens`` has such logins, the test above those of Spark
 def test_rows_are_written_and_read_with_tokens_of_an_issuer(
     spark: SparkSession, node: SecuredNode
 ) -> None:

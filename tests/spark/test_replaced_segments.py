@@ -94,7 +94,7 @@ async def fill(partition: TieredPartition, segments: int = 4) -> RandomLog:
     return log
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(
     OPERATIONS,
     CUTS,

@@ -262,7 +262,7 @@ deaths = st.lists(
 
 @settings(
     deadline=None,
-    max_examples=8,
+    max_examples=4,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(batches=st.lists(st.tuples(st.integers(0, 9), st.integers(1, 4), deaths), max_size=3))

@@ -133,7 +133,7 @@ class GrowingLogs(RuleBasedStateMachine):
 
 def test_micro_batches_over_growing_logs_read_each_offset_once_and_in_order():
     run_state_machine_as_test(
-        GrowingLogs, settings=settings(max_examples=12, stateful_step_count=15, deadline=None)
+        GrowingLogs, settings=settings(max_examples=5, stateful_step_count=15, deadline=None)
     )
 
 

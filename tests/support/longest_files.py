@@ -2,10 +2,14 @@
 
 A file's tests stay with one worker. If a long file starts last, the other workers idle while
 it runs, so these start first. A file that is missing here costs only a little time.
+
+Tests of a whole folder stay together where they share what takes longest to start: a session of
+Spark, a broker of Apache Kafka. These folders begin before all files.
 """
 
 from __future__ import annotations
 
+WHOLE_FOLDERS = ("tests/spark", "tests/kafka")
 LONGEST_FILES = (
     "tests/aws/test_dynamodb_store.py",
     "tests/aws/test_s3_store.py",
@@ -18,27 +22,40 @@ LONGEST_FILES = (
     "tests/node/tier/test_crash.py",
     "tests/aws/test_template.py",
     "tests/node/membership/test_failover.py",
-    "tests/spark/test_spark_stream.py",
     "tests/node/compaction/test_compaction.py",
-    "tests/spark/test_audit.py",
     "tests/chaos/test_chaos.py",
     "tests/node/coordinator/test_group_clients.py",
     "tests/node/coordinator/test_consumer_clients.py",
     "tests/node/coordinator/test_consumer_simulation.py",
-    "tests/spark/test_tail.py",
     "tests/node/tier/test_retention_loop.py",
     "tests/cli/test_records.py",
     "tests/node/transactions/test_clients.py",
     "tests/node/test_wire_fetch.py",
     "tests/sdk/test_log_truncation.py",
-    "tests/spark/test_compact_job.py",
     "tests/node/test_recovery.py",
     "tests/sdk/test_transactions.py",
     "tests/node/test_many_partitions.py",
     "tests/node/transactions/test_crash.py",
     "tests/sdk/test_producer.py",
-    "tests/spark/test_sink.py",
-    "tests/spark/test_backfill.py",
     "tests/cli/test_tier.py",
     "tests/cli/test_restore.py",
 )
+
+
+def place_of(path: str) -> int:
+    """Return when a file's tests begin: before those of a higher place."""
+    if (folder := _folder_of(path)) is not None:
+        return WHOLE_FOLDERS.index(folder) - len(WHOLE_FOLDERS)
+    return _PLACES.get(path, len(_PLACES))
+
+
+def shared_by(path: str) -> str:
+    """Return the name of those that one worker runs: the file's, or its folder's."""
+    return _folder_of(path) or path
+
+
+def _folder_of(path: str) -> str | None:
+    return next((one for one in WHOLE_FOLDERS if path.startswith(f"{one}/")), None)
+
+
+_PLACES = {name: place for place, name in enumerate(LONGEST_FILES)}

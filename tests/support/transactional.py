@@ -45,9 +45,13 @@ TIDELOG_CONFIG = {
 }
 
 BROKERS = ("tidelog", "kafka", "kafka-before-kip-890")
-# Tests of the protocol run against all of them, tests of the client against one.
+# Tests of the protocol run against all of them, tests of the client against one. In the default
+# suite ``tests/kafka/test_sdk.py`` has the SDK's transactions at Kafka.
 on_every_broker = pytest.mark.parametrize(
-    "transactional_broker", BROKERS, indirect=True, scope="session"
+    "transactional_broker",
+    [BROKERS[0], *(pytest.param(name, marks=pytest.mark.slow) for name in BROKERS[1:])],
+    indirect=True,
+    scope="session",
 )
 
 

@@ -46,7 +46,9 @@ def test_any_data_survives_a_round_trip(data: bytes, codec: CompressionType) -> 
 @pytest.mark.parametrize("codec", list(LEVELS))
 def test_every_level_survives_a_round_trip(codec: CompressionType) -> None:
     data = _text(20_000)
-    for level in LEVELS[codec][0]:
+    levels = LEVELS[codec][0]
+    # Below -1000 zstd has a hundred thousand, which only skip ever more of the data.
+    for level in [*levels[:: 1 + len(levels) // 500], *levels[-1000:]]:
         assert decompress(codec, compress(codec, data, level)) == data
 
 

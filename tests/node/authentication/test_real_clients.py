@@ -165,8 +165,7 @@ def test_a_client_that_cannot_authenticate_again_connects_again(tmp_path: Path) 
             }
             sent = 0
             async with aiokafka.AIOKafkaProducer(**settings) as producer:
-                ends_at = time.monotonic() + 0.6
-                while time.monotonic() < ends_at:
+                while len(node.logins()) <= 3:
                     await producer.send_and_wait(TOPIC, b"v", partition=0)
                     sent += 1
                     await asyncio.sleep(0.02)
@@ -174,7 +173,6 @@ def test_a_client_that_cannot_authenticate_again_connects_again(tmp_path: Path) 
 
         sent = asyncio.run(asyncio.wait_for(run(), SECONDS_MAX))
         gc.collect()  # What it has left open is told of here, not in the next test.
-        assert sent > 3
         assert end_offset(node) == sent
         assert renewals(node) == 0
         assert len(node.logins()) > 3

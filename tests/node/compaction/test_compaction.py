@@ -73,6 +73,7 @@ async def test_our_sdk_reads_across_gaps(node: NodeProcess) -> None:
     assert_compacted(found, newest, active_base)
 
 
+@pytest.mark.slow  # a JVM; the tests above have librdkafka and the SDK
 def test_the_java_client_reads_across_gaps(node: NodeProcess) -> None:
     driver = java_driver()
     if not driver.command:
