@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from tidelog_core.cost import counts
+from tidelog_core.cost.collecting import add_bytes, add_requests, milliunits
 from tidelog_core.cost.entries import Tally
 from tidelog_core.metadata.image import ClusterImage
 from tidelog_core.metadata.usage import StoreUsage
@@ -18,16 +19,9 @@ from tidelog_core.tier.keys import split_topic_folder
 
 from tidelog_node.node_context import NodeContext
 
-WORKER_SECONDS_MAX = 2.0  # A worker that takes longer is counted the next time.
 READINGS_MAX = 20  # of partitions' segments, each time
-MILLI = 1_000
-OBJECT_METHODS: Mapping[str, str] = {
-    "put": counts.OBJECT_PUT,
-    "get": counts.OBJECT_GET,
-    "head": counts.OBJECT_GET,
-    "list": counts.OBJECT_LIST,
-    "delete": counts.OBJECT_DELETE,
-}
+SECOND_MS = 1_000
+SENT, RECEIVED = "sent", "received"  # bytes, beside requests by method
 
 
 class Tier(Protocol):
@@ -87,7 +81,7 @@ class CostCollector:
         read = sum(usage.costing_read_units for usage in self._usages)
         written = sum(usage.costing_write_units for usage in self._usages)
         for name, units in ((counts.METADATA_READ, read), (counts.METADATA_WRITE, written)):
-            self.tally.add(name, _grown(self._last, ("", name), round(units * MILLI)))
+            self.tally.add(name, _grown(self._last, ("", name), milliunits(units)))
 
     def _count_zones(self) -> None:
         name = counts.ZONE_TRANSFER
@@ -105,18 +99,20 @@ class CostCollector:
         totals: dict[str, int] = {}
         for method, _, count in status["requests"]:
             totals[method] = totals.get(method, 0) + count
-        totals |= {"sent": status["sent_bytes"], "received": status["received_bytes"]}
-        image, of_topics = self._node.view.image, dict.fromkeys(totals, 0)
+        totals |= {SENT: status["sent_bytes"], RECEIVED: status["received_bytes"]}
+        image, rest = self._node.view.image, dict(totals)
         for folder, requests, sent_bytes, received_bytes in status["topics"]:
-            topic = _topic_name(image, folder)
-            found = {**requests, "sent": sent_bytes, "received": received_bytes}
-            for what, total in found.items():
-                grown = _grown(self._last_of_worker, (folder, what), total)
-                self.tally.add(_object_item(what), grown, topic=topic)
-                of_topics[what] = of_topics.get(what, 0) + total
-        for what, total in totals.items():
-            rest = _grown(self._last_of_worker, ("", what), total - of_topics[what])
-            self.tally.add(_object_item(what), rest)
+            found = {**requests, SENT: sent_bytes, RECEIVED: received_bytes}
+            for what, count in found.items():
+                rest[what] -= count
+            _add_objects(self.tally, self._grown_of(folder, found), _topic_name(image, folder))
+        _add_objects(self.tally, self._grown_of("", rest), None)
+
+    def _grown_of(self, folder: str, found: Mapping[str, int]) -> dict[str, int]:
+        return {
+            what: _grown(self._last_of_worker, (folder, what), count)
+            for what, count in found.items()
+        }
 
     async def _count_storage(self, duration_ms: int) -> None:
         """Charge the leader for the bytes that are in the bucket, for the time until now."""
@@ -124,7 +120,7 @@ class CostCollector:
             return
         for topic, size_bytes in (await self._tier.stored_bytes(readings_max=READINGS_MAX)).items():
             kb_ms = size_bytes // counts.BYTES_PER_KB * duration_ms
-            self.tally.add(counts.OBJECT_STORAGE, kb_ms // MILLI, topic=topic)
+            self.tally.add(counts.OBJECT_STORAGE, kb_ms // SECOND_MS, topic=topic)
 
 
 def _grown(last: dict[tuple[str, str], int], key: tuple[str, str], value: int) -> int:
@@ -134,14 +130,12 @@ def _grown(last: dict[tuple[str, str], int], key: tuple[str, str], value: int) -
     return value - before if value >= before else value
 
 
-def _object_item(what: str) -> str:
-    """Return the item of a method, or of ``sent`` or ``received`` bytes."""
-    match what:
-        case "sent":
-            return counts.OBJECT_SENT
-        case "received":
-            return counts.OBJECT_RECEIVED
-    return OBJECT_METHODS[what]
+def _add_objects(tally: Tally, grown: Mapping[str, int], topic: str | None) -> None:
+    """Count requests by method, and the bytes that were sent and received."""
+    for what, count in grown.items():
+        if what not in (SENT, RECEIVED):
+            add_requests(tally, what, count, topic=topic)
+    add_bytes(tally, sent=grown[SENT], received=grown[RECEIVED], topic=topic)
 
 
 def _topic_name(image: ClusterImage, folder: str) -> str:

@@ -35,13 +35,13 @@ from tidelog_core.retention.clock_watch import ClockWatch, store_witness
 from tidelog_core.tier.keys import SegmentKey, parse_segment_key
 
 from tidelog_functions.cluster_reader import ClusterReader, problems_of
+from tidelog_functions.costs import counted_stores
 from tidelog_functions.events import ObjectCreated, Scheduled, UnknownEvent, parse_event
 from tidelog_functions.invocation import (
     Context,
     FunctionSettings,
     PartitionsFailed,
     TimeLimit,
-    open_stores,
     parse_function_settings,
 )
 from tidelog_functions.retention.cluster_pass import (
@@ -97,7 +97,7 @@ def index_keys(
 async def _run(
     settings: FunctionSettings, keys: list[SegmentKey], is_scheduled: bool, limit: TimeLimit
 ) -> dict[str, object]:
-    async with open_stores(settings) as (store, objects):
+    async with counted_stores(settings, "retention") as (store, objects):
         reader = ClusterReader(store, settings.node_config)
         heard = store_witness(store)
         result = await apply_retention(

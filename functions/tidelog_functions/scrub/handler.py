@@ -34,13 +34,13 @@ from tidelog_functions.cluster_reader import (
     read_progress,
     write_progress,
 )
+from tidelog_functions.costs import counted_stores
 from tidelog_functions.events import Scheduled, UnknownEvent, parse_event
 from tidelog_functions.invocation import (
     Context,
     FunctionSettings,
     PartitionsFailed,
     TimeLimit,
-    open_stores,
     parse_function_settings,
 )
 from tidelog_functions.scrub.settings import ScrubSettings, parse_scrub_settings
@@ -69,7 +69,7 @@ def handle(event: object, context: Context) -> dict[str, object]:
 async def _run(
     settings: FunctionSettings, scrub_settings: ScrubSettings, limit: TimeLimit
 ) -> dict[str, object]:
-    async with open_stores(settings) as (store, objects):
+    async with counted_stores(settings, FUNCTION) as (store, objects):
         reader = ClusterReader(store, settings.node_config)
         report = await scrub(
             store,
