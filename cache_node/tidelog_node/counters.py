@@ -74,6 +74,7 @@ class TopicTraffic:
         "fetched_bytes",
         "fetched_count",
         "fetched_from_tier_bytes",
+        "fetched_offsets",
         "produced_batches",
         "produced_bytes",
         "produced_records",
@@ -88,19 +89,21 @@ class TopicTraffic:
         self.produced_records = 0  # as the batches' headers say
         self.fetched_bytes = 0
         self.fetched_count = 0  # answers' partitions with records
+        self.fetched_offsets = 0  # of these records, as ``LogRead`` knows their end
         self.fetched_from_tier_bytes = 0  # part of fetched_bytes
         self.replicated_in_bytes = 0  # appended here as a follower
         self.replicated_across_bytes = 0  # the part of them that came from another zone
         self.replicated_out_bytes = 0  # fetched by followers
 
-    def note_fetched(self, size_bytes: int) -> None:
+    def note_fetched(self, size_bytes: int, offset_count: int) -> None:
         """Count one partition of an answer."""
         self.fetched_bytes += size_bytes
         self.fetched_count += 1
+        self.fetched_offsets += offset_count
 
-    def note_fetched_from_tier(self, size_bytes: int) -> None:
+    def note_fetched_from_tier(self, size_bytes: int, offset_count: int) -> None:
         """Count one partition of an answer whose records came from the tier."""
-        self.note_fetched(size_bytes)
+        self.note_fetched(size_bytes, offset_count)
         self.fetched_from_tier_bytes += size_bytes
 
 
@@ -197,7 +200,11 @@ class NodeCounters:
 
     def note_error(self, api_key: int, error_code: int) -> None:
         """Count one error of an answer; beyond ``ERRORS_MAX`` kinds only known ones."""
+        self.note_errors(api_key, error_code, 1)
+
+    def note_errors(self, api_key: int, error_code: int, count: int) -> None:
+        """Count several errors of an answer, which are the same."""
         key = (api_key, error_code)
         known = self.errors.get(key, 0)
         if known or len(self.errors) < ERRORS_MAX:
-            self.errors[key] = known + 1
+            self.errors[key] = known + count

@@ -77,7 +77,9 @@ class OwedResult:
         else:
             result = _result_of(found, self.wanted, is_committed_only=is_committed_only)
             if result.records is not None:
-                self.replica.traffic.note_fetched_from_tier(result.records.size_bytes)
+                self.replica.traffic.note_fetched_from_tier(
+                    result.records.size_bytes, _offset_count(found, self.wanted)
+                )
         self.results[self.index] = result
         return result.error_code
 
@@ -95,7 +97,9 @@ class Reading:
     client: Session | None = None  # ``None`` for a follower
     topics: list[tuple[bytes, list[FetchResult]]] = field(default_factory=list)
     size_bytes: int = 0
-    found: list[tuple[Replica, int]] = field(default_factory=list)  # with the bytes of records
+    # With the bytes of records, and their offsets for a consumer.
+    found: list[tuple[Replica, int, int]] = field(default_factory=list)
+    offset_count: int = 0  # of the records that were read last, for a consumer
     must_answer: bool = False  # an error or a divergence: answer at once
     has_more: bool = False  # nothing was found, and other partitions are left to read
     owed: list[OwedResult] = field(default_factory=list)
@@ -179,7 +183,7 @@ class PartitionReader:
         if records is not None and replica is not None:
             reading.bytes_left -= records.size_bytes
             reading.size_bytes += records.size_bytes
-            reading.found.append((replica, records.size_bytes))
+            reading.found.append((replica, records.size_bytes, reading.offset_count))
         return result
 
     def _require_reader(self, reading: Reading, name: bytes) -> None:
@@ -250,6 +254,7 @@ class PartitionReader:
             read = read.found
             if read.slice is not None:
                 replica.traffic.fetched_from_tier_bytes += read.slice.size_bytes
+        reading.offset_count = _offset_count(read, wanted)
         return _result_of(read, wanted, is_committed_only=is_committed_only)
 
     def _read_for_follower(
@@ -321,6 +326,13 @@ def _result_of(read: LogRead, wanted: FetchPartition, *, is_committed_only: bool
         read.slice,
         _aborted_of(read) if is_committed_only else None,
     )
+
+
+def _offset_count(read: LogRead, wanted: FetchPartition) -> int:
+    """Return the number of offsets that the records have, from the wanted one on."""
+    start_offset = max(wanted.offset, read.start_offset)
+    count = read.end_offset - start_offset
+    return max(0, count)
 
 
 def _aborted_of(read: LogRead) -> list[tuple[int, int]]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import heapq
 import logging
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
@@ -43,6 +44,7 @@ from tidelog_node.handlers.authorized_operations import NOT_REQUESTED, ON_CLUSTE
 from tidelog_node.handlers.live_brokers import ReachableBrokers
 from tidelog_node.handlers.metadata_pieces import (
     METADATA_KEY,
+    Encoded,
     EncodedTopics,
     encode_partition,
     encode_topic,
@@ -340,9 +342,15 @@ class MetadataHandlers:
             nothing = write_response(
                 METADATA_KEY, version, self._response(image, (), request, context)
             )
-            encoded = join_topics(nothing, topics, version)
+            errors: Counter[ErrorCode] = Counter()
+            for topic in topics:
+                errors.update(topic.error_counts)
+            data = join_topics(nothing, [topic.data for topic in topics], version)
+            encoded = Encoded(data, errors)
             self._cache.put(image, brokers, key, encoded)
-        return encoded
+        for code, count in encoded.error_counts.items():
+            self._node.counters.note_errors(METADATA_KEY, code, count)
+        return encoded.data
 
     async def _refused(
         self, topics: Sequence[Any], request: MetadataRequest, context: RequestContext
@@ -388,14 +396,17 @@ class MetadataHandlers:
         version: int,
         turn: RequestTurn,
         topic: Topic,
-    ) -> bytes:
-        partitions = [
-            encode_partition(_partition(brokers, partition, version), version)
-            async for partition in turn.each(image.partitions(topic.name))
-        ]
+    ) -> Encoded:
+        partitions = []
+        errors: Counter[ErrorCode] = Counter()
+        async for partition in turn.each(image.partitions(topic.name)):
+            shown = _partition(brokers, partition, version)
+            if shown.error_code is not ErrorCode.none:
+                errors[shown.error_code] += 1
+            partitions.append(encode_partition(shown, version))
         operations = ON_TOPIC if request.include_topic_authorized_operations else NOT_REQUESTED
         empty = encode_topic(_known_topic(topic, (), operations), version)
-        return join_partitions(empty, partitions, version)
+        return Encoded(join_partitions(empty, partitions, version), errors)
 
     def _no_topic(
         self,
@@ -464,24 +475,25 @@ class _EncodedResponses:
     def __init__(self) -> None:
         self._image: ClusterImage | None = None
         self._brokers: Mapping[int, Broker] = {}
-        self._encoded: dict[CacheKey, bytes] = {}
+        self._encoded: dict[CacheKey, Encoded] = {}
         self._size_bytes = 0
 
     def get(
         self, image: ClusterImage, brokers: Mapping[int, Broker], key: CacheKey
-    ) -> bytes | None:
+    ) -> Encoded | None:
         is_same = image is self._image and brokers is self._brokers
         return self._encoded.get(key) if is_same else None
 
     def put(
-        self, image: ClusterImage, brokers: Mapping[int, Broker], key: CacheKey, encoded: bytes
+        self, image: ClusterImage, brokers: Mapping[int, Broker], key: CacheKey, encoded: Encoded
     ) -> None:
-        is_full = self._size_bytes + len(encoded) > CACHED_RESPONSES_SIZE_BYTES_MAX
+        size_bytes = len(encoded.data)
+        is_full = self._size_bytes + size_bytes > CACHED_RESPONSES_SIZE_BYTES_MAX
         if image is not self._image or brokers is not self._brokers or is_full:
             self._image, self._brokers = image, brokers
             self._encoded, self._size_bytes = {}, 0
         self._encoded[key] = encoded
-        self._size_bytes += len(encoded)
+        self._size_bytes += size_bytes
 
 
 def controller_id(brokers: Mapping[int, Broker], broker_id: int) -> int:
@@ -538,7 +550,9 @@ def _known_topic(topic: Topic, partitions: tuple[object, ...], operations: int) 
     )
 
 
-def _partition(brokers: Mapping[int, Broker], partition: Partition, version: int) -> object:
+def _partition(
+    brokers: Mapping[int, Broker], partition: Partition, version: int
+) -> response_v13.MetadataResponsePartition:
     replicas, isr = partition.replicas, partition.isr
     error = ErrorCode.none
     offline = tuple(replica for replica in replicas if replica not in brokers)

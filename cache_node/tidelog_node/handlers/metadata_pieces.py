@@ -15,6 +15,7 @@ from functools import cache
 from typing import Any, NamedTuple, get_args, get_type_hints
 
 from kio.index import load_response_schema
+from tidelog_core.errors import ErrorCode
 from tidelog_core.metadata.image import ClusterImage
 from tidelog_core.metadata.records import Broker, Partition, Topic
 from tidelog_core.wire_messages import write_message
@@ -27,13 +28,20 @@ TOPIC_OPERATIONS_FROM = 8
 PIECES_SIZE_BYTES_MAX = 32 * 1024 * 1024
 
 
+class Encoded(NamedTuple):
+    """A response, or a topic of one, with the errors of its partitions."""
+
+    data: bytes
+    error_counts: Mapping[ErrorCode, int]
+
+
 class _Piece(NamedTuple):
     """A topic's bytes, and the very objects that they encode."""
 
     topic: Topic
     partitions: tuple[Partition, ...]
     brokers: Mapping[int, Broker]
-    encoded: bytes
+    encoded: Encoded
 
 
 class EncodedTopics:
@@ -50,8 +58,8 @@ class EncodedTopics:
         name: str,
         version: int,
         has_operations: bool,
-        encode: Callable[[Topic], Awaitable[bytes]],
-    ) -> bytes:
+        encode: Callable[[Topic], Awaitable[Encoded]],
+    ) -> Encoded:
         """Return the topic of the image, from ``encode`` or from an earlier call."""
         topic, partitions = image.topics[name], image.partitions(name)
         key = (name, version, has_operations)
@@ -65,9 +73,10 @@ class EncodedTopics:
             return known.encoded
         encoded = await encode(topic)
         known = self._pieces.get(key)  # Another request may have encoded it since.
-        self._size_bytes += len(encoded) - (0 if known is None else len(known.encoded))
+        size_bytes = len(encoded.data)
+        self._size_bytes += size_bytes - (0 if known is None else len(known.encoded.data))
         if self._size_bytes > PIECES_SIZE_BYTES_MAX:
-            self._pieces, self._size_bytes = {}, len(encoded)
+            self._pieces, self._size_bytes = {}, size_bytes
         self._pieces[key] = _Piece(topic, partitions, brokers, encoded)
         return encoded
 

@@ -258,13 +258,13 @@ class ServedFetch:
         """Count the bytes of the records that are answered."""
         client = reading.client
         if client is None:
-            for replica, size_bytes in reading.found:
+            for replica, size_bytes, _ in reading.found:
                 replica.traffic.replicated_out_bytes += size_bytes
             return
         if client.node_id != NO_NODE:
             return  # A node reads for itself, like a lag of groups or a damaged segment.
-        for replica, size_bytes in reading.found:
-            replica.traffic.note_fetched(size_bytes)
+        for replica, size_bytes, offset_count in reading.found:
+            replica.traffic.note_fetched(size_bytes, offset_count)
 
     def encode(self, reading: Reading) -> Reply:
         """Return the answer with the records found, which may not be sent."""

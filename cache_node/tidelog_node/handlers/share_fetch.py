@@ -188,7 +188,9 @@ class ShareFetchHandler:
         for (topic, partition), result in results.items():
             replica = led_by.get(topic, NO_REPLICAS).get(partition)
             if result.records is not None and replica is not None:
-                replica.traffic.note_fetched(result.records.size_bytes)
+                # Only acquired records are for the client; others may be in the same batches.
+                count = sum(one.last_offset - one.first_offset + 1 for one in result.acquired)
+                replica.traffic.note_fetched(result.records.size_bytes, count)
             if result.error_code:
                 self._counters.note_error(share_fetch.API_KEY, result.error_code)
         if self._record is not None:

@@ -73,6 +73,7 @@ class RequestSource:
                 scrape.add("tidelog_kafka_batches_produced_total", traffic.produced_batches, topic)
             if traffic.fetched_count:
                 scrape.add("tidelog_kafka_partitions_consumed_total", traffic.fetched_count, topic)
+                scrape.add("tidelog_kafka_records_consumed_total", traffic.fetched_offsets, topic)
             for name, count, *labels in (
                 ("tidelog_kafka_request_bytes_total", traffic.produced_bytes, "produce"),
                 ("tidelog_kafka_request_bytes_total", traffic.fetched_bytes, "consume"),

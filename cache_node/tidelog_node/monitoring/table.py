@@ -136,6 +136,13 @@ _TOPICS = (
     ),
     _counter("tidelog_kafka_batches_produced_total", "Batches of those records", "topic"),
     _counter(
+        "tidelog_kafka_records_consumed_total",
+        "Offsets of the records in answers to consumers: records, removed ones of compacted topics,"
+        " and markers of transactions. Of an answer that its size limit cuts, up to"
+        " index.interval.bytes may be missing",
+        "topic",
+    ),
+    _counter(
         "tidelog_kafka_partitions_consumed_total",
         "Partitions with records in answers to consumers",
         "topic",

@@ -288,6 +288,7 @@ class RemoteLog:
             ),
             first.base_offset,
             _aborted_within(chunk.index, offset, end.last_offset) if limits.include_aborted else (),
+            end.last_offset + 1,
         )
 
     async def offset_for_timestamp(

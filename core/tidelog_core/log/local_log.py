@@ -323,7 +323,7 @@ class LocalLog:
                 self._start.offset,
                 segments.end_offset,
             )
-        file_slice, start_offset = found
+        file_slice, start_offset, end_offset = found
         aborted: tuple[AbortedTransaction, ...] = ()
         if include_aborted:
             segment = segments.all[segments.floor_index(start_offset)]
@@ -337,6 +337,7 @@ class LocalLog:
             self._start.offset,
             segments.end_offset,
             aborted,
+            end_offset,
         )
 
     def offset_for_timestamp(

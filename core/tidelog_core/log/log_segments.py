@@ -237,8 +237,10 @@ class LogSegments:
 
     def read(
         self, offset: int, *, max_bytes: int, up_to: int, min_one_batch: bool
-    ) -> tuple[FileSlice, int] | None:
-        """Return the bytes from the batch with ``offset`` on, and that batch's base offset.
+    ) -> tuple[FileSlice, int, int] | None:
+        """Return the bytes from the batch with ``offset`` on, and their start and end offsets.
+
+        The start is that batch's base offset, the end is that of ``LogRead``.
 
         Returns ``None`` if no batch is in ``[offset, up_to)``. The bytes belong to one segment and
         end before the first batch that reaches ``up_to``. The last batch may be cut, the first
@@ -265,11 +267,12 @@ class LogSegments:
         max_bytes: int,
         up_to: int,
         min_one_batch: bool,
-    ) -> tuple[FileSlice, int] | None:
+    ) -> tuple[FileSlice, int, int] | None:
         position, base_offset = located
         available = segment.position_of(up_to) - position
         if available <= 0:
             return None
+        end_offset = min(up_to, segment.end_offset)
         size_bytes = min(available, max_bytes)
         if size_bytes < available:
             first_size_bytes = segment.batch_size_bytes(position)
@@ -277,7 +280,10 @@ class LogSegments:
                 if not min_one_batch:
                     return None
                 size_bytes = first_size_bytes
-        return FileSlice(segment.reader, position, size_bytes), base_offset
+            end_position = position + size_bytes
+            known = segment.indexes.offset.offset_at_or_before(end_position)
+            end_offset = max(base_offset, known)
+        return FileSlice(segment.reader, position, size_bytes), base_offset, end_offset
 
     def collect_aborted(
         self, start_offset: int, slice_end: tuple[LogSegment, int], up_to: int

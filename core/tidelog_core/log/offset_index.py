@@ -57,6 +57,20 @@ class OffsetIndex:
                 high = middle
         return self._base_offset + self._entry(low)[0] if low < len(self) else None
 
+    def offset_at_or_before(self, position: int) -> int:
+        """Return the offset of the last indexed batch that starts at ``position`` or earlier.
+
+        The segment's base offset if there is none.
+        """
+        low, high = 0, len(self)
+        while low < high:
+            middle = (low + high) // 2
+            if self._entry(middle)[1] <= position:
+                low = middle + 1
+            else:
+                high = middle
+        return self._base_offset + self._entry(low - 1)[0] if low else self._base_offset
+
     def truncate_to(self, offset: int) -> None:
         """Drop the entries at ``offset`` and above."""
         count = bisect_right(range(len(self)), offset - self._base_offset - 1, key=self._relative)

@@ -31,6 +31,7 @@ class SourceRead(NamedTuple):
     slice: FileSlice | None  # None: the first batch is larger than ``max_bytes``
     start_offset: int  # base offset of the first batch
     aborted_transactions: tuple[AbortedTransaction, ...] = ()
+    end_offset: int = 0  # behind the last batch; 0 without a slice
 
 
 class RecordSource(Protocol):

@@ -189,4 +189,5 @@ def _log_read(local: LocalLog, found: SourceRead) -> LogRead:
         local.log_start_offset,
         local.log_end_offset,
         found.aborted_transactions,
+        found.end_offset,
     )

@@ -69,6 +69,9 @@ class LogRead(NamedTuple):
     log_start_offset: int
     log_end_offset: int
     aborted_transactions: tuple[AbortedTransaction, ...] = ()
+    # Behind the last whole batch of the slice. If the slice is cut at its size limit it may be the
+    # end of an earlier batch, by up to index.interval.bytes. 0 without a slice.
+    end_offset: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -133,7 +133,7 @@ class FolderSource:
             and one.last_offset >= first.base_offset
         )
         found = FileSlice(self._files[-1], first_position, size_bytes)
-        return SourceRead(found, first.base_offset, tuple(aborted))
+        return SourceRead(found, first.base_offset, tuple(aborted), next_offset)
 
     def close(self) -> None:
         """Close the files that were read."""

@@ -54,6 +54,16 @@ def check_read(
     first = len(allowed[0].content)
     assert len(content) <= max(max_bytes, first if is_whole else 0)
     assert len(content) >= first
+    # The end is that of the last whole batch, or somewhat less if the slice is cut.
+    end, position = read.start_offset, 0
+    for one in allowed:
+        position += len(one.content)
+        if position > len(content):
+            break
+        end = one.last_offset + 1
+    assert read.start_offset <= read.end_offset <= end
+    if len(content) < max_bytes:
+        assert read.end_offset == end
     # What fits and lies in the same segment is not withheld.
     if len(content) < max_bytes and len(content) < len(everything):
         bases = {segment.base_offset for segment in log.sealed_segments()}

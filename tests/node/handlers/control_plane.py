@@ -64,6 +64,7 @@ class Node:
             standing=standing,
             clock_ms=lambda: NOW_MS,
         )
+        self.counters = node.counters
         throttle = Throttle(self.view, static, clock_ms=lambda: NOW_MS)
         throttle.start(self.view)
         routes: Iterable[Route] = [

@@ -192,6 +192,9 @@ async def test_a_partition_without_a_live_leader_says_so(tmp_path: Path, version
         await elect(node, TopicPartition("a", 0), NO_LEADER)
         (partition,) = (await node.ask(METADATA, version, **named("a"))).topics[0].partitions
         assert partition.error_code is ErrorCode.leader_not_available
+        # Also in the second answer, whose bytes are the first one's.
+        await node.ask(METADATA, version, **named("a"))
+        assert node.counters.errors == {(METADATA, ErrorCode.leader_not_available): 2}
         assert partition.leader_id == NO_LEADER
         # A broker that has left: its replicas are offline, version 0 leaves them out.
         await elect(node, TopicPartition("a", 0), 1)

@@ -14,6 +14,7 @@ from tidelog_core.metadata.image import ClusterImage
 from tidelog_core.metadata.records import Partition, Topic
 from tidelog_node.handlers.metadata_pieces import (
     METADATA_KEY,
+    Encoded,
     EncodedTopics,
     encode_partition,
     encode_topic,
@@ -77,9 +78,9 @@ def test_joined_partitions_are_the_topic_encoded_in_one_go(
 async def test_a_topic_is_encoded_again_when_what_it_is_made_of_changes(change: str) -> None:
     made: list[str] = []
 
-    async def make(topic: Topic) -> bytes:
+    async def make(topic: Topic) -> Encoded:
         made.append(topic.name)
-        return topic.name.encode()
+        return Encoded(topic.name.encode(), {})
 
     topics = {n: Topic(name=n, topic_id=UUID(int=i), partition_count=1) for i, n in enumerate("ab")}
     partitions = {topic.topic_id: (_partition(topic, 1),) for topic in topics.values()}
@@ -89,7 +90,8 @@ async def test_a_topic_is_encoded_again_when_what_it_is_made_of_changes(change: 
 
     async def get(names: str) -> None:
         for name in names:
-            assert await encoded.get(image, brokers, name, 12, False, make) == name.encode()
+            found = await encoded.get(image, brokers, name, 12, False, make)
+            assert found.data == name.encode()
 
     await get("abab")
     assert made == ["a", "b"]

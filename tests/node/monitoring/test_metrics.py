@@ -75,6 +75,7 @@ def test_records_bytes_and_requests_are_counted(node: NodeProcess) -> None:
     assert 50 * len(VALUE) < produced < 50 * (len(VALUE) + 100)
     consumed = after.value("tidelog_kafka_request_bytes_total", topic="counted", request="consume")
     assert consumed == produced
+    assert after.value("tidelog_kafka_records_consumed_total", topic="counted") == 50
     assert after.value("tidelog_kafka_max_offset", topic="counted", partition="0") == 50
     assert after.value("tidelog_kafka_log_end_offset", topic="counted", partition="0") == 50
     for name in ("tidelog_rpc_received_bytes_total", "tidelog_rpc_sent_bytes_total"):
