@@ -35,6 +35,13 @@ _START_REPLICAS = (
 )
 
 
+class Interrupted(TidelogError):
+    """The work has stopped at the end of a step, to be continued from there."""
+
+    code = ErrorCode.request_timed_out
+    hint = "run it again: it continues"
+
+
 class OffsetOutOfRange(TidelogError):
     """The offset is outside the log's ``[start, end]``."""
 

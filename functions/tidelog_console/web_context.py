@@ -10,10 +10,10 @@ from typing import Any
 
 from aiohttp import web
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from tidelog_functions.admin.job_registry import JobRegistry
 
 from tidelog_console import formats
 from tidelog_console.guard import PAGE_CACHE, Guard, is_signed, sign
+from tidelog_console.job_registry import JobRegistry
 from tidelog_console.node_pages import NodePages
 from tidelog_console.reading import Stores
 from tidelog_console.sessions import Sessions, Visitor

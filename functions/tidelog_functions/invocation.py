@@ -15,7 +15,7 @@ from typing import Protocol
 
 from tidelog_core.config import NodeConfig, parse_config
 from tidelog_core.config_environment import overrides_from_environment
-from tidelog_core.errors import ErrorCode, InvalidConfig, TidelogError
+from tidelog_core.errors import ErrorCode, Interrupted, InvalidConfig, TidelogError
 from tidelog_core.listener_settings import split_listener_overrides
 from tidelog_core.metadata.location import opened_metadata_store
 from tidelog_core.metadata.store import MetadataStore
@@ -33,10 +33,8 @@ class Context(Protocol):
         """Return the remaining time of the invocation."""
 
 
-class OutOfTime(TidelogError):
+class OutOfTime(Interrupted):
     """The time limit is near. Finished steps are durable; the next run continues."""
-
-    code = ErrorCode.request_timed_out
 
 
 class PartitionsFailed(TidelogError):

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import urlencode, urlsplit
 
 import typer
 
@@ -25,6 +26,8 @@ SECONDS_MAX = 60.0  # of one request; the API answers within 28
 WAIT_SECONDS = 15  # for news of a job, in one request
 PAGE = 1_000
 ANSWER_BYTES_MAX = 64 * 1024 * 1024
+PAUSES_SECONDS = (1.0, 2.0, 4.0)  # after answers of ``AWAY``, and without one
+AWAY = frozenset({429, 502, 503, 504})
 SIGNED_HOSTS = ".amazonaws.com"
 TOKEN_FILE_VARIABLE = "TIDELOG_ADMIN_TOKEN_FILE"
 
@@ -41,6 +44,14 @@ AdminUrl = Annotated[
 ]
 
 
+class ApiAway(CommandFailed):
+    """The API or its store is away, or asks for a pause: the same request may succeed later."""
+
+
+class ApiSilent(ApiAway):
+    """Nothing answers."""
+
+
 class AdminApi:
     """Requests to the admin API of a cluster."""
 
@@ -49,6 +60,7 @@ class AdminApi:
         if parts.scheme not in ("http", "https") or not parts.netloc:
             raise UsageError(f"--admin-url {url!r} must begin with http:// or https://")
         self._url = url.rstrip("/")
+        self._has_answered = False
         path = os.environ.get(TOKEN_FILE_VARIABLE)
         self._token = None if not path else Path(path).read_text().strip()
 
@@ -66,13 +78,15 @@ class AdminApi:
         try:
             with urlopen(request, timeout=SECONDS_MAX) as answer:
                 found: dict[str, Any] = json.loads(answer.read(ANSWER_BYTES_MAX))
+                self._has_answered = True
                 return found
         except HTTPError as refusal:
             with refusal:
-                raise CommandFailed(_reason(refusal.code, refusal.read(ANSWER_BYTES_MAX))) from None
+                text = _reason(refusal.code, refusal.read(ANSWER_BYTES_MAX))
+            raise (ApiAway if refusal.code in AWAY else CommandFailed)(text) from None
         except (URLError, TimeoutError) as error:
             reason = getattr(error, "reason", error)
-            raise CommandFailed(f"the admin API at {self._url} does not answer: {reason}") from None
+            raise ApiSilent(f"the admin API at {self._url} does not answer: {reason}") from None
         except ValueError as error:
             raise CommandFailed(
                 f"{self._url} is no admin API: {error}; check --admin-url"
@@ -95,21 +109,51 @@ class AdminApi:
                 raise UnknownTopicOrPartition.of_topic(name, known)
         return wanted or known
 
-    def run_job(self, path: str, body: object) -> dict[str, Any]:
-        """Start a job, tell its steps on stderr, and return its result."""
-        job = self.ask("POST", path, body)
+    def run_job(self, path: str, body: Mapping[str, object]) -> tuple[str, dict[str, Any]]:
+        """Start a job and tell its steps on stderr; return its id and its result.
+
+        It goes on if this process ends, and if the API is away for a while.
+        """
+        from uuid import uuid4
+
+        # With an id of ours, a request that is sent again starts nothing twice.
+        job_id = str(uuid4())
+        job = self._ask_again("POST", path, {**body, "job_id": job_id})
         known = 0
-        while True:
-            for step in job["steps"]:
-                note(step)
-            known = max(known, job["step_count"])
-            if job["state"] == "done":
-                result: dict[str, Any] = job["result"]
-                return result
-            if job["state"] == "failed":
-                raise CommandFailed(job["problem"])
-            query = {"after_step": known, "wait_seconds": WAIT_SECONDS}
-            job = self.ask("GET", f"/jobs/{quote(job['job_id'])}", query=query)
+        try:
+            while True:
+                for step in job["steps"]:
+                    note(step)
+                known = max(known, job["step_count"])
+                if job["state"] == "done":
+                    result: dict[str, Any] = job["result"]
+                    return job_id, result
+                if job["state"] == "failed":
+                    raise CommandFailed(job["problem"])
+                if job["state"] == "cancelled":
+                    raise CommandFailed(f"job {job_id} was cancelled; what it has done stays done")
+                query = {"after_step": known, "wait_seconds": WAIT_SECONDS}
+                job = self._ask_again("GET", f"/jobs/{job_id}", query=query)
+        except KeyboardInterrupt:
+            note(f"job {job_id} goes on: `tidelog admin-job show` or `cancel` it")
+            raise
+
+    def _ask_again(
+        self, method: str, path: str, body: object = None, query: Mapping[str, object] | None = None
+    ) -> dict[str, Any]:
+        """Ask as ``ask``, several times if the API or its store is away.
+
+        An address at which nothing has answered yet is asked once.
+        """
+        for pause_seconds in PAUSES_SECONDS:
+            try:
+                return self.ask(method, path, body, query)
+            except ApiAway as away:
+                if isinstance(away, ApiSilent) and not self._has_answered:
+                    raise
+                note(f"{away}; trying again in {pause_seconds:g} s")
+                time.sleep(pause_seconds)
+        return self.ask(method, path, body, query)
 
     def _identify(self, request: Request) -> None:
         if self._token is not None:

@@ -84,15 +84,13 @@ def erase(
         return
     # It is opened before anything is erased, and emptied when there is something to write.
     with nullcontext() if receipt is None else receipt.open("a") as file:
-        erased = eraser.erase(name, wanted, wait_seconds=timeout)
+        erased = eraser.erase(name, wanted, wait_seconds=timeout, has_receipt=receipt is not None)
         if file is not None:
             _write_receipt(file, erased)
     _report(erased.summary, is_json=json)
 
 
 def _write_receipt(file: TextIO, erased: Erased) -> None:
-    if erased.receipt is None:
-        note("the receipt is too large for the admin API; it is in the bucket")
     if file.seekable():
         file.truncate(0)
     file.write(dumps(erased.receipt or erased.summary, indent=2) + "\n")

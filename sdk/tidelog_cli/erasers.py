@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from uuid import uuid4
 
 from tidelog_cli.admin_api import AdminApi
+from tidelog_cli.failures import CommandFailed
 from tidelog_cli.output import note
 from tidelog_cli.stores import StoreLocations, opened_metadata
 
@@ -23,7 +24,7 @@ class Erased:
     """The result for people and programs, and the receipt with every offset."""
 
     summary: Mapping[str, Any]
-    receipt: Mapping[str, Any] | None  # None: it is too large, and in the bucket alone
+    receipt: Mapping[str, Any] | None  # None: the summary has to do
 
 
 class Eraser(Protocol):
@@ -32,7 +33,7 @@ class Eraser(Protocol):
     def find(self, topic: str, key: bytes) -> list[dict[str, Any]]:
         """Return a row with the number of the key's tiered records for each partition."""
 
-    def erase(self, topic: str, key: bytes, *, wait_seconds: float) -> Erased:
+    def erase(self, topic: str, key: bytes, *, wait_seconds: float, has_receipt: bool) -> Erased:
         """Erase it; waits so long for leaders and replicas."""
 
 
@@ -46,7 +47,14 @@ class StoreEraser:
         """Return a row for each partition."""
         return asyncio.run(self._find(topic, key))
 
-    def erase(self, topic: str, key: bytes, *, wait_seconds: float) -> Erased:
+    def erase(
+        self,
+        topic: str,
+        key: bytes,
+        *,
+        wait_seconds: float,
+        has_receipt: bool,  # noqa: ARG002  It costs nothing here.
+    ) -> Erased:
         """Erase it."""
         return asyncio.run(self._erase(topic, key, wait_seconds))
 
@@ -96,15 +104,21 @@ class ApiEraser:
 
     def find(self, topic: str, key: bytes) -> list[dict[str, Any]]:
         """Return a row for each partition."""
-        rows: list[dict[str, Any]] = self._run(topic, key, dry_run=True)["found"]
+        rows: list[dict[str, Any]] = self._run(topic, key, dry_run=True)[1]["found"]
         return rows
 
-    def erase(self, topic: str, key: bytes, *, wait_seconds: float) -> Erased:
+    def erase(self, topic: str, key: bytes, *, wait_seconds: float, has_receipt: bool) -> Erased:
         """Erase it."""
-        result = self._run(topic, key, timeout_seconds=int(wait_seconds))
-        return Erased(result, result.pop("receipt"))
+        job_id, result = self._run(topic, key, timeout_seconds=int(wait_seconds))
+        receipt = None
+        if has_receipt:
+            try:
+                receipt = self.api.ask("GET", f"/jobs/{job_id}/receipt")
+            except CommandFailed as error:  # The key is erased nevertheless.
+                note(f"{error}; the file has a summary")
+        return Erased(result, receipt)
 
-    def _run(self, topic: str, key: bytes, **options: object) -> dict[str, Any]:
+    def _run(self, topic: str, key: bytes, **options: object) -> tuple[str, dict[str, Any]]:
         self.api.topics([topic])
         body = {"topic": topic, "key_base64": b64encode(key).decode(), **options}
         return self.api.run_job("/erasures", body)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tidelog_cli import (
     acls,
+    admin_jobs,
     bench,
     contexts,
     delegation_tokens,
@@ -137,6 +138,11 @@ tier.command("status")(tier_status)
 
 job.command("compact")(compact)
 
+admin_job = Commands(cls=CommandGroup, help="Jobs of the admin API: list, show and cancel them.")
+admin_job.command("list")(admin_jobs.list_)
+admin_job.command("show")(admin_jobs.show)
+admin_job.command("cancel")(admin_jobs.cancel)
+
 app.command("up")(up)
 app.command("status")(status)
 app.command("cost")(cost)
@@ -158,6 +164,7 @@ app.add_typer(context, name="context")
 app.command("iam-token")(iam_token)
 app.add_typer(tier, name="tier")
 app.add_typer(job, name="job")
+app.add_typer(admin_job, name="admin-job")
 app.add_typer(measuring, name="bench")
 app.add_typer(debug, name="debug")
 app.command("erase")(erase)

@@ -77,7 +77,7 @@ def verify(
 
 def _verify_there(api: AdminApi, topics: list[str], *, is_json: bool) -> None:
     """Have the admin API check them, and print what it found."""
-    found = api.run_job("/verifications", {"topics": api.topics(topics) if topics else []})
+    _, found = api.run_job("/verifications", {"topics": api.topics(topics) if topics else []})
     for text in found.pop("notes"):
         note(text)
     if is_json:

@@ -19,7 +19,7 @@ from tidelog_core.objects.s3 import S3ObjectStore
 
 from tests.aws.buckets import REGION, make_bucket
 from tests.aws.lambda_runtime import BuiltFunction
-from tests.aws.test_template import JOB_ENVIRONMENT, SCHEDULED, handler_of
+from tests.aws.test_template import JOB_ENVIRONMENT, SCHEDULED, handler_of, resource_of
 from tests.support.emr_server import served
 from tests.support.function_world import DAY_MS, FunctionWorld
 from tools.places import ROOT
@@ -69,9 +69,7 @@ def invoked(
 ) -> dict[str, Any]:
     """Return the answer of a function of its own."""
     folder = built_template.parent
-    with BuiltFunction(
-        folder, f"{name.title()}Function", handler_of(name), environment
-    ) as function:
+    with BuiltFunction(folder, resource_of(name), handler_of(name), environment) as function:
         answer: dict[str, Any] = function.invoke(event)
     return answer
 
@@ -150,6 +148,6 @@ def services_called(*folders: Path) -> Iterator[str]:
 def test_the_layer_describes_every_service_that_functions_call(built_template: Path) -> None:
     folders = [ROOT / "core" / "tidelog_core", ROOT / "functions" / "tidelog_functions"]
     called = set(services_called(*folders))
-    assert {"dynamodb", "emr-serverless", "s3"} <= called
+    assert {"dynamodb", "emr-serverless", "lambda", "s3"} <= called
     data = built_template.parent / "CoreLayer" / "python" / "botocore" / "data"
     assert called <= {path.name for path in data.iterdir()}

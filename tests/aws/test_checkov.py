@@ -10,7 +10,13 @@ from tests.aws.templates import read_template, template_paths
 from tools import checkov
 from tools.places import ROOT, ToolAbsent
 
-FUNCTIONS = ("AdminFunction", "JobsFunction", "RetentionFunction", "ScrubFunction")
+FUNCTIONS = (
+    "AdminFunction",
+    "AdminJobsFunction",
+    "JobsFunction",
+    "RetentionFunction",
+    "ScrubFunction",
+)
 ACCEPTED = {
     ("CKV_AWS_21", "SegmentBucket"),
     ("CKV_AWS_23", "NodeSecurityGroup"),

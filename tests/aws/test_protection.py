@@ -14,7 +14,13 @@ from tools import sam
 
 KEYS = {name: f"{KEY}-{name}" for name in ("TableKey", "BucketKey", "LogKey", "QueueKey")}
 EVERYTHING = {**SETTINGS["everything"], **KEYS}
-FUNCTIONS = ("RetentionFunction", "ScrubFunction", "JobsFunction", "AdminFunction")
+FUNCTIONS = (
+    "RetentionFunction",
+    "ScrubFunction",
+    "JobsFunction",
+    "AdminFunction",
+    "AdminJobsFunction",
+)
 
 
 def typed(stacks: Mapping[str, Rendered], kind: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -81,7 +87,7 @@ def test_each_key_encrypts_what_it_is_named_for() -> None:
     (rule,) = bucket["BucketEncryption"]["ServerSideEncryptionConfiguration"]
     assert rule["ServerSideEncryptionByDefault"]["KMSMasterKeyID"] == KEYS["BucketKey"]
     logs = list(typed(stacks, "AWS::Logs::LogGroup"))
-    assert len(logs) == 7
+    assert len(logs) == 8
     assert {log["KmsKeyId"] for _, log in logs} == {KEYS["LogKey"]}
     queue, topic = (stacks[""].properties(name) for name in ("DeadLetters", "Alarms"))
     assert queue["KmsMasterKeyId"] == topic["KmsMasterKeyId"] == KEYS["QueueKey"]
@@ -108,6 +114,7 @@ READ, WRITE = {"kms:Decrypt"}, {"kms:Decrypt", "kms:GenerateDataKey"}
         ("RetentionRole", WRITE, WRITE),
         ("ScrubRole", READ, WRITE),
         ("AdminRole", READ, set()),
+        ("AdminJobsRole", WRITE, WRITE),
         ("JobsRole", set(), WRITE),
     ],
 )
@@ -125,6 +132,6 @@ def test_functions_have_concurrency_of_their_own_if_it_is_asked_for() -> None:
     root = nested_stacks({**EVERYTHING, "ReservedConcurrency": "yes"})[""]
     reserved = [root.properties(name)["ReservedConcurrentExecutions"] for name in FUNCTIONS]
     assert min(reserved) >= 2  # one that hangs does not stop the next
-    assert sum(reserved) == 20
+    assert sum(reserved) == 22
     root = nested_stacks({**EVERYTHING, "ReservedConcurrency": "no"})[""]
     assert all("ReservedConcurrentExecutions" not in root.properties(name) for name in FUNCTIONS)

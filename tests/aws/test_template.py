@@ -24,7 +24,7 @@ from tests.aws.templates import read_template, resources
 from tools import lambda_python, sam
 from tools.places import ROOT, ToolAbsent
 
-FUNCTIONS = ("admin", "jobs", "retention", "scrub")
+FUNCTIONS = ("admin", "admin_jobs", "jobs", "retention", "scrub")
 JOB_ENVIRONMENT = {
     "AWS_DEFAULT_REGION": "us-east-1",
     "TIDELOG_JOB_APPLICATION": "app",
@@ -146,17 +146,22 @@ def test_lines_of_a_functions_log_have_their_fields(built_template: Path, tmp_pa
     assert (ignored["level"], ignored["key"]) == ("INFO", "prefix/a-strangers.txt")
 
 
+def resource_of(name: str) -> str:
+    """Return the resource of the function whose handler is in the package of that name."""
+    return f"{name.title().replace('_', '')}Function"
+
+
 def handler_of(name: str) -> str:
     """Return the handler that the template gives the function."""
     functions = dict(resources("AWS::Serverless::Function"))
-    handler = functions[f"{name.title()}Function"]["Properties"]["Handler"]
+    handler = functions[resource_of(name)]["Properties"]["Handler"]
     assert handler == f"tidelog_functions.{name}.handler.handle"
     return str(handler)
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_function_keeps_its_log_for_a_limited_time(name: str) -> None:
-    function = dict(resources("AWS::Serverless::Function"))[f"{name.title()}Function"]
+    function = dict(resources("AWS::Serverless::Function"))[resource_of(name)]
     log = function["Properties"]["LoggingConfig"]["LogGroup"]["Ref"]
     assert dict(resources("AWS::Logs::LogGroup"))[log]["Properties"]["RetentionInDays"]
 
@@ -167,9 +172,9 @@ def test_every_log_group_has_a_retention() -> None:
     assert all("RetentionInDays" in group["Properties"] for group in groups.values())
 
 
-@pytest.mark.parametrize("name", ["jobs", "retention", "scrub"])
+@pytest.mark.parametrize("name", ["admin_jobs", "jobs", "retention", "scrub"])
 def test_what_an_event_driven_function_cannot_do_goes_to_the_dead_letters(name: str) -> None:
-    function = dict(resources("AWS::Serverless::Function"))[f"{name.title()}Function"]
+    function = dict(resources("AWS::Serverless::Function"))[resource_of(name)]
     properties = function["Properties"]
     queue = {"GetAtt": "DeadLetters.Arn"}
     assert properties["EventInvokeConfig"]["DestinationConfig"]["OnFailure"]["Destination"] == queue
@@ -233,6 +238,47 @@ def test_a_claim_on_starting_a_job_outlasts_the_invocation() -> None:
 
     function = dict(resources("AWS::Serverless::Function"))["JobsFunction"]
     assert function["Properties"]["Timeout"] * 1000 < GRACE_MS
+
+
+def test_a_run_of_a_job_writes_what_erasing_writes_and_nothing_else() -> None:
+    """What an erasure writes is compared with these patterns in ``test_admin_jobs``."""
+    assert actions("AdminJobsRole", "s3") == {
+        "s3:AbortMultipartUpload", "s3:DeleteObject", "s3:GetObject", "s3:ListBucket",
+        "s3:PutObject",
+    }  # fmt: skip
+    for statement in statements("AdminJobsRole"):
+        if "s3:PutObject" in statement["Action"]:
+            assert statement["Resource"] == {"Sub": "${Data.Outputs.BucketArn}/${Prefix}/*"}
+    assert not any("partition:" in pattern or "topic" in pattern for pattern in job_patterns())
+    assert actions("AdminRole", "lambda") == {"lambda:InvokeFunction"}
+    ((name, policy),) = resources("AWS::IAM::Policy")
+    (itself,) = policy["Properties"]["PolicyDocument"]["Statement"]
+    assert (name, policy["Properties"]["Roles"]) == (
+        "AdminJobsContinuation", [{"Ref": "AdminJobsRole"}]
+    )  # fmt: skip
+    assert (itself["Action"], itself["Resource"]) == (
+        "lambda:InvokeFunction", {"GetAtt": "AdminJobsFunction.Arn"}
+    )  # fmt: skip
+
+
+def job_patterns() -> list[str]:
+    """Return the patterns of the collections that a run of a job may write."""
+    (written,) = [s for s in statements("AdminJobsRole") if "dynamodb:PutItem" in s["Action"]]
+    keys: list[str] = written["Condition"]["ForAllValues:StringLike"]["dynamodb:LeadingKeys"]
+    return keys
+
+
+def test_a_step_of_a_job_has_time_to_end_and_no_run_outlives_its_invocation() -> None:
+    from tidelog_functions.admin_jobs.run import BACK_OFF_MS, STEP_MS_MAX
+
+    properties = dict(resources("AWS::Serverless::Function"))["AdminJobsFunction"]["Properties"]
+    assert properties["Timeout"] * 1000 >= 3 * STEP_MS_MAX
+    assert BACK_OFF_MS < 60_000  # Lambda's retry of a failed event comes then.
+    assert properties["RecursiveLoop"] == "Allow"
+    environment = dict(resources("AWS::Serverless::Function"))["AdminFunction"]["Properties"]
+    assert environment["Environment"]["Variables"]["TIDELOG_ADMIN_JOBS_FUNCTION"] == {
+        "Ref": "AdminJobsFunction"
+    }
 
 
 def test_admin_cannot_write_to_the_bucket() -> None:
@@ -333,7 +379,7 @@ def test_the_bucket_is_private_encrypted_and_speaks_tls_only() -> None:
 def test_whoever_reads_segments_may_decrypt_with_keys_of_topics() -> None:
     for role, _ in resources("AWS::IAM::Role"):
         reads = "s3:GetObject" in actions(role, "s3")
-        writes = role in ("NodeRole", "JobRole")
+        writes = role in ("NodeRole", "JobRole", "AdminJobsRole")
         by_topic = [one for one in statements(role) if "TopicKeys" in str(one["Resource"])]
         assert [one["Resource"] for one in by_topic] == (
             [{"Split": [",", {"Ref": "TopicKeys"}]}] * reads

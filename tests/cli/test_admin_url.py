@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from tidelog import Admin, Producer
@@ -109,13 +110,34 @@ def test_what_the_api_refuses_is_told_in_one_line(api: LocalAdmin, filled: str) 
     assert "does not answer" in refused.errors
 
 
-def test_jobs_are_polled_and_limited(api: LocalAdmin) -> None:
+def test_jobs_are_listed_shown_and_cancelled(api: LocalAdmin, filled: str, tmp_path: Path) -> None:
+    where = ("--admin-url", api.url)
     assert api("GET", "/jobs/nobody")[0] == 404
-    job = api.done("POST", "/verifications", {"topics": []})
-    assert job["state"] in ("waiting", "running", "done")
+    job_id = str(uuid4())
+    body = {"topics": [filled], "job_id": job_id}
+    assert api.done("POST", "/verifications", body)["job_id"] == job_id
     eventually(
-        lambda: api.done("GET", f"/jobs/{job['job_id']}", wait_seconds=1)["state"] == "done",
-        "it ends",
+        lambda: api.done("GET", f"/jobs/{job_id}", wait_seconds=1)["state"] == "done", "it ends"
     )
+    assert api.done("POST", "/verifications", body)["state"] == "done"  # It was the same request.
+    assert (
+        api("POST", "/erasures", {"topic": filled, "key_base64": "aw==", "job_id": job_id})[0]
+        == 409
+    )
+    listed = called("admin-job", "list", *where)
+    assert [line.split()[:4] for line in listed.lines if job_id in line] == [
+        [job_id, "verification", "done", filled]
+    ]
+    shown = called("admin-job", "show", job_id, *where).lines
+    assert shown[:2] == [f"verification of {filled}: done", f"  verifying {filled}-0 (1 of 1)"]
+    assert called("admin-job", "cancel", job_id, *where).lines == [f"job {job_id}: done"]
+    outcome = called("admin-job", "show", str(uuid4()), *where, status=1)
+    assert "there is no job" in outcome.errors
     refused = api("POST", "/erasures", {"topic": "nowhere", "key_base64": "aw=="})
     assert refused[0] == 404
+    receipt = tmp_path / "receipt.json"
+    called("erase", filled, "--key", "none", *where, "--receipt", receipt)
+    erased = called("admin-job", "list", *where, "--json").document[0]
+    assert (erased["kind"], erased["state"]) == ("erasure", "done")
+    assert api.done("GET", f"/jobs/{erased['job_id']}/receipt") == json.loads(receipt.read_bytes())
+    assert api("GET", f"/jobs/{job_id}/receipt")[0] == 404

@@ -1,16 +1,19 @@
 """The receipt of an erasure: its result in each partition. It does not contain the key.
 
-A JSON object in the bucket (``tier.keys.erasure_receipt_key``), for people.
+A JSON object in the bucket (``tier.keys.erasure_receipt_key``), for people. An erasure that may be
+interrupted puts it after every step, and reads it again to continue.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 from uuid import UUID
 
-from tidelog_core.erasure.tier import ErasedSegment, TierErasure
-from tidelog_core.metadata.key_erasures import ReplicaErasure
+from tidelog_core.erasure.tier import ErasedSegment
+from tidelog_core.errors import CorruptObject
+from tidelog_core.metadata.key_erasures import ReplacedSegment, ReplicaErasure
 
 FORMAT_VERSION = 1
 
@@ -21,26 +24,26 @@ class PartitionErasure:
 
     partition: int
     up_to: int | None  # records below it are erased; None: no leader has set it yet
-    tier: TierErasure | None  # None if ``problems`` has the reason, or nothing is tiered
+    erased: tuple[ErasedSegment, ...]  # in the tier
     replicas: tuple[ReplicaErasure, ...]  # their rewritten segments; empty with tiering
     problems: tuple[str, ...]  # the parts that are not done; empty: all is done
 
     @property
     def removed_record_count(self) -> int:
         """Return the number of records removed: from the tier, or by the replica that had most."""
-        if self.tier is not None and self.tier.erased:
-            return sum(len(one.removed_offsets) for one in self.tier.erased)
+        if self.erased:
+            return sum(len(one.removed_offsets) for one in self.erased)
         return max((sum(r.removed_count for r in one.replaced) for one in self.replicas), default=0)
 
     @property
     def replaced_segment_count(self) -> int:
         """Return the number of segments replaced: in the tier, and on all replicas."""
-        in_tier = 0 if self.tier is None else len(self.tier.erased)
-        return in_tier + sum(len(one.replaced) + one.unnamed_count for one in self.replicas)
+        return len(self.erased) + sum(
+            len(one.replaced) + one.unnamed_count for one in self.replicas
+        )
 
     def document(self) -> dict[str, object]:
         """Return its part of the receipt."""
-        erased: Sequence[ErasedSegment] = () if self.tier is None else self.tier.erased
         return {
             "partition": self.partition,
             "is_done": not self.problems,
@@ -54,26 +57,10 @@ class PartitionErasure:
                     "new": str(one.new_segment_id),
                     "removed_offsets": list(one.removed_offsets),
                 }
-                for one in erased
+                for one in self.erased
             ],
             "replicas": [_replica_document(one) for one in self.replicas],
         }
-
-
-def _replica_document(replica: ReplicaErasure) -> dict[str, object]:
-    return {
-        "broker": replica.broker_id,
-        "is_done": replica.is_done,
-        "segments_replaced": [
-            {
-                "base_offset": one.base_offset,
-                "end_offset": one.end_offset,
-                "removed_record_count": one.removed_count,
-            }
-            for one in replica.replaced
-        ],
-        "unnamed_segment_count": replica.unnamed_count,
-    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,3 +120,66 @@ class ErasureReceipt:
             "is_done": self.is_done,
             "partitions": [partition.document() for partition in self.partitions],
         }
+
+    @classmethod
+    def parse(cls, document: Any, *, key: str) -> ErasureReceipt:
+        """Return the receipt of a document; ``key`` is its object's. Raises ``CorruptObject``."""
+        try:
+            return cls(
+                erasure_id=UUID(document["erasure_id"]),
+                topic=document["topic"],
+                topic_id=UUID(document["topic_id"]),
+                key_sha256=document["key_sha256"],
+                requested_ms=document["requested_ms"],
+                ended_ms=document["ended_ms"],
+                partitions=tuple(map(_partition_of, document["partitions"])),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise CorruptObject(key, f"it is no receipt of an erasure: {error!r}") from None
+
+
+def _replica_document(replica: ReplicaErasure) -> dict[str, object]:
+    return {
+        "broker": replica.broker_id,
+        "is_done": replica.is_done,
+        "segments_replaced": [
+            {
+                "base_offset": one.base_offset,
+                "end_offset": one.end_offset,
+                "removed_record_count": one.removed_count,
+            }
+            for one in replica.replaced
+        ],
+        "unnamed_segment_count": replica.unnamed_count,
+    }
+
+
+def _partition_of(document: Mapping[str, Any]) -> PartitionErasure:
+    return PartitionErasure(
+        partition=document["partition"],
+        up_to=document["up_to_offset"],
+        erased=tuple(
+            ErasedSegment(
+                base_offset=one["base_offset"],
+                end_offset=one["end_offset"],
+                old_segment_ids=tuple(map(UUID, one["old"])),
+                new_segment_id=UUID(one["new"]),
+                removed_offsets=tuple(one["removed_offsets"]),
+            )
+            for one in document["segments_replaced"]
+        ),
+        replicas=tuple(map(_replica_of, document["replicas"])),
+        problems=tuple(document["problems"]),
+    )
+
+
+def _replica_of(document: Mapping[str, Any]) -> ReplicaErasure:
+    return ReplicaErasure(
+        document["broker"],
+        document["is_done"],
+        tuple(
+            ReplacedSegment(one["base_offset"], one["end_offset"], one["removed_record_count"])
+            for one in document["segments_replaced"]
+        ),
+        document["unnamed_segment_count"],
+    )

@@ -8,9 +8,11 @@ replaced ones; until then the key is still in the bucket.
 
 from __future__ import annotations
 
+import dataclasses
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
+from typing import Protocol
 from uuid import UUID
 
 from tidelog_core.compaction.rewrite import Rewrite, WalkedBatch
@@ -55,46 +57,106 @@ class KeyInTier:
     record_count: int
 
 
-async def find_in_tier(tier: PartitionTier, key: bytes) -> KeyInTier:
+NOTHING_FOUND = KeyInTier(0, 0, 0)
+
+
+class SearchSteps(Protocol):
+    """Hears how far a search has come. May raise ``Interrupted``, to be continued from there."""
+
+    async def found(self, erased: ErasedSegment) -> None:
+        """Note durably that the segment is about to be replaced.
+
+        If the process ends before that, the same records are found again, and noted again.
+        """
+
+    def lost(self, erased: ErasedSegment) -> None:
+        """Note that it was not replaced: another process has changed a segment."""
+
+    async def searched(self, end_offset: int) -> None:
+        """Note that segments which end at the offset or before hold no record of the key."""
+
+
+class _Unheard:
+    """The steps of a search that is not continued if it is interrupted."""
+
+    async def found(self, erased: ErasedSegment) -> None:
+        pass
+
+    def lost(self, erased: ErasedSegment) -> None:
+        pass
+
+    async def searched(self, end_offset: int) -> None:
+        pass
+
+
+async def find_in_tier(
+    tier: PartitionTier,
+    key: bytes,
+    *,
+    before: KeyInTier = NOTHING_FOUND,
+    after: int = 0,
+    on_searched: Callable[[int, KeyInTier], Awaitable[None]] | None = None,
+) -> KeyInTier:
     """Count the key's tiered records; changes nothing.
 
-    Raises ``UnknownTopicOrPartition``, ``CorruptObject``, ``CorruptRecordBatch`` and the errors
-    of the stores, such as ``ObjectNotFound`` while another process replaces segments.
+    ``before`` was found in segments that end at ``after`` or before; ``on_searched`` gets both
+    after each group of segments. Raises ``UnknownTopicOrPartition``, ``CorruptObject``,
+    ``CorruptRecordBatch`` and the errors of the stores, such as ``ObjectNotFound`` while another
+    process replaces segments.
     """
     live = await tier.live()
-    holding_count = record_count = 0
+    found = dataclasses.replace(before, segment_count=len(live.segments))
     for group in group_segments(live.segments):
-        if not await _may_hold(tier, group, key):
+        if group.end_offset <= after:
             continue
-        for stretch in group.stretches:
-            async with tier.reading(stretch) as (log, index):
-                found = _count(stretch_batches(log, index, stretch), key)
-            holding_count += found > 0
-            record_count += found
-    return KeyInTier(len(live.segments), holding_count, record_count)
+        if await _may_hold(tier, group, key):
+            for stretch in group.stretches:
+                async with tier.reading(stretch) as (log, index):
+                    count = _count(stretch_batches(log, index, stretch), key)
+                found = KeyInTier(
+                    found.segment_count,
+                    found.holding_count + (count > 0),
+                    found.record_count + count,
+                )
+        if on_searched is not None:
+            await on_searched(group.end_offset, found)
+    return found
 
 
-async def erase_from_tier(tier: PartitionTier, key: bytes) -> TierErasure:
+async def erase_from_tier(
+    tier: PartitionTier,
+    key: bytes,
+    *,
+    holder: UUID | None = None,
+    after: int = 0,
+    steps: SearchSteps | None = None,
+) -> TierErasure:
     """Replace every tiered segment that holds records of the key by one without them.
 
-    Idempotent; after an interruption, replaced segments stay replaced. Raises
+    Idempotent; after an interruption, replaced segments stay replaced. Segments that end at
+    ``after`` or before are passed over; ``holder`` is that of the claim. Raises
     ``PartitionClaimed``, ``UnknownTopicOrPartition``, ``CorruptObject``,
     ``CorruptRecordBatch`` and the errors of the stores.
     """
+    told: SearchSteps = _Unheard() if steps is None else steps
     erased: list[ErasedSegment] = []
-    async with tier.claimed() as swaps:
+    async with tier.claimed(holder) as swaps:
         for _ in range(ROUNDS_MAX):
             live = await tier.live()
             facts = await tier.facts_of(live.segments)
             is_complete = True
             for group in group_segments(live.segments):
+                if group.end_offset <= after:
+                    continue
                 if await _may_hold(tier, group, key):
-                    outcome = await _erase(tier, swaps, group, facts, key)
+                    outcome = await _erase(tier, swaps, group, facts, key=key, steps=told)
                     if isinstance(outcome, ErasedSegment):
                         erased.append(outcome)
                     elif outcome is GroupOutcome.LOST:
                         is_complete = False
                         break
+                after = group.end_offset
+                await told.searched(after)
             if is_complete:
                 break
             await swaps.next_round()
@@ -107,7 +169,10 @@ async def erase_from_tier(tier: PartitionTier, key: bytes) -> TierErasure:
 
 
 async def delete_replaced(
-    tier: PartitionTier, *, sleep: Callable[[float], Awaitable[None]]
+    tier: PartitionTier,
+    *,
+    sleep: Callable[[float], Awaitable[None]],
+    holder: UUID | None = None,
 ) -> None:
     """Wait until every segment in DELETE_STARTED may be deleted, and delete them all.
 
@@ -118,7 +183,7 @@ async def delete_replaced(
         if wait_ms > 0:
             await sleep(wait_ms / 1000)
             continue
-        async with tier.claimed():
+        async with tier.claimed(holder):
             pass  # The clean-up of a taken claim deletes them.
 
 
@@ -149,7 +214,9 @@ async def _erase(
     swaps: SegmentSwaps,
     group: SegmentGroup,
     facts: dict[UUID, SegmentFacts],
+    *,
     key: bytes,
+    steps: SearchSteps,
 ) -> ErasedSegment | GroupOutcome:
     removed: list[int] = []
 
@@ -160,7 +227,7 @@ async def _erase(
         return False
 
     rewrite = Rewrite(end_offset=group.end_offset, keep=keep)
-    done = await tier.rewrite(
+    prepared = await tier.prepare(
         swaps,
         deque((group,)),
         rewrite.batch,
@@ -168,12 +235,18 @@ async def _erase(
         compacted_up_to=min(segment.compacted_up_to for segment in group.segments),
         limits=None,
     )
-    if done.new is None:
-        return done.outcome
-    return ErasedSegment(
+    if prepared.new is None:
+        return GroupOutcome.UNCHANGED
+    erased = ErasedSegment(
         base_offset=group.base_offset,
         end_offset=group.end_offset,
         old_segment_ids=tuple(segment.segment_id for segment in group.segments),
-        new_segment_id=done.new.segment_id,
+        new_segment_id=prepared.new.segment_id,
         removed_offsets=tuple(removed),
     )
+    await steps.found(erased)
+    done = await tier.swap_in(swaps, prepared)
+    if done.new is None:
+        steps.lost(erased)
+        return done.outcome
+    return erased

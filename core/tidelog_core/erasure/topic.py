@@ -9,7 +9,8 @@
 4. the receipt is put into the bucket, and completed requests are removed
 
 After an interruption the requests stay: a replica that is down carries them out when it starts.
-Running the erasure again does the remaining steps.
+Running the erasure again does the remaining steps. With ``ErasureProgress`` another process goes on
+where it was stopped, and its receipt has everything.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import TypeVar
 from uuid import UUID
 
+from tidelog_core.erasure.progress import Checkpoint, ErasureProgress, Phase
 from tidelog_core.erasure.receipt import ErasureReceipt, PartitionErasure
 from tidelog_core.erasure.requests import (
     ReplicaProgress,
@@ -31,8 +33,8 @@ from tidelog_core.erasure.requests import (
     request_rewrite,
     rewrite_progress,
 )
-from tidelog_core.erasure.tier import TierErasure, delete_replaced, erase_from_tier
-from tidelog_core.errors import TidelogError
+from tidelog_core.erasure.tier import ErasedSegment, delete_replaced, erase_from_tier
+from tidelog_core.errors import Interrupted, OutcomeUnknown, StoreUnavailable, TidelogError
 from tidelog_core.metadata.store import KeyRange
 from tidelog_core.rewriting.partition_tier import PartitionTier
 from tidelog_core.rewriting.swap import PartitionClaimed
@@ -43,6 +45,8 @@ T = TypeVar("T")
 
 PROBLEMS_TOLD_MAX = 3  # in one sentence
 POLL_SECONDS = 0.5  # between two readings of the replicas' progress
+# What ends a step that may be continued, instead of being a problem of its partition.
+_CONTINUABLE = (Interrupted, StoreUnavailable, OutcomeUnknown)
 
 Sleep = Callable[[float], Awaitable[None]]
 OnStep = Callable[[str], None]
@@ -69,40 +73,190 @@ async def erase_key(
     An error of one partition is noted in the receipt and does not stop the others. Raises the
     errors of the stores if the receipt cannot be put.
     """
-    first = tiers[0]
-    requested_ms = first.clock_ms()
-    key_sha256 = hashlib.sha256(key).hexdigest()
-    for tier in tiers:
-        await _request(tier, key_sha256)
-    waited, told = 0.0, set[str]()
-    while waited < wait_seconds and (waiting_for := await _problems(tiers, key_sha256)):
-        if not waiting_for <= told:
-            on_step(f"waiting: {_in_short(sorted(waiting_for))}")
-        told = waiting_for
-        await sleep(POLL_SECONDS)
-        waited += POLL_SECONDS
-    found = []
-    for number, tier in enumerate(tiers, 1):
-        on_step(f"searching the tier of {_name(tier)} ({number} of {len(tiers)})")
-        found.append(await _erase_partition(tier, key, wait_seconds, sleep, on_step))
-    receipt = ErasureReceipt(
-        erasure_id=erasure_id,
-        topic=first.topic.name,
-        topic_id=first.topic.topic_id,
-        key_sha256=key_sha256,
-        requested_ms=requested_ms,
-        ended_ms=first.clock_ms(),
-        partitions=tuple(found),
-    )
-    data = json.dumps(receipt.document(), indent=2).encode() + b"\n"
-    where = erasure_receipt_key(
-        first.cluster_id, first.topic.name, first.topic.topic_id, erasure_id
-    )
-    await first.objects.replace(where, data)
-    for tier, one in zip(tiers, found, strict=True):
-        if not one.problems:
-            await _end_request(tier, key_sha256)
-    return receipt
+    progress = ErasureProgress(erasure_id, None, tiers[0].clock_ms())
+    run = ErasureRun(tiers, key, progress, wait_seconds=wait_seconds, sleep=sleep, on_step=on_step)
+    return await run.run()
+
+
+class ErasureRun:
+    """Brings an erasure from where its progress is to its end. For one use."""
+
+    def __init__(
+        self,
+        tiers: Sequence[PartitionTier],
+        key: bytes,
+        progress: ErasureProgress,
+        *,
+        wait_seconds: float,
+        sleep: Sleep = asyncio.sleep,
+        on_step: OnStep = _ignore,
+        checkpoint: Checkpoint | None = None,
+    ) -> None:
+        """``tiers`` are the partitions of one topic, by number.
+
+        With ``checkpoint`` the run may be continued: then it raises ``Interrupted``, and the errors
+        of stores that are away, with the progress as it is to be continued.
+        """
+        self._tiers = tiers
+        self._key = key
+        self._key_sha256 = hashlib.sha256(key).hexdigest()
+        self.progress = progress
+        self._wait_seconds = wait_seconds
+        self._sleep = sleep
+        self._on_step = on_step
+        self._checkpoint = checkpoint
+
+    async def run(self) -> ErasureReceipt:
+        """Do the phases that are left, and put the receipt into the bucket.
+
+        Raises the errors of the stores if the receipt cannot be put.
+        """
+        progress = self.progress
+        if progress.position.phase is Phase.REQUESTING:
+            for tier in self._tiers:
+                await _request(tier, self._key_sha256)
+            progress.enter(Phase.WAITING)
+            await self.store(at_once=True)
+        if progress.position.phase is Phase.WAITING:
+            await self._await_replicas()
+            progress.enter(Phase.SEARCHING)
+            await self.store(at_once=True)
+        if progress.position.phase is Phase.SEARCHING:
+            for number, tier in self._left():
+                self._on_step(
+                    f"searching the tier of {_name(tier)} ({number} of {len(self._tiers)})"
+                )
+                await self._search(tier)
+                progress.next_partition()
+                await self.store(at_once=False)
+            progress.enter(Phase.DELETING)
+            await self.store(at_once=True)
+        if progress.position.phase is Phase.DELETING:
+            for _, tier in self._left():
+                await self._delete(tier)
+                progress.next_partition()
+                await self.store(at_once=False)
+            progress.enter(Phase.ENDED)
+        await self.put_receipt()
+        receipt = self.receipt()
+        for tier, one in zip(self._tiers, receipt.partitions, strict=True):
+            if not one.problems:
+                await _end_request(tier, self._key_sha256)
+        return receipt
+
+    def receipt(self) -> ErasureReceipt:
+        """Return the receipt of what is done so far."""
+        first = self._tiers[0]
+        return self.progress.receipt(
+            topic=first.topic.name,
+            topic_id=first.topic.topic_id,
+            key_sha256=self._key_sha256,
+            numbers=[tier.partition for tier in self._tiers],
+            now_ms=first.clock_ms(),
+        )
+
+    async def put_receipt(self) -> None:
+        """Put the receipt of what is done so far into the bucket; durable on return."""
+        first = self._tiers[0]
+        where = erasure_receipt_key(
+            first.cluster_id, first.topic.name, first.topic.topic_id, self.progress.erasure_id
+        )
+        data = json.dumps(self.receipt().document(), indent=2).encode() + b"\n"
+        await first.objects.replace(where, data)
+
+    def _left(self) -> Iterator[tuple[int, PartitionTier]]:
+        """Yield the partitions that the phase is not done with, with their numbers from 1 on."""
+        done = self.progress.position.partition
+        yield from enumerate(self._tiers[done:], done + 1)
+
+    async def store(self, *, at_once: bool) -> None:
+        """Have the progress stored, if it may be continued."""
+        if self._checkpoint is not None:
+            await self._checkpoint(at_once)
+
+    async def _await_replicas(self) -> None:
+        told = set[str]()
+        while self.progress.position.waited_ms < self._wait_seconds * 1000:
+            waiting_for = await _problems(self._tiers, self._key_sha256)
+            if not waiting_for:
+                return
+            if not waiting_for <= told:
+                self._on_step(f"waiting: {_in_short(sorted(waiting_for))}")
+            told = waiting_for
+            await self._sleep(POLL_SECONDS)
+            self.progress.waited(round(POLL_SECONDS * 1000))
+
+    async def _search(self, tier: PartitionTier) -> None:
+        progress, number = self.progress, tier.partition
+        replicas = await _progress(tier, self._key_sha256)
+        before = progress.partitions[number].erased if number in progress.partitions else ()
+        progress.partitions[number] = PartitionErasure(
+            partition=number,
+            up_to=replicas.up_to,
+            erased=before,
+            replicas=replicas.replicas,
+            problems=replicas.problems,
+        )
+        if not (tier.config.remote_storage_enable or await _has_segments(tier)):
+            return
+        steps = _NotedSteps(self, number)
+        try:
+            erased = await _when_free(
+                lambda: erase_from_tier(
+                    tier,
+                    self._key,
+                    holder=progress.holder,
+                    after=progress.position.after,
+                    steps=steps,
+                ),
+                self._wait_seconds,
+                self._sleep,
+            )
+        except TidelogError as error:
+            self._note_problem(number, error)
+            return
+        if erased.erased:
+            delay_s = tier.config.file_delete_delay_ms / 1000
+            self._on_step(
+                f"{_name(tier)}: {len(erased.erased)} segments replaced, the old ones are deleted "
+                f"in {delay_s:g} s (file.delete.delay.ms)"
+            )
+
+    async def _delete(self, tier: PartitionTier) -> None:
+        holder = self.progress.holder
+        try:
+            await _when_free(
+                lambda: delete_replaced(tier, sleep=self._sleep, holder=holder),
+                self._wait_seconds,
+                self._sleep,
+            )
+        except TidelogError as error:
+            self._note_problem(tier.partition, error)
+
+    def _note_problem(self, number: int, error: TidelogError) -> None:
+        """Note an error of one partition. Raises it if it ends the run."""
+        if self._checkpoint is not None and isinstance(error, _CONTINUABLE):
+            raise error
+        problem = f"the tier is not rewritten: {type(error).__name__}: {error}"
+        self.progress.add_problem(number, problem)
+
+
+class _NotedSteps:
+    """Notes the steps of one partition's search in the progress."""
+
+    def __init__(self, run: ErasureRun, number: int) -> None:
+        self._run, self._number = run, number
+
+    async def found(self, erased: ErasedSegment) -> None:
+        self._run.progress.note(self._number, erased)
+        await self._run.store(at_once=True)
+
+    def lost(self, erased: ErasedSegment) -> None:
+        self._run.progress.forget(self._number, erased)
+
+    async def searched(self, end_offset: int) -> None:
+        self._run.progress.searched(end_offset)
+        await self._run.store(at_once=False)
 
 
 def _name(tier: PartitionTier) -> str:
@@ -144,33 +298,6 @@ async def _end_request(tier: PartitionTier, key_sha256: str) -> None:
         await end_eviction(*where)
     else:
         await end_rewrite(*where, key_sha256)
-
-
-async def _erase_partition(
-    tier: PartitionTier, key: bytes, wait_seconds: float, sleep: Sleep, on_step: OnStep
-) -> PartitionErasure:
-    progress = await _progress(tier, hashlib.sha256(key).hexdigest())
-    problems = progress.problems
-    erased: TierErasure | None = None
-    try:
-        if tier.config.remote_storage_enable or await _has_segments(tier):
-            erased = await _when_free(lambda: erase_from_tier(tier, key), wait_seconds, sleep)
-        if erased is not None and erased.erased:
-            delay_s = tier.config.file_delete_delay_ms / 1000
-            on_step(
-                f"{_name(tier)}: {len(erased.erased)} segments replaced, the old ones are deleted "
-                f"in {delay_s:g} s (file.delete.delay.ms)"
-            )
-        await _when_free(lambda: delete_replaced(tier, sleep=sleep), wait_seconds, sleep)
-    except TidelogError as error:
-        problems = (*problems, f"the tier is not rewritten: {type(error).__name__}: {error}")
-    return PartitionErasure(
-        partition=tier.partition,
-        up_to=progress.up_to,
-        tier=erased,
-        replicas=progress.replicas,
-        problems=problems,
-    )
 
 
 async def _has_segments(tier: PartitionTier) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tidelog_core.metadata.acls import StoredAcl
+from tidelog_core.metadata.admin_jobs import AdminJob
 from tidelog_core.metadata.client_metrics import ClientMetricsOverrides
 from tidelog_core.metadata.client_quotas import EntityQuotas
 from tidelog_core.metadata.cost_records import CostDay, CostHour
@@ -104,6 +105,12 @@ ITEMS = (
         "reports of costs, the node with the lowest id",
     ),
     ItemKind(CostDay, NEVER, "the node with the lowest id", "reports of costs"),
+    ItemKind(
+        AdminJob,
+        NEVER,
+        "the admin API, and the process that runs the job",
+        "the admin API, the job's next process",
+    ),
     ItemKind(RestorationMark, NEVER, "the restoration", "the restoration when it continues"),
     ItemKind(
         GroupRecord,

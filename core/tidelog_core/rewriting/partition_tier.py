@@ -154,16 +154,17 @@ class PartitionTier:
         return LiveTier(live, has_leftovers, start)
 
     @asynccontextmanager
-    async def claimed(self) -> AsyncIterator[SegmentSwaps]:
+    async def claimed(self, holder: UUID | None = None) -> AsyncIterator[SegmentSwaps]:
         """Hold the claim on the partition, after cleaning up after earlier holders.
 
-        Raises ``PartitionClaimed``.
+        ``holder`` is for work that may be continued by another process, which need not wait until
+        the claim expires; ``None``: a holder of its own. Raises ``PartitionClaimed``.
         """
         claim = await take_claim(
             self.store,
             self.topic.topic_id,
             self.partition,
-            holder=uuid4(),
+            holder=uuid4() if holder is None else holder,
             now_ms=self.clock_ms(),
         )
         swaps = self.swaps_under(claim)

@@ -61,9 +61,11 @@ def rewrite_targets(
     metadata: str,
     objects: str,
     partitions: Sequence[int] = (),
+    static_config: NodeConfig | None = None,
 ) -> list[RewriteTarget]:
     """Return the topic's partitions, or the named ones.
 
+    ``static_config``: the nodes' settings, where they are known besides those in the store.
     Raises ``UnknownTopicOrPartition``, ``InvalidConfig``.
     """
     found = image.topic(topic)
@@ -72,7 +74,7 @@ def rewrite_targets(
     absent = [number for number in partitions if not 0 <= number < found.partition_count]
     if absent:
         raise UnknownTopicOrPartition(f"there is no partition {topic}-{absent[0]}")
-    node = effective_node_config(NodeConfig(), image, None)
+    node = effective_node_config(static_config or NodeConfig(), image, None)
     return [
         RewriteTarget(
             metadata=metadata,

@@ -1,12 +1,12 @@
-"""Checks what was planned, from its beginning to its end."""
+"""Checks what was planned, from its beginning or from where an earlier check was interrupted."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from tidelog_core.verification.segment_check import Problem
 from tidelog_core.verification.source import Planned
-from tidelog_core.verification.verification import Findings, Verification
+from tidelog_core.verification.verification import CheckPosition, Findings, Verification
 
 
 def _ignore(_value: object) -> None:
@@ -33,6 +33,46 @@ async def check_planned(
     for number, partition in enumerate(planned.partitions, 1):
         on_step(f"verifying {partition.name} ({number} of {len(planned.partitions)})")
         async for problem in verification.run([partition]):
+            on_problem(problem)
+    for problem in planned.strays:
+        verification.add(problem)
+        on_problem(problem)
+    return verification.findings
+
+
+async def continue_check(
+    planned: Planned,
+    position: CheckPosition | None,
+    *,
+    on_problem: Callable[[Problem], None],
+    on_checked: Callable[[CheckPosition, Findings], Awaitable[None]],
+    on_step: Callable[[str], None],
+) -> Findings:
+    """Check what is planned from the position on, in the order of topics and partitions.
+
+    ``on_checked`` gets each new position, and what was found since this call began; it may raise
+    ``Interrupted``. ``on_step`` gets a sentence for each partition.
+    """
+
+    async def checked(position: CheckPosition) -> None:
+        await on_checked(position, verification.findings)
+
+    verification = Verification(
+        cluster_id=planned.cluster_id,
+        truth=planned.truth,
+        objects=planned.objects,
+        on_bytes=_ignore,
+        on_checked=checked,
+    )
+    plans = sorted(planned.partitions, key=lambda plan: plan.name)
+    for number, plan in enumerate(plans, 1):
+        start = 0
+        if position is not None and plan.name <= position.partition:
+            if plan.name < position.partition or position.start is None:
+                continue
+            start = position.start
+        on_step(f"verifying {plan.name} ({number} of {len(plans)})")
+        async for problem in verification.run([plan], start=start):
             on_problem(problem)
     for problem in planned.strays:
         verification.add(problem)

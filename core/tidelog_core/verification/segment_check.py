@@ -49,7 +49,7 @@ async def check_segment(
     problems: list[Problem] = []
     index: IndexFile | None = None
     try:
-        index = await _read_index(objects, segment, keys.index)
+        index = await read_index(objects, segment, keys.index)
     except TidelogError as error:
         problems.append(Problem(name, keys.index, describe(error)))
     try:
@@ -59,7 +59,11 @@ async def check_segment(
     return index, problems
 
 
-async def _read_index(objects: ObjectStore, segment: SegmentMeta, key: str) -> IndexFile:
+async def read_index(objects: ObjectStore, segment: SegmentMeta, key: str) -> IndexFile:
+    """Return the segment's index, which agrees with its metadata.
+
+    Raises ``CorruptObject``, ``ObjectNotFound`` and the errors of the store.
+    """
     data = await objects.get(key)
     if len(data) != segment.index_size_bytes:
         raise CorruptObject(key, f"it has {len(data)} bytes instead of {segment.index_size_bytes}")

@@ -10,10 +10,12 @@ gaps from the log start on, and every segment continues the chain of hashes. Eve
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from tidelog_core.errors import CorruptObject, ObjectNotFound
 from tidelog_core.metadata.records import SegmentMeta
 from tidelog_core.model import TopicPartition
 from tidelog_core.objects.store import ObjectStore
@@ -25,7 +27,11 @@ from tidelog_core.tier.integrity import (
     continues_chain,
 )
 from tidelog_core.tier.keys import SegmentKeys, segment_keys
-from tidelog_core.verification.segment_check import Problem, check_segment
+from tidelog_core.verification.segment_check import Problem, check_segment, read_index
+
+INDEXES_AT_ONCE_MAX = 16
+
+_Checked = tuple[SegmentMeta, SegmentKeys, IndexFile | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +66,13 @@ class Findings:
             "bytes": self.size_bytes,
             "problem_count": len(self.problems),
             "leftover_count": len(self.leftovers),
-            "problems": [_row(problem) for problem in self.problems[:problems_max]],
-            "leftovers": [_row(leftover) for leftover in self.leftovers[:problems_max]],
+            "problems": [problem_row(problem) for problem in self.problems[:problems_max]],
+            "leftovers": [problem_row(leftover) for leftover in self.leftovers[:problems_max]],
         }
 
 
-def _row(problem: Problem) -> dict[str, object]:
+def problem_row(problem: Problem) -> dict[str, object]:
+    """Return the problem for JSON."""
     name = problem.partition
     return {
         "topic": None if name is None else name.topic,
@@ -85,6 +92,22 @@ class Truth(Protocol):
         """The partition's current log start offset."""
 
 
+@dataclass(frozen=True, slots=True)
+class CheckPosition:
+    """How far a verification has come: partitions before this one are checked."""
+
+    partition: TopicPartition
+    start: int | None  # segments of it that begin before this offset are checked; None: all are
+
+
+OnChecked = Callable[[CheckPosition], Awaitable[None]]
+"""Hears of each checked segment. May raise ``Interrupted``, to be continued from there."""
+
+
+async def _unheard(_position: CheckPosition) -> None:
+    pass
+
+
 class Verification:
     """Checks planned partitions. ``on_bytes`` gets the number of bytes read of the segments."""
 
@@ -95,30 +118,43 @@ class Verification:
         truth: Truth,
         objects: ObjectStore,
         on_bytes: Callable[[int], None],
+        on_checked: OnChecked = _unheard,
     ) -> None:
         self._cluster_id = cluster_id
         self._truth = truth
         self._objects = objects
         self._on_bytes = on_bytes
+        self._on_checked = on_checked
         self.findings = Findings()
 
-    async def run(self, plans: Sequence[PartitionPlan]) -> AsyncIterator[Problem]:
-        """Check all of it, yielding each problem as it is found."""
+    async def run(
+        self, plans: Sequence[PartitionPlan], *, start: int = 0
+    ) -> AsyncIterator[Problem]:
+        """Check all of it, yielding each problem as it is found.
+
+        Segments that begin before ``start`` were checked by an earlier verification.
+        """
         for planned in plans:
-            async for problem in self._check_partition(planned):
+            async for problem in self._check_partition(planned, start):
                 self.add(problem)
                 yield problem
+            await self._on_checked(CheckPosition(planned.name, None))
 
     def add(self, problem: Problem) -> None:
         """Add a problem that was found elsewhere."""
         findings = self.findings
         (findings.leftovers if problem.is_leftover else findings.problems).append(problem)
 
-    async def _check_partition(self, planned: PartitionPlan) -> AsyncIterator[Problem]:
-        for problem in planned.problems:
-            yield problem
-        checked: list[tuple[SegmentMeta, SegmentKeys, IndexFile | None]] = []
-        for segment in planned.segments:
+    async def _check_partition(self, planned: PartitionPlan, start: int) -> AsyncIterator[Problem]:
+        if start == 0:
+            for problem in planned.problems:
+                yield problem
+        before = [segment for segment in planned.segments if segment.base_offset < start]
+        checked: list[_Checked] = []
+        for segment in planned.segments[len(before) :]:
+            if segment.base_offset > start:
+                start = segment.base_offset
+                await self._on_checked(CheckPosition(planned.name, start))
             keys = segment_keys(self._cluster_id, planned.name.topic, segment)
             index, problems = await check_segment(
                 self._objects, planned.name, segment, keys, on_bytes=self._on_bytes
@@ -130,9 +166,27 @@ class Verification:
             checked.append((segment, keys, index))
             for problem in problems:
                 yield problem
+        checked = [*await self._indexes_again(planned.name.topic, before), *checked]
         log_start = await self._truth.log_start_offset(planned)
         for key, text in chain_problems(checked, log_start_offset=log_start):
             yield Problem(planned.name, key, text)
+
+    async def _indexes_again(self, topic: str, segments: Sequence[SegmentMeta]) -> list[_Checked]:
+        """Return segments that were checked before, with their indexes.
+
+        An index that cannot be read was a problem then.
+        """
+        slots = asyncio.Semaphore(INDEXES_AT_ONCE_MAX)
+
+        async def read(segment: SegmentMeta) -> _Checked:
+            keys = segment_keys(self._cluster_id, topic, segment)
+            async with slots:
+                try:
+                    return segment, keys, await read_index(self._objects, segment, keys.index)
+                except (CorruptObject, ObjectNotFound):
+                    return segment, keys, None
+
+        return await asyncio.gather(*map(read, segments))
 
 
 def chain_problems(

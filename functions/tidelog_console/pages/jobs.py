@@ -14,11 +14,11 @@ from aiohttp import web
 from tidelog_core.errors import StoreUnavailable
 from tidelog_core.verification.checking import check_planned
 from tidelog_core.verification.source import planned_by_metadata
-from tidelog_functions.admin.job_registry import Job, Report
 from tidelog_functions.admin.problems import HttpProblem
 
 from tidelog_console.facts import may_see_cluster, require_cluster
 from tidelog_console.forms import require_own_form
+from tidelog_console.job_registry import Job, Report
 from tidelog_console.web_context import Console, console_of, page, visitor_of
 
 TOPICS_MAX = 50  # whose receipts a page lists

@@ -38,13 +38,14 @@ from tidelog_functions.admin.caller import (
     Caller,
     principal_of,
 )
-from tidelog_functions.admin.job_registry import JobRegistry
 from tidelog_functions.admin.problems import Misconfigured
+from tidelog_functions.admin_jobs.starting import JobStarter
 from tidelog_functions.invocation import FunctionSettings, parse_function_settings
 
 AWS_METADATA = "dynamodb:"
 IAM, NO_AUTHORIZATION = "iam", "none"
 AUTHORIZATION_VARIABLE = "TIDELOG_ADMIN_AUTHORIZATION"
+JOBS_FUNCTION_VARIABLE = "TIDELOG_ADMIN_JOBS_FUNCTION"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +55,7 @@ class AdminSettings:
     function: FunctionSettings
     requires_identity: bool  # False only if no other program can reach the API
     anonymous: str = str(ANONYMOUS)  # the principal of callers without an identity
+    jobs_function: str = ""  # the name or ARN of the Lambda function that runs jobs; empty: none
 
 
 def parse_admin_settings(environment: Mapping[str, str]) -> AdminSettings:
@@ -70,7 +72,11 @@ def parse_admin_settings(environment: Mapping[str, str]) -> AdminSettings:
         raise InvalidConfig([*error.problems, *problems]) from None
     if problems:
         raise InvalidConfig(problems)
-    return AdminSettings(function=function, requires_identity=authorization == IAM)
+    return AdminSettings(
+        function=function,
+        requires_identity=authorization == IAM,
+        jobs_function=environment.get(JOBS_FUNCTION_VARIABLE, ""),
+    )
 
 
 class AdminCluster:
@@ -87,7 +93,7 @@ class AdminCluster:
         self.store = store
         self.settings = settings
         self.is_on_aws = settings.metadata_url.startswith(AWS_METADATA)
-        self.jobs: JobRegistry | None = None  # None: the process does not live long enough
+        self.jobs: JobStarter | None = None  # None: nothing runs jobs
         self.static_config = settings.node_config
         self._anonymous = anonymous
         has_authorizer = bool(settings.node_config.authorizer_class_name)
@@ -114,9 +120,7 @@ class AdminCluster:
         return cls(open_metadata_store(settings.metadata_url), settings, anonymous=anonymous)
 
     async def close(self) -> None:
-        """Cancel the jobs and release the stores."""
-        if self.jobs is not None:
-            await self.jobs.close()
+        """Release the stores."""
         await self.store.close()
         if self._objects is not None:
             await self._objects.close()

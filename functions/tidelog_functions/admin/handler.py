@@ -4,6 +4,7 @@ TIDELOG_METADATA              location of the metadata store
 TIDELOG_OBJECTS               location of the segments; needed only to reset offsets by time
 TIDELOG_CONFIG_<NAME>         a node setting, with the nodes' value: defaults of new topics
 TIDELOG_ADMIN_AUTHORIZATION   ``iam`` (default): requests need an identity; ``none``: they do not
+TIDELOG_ADMIN_JOBS_FUNCTION   the function that runs jobs (``admin_jobs.handler``); without it: none
 
 With ``authorizer.class.name`` among the node settings ACLs decide what callers may do.
 """
@@ -19,6 +20,7 @@ from typing import Any
 from tidelog_functions.admin.api import AdminApi
 from tidelog_functions.admin.cluster import AdminCluster, parse_admin_settings
 from tidelog_functions.admin.contract import load_contract
+from tidelog_functions.admin_jobs.starting import LambdaStarter
 from tidelog_functions.invocation import Context
 
 RESERVE_MS = 1_000  # of the time limit, for sending the answer
@@ -46,9 +48,8 @@ def handle(event: object, context: Context) -> dict[str, Any]:
 def _warm() -> _Warm:
     # Connections belong to the event loop that made them, so the loop is kept too.
     settings = parse_admin_settings(os.environ)
-    api = AdminApi(
-        AdminCluster.open(settings.function),
-        load_contract(),
-        requires_identity=settings.requires_identity,
-    )
+    cluster = AdminCluster.open(settings.function)
+    if settings.jobs_function:
+        cluster.jobs = LambdaStarter(settings.jobs_function)
+    api = AdminApi(cluster, load_contract(), requires_identity=settings.requires_identity)
     return _Warm(asyncio.Runner(), api)

@@ -34,8 +34,8 @@ from tidelog_functions.admin.cluster import (
 )
 from tidelog_functions.admin.contract import load_contract
 from tidelog_functions.admin.http import PROBLEM_TYPE
-from tidelog_functions.admin.job_registry import JobRegistry
 from tidelog_functions.admin.problems import problem
+from tidelog_functions.admin_jobs.threads import ThreadStarter
 
 try:
     from aiohttp import web
@@ -54,7 +54,7 @@ async def serve(settings: AdminSettings, port: int, *, token: str | None) -> Non
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     cluster = AdminCluster.open(settings.function, anonymous=settings.anonymous)
-    cluster.jobs = JobRegistry()
+    starter = cluster.jobs = ThreadStarter(settings.function)
     api = AdminApi(cluster, load_contract(), requires_identity=settings.requires_identity)
 
     async def answer(request: web.Request) -> web.Response:
@@ -77,10 +77,14 @@ async def serve(settings: AdminSettings, port: int, *, token: str | None) -> Non
     try:
         await runner.setup()
         await web.TCPSite(runner, HOST, port).start()
-        print(f"tidelog admin ready on http://{HOST}:{runner.addresses[0][1]}", flush=True)  # noqa: T201
-        await stop.wait()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(starter.sweep_until(stop))
+            print(f"tidelog admin ready on http://{HOST}:{runner.addresses[0][1]}", flush=True)  # noqa: T201
+            await stop.wait()
+            starter.wake()
     finally:
         await runner.cleanup()
+        await starter.close()
         await cluster.close()
 
 

@@ -31,7 +31,9 @@ _STATUS: Mapping[ErrorCode, int] = {
     ErrorCode.group_id_not_found: 404,
     ErrorCode.broker_id_not_registered: 404,
     ErrorCode.no_reassignment_in_progress: 404,
+    ErrorCode.resource_not_found: 404,
     ErrorCode.topic_already_exists: 409,
+    ErrorCode.throttling_quota_exceeded: 409,
     ErrorCode.non_empty_group: 409,
 }
 

@@ -96,7 +96,11 @@ RIGHTS: Mapping[str, Asked] = {
     "start_verification": Asked(46),
     "start_erasure": Asked(21, _topic_of_body),
     "describe_costs": Asked(46),  # topics that the caller may not describe are among the others
-    "describe_job": Asked(18),  # who started it alone knows its id
+    # Its caller may, and whoever may describe the cluster, or alter it to cancel: see ``jobs``.
+    "list_jobs": Asked(18),
+    "describe_job": Asked(18),
+    "describe_receipt": Asked(18),
+    "cancel_job": Asked(18),
     "reset_offsets": Asked(8, _group_and_topics),
 }
 
@@ -121,7 +125,7 @@ def require_visible(caller: Caller, topics: Sequence[str]) -> None:
     """Raise ``TopicAuthorizationFailed`` unless the caller may describe all the topics."""
     for topic in topics:
         if not caller.has_right(AclOperation.DESCRIBE, _TOPIC, topic):
-            _refuse(caller, AclOperation.DESCRIBE, _TOPIC, topic)
+            refuse(caller, AclOperation.DESCRIBE, _TOPIC, topic)
 
 
 def _require(caller: Caller, need: Need, names: Names) -> None:
@@ -135,13 +139,14 @@ def _require(caller: Caller, need: Need, names: Names) -> None:
     operation, resource_type = need.any_of[-1]
     for name in names[resource_type]:
         if not caller.has_right(operation, resource_type, name):
-            _refuse(caller, operation, resource_type, name)
+            refuse(caller, operation, resource_type, name)
 
 
-def _refuse(
-    caller: Caller, operation: AclOperation, resource_type: ResourceType, name: str
-) -> None:
-    """Log the denial and raise its error, unless it is a dry run."""
+def refuse(caller: Caller, operation: AclOperation, resource_type: ResourceType, name: str) -> None:
+    """Log the denial and raise its error, unless it is a dry run.
+
+    Raises as ``require_rights``.
+    """
     if not caller.deny(operation, resource_type, name):
         return
     about = (

@@ -141,7 +141,7 @@ async def test_the_receipt_names_what_replicas_have_replaced_and_who_is_left(
         receipt = await erase()
         (one,) = receipt.partitions
         assert one.problems == ("broker 1 has not erased the key from its replica",)
-        assert (one.up_to, one.tier) == (12, None)
+        assert (one.up_to, one.erased) == (12, ())
         receipt = await erase()
         assert receipt.is_done
         assert receipt.document()["partitions"] == [

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple
+from uuid import UUID, uuid4
 
 import pytest
 from tidelog_core.admin.acls import AclAdmin
@@ -19,7 +20,9 @@ from tidelog_core.cost.entries import Addition, Limits, Tally
 from tidelog_core.cost.ledger import add
 from tidelog_core.cost.prices import list_prices
 from tidelog_core.metadata.acls import acl_id, acl_key, stored_acl
+from tidelog_core.metadata.admin_jobs import JobKind
 from tidelog_core.metadata.image import ClusterView
+from tidelog_core.metadata.records import put
 from tidelog_core.metadata.store import ANY_VERSION, Write
 from tidelog_core.role_messages import CREATE
 from tidelog_core.security.acl import (
@@ -36,6 +39,7 @@ from tidelog_functions.admin.api import GET_DOCUMENT, OPERATIONS
 from tidelog_functions.admin.caller import principal_of
 from tidelog_functions.admin.contract import load_contract
 from tidelog_functions.admin.rights import RIGHTS
+from tidelog_functions.admin_jobs.states import new_job
 
 from tests.support.admin_calls import (
     CALLER,
@@ -129,7 +133,11 @@ CASES: Mapping[str, Case] = {
         *("POST", "/erasures", ({(DELETE, T)},), T),
         {"topic": "t", "key_base64": "aw=="},
     ),
+    # Of somebody else's job: see ``test_a_job_is_its_callers_and_the_clusters``.
+    "list_jobs": Case("GET", "/jobs", EVERYONE, None),
     "describe_job": Case("GET", "/jobs/x", EVERYONE, None),
+    "describe_receipt": Case("GET", "/jobs/x/receipt", EVERYONE, None),
+    "cancel_job": Case("POST", "/jobs/x/cancel", EVERYONE, None),
     "reset_offsets": Case(
         "POST", "/group/offsets/reset?group_id=g", ({(READ, G), (READ, T)},), G, RESET
     ),
@@ -246,6 +254,38 @@ def test_lists_have_what_the_caller_may_describe(api: Api) -> None:
     assert names() == ({"u"}, {"h"})
     rights.set(rule(DESCRIBE, C))
     assert names() == (set(), {"g", "h"})
+
+
+class NoRuns:
+    """Starts nothing: a job waits."""
+
+    async def start(self, job_id: UUID) -> None:
+        pass
+
+
+def test_a_job_is_its_callers_and_the_clusters(api: Api) -> None:
+    rights = Rights(api)
+    api.cluster.jobs = NoRuns()
+    rights.set(rule(DESCRIBE, C), rule(DELETE, T))
+    body = {"topic": "t", "key_base64": "aw=="}
+    mine = api.done("POST", "/erasures", body)["job_id"]
+    other = new_job(uuid4(), JobKind.VERIFICATION, '{"topics":[]}', caller="User:other", now_ms=1)
+    api.commit(put(other, is_logged=False))
+    path = f"/jobs/{other.job_id}"
+    assert [job["job_id"] for job in api.done("GET", "/jobs")["jobs"]] == [mine, str(other.job_id)]
+    assert api("GET", path).status == 200
+    assert api("POST", f"{path}/cancel").problem == (403, REFUSED[C])
+    rights.set()
+    assert [job["job_id"] for job in api.done("GET", "/jobs")["jobs"]] == [mine]
+    for method, target in (("GET", path), ("POST", f"{path}/cancel"), ("GET", f"{path}/receipt")):
+        assert api(method, target).problem == (404, "RESOURCE_NOT_FOUND")
+    assert api("GET", f"/jobs/{mine}/receipt").status == 404  # It has none yet.
+    shown = api.done("GET", f"/jobs/{mine}")
+    assert (shown["state"], shown["caller"], shown["topics"]) == ("waiting", CALLER, ["t"])
+    assert "aw==" not in str(shown)
+    assert api.done("POST", f"/jobs/{mine}/cancel")["state"] == "cancelled"
+    rights.set(rule(ALTER, C))
+    assert api.done("POST", f"{path}/cancel")["state"] == "cancelled"
 
 
 def test_offsets_of_hidden_topics_are_left_out(api: Api) -> None:

@@ -1,8 +1,8 @@
-"""Long work of the admin API: started by a request, polled by others.
+"""Verifications by the console: started by a request, looked at by others.
 
-Jobs run in the process that serves the API, each in a thread with an event loop of its own, so
-that they do not hold requests up. They end with the process: what they do can be repeated. Their
-numbers, their steps and the time that they are remembered are limited.
+Unlike the admin API's jobs they are in no store, because the console writes to none. They run in
+its process, each in a thread with an event loop of its own, so that they do not hold requests up,
+and end with it. Their numbers, their steps and the time that they are remembered are limited.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from typing import Any, Protocol
 from uuid import uuid4
 
 from tidelog_core.errors import TidelogError
-
 from tidelog_functions.admin.problems import HttpProblem
 
 logger = logging.getLogger(__name__)
@@ -24,7 +23,7 @@ logger = logging.getLogger(__name__)
 JOBS_MAX = 100  # remembered; the oldest that have ended are forgotten first
 RUNNING_MAX = 2
 WAITING_MAX = 8
-STOPPED = "the API was stopped"
+STOPPED = "the console was stopped"
 STEPS_MAX = 200  # of one job; later ones replace the last
 
 
@@ -75,7 +74,7 @@ class JobRegistry:
     def __init__(self) -> None:
         self._jobs: dict[str, Job] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._threads = ThreadPoolExecutor(RUNNING_MAX, thread_name_prefix="admin-job")
+        self._threads = ThreadPoolExecutor(RUNNING_MAX, thread_name_prefix="console-job")
         self._runners: set[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = set()
 
     def start(self, kind: str, work: Work) -> Job:
@@ -100,7 +99,7 @@ class JobRegistry:
         """
         job = self._jobs.get(job_id)
         if job is None:
-            raise HttpProblem(404, f"There is no job {job_id!r}; jobs end with the API's process.")
+            raise HttpProblem(404, f"There is no job {job_id!r}; jobs end with the console.")
         deadline = asyncio.get_running_loop().time() + seconds
         while not job.has_ended and len(job.steps) <= after_step:
             left = deadline - asyncio.get_running_loop().time()
@@ -139,7 +138,7 @@ class JobRegistry:
         except Exception:
             logger.exception("job failed unexpectedly", extra={"kind": job.kind})
             job.state = "failed"
-            job.problem = "The job failed unexpectedly; see the API's log for the cause."
+            job.problem = "The job failed unexpectedly; see the console's log for the cause."
         finally:
             _wake(job)
 
@@ -161,7 +160,7 @@ class JobRegistry:
 
 
 class _Report:
-    """Passes a job's progress to the API's loop."""
+    """Passes a job's progress to the server's loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, job: Job) -> None:
         self._loop, self._job = loop, job

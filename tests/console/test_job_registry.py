@@ -1,4 +1,4 @@
-"""Jobs of the admin API: how many there are, what is told of them, and how they end."""
+"""Jobs of the console: how many there are, what is told of them, and how they end."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from tidelog_core.errors import CorruptObject
-from tidelog_functions.admin.job_registry import (
+from tidelog_console.job_registry import (
     JOBS_MAX,
     RUNNING_MAX,
     STEPS_MAX,
@@ -18,6 +17,7 @@ from tidelog_functions.admin.job_registry import (
     JobRegistry,
     Report,
 )
+from tidelog_core.errors import CorruptObject
 from tidelog_functions.admin.problems import HttpProblem
 
 SECONDS_MAX = 20.0
@@ -82,7 +82,7 @@ async def test_failure_is_told_with_its_hint() -> None:
         broken = await end_of(registry, registry.start("test", break_))
     assert failed["state"] == broken["state"] == "failed"
     assert failed["problem"].endswith("; restore it")
-    assert "see the API's log" in broken["problem"]
+    assert "see the console's log" in broken["problem"]
 
 
 async def test_jobs_are_limited_and_end_with_the_process() -> None:

@@ -1,0 +1,126 @@
+"""How far an erasure has come, so that another process can continue it.
+
+The position is small, and for whoever runs the erasure to store. What was replaced so far is in the
+receipt, which may be large and is in the bucket. A segment is noted in the receipt before it is
+swapped in. After an interruption between the two the same records are found again: then the new
+note takes the place of the old one, so none is counted twice and none is forgotten.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from uuid import UUID
+
+from tidelog_core.erasure.receipt import ErasureReceipt, PartitionErasure
+from tidelog_core.erasure.tier import ErasedSegment
+
+NOT_ENDED = "the erasure has not ended"
+
+
+class Phase(Enum):
+    """What an erasure does, in this order."""
+
+    REQUESTING = "requesting"  # of the replicas
+    WAITING = "waiting"  # for them
+    SEARCHING = "searching"  # the tier
+    DELETING = "deleting"  # the replaced objects
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """The next step of an erasure."""
+
+    phase: Phase = Phase.REQUESTING
+    partition: int = 0  # the number of those that the phase is done with
+    after: int = 0  # segments of the next one that end here or before are searched
+    waited_ms: int = 0
+
+
+@dataclass(slots=True)
+class ErasureProgress:
+    """An erasure between two steps. Changed by the erasure, and stored by ``Checkpoint``."""
+
+    erasure_id: UUID  # another one for each process: so no receipt has two writers
+    holder: UUID | None  # of the claims on partitions; the same for every process
+    requested_ms: int
+    position: Position = field(default_factory=Position)
+    partitions: dict[int, PartitionErasure] = field(default_factory=dict)  # that were begun
+
+    def enter(self, phase: Phase) -> None:
+        """Begin a phase."""
+        self.position = Position(phase, waited_ms=self.position.waited_ms)
+
+    def searched(self, end_offset: int) -> None:
+        """Note that the next partition is searched up to there."""
+        self.position = dataclasses.replace(self.position, after=end_offset)
+
+    def next_partition(self) -> None:
+        """Note that the phase is done with one more partition."""
+        at = self.position
+        self.position = dataclasses.replace(at, partition=at.partition + 1, after=0)
+
+    def waited(self, ms: int) -> None:
+        """Note a wait."""
+        at = self.position
+        self.position = dataclasses.replace(at, waited_ms=at.waited_ms + ms)
+
+    def note(self, partition: int, erased: ErasedSegment) -> None:
+        """Note a segment in place of earlier notes of the same records."""
+        found, offsets = self.partitions[partition], frozenset(erased.removed_offsets)
+        others = [one for one in found.erased if offsets.isdisjoint(one.removed_offsets)]
+        kept = tuple(sorted((*others, erased), key=lambda one: one.base_offset))
+        self.partitions[partition] = dataclasses.replace(found, erased=kept)
+
+    def forget(self, partition: int, erased: ErasedSegment) -> None:
+        """Remove a note that did not come true."""
+        found = self.partitions[partition]
+        kept = tuple(one for one in found.erased if one != erased)
+        self.partitions[partition] = dataclasses.replace(found, erased=kept)
+
+    def add_problem(self, partition: int, problem: str) -> None:
+        """Note what is not done in a partition."""
+        found = self.partitions[partition]
+        if problem not in found.problems:
+            problems = (*found.problems, problem)
+            self.partitions[partition] = dataclasses.replace(found, problems=problems)
+
+    def receipt(
+        self, *, topic: str, topic_id: UUID, key_sha256: str, numbers: Sequence[int], now_ms: int
+    ) -> ErasureReceipt:
+        """Return the receipt of what is done so far, for these partitions."""
+        found = [self.partitions.get(number, _not_begun(number)) for number in numbers]
+        if self.position.phase is not Phase.ENDED:
+            found = [
+                dataclasses.replace(one, problems=(*one.problems, NOT_ENDED))
+                if NOT_ENDED not in one.problems
+                else one
+                for one in found
+            ]
+        return ErasureReceipt(
+            erasure_id=self.erasure_id,
+            topic=topic,
+            topic_id=topic_id,
+            key_sha256=key_sha256,
+            requested_ms=self.requested_ms,
+            ended_ms=now_ms,
+            partitions=tuple(found),
+        )
+
+    def resume(self, receipt: ErasureReceipt) -> None:
+        """Take over what an earlier process has done, as its receipt says."""
+        for one in receipt.partitions:
+            problems = tuple(problem for problem in one.problems if problem != NOT_ENDED)
+            self.partitions[one.partition] = dataclasses.replace(one, problems=problems)
+
+
+Checkpoint = Callable[[bool], Awaitable[None]]
+"""Stores the progress: with true at once; with false when it is time, and it may raise
+``Interrupted``."""
+
+
+def _not_begun(number: int) -> PartitionErasure:
+    return PartitionErasure(partition=number, up_to=None, erased=(), replicas=(), problems=())
