@@ -21,7 +21,7 @@ KTLS_TESTS := tests/node/connections/test_kernel_tls_transport.py tests/node/con
 TEST_WORKERS ?= 3
 WORKERS := -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup tools demo test test-compiled test-slow test-packages test-localstack test-ktls test-console lint format types docs site template checkov test-machine node-bundle job-bundle wheel bench bench-peers bench-secure scaling soak chaos logins fuzz attack clean
+.PHONY: help setup tools demo test test-compiled test-slow test-packages test-docs test-localstack test-ktls test-console lint format types docs site template checkov test-machine node-bundle job-bundle wheel bench bench-peers bench-secure scaling soak chaos logins fuzz attack clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -58,6 +58,9 @@ test-slow: $(STAMP) $(TOOLS)  ## the tests marked slow
 
 test-packages: $(STAMP) $(TOOLS)  ## build the wheel, the image and the chart, and use them; needs go, root, and buildah and debootstrap
 	$(BIN)/python -m pytest -m packages $(PYTEST_FLAGS)
+
+test-docs: $(STAMP) $(TOOLS)  ## run every shell block of the documentation, beside the clusters that it is about
+	$(BIN)/python -m pytest -m "slow or not slow" $(PYTEST_FLAGS) tests/docs
 
 test-localstack: $(STAMP) $(TOOLS)  ## the tests that use LocalStack; the default suite has them too
 	$(BIN)/python -m pytest -m localstack $(PYTEST_FLAGS)

@@ -16,11 +16,13 @@ _BEGIN = """\
 
 The alerts of `infra/monitoring/alerts.yaml`, and what to do. Prometheus takes the file as it is:
 
-    rule_files: [alerts.yaml]
-    scrape_configs:
-      - job_name: tidelog
-        static_configs:
-          - targets: [node1:9644, node2:9644, node3:9644]
+```yaml
+rule_files: [alerts.yaml]
+scrape_configs:
+  - job_name: tidelog
+    static_configs:
+      - targets: [node1:9644, node2:9644, node3:9644]
+```
 
 `make docs` makes this page from the rules. The tests run each rule with promtool, with series that
 make it fire and with some that must not. [metrics.md](metrics.md) has the metrics, and
@@ -43,7 +45,7 @@ def _section(rule: dict[str, Any]) -> str:
     return (
         f"\n## {rule['alert']}\n\n"
         f"{rule['labels']['severity'].capitalize()}: {summary}.\n\n"
-        f"    {expression}{after}\n\n"
+        f"```text\n{expression}{after}\n```\n\n"
         f"{said['description'].strip()}\n"
     )
 

@@ -19,10 +19,12 @@ Names begin with `tidelog_` and use Redpanda's nouns where it has them. Times ar
 bytes. Counters count from the start of the process. A metric without anything to say has no series:
 a node without groups has none of groups.
 
-    scrape_configs:
-      - job_name: tidelog
-        static_configs:
-          - targets: [localhost:9644, localhost:9645, localhost:9646]
+```yaml
+scrape_configs:
+  - job_name: tidelog
+    static_configs:
+      - targets: [localhost:9644, localhost:9645, localhost:9646]
+```
 """
 
 _END = """

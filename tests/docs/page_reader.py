@@ -1,0 +1,142 @@
+"""Does what a page says, in a folder, beside a cluster that the page is about."""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.docs.shell_blocks import blocks_of
+from tools import kcat
+from tools.places import ROOT
+
+READY_SECONDS_MAX = 60.0
+COMMAND_SECONDS_MAX = 240.0  # a job of Spark
+_SERVERS = ("tidelog up", "python -m tidelog_functions.admin.local")
+_PASSWORD = "correct horse battery staple\n"  # at every prompt
+
+
+class PageReader:
+    """Runs a page's commands by bash, one after the other, with the words that fit this machine."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        programs = folder / "programs"
+        programs.mkdir()
+        self.environment = {
+            **{name: text for name, text in os.environ.items() if not name.startswith("TIDELOG_")},
+            "PATH": os.pathsep.join(
+                [str(programs), str(ROOT / ".venv" / "bin"), os.environ["PATH"]]
+            ),
+            "XDG_CONFIG_HOME": str(folder / "settings"),
+            "HOME": str(folder),
+        }
+        if found := kcat.command():
+            script = programs / "kcat"
+            library_path = found[1].get("LD_LIBRARY_PATH", "")
+            script.write_text(f'#!/bin/sh\nLD_LIBRARY_PATH={library_path} exec {found[0]} "$@"\n')
+            script.chmod(0o755)
+        self.words: list[tuple[str, str]] = []  # of the page, and what they are here
+        self.before: list[tuple[str, Callable[[], None]]] = []  # once, at the command's beginning
+        self.found: list[tuple[str, str]] = []  # a word, and the pattern of it in an output
+        self.statuses: Mapping[str, int] = {}  # of commands that do not end with 0
+        self.server_options: Mapping[str, str] = {}
+        self._servers: list[subprocess.Popen[str]] = []
+
+    def follow(self, page: Path) -> int:
+        """Run the commands of the page; return their number."""
+        count = 0
+        for block in blocks_of(page):
+            if not block.reason:
+                for command, _ in block.commands:
+                    self.run(command, block.where)
+                    count += 1
+        return count
+
+    def run(self, command: str, where: str) -> str:
+        """Run a command, or start a server; return the output. Fails if its status is not 0."""
+        for beginning, prepare in tuple(self.before):
+            if command.startswith(beginning):
+                self.before.remove((beginning, prepare))
+                prepare()
+        for word, here in self.words:
+            command = command.replace(word, here)
+        for beginning in _SERVERS:
+            if command.startswith(beginning):
+                return self._start(f"{command} {self.server_options.get(beginning, '')}", where)
+        done = subprocess.run(
+            ["bash", "-o", "pipefail", "-c", command],
+            cwd=self.folder,
+            env=self.environment,
+            input=_PASSWORD,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=COMMAND_SECONDS_MAX,
+            check=False,
+        )
+        print(f"{where} $ {command}\n{done.stdout}")
+        wanted = self.statuses.get(command, 0)
+        assert done.returncode == wanted, f"{where}: {command}: {done.returncode}\n{done.stdout}"
+        for word, pattern in tuple(self.found):
+            if match := re.search(pattern, done.stdout):
+                self.found.remove((word, pattern))
+                # What precedes the last part of a path stays: /fd/N becomes /fd/10.
+                self.words.append((word, word[: word.rfind("/") + 1] + match[1]))
+        return done.stdout
+
+    def stop(self) -> None:
+        """End the servers, as Ctrl-C does."""
+        for server in self._servers:
+            os.killpg(server.pid, signal.SIGINT)
+            with server:
+                server.communicate(timeout=READY_SECONDS_MAX)
+        self._servers.clear()
+
+    def _start(self, command: str, where: str) -> str:
+        server = subprocess.Popen(
+            ["bash", "-c", f"exec {command}"],
+            cwd=self.folder,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            start_new_session=True,
+        )
+        self._servers.append(server)
+        assert server.stdout is not None
+        ready, _, _ = select.select([server.stdout], [], [], READY_SECONDS_MAX)
+        line = server.stdout.readline() if ready else ""
+        assert line, f"{where}: {command}: it says nothing"
+        print(f"{where} $ {command}\n{line}")
+        return line
+
+
+@contextmanager
+def reading(folder: Path) -> Iterator[PageReader]:
+    """Give a reader, whose servers end with the block."""
+    reader = PageReader(folder)
+    try:
+        yield reader
+    finally:
+        reader.stop()
+
+
+def wait_until(reader: PageReader, command: str) -> None:
+    """Run a command until it ends with 0."""
+    deadline = time.monotonic() + READY_SECONDS_MAX
+    while True:
+        try:
+            reader.run(command, "until")
+            return
+        except AssertionError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.5)

@@ -1,0 +1,36 @@
+"""Every shell block of the documentation is run, in order, beside what its page is about.
+
+``make test-docs`` runs these tests. ``test_shell_blocks.py`` sees that no block is left out.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.docs.page_reader import reading
+from tests.docs.pages import STAGES, on_stage
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("page", STAGES, ids=lambda page: page.stem)
+def test_every_command_of_the_page_succeeds(page: Path, tmp_path: Path) -> None:
+    with reading(tmp_path) as reader, on_stage(STAGES[page], reader):
+        assert reader.follow(page) > 0
+
+
+def test_a_command_that_fails_is_found(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("Text\n\n    echo first\n    false | cat\n")
+    with reading(tmp_path) as reader, pytest.raises(AssertionError, match=r"false \| cat: 1"):
+        reader.follow(page)
+
+
+def test_words_of_an_output_take_the_place_of_the_pages(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("Text\n\n    echo the id is 17\n    test ID = 17\n")
+    with reading(tmp_path) as reader:
+        reader.found.append(("ID", r"id is (\d+)"))
+        assert reader.follow(page) == 2
