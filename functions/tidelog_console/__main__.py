@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import signal
 import sys
 from collections.abc import Sequence
@@ -27,6 +28,8 @@ def main(arguments: Sequence[str]) -> int:
     """Serve until interrupted; return the exit status: 2 for wrong settings."""
     given = _parser().parse_args(arguments)
     configure_logging("console", given.log_level, log_format=given.log_format)
+    # Its clients warn at every try while no node answers; pages say so, and nodes log why.
+    logging.getLogger("tidelog").setLevel(logging.ERROR)
     try:
         settings = ConsoleSettings(
             bootstrap_servers=given.bootstrap,

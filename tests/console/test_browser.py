@@ -346,6 +346,22 @@ def test_pages_follow_the_cluster_by_themselves(
     assert page.locator(".chart canvas").count() == 1
 
 
+def test_pages_outlive_the_node(opened: Callable[..., Page], node: NodeProcess, seen: Seen) -> None:
+    page, tail = opened("/topics/another"), opened("/topics/another/tail")
+    tail.wait_for_selector("#tail-state.good")
+    node.kill()
+    page.wait_for_selector("#away", state="visible", timeout=60_000)
+    assert page.locator("h1").inner_text() == "another"
+    assert page.locator("#live table").count() == 1
+    assert opened("/topics").locator("h1").inner_text() == "The cluster does not answer"
+    node.start()
+    page.wait_for_selector("#away", state="hidden", timeout=60_000)
+    produce(node.address, "another", b"after the restart")
+    tail.wait_for_selector("text=after the restart", timeout=60_000)
+    assert tail.locator("#tail-state").inner_text() == "Live"
+    seen.complaints.clear()  # The browser notes answers of 503.
+
+
 def test_pictures_for_the_docs_are_small() -> None:
     folder = Path(__file__).parents[2] / "docs" / "pictures"
     for picture in folder.glob("console-*"):

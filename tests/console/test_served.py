@@ -162,7 +162,7 @@ def test_a_record_of_kcat_is_in_the_tail_within_a_second(
         pytest.skip("kcat is not installed")
     program, environment = found
     with browser.events(tail_path(TOPIC)) as events:
-        assert (events.status, events.next()[0]) == (200, "open")
+        assert (events.status, events.next()[0]) == (200, "begin")
         command = [program, "-b", node.address, "-t", TOPIC, "-P", "-p", "2", "-K", ":"]
         subprocess.run(
             command, input=b"k:hello\n", env=environment, check=True, timeout=SECONDS_MAX
@@ -199,7 +199,7 @@ def test_a_flood_is_sampled_and_what_is_left_out_is_told(
 ) -> None:
     create(node.address, "flood")
     with browser.events(tail_path("flood")) as events:
-        assert events.next()[0] == "open"
+        assert events.next()[0] == "begin"
         produce(node.address, "flood", *[b"v" * 100] * 5_000)
         seen, skipped, last = 0, 0, -1
         while last < 4_999:

@@ -41,8 +41,7 @@ async def follow(request: web.Request) -> web.StreamResponse:
                     )
                 except TidelogError as error:
                     await stream.send("problem", {"detail": str(error)})
-                    partitions, looked_up_at = await _retry_partitions(admin, topic), loop.time()
-                    found = {}
+                    return stream.response  # The page asks again.
                 now = loop.time()
                 ends = {name: one.offset for name, one in found.items()}
                 if before and now > before_at:
@@ -55,13 +54,6 @@ async def follow(request: web.Request) -> web.StreamResponse:
                 await asyncio.sleep(SAMPLE_SECONDS)
         except StreamEnded:
             return stream.response
-
-
-async def _retry_partitions(admin: Admin, topic: str | None) -> list[TopicPartition]:
-    try:
-        return await _partitions(admin, topic)
-    except TidelogError:
-        return []
 
 
 async def _partitions(admin: Admin, topic: str | None) -> list[TopicPartition]:

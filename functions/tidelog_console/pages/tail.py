@@ -91,7 +91,7 @@ async def _follow(
     consumer.assign(partitions)
     for partition, offset in (await _last_offsets(stream.visitor, partitions, last)).items():
         consumer.seek(partition, offset)
-    await stream.send("open", {"partitions": len(partitions)})
+    await stream.send("begin", {"partitions": len(partitions)})
     loop = asyncio.get_running_loop()
     while True:
         second_ends = loop.time() + 1.0

@@ -3,6 +3,7 @@
 (() => {
   const ROWS_MAX = 200;
   const SAMPLES_MAX = 90; // three minutes
+  const RETRY_MS = 3000;
   let isPaused = false;
 
   const byId = (id) => document.getElementById(id);
@@ -19,6 +20,43 @@
       if (document.hidden || isPaused || isUsed || part.querySelector("details[open]")) return;
       part.dispatchEvent(new CustomEvent("refresh"));
     }, Number(refreshed.dataset.refresh) * 1000);
+  }
+
+  const isAway = (value) => { byId("away").hidden = !value; };
+  addEventListener("htmx:after:request", (event) => isAway(event.detail.ctx.response.status >= 400));
+  addEventListener("htmx:error", () => isAway(true));
+
+  // -- streams --
+
+  // Follow a stream; handlers get its events' data. The browser connects again by itself after a
+  // break, but not after a refusal: then this does, unless the session has ended.
+  function follow(url, handlers, say) {
+    let source = null, timer = 0;
+    const again = () => {
+      source.close();
+      timer = setTimeout(async () => {
+        const answer = await fetch(location.href, { redirect: "manual" }).catch(() => null);
+        if (answer && answer.type === "opaqueredirect") location.reload();
+        else open();
+      }, RETRY_MS);
+    };
+    const open = () => {
+      source = new EventSource(url());
+      source.addEventListener("open", () => say("Live", "good"));
+      for (const [name, handler] of Object.entries(handlers)) {
+        source.addEventListener(name, (event) => handler(JSON.parse(event.data)));
+      }
+      source.addEventListener("problem", (event) => {
+        say(JSON.parse(event.data).detail, "bad");
+        again();
+      });
+      source.addEventListener("error", () => {
+        say("Connecting again", "warn");
+        if (source.readyState === EventSource.CLOSED) again();
+      });
+    };
+    open();
+    return () => { clearTimeout(timer); source.close(); };
   }
 
   // -- records as they arrive --
@@ -67,41 +105,33 @@
     const body = table.tBodies[0];
     const state = byId("tail-state");
     const pause = byId("tail-pause");
-    let source = null;
     const say = (text, kind) => { state.textContent = text; state.className = `state ${kind}`; };
     const add = (made) => {
       byId("tail-empty").hidden = true;
       body.prepend(made);
       while (body.rows.length > ROWS_MAX) body.lastElementChild.remove();
     };
-    const open = (url) => {
-      source = new EventSource(url);
-      source.addEventListener("open", () => say("Live", "good"));
-      source.addEventListener("records", (event) => JSON.parse(event.data).forEach((one) => add(row(one))));
-      source.addEventListener("skipped", (event) => {
-        const made = element("tr", "skip-note");
-        const cell = element("td", "", `${JSON.parse(event.data).offsets} offsets left out: more arrive than can be shown`);
-        cell.colSpan = 5;
-        made.append(cell);
-        add(made);
-      });
-      source.addEventListener("problem", (event) => {
-        say(JSON.parse(event.data).detail, "bad");
-        source.close();
-      });
-      source.addEventListener("error", () => {
-        if (source.readyState === EventSource.CLOSED) say("Not followed: too many pages are, or you may not read it", "bad");
-        else say("Connecting again", "warn");
-      });
+    const skipped = (offsets) => {
+      const made = element("tr", "skip-note");
+      const cell = element("td", "", `${offsets} offsets left out: more arrive than can be shown`);
+      cell.colSpan = 5;
+      made.append(cell);
+      add(made);
     };
     // After a pause or a break, only what is new.
-    const latest = table.dataset.tail.replace(/last=\d+/, "last=0");
-    open(table.dataset.tail);
+    let url = table.dataset.tail;
+    const begin = () => follow(() => url, {
+      begin: () => { url = url.replace(/last=\d+/, "last=0"); },
+      records: (records) => records.forEach((one) => add(row(one))),
+      skipped: (data) => skipped(data.offsets),
+    }, say);
+    let end = begin();
     pause.addEventListener("click", () => {
       isPaused = !isPaused;
       pause.setAttribute("aria-pressed", String(isPaused));
       pause.firstChild.textContent = isPaused ? "Go on " : "Pause ";
-      if (isPaused) { source.close(); say("Paused", "warn"); } else open(latest);
+      end();
+      if (isPaused) say("Paused", "warn"); else end = begin();
     });
   }
 
@@ -128,15 +158,14 @@
     draw();
     addEventListener("resize", draw);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
-    const source = new EventSource(chart.dataset.numbers);
-    source.addEventListener("sample", (event) => {
-      const sample = JSON.parse(event.data);
+    const show = (sample) => {
       times.push(sample.at);
       rates.push(sample.rate);
       if (times.length > SAMPLES_MAX) { times.shift(); rates.shift(); }
       byId("rate-now").textContent = `now ${sample.rate.toFixed(sample.rate < 10 ? 1 : 0)}`;
       if (!document.hidden) plot.setData([times, rates]);
-    });
+    };
+    follow(() => chart.dataset.numbers, { sample: show }, () => {});
   }
 
   // -- keyboard --
