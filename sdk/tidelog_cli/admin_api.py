@@ -1,7 +1,8 @@
 """The admin API over HTTP: for commands that would need the stores, where there is no way to them.
 
 Requests to API Gateway are signed with the AWS credentials of the environment; others carry the
-token of ``--admin-token-file``, if there is one. Long work is a job of the API, which is polled.
+token in the file of TIDELOG_ADMIN_TOKEN_FILE, if there is one. Long work is a job of the API, which
+is polled.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from urllib.parse import urlencode, urlsplit
 
 import typer
 
+from tidelog_cli.connecting import connection
 from tidelog_cli.failures import CommandFailed, UsageError
 from tidelog_cli.output import note
 
@@ -37,8 +39,8 @@ AdminUrl = Annotated[
         "--admin-url",
         envvar="TIDELOG_ADMIN_URL",
         metavar="URL",
-        help="Admin API that does it, where the stores are out of reach; its token is the text of "
-        f"the file {TOKEN_FILE_VARIABLE}.",
+        help="Admin API to ask, where the stores are out of reach, or admin.url of the context; "
+        f"its token is the text of the file {TOKEN_FILE_VARIABLE}.",
         show_default=False,
     ),
 ]
@@ -58,7 +60,7 @@ class AdminApi:
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.netloc:
-            raise UsageError(f"--admin-url {url!r} must begin with http:// or https://")
+            raise UsageError(f"the admin API's URL {url!r} must begin with http:// or https://")
         self._url = url.rstrip("/")
         self._has_answered = False
         path = os.environ.get(TOKEN_FILE_VARIABLE)
@@ -162,12 +164,37 @@ class AdminApi:
             _sign(request)
 
 
-def refuse_stores(context: typer.Context, *names: str) -> None:
-    """Raise ``UsageError`` if the command line has options of stores beside ``--admin-url``."""
-    for name in names:
-        source = context.get_parameter_source(name)
-        if source is not None and source.name == "COMMANDLINE":
-            raise UsageError(f"--admin-url needs no --{name.replace('_', '-')}: give one of them")
+def chosen_api(context: typer.Context, admin_url: str | None, *stores: str) -> AdminApi | None:
+    """Return the admin API if it is to be asked, ``None`` if the stores are to be read.
+
+    What the command line says counts, then the environment, then the context. Where one of them
+    has both, the command line is wrong, and the others mean the API. ``stores`` are the
+    parameters of the command that locate stores.
+    """
+    given = [name for name in stores if _source(context, name) == "COMMANDLINE"]
+    if _source(context, "admin_url") == "COMMANDLINE":
+        if given:
+            option = given[0].strip("_").replace("_", "-")
+            raise UsageError(f"--admin-url needs no --{option}: give one of them")
+        return AdminApi(admin_url or "")
+    if given:
+        return None
+    if admin_url is None and not any(_source(context, name) == "ENVIRONMENT" for name in stores):
+        admin_url = connection().get("admin.url")
+    return None if admin_url is None else AdminApi(admin_url)
+
+
+def required_api(admin_url: str | None) -> AdminApi:
+    """Return the admin API of the option, the environment or the context. Raises ``UsageError``."""
+    url = admin_url or connection().get("admin.url")
+    if url is None:
+        raise UsageError("no admin API given: give --admin-url, or a --context with admin.url")
+    return AdminApi(url)
+
+
+def _source(context: typer.Context, name: str) -> str:
+    source = context.get_parameter_source(name)
+    return "" if source is None else source.name
 
 
 def _sign(request: Request) -> None:

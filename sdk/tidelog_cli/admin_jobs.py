@@ -8,8 +8,7 @@ from urllib.parse import quote
 
 import typer
 
-from tidelog_cli.admin_api import AdminApi, AdminUrl
-from tidelog_cli.failures import UsageError
+from tidelog_cli.admin_api import AdminUrl, required_api
 from tidelog_cli.options import Json
 from tidelog_cli.output import print_json, print_table
 
@@ -18,7 +17,7 @@ JobId = Annotated[str, typer.Argument(metavar="ID", help="The job's id.", show_d
 
 def list_(*, admin_url: AdminUrl = None, json: Json = False) -> None:
     """List the verifications and erasures of the last week, the newest first."""
-    jobs = _api(admin_url).ask("GET", "/jobs")["jobs"]
+    jobs = required_api(admin_url).ask("GET", "/jobs")["jobs"]
     if json:
         print_json(jobs)
         return
@@ -40,7 +39,7 @@ def list_(*, admin_url: AdminUrl = None, json: Json = False) -> None:
 
 def show(job_id: JobId, *, admin_url: AdminUrl = None, json: Json = False) -> None:
     """Show how far the job ID is, and its result."""
-    job = _api(admin_url).ask("GET", f"/jobs/{quote(job_id, safe='')}")
+    job = required_api(admin_url).ask("GET", f"/jobs/{quote(job_id, safe='')}")
     if json:
         print_json(job)
         return
@@ -55,14 +54,8 @@ def show(job_id: JobId, *, admin_url: AdminUrl = None, json: Json = False) -> No
 
 def cancel(job_id: JobId, *, admin_url: AdminUrl = None) -> None:
     """Have the job ID end after its current step. What it has done stays done."""
-    job = _api(admin_url).ask("POST", f"/jobs/{quote(job_id, safe='')}/cancel")
+    job = required_api(admin_url).ask("POST", f"/jobs/{quote(job_id, safe='')}/cancel")
     print(f"job {job['job_id']}: {_state(job)}")
-
-
-def _api(admin_url: str | None) -> AdminApi:
-    if admin_url is None:
-        raise UsageError("no admin API given: give --admin-url")
-    return AdminApi(admin_url)
 
 
 def _state(job: dict[str, Any]) -> str:

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from tidelog_cli.admin_api import AdminApi, AdminUrl, refuse_stores
+from tidelog_cli.admin_api import AdminUrl, chosen_api
 from tidelog_cli.options import Json
 from tidelog_cli.output import print_json, print_table
 from tidelog_cli.stores import DataDir, Metadata, locate_metadata, opened_metadata
@@ -69,10 +69,10 @@ def cost(
     Nodes and functions write what they count to the metadata store once a minute; this multiplies
     it by prices. Of a cluster that is not on AWS it shows what the same would cost there.
     """
-    if admin_url is not None:
-        refuse_stores(context, "data_dir", "metadata", "price_file")
+    api = chosen_api(context, admin_url, "data_dir", "metadata", "price_file")
+    if api is not None:
         query = {"last": last.value, "topics": topics}
-        document = AdminApi(admin_url).ask("GET", "/costs", query=query)
+        document = api.ask("GET", "/costs", query=query)
     else:
         url = locate_metadata(data_dir, metadata)
         document = asyncio.run(_read(url, last, topics, price_file))

@@ -12,7 +12,7 @@ from typing import Annotated, Any, TextIO
 
 import typer
 
-from tidelog_cli.admin_api import AdminApi, AdminUrl, refuse_stores
+from tidelog_cli.admin_api import AdminUrl, chosen_api
 from tidelog_cli.completion import complete_topic
 from tidelog_cli.erasers import ApiEraser, Erased, Eraser, StoreEraser
 from tidelog_cli.failures import FAILED, UsageError
@@ -74,9 +74,9 @@ def erase(
     if receipt is not None and dry_run:
         raise UsageError("--dry-run has no receipt: remove --receipt")
     eraser: Eraser
-    if admin_url is not None:
-        refuse_stores(context, "data_dir", "metadata", "objects")
-        eraser = ApiEraser(AdminApi(admin_url))
+    api = chosen_api(context, admin_url, "data_dir", "metadata", "objects")
+    if api is not None:
+        eraser = ApiEraser(api)
     else:
         eraser = StoreEraser(locate_stores(data_dir, metadata, objects))
     if dry_run:

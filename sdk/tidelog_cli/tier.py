@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 import typer
 
-from tidelog_cli.admin_api import AdminApi, AdminUrl, refuse_stores
+from tidelog_cli.admin_api import AdminApi, AdminUrl, chosen_api
 from tidelog_cli.clients import opened_cluster
 from tidelog_cli.named_arguments import OnlyTopics
 from tidelog_cli.options import Json
@@ -48,9 +48,9 @@ def status(
     counts offsets that are not tiered yet, including those of the active segment.
     """
     wanted = list(topics or ())
-    if admin_url is not None:
-        refuse_stores(context, "data_dir", "metadata")
-        rows = asyncio.run(_status_there(AdminApi(admin_url), wanted))
+    api = chosen_api(context, admin_url, "data_dir", "metadata")
+    if api is not None:
+        rows = asyncio.run(_status_there(api, wanted))
     else:
         rows = asyncio.run(_status(locate_metadata(data_dir, metadata), wanted))
     if json:

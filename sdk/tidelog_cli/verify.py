@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from tidelog_cli.admin_api import AdminApi, AdminUrl, refuse_stores
+from tidelog_cli.admin_api import AdminApi, AdminUrl, chosen_api
 from tidelog_cli.failures import FAILED, LEFT_OVER, UsageError
 from tidelog_cli.named_arguments import OnlyTopics
 from tidelog_cli.options import Json
@@ -52,9 +52,9 @@ def verify(
     from tidelog_core.verification.source import planned_by_bucket, planned_by_metadata
 
     wanted = list(topics or ())
-    if admin_url is not None:
-        refuse_stores(context, "data_dir", "metadata", "objects", "from_")
-        _verify_there(AdminApi(admin_url), wanted, is_json=json)
+    api = chosen_api(context, admin_url, "data_dir", "metadata", "objects", "from_")
+    if api is not None:
+        _verify_there(api, wanted, is_json=json)
         return
     if from_ is not None:
         # With --from, the environment's store URLs do not apply.

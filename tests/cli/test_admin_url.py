@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
@@ -105,6 +106,8 @@ def test_what_the_api_refuses_is_told_in_one_line(api: LocalAdmin, filled: str) 
     stores = ("--data-dir", "/nowhere")
     outcome = called("verify", "--admin-url", api.url, *stores, status=2)
     assert "--admin-url needs no --data-dir" in outcome.errors
+    no_url = called("admin-job", "list", status=2).errors
+    assert "give --admin-url, or a --context with admin.url" in no_url
     assert "must begin with http" in called("verify", "--admin-url", "x:1", status=2).errors
     refused = called("verify", "--admin-url", f"http://127.0.0.1:{free_port()}", status=1)
     assert "does not answer" in refused.errors
@@ -141,3 +144,39 @@ def test_jobs_are_listed_shown_and_cancelled(api: LocalAdmin, filled: str, tmp_p
     assert (erased["kind"], erased["state"]) == ("erasure", "done")
     assert api.done("GET", f"/jobs/{erased['job_id']}/receipt") == json.loads(receipt.read_bytes())
     assert api("GET", f"/jobs/{job_id}/receipt")[0] == 404
+
+
+def test_the_url_is_taken_from_the_context_or_the_environment_if_no_stores_are_given(
+    api: LocalAdmin,
+    filled: str,
+    cli_cluster: tuple[NodeProcess, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in [name for name in os.environ if name.startswith("TIDELOG_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("TIDELOG_CONFIG", str(tmp_path / "config.toml"))
+    nowhere = f"sqlite:///{tmp_path}/nowhere.db"
+    called("context", "add", "far", "--set", f"admin.url={api.url}")
+    called(
+        *("context", "add", "both", "--set", f"admin.url={api.url}"),
+        *("--set", f"metadata.store={nowhere}"),
+    )
+    status = ("tier", "status", filled, "--json")
+    for context in ("far", "both"):
+        chosen = ("--context", context)
+        assert called(*chosen, *status).document[0]["topic"] == filled
+        assert called(*chosen, "verify", filled).lines[-1].endswith("all is well")
+        dry = called(*chosen, "erase", filled, "--key", "k1", "--dry-run", "--json").document
+        assert [row["partition"] for row in dry] == [0]
+        assert filled in called(*chosen, "admin-job", "list").out.decode()
+    # An argument counts before the context, and so does the environment.
+    store = ("--metadata", cli_cluster[0].metadata_store)
+    assert called("--context", "far", *status, *store).document[0]["topic"] == filled
+    refused = called("--context", "far", *status, "--metadata", nowhere, status=1)
+    assert "nowhere.db" in refused.errors
+    monkeypatch.setenv("TIDELOG_METADATA_STORE", nowhere)
+    assert "nowhere.db" in called("--context", "far", *status, status=1).errors
+    monkeypatch.setenv("TIDELOG_ADMIN_URL", api.url)
+    assert called(*status).document[0]["topic"] == filled
+    assert filled in called("admin-job", "list").out.decode()
