@@ -245,7 +245,7 @@ def test_the_machines_units_say_only_what_launcher_and_node_understand(
 ) -> None:
     """The variables of the unit and the words behind ``--`` are parsed as on the machine."""
     text = re.sub(r"\$\{\w*(Number|Zone|Instance|First|Ms)\}", "1", _user_data())
-    text = text.replace("${PrivateLinkHost}", "")
+    text = text.replace("${PrivateLinkHost}", "").replace("${InstanceType}", "i4i.2xlarge")
     for name, value in SECURITY.items():
         text = text.replace(f"${{{name}}}", value)
     text = text.replace("${MetadataStore}", "dynamodb://t?region=us-east-1")
@@ -269,6 +269,8 @@ def test_the_machines_units_say_only_what_launcher_and_node_understand(
     assert (listener.host, listener.advertised_host) == ("10.0.0.1", "ip-10-0-0-1")
     assert not listener.is_open
     assert settings.config_overrides["bootstrap.admin.user"] == "admin"
+    assert settings.config_overrides["cost.machine.type"] == "i4i.2xlarge"
+    assert settings.config_overrides["cost.machine.nodes"] == "1"
     assert settings.config_overrides["authorizer.class.name"] == "tidelog.acl"
     assert settings.listeners.nodes.port == launch.inter_broker_port_first + 1
     assert settings.metadata_store_url == "dynamodb://t?region=us-east-1"
@@ -364,8 +366,8 @@ def test_functions_have_the_settings_of_the_nodes() -> None:
         if name.startswith("TIDELOG_CONFIG_")
     }
     nodes = dict(re.findall(r"Environment=(TIDELOG_CONFIG_\w+)=(\S+)", _user_data()))
-    # Of clients, whom functions have none.
-    access = ("SSL_", "AUTHORIZER_", "SUPER_", "BOOTSTRAP_", "DELEGATION_TOKEN_")
+    # Of clients, whom functions have none, and of machines.
+    access = ("SSL_", "AUTHORIZER_", "SUPER_", "BOOTSTRAP_", "DELEGATION_TOKEN_", "COST_MACHINE_")
     of_clients = {name for name in nodes if name.removeprefix("TIDELOG_CONFIG_").startswith(access)}
     assert functions == {name: nodes[name] for name in nodes.keys() - of_clients}
 

@@ -76,6 +76,8 @@ async def add_until_known(store: MetadataStore, addition: Addition, now_hour: in
 class CostLedgerContract:
     """``open`` opens one more store on the same empty data."""
 
+    hours = 30  # that are filled at random
+
     @pytest.mark.parametrize("seed", range(3))
     async def test_whatever_becomes_of_writes_sums_are_those_of_what_was_counted(
         self, open: Open, seed: int
@@ -85,7 +87,7 @@ class CostLedgerContract:
         async with open() as real:
             fated = FatedStore(real)
             store: MetadataStore = fated  # type: ignore[assignment]
-            for hour in range(NOW_HOUR - 30, NOW_HOUR + 1):
+            for hour in range(NOW_HOUR - self.hours, NOW_HOUR + 1):
                 fated.fates = lambda: rng.choices(list(Fate), (6, 1, 1, 1))[0]
                 for writer in ("node-1", "node-2", "function-retention"):
                     for number in range(rng.randrange(3)):
