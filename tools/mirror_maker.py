@@ -38,18 +38,18 @@ def class_path() -> str | None:
 
 
 @contextmanager
-def mirroring(properties: Path) -> Iterator[None]:
+def mirroring(properties: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Run MirrorMaker with a file of properties, and its log beside that. Raises ``ToolAbsent``."""
     path = class_path()
     if path is None:
         raise ToolAbsent("MirrorMaker is not installed: run `make tools`")
     command = [require("java"), *_JAVA_OPTIONS, "-cp", path, _MAIN_CLASS, str(properties)]
     with (
-        properties.with_suffix(".log").open("wb") as log,
+        properties.with_suffix(".log").open("ab") as log,
         subprocess.Popen(command, stdout=log, stderr=log) as process,
     ):
         try:
-            yield
+            yield process
         finally:
             process.terminate()
             try:
