@@ -38,6 +38,7 @@ NODE_SECTIONS: Mapping[str, tuple[str, ...]] = {
     "Authorization": ("allow.everyone.", "authorizer.", "bootstrap.", "super."),
     "Audit log": ("audit.",),
     "Metrics": ("client.metrics.", "metrics.", "telemetry."),
+    "Traces": ("tracing.",),
     "Costs": ("cost.",),
     "Quotas": ("controller.quota.", "quota."),
     "Connections and requests": (

@@ -21,6 +21,7 @@ from tidelog_core.replication.leases import PeerLeases
 from tidelog_node.counters import NodeCounters
 from tidelog_node.dialing.dialer import Dialer
 from tidelog_node.node_health import NodeHealth
+from tidelog_node.tracing.tracer import Tracer
 
 
 class Standing(Protocol):
@@ -70,3 +71,4 @@ class NodeContext:
     clock_ms: Callable[[], int]  # wall clock, epoch milliseconds
     may_expire: Callable[[], bool]  # whether ``clock_ms`` can be trusted for expiry
     counters: NodeCounters = field(default_factory=NodeCounters)
+    tracer: Tracer | None = None  # ``None``: nothing is traced

@@ -76,7 +76,7 @@ async def _start(
     monitoring: Monitoring,
 ) -> BrokerEndpoint:
     """Start every part; the stack stops them. Return the first endpoint for clients."""
-    cluster = await open_cluster(settings, stack)
+    cluster = await open_cluster(settings, stack, monitoring.tracer)
     node, member = cluster.node, cluster.member
     monitoring.readiness.join(node)
     logs = await open_logs(settings, stack, cluster)

@@ -9,16 +9,18 @@ from typing import NamedTuple, Self
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
     ExportMetricsServiceRequest,
 )
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.metrics.v1.metrics_pb2 import (
     Metric,
     MetricsData,
     ResourceMetrics,
     ScopeMetrics,
 )
+from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 from tests.support.http_answers import Asked, HttpAnswers
 
-METRICS_PATH = "/v1/metrics"
+METRICS_PATH, TRACES_PATH = "/v1/metrics", "/v1/traces"
 
 
 def metrics_data(*names: str) -> bytes:
@@ -59,6 +61,17 @@ class OtlpReceiver:
     def metric_names(self, **resource: str) -> set[str]:
         """Return the names of the metrics of resources that have these attributes."""
         return {one.name for one in self.metrics() if resource.items() <= one.resource.items()}
+
+    def spans(self) -> list[Span]:
+        """Return every span so far. Raises if a request is none of OpenTelemetry's."""
+        return [
+            span
+            for asked in list(self.asked)
+            if asked.path == TRACES_PATH
+            for of_resource in ExportTraceServiceRequest.FromString(asked.data).resource_spans
+            for scope in of_resource.scope_spans
+            for span in scope.spans
+        ]
 
     def __enter__(self) -> Self:
         """Begin to answer."""

@@ -35,6 +35,7 @@ from tidelog_node.security.node_trust import NodeTrust
 from tidelog_node.security.pem_reader import PemReader
 from tidelog_node.security.token_secret import load_token_secret
 from tidelog_node.settings import NodeSettings
+from tidelog_node.tracing.tracer import Tracer
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +67,9 @@ class Cluster:
         await self.node.view.refresh()
 
 
-async def open_cluster(settings: NodeSettings, stack: AsyncExitStack) -> Cluster:
+async def open_cluster(
+    settings: NodeSettings, stack: AsyncExitStack, tracer: Tracer | None = None
+) -> Cluster:
     """Open directory and stores; on return every earlier process of this broker id has ended."""
     broker_id = settings.broker_id
     static_config = parse_config(NodeConfig, settings.config_overrides)
@@ -121,6 +124,7 @@ async def open_cluster(settings: NodeSettings, stack: AsyncExitStack) -> Cluster
         health=NodeHealth(),
         clock_ms=wall_clock_ms,
         may_expire=clock_watch.may_expire,
+        tracer=tracer,
     )
     member = ClusterMember(
         node,

@@ -82,6 +82,7 @@ from tidelog_node.settings import NodeSettings
 from tidelog_node.throttling.connection_limits import ConnectionLimits
 from tidelog_node.throttling.share_exchange import ShareExchange
 from tidelog_node.throttling.throttle import Throttle
+from tidelog_node.traced_routes import trace_routes
 from tidelog_node.transactions.produce_gate import ProduceGate
 
 
@@ -189,6 +190,8 @@ def build_serving(
             cluster_admin(node),
             partition_count=config.audit_topic_num_partitions,
         )
+    if node.tracer is not None:
+        control = trace_routes(control, node.tracer)
     dispatch = Dispatch(
         hot,
         control,

@@ -72,6 +72,7 @@ class FetchHandler:
         records who consumes what.
         """
         self._loop = loop or asyncio.get_running_loop()
+        self._tracer = node.tracer
         self._replicas = replicas
         self.serving = make_serving(
             node,
@@ -284,7 +285,7 @@ class FetchHandler:
     async def _read_remote(self, reading: Reading, served: ServedFetch) -> Reply:
         """Read the records that are not on this node's disk, all partitions at once, and answer."""
         began = self._loop.time()
-        found = await wait_for_all([owed.read for owed in reading.owed])
+        found = await wait_for_all([owed.read for owed in reading.owed], self._tracer)
         self.serving.counters.cold_reads.observe(self._loop.time() - began)
         is_committed_only = served.request.isolation_level == READ_COMMITTED
         for owed, read in zip(reading.owed, found, strict=True):

@@ -19,6 +19,8 @@ from typing import Any
 from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
 
+from tidelog_node.tracing.tracer import Tracer
+
 logger = logging.getLogger(__name__)
 
 CONNECTIONS_MAX = 32
@@ -31,6 +33,7 @@ FIELD_BYTES_MAX = 4_096  # of one header
 HEADERS_MAX = 64
 BODY_BUFFER_BYTES = 4_096  # requests have no body; one that comes is not read further
 TEXT = "text/plain; charset=utf-8"
+TRACE_HEADER = "traceparent"  # of W3C's Trace Context
 _METHODS = frozenset({"GET", "HEAD"})
 # The client's mistakes, which are its own concern. Ours are logged by ``HttpServer``.
 _SILENT = logging.Logger("http-protocol")
@@ -52,8 +55,10 @@ MakePage = Callable[[], Awaitable[Page]]
 class HttpServer:
     """Serves pages by their path. For the tasks of one event loop."""
 
-    def __init__(self, pages: Mapping[str, MakePage]) -> None:
+    def __init__(self, pages: Mapping[str, MakePage], tracer: Tracer | None = None) -> None:
+        """A request that names a trace is a part of it; others are not traced."""
         self._pages = pages
+        self._tracer = tracer
         self._door = _Door(self._answer)
         self._listener: socket.socket | None = None
         self._accepting: asyncio.Task[None] | None = None
@@ -99,7 +104,14 @@ class HttpServer:
 
     async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         self._door.note_request(request.protocol)
-        page = await self._page(request.method, request.path)
+        method, path = request.method, request.path
+        if self._tracer is None or TRACE_HEADER not in request.headers:
+            page = await self._page(method, path)
+        else:
+            name = f"{method} {path}" if path in self._pages else method
+            carrier = {name.lower(): value for name, value in request.headers.items()}
+            with self._tracer.span(name, {"http.request.method": method}, carrier=carrier):
+                page = await self._page(method, path)
         response = web.Response(
             body=page.body,
             status=page.status,

@@ -5,11 +5,11 @@ from __future__ import annotations
 import platform
 import time
 from collections import Counter
-from importlib.metadata import PackageNotFoundError, version
 
 from tidelog_node import dispatch
 from tidelog_node.monitoring.readiness import Readiness
 from tidelog_node.monitoring.scrape import Scrape
+from tidelog_node.program_version import program_version
 
 
 class NodeSource:
@@ -18,7 +18,7 @@ class NodeSource:
     def __init__(self, readiness: Readiness) -> None:
         self._readiness = readiness
         self._began = time.monotonic()
-        self._version = _version()
+        self._version = program_version()
         # The same source may run as Python or compiled; a compiled module is no .py file.
         self._is_compiled = str(not str(dispatch.__file__).endswith(".py")).lower()
 
@@ -38,10 +38,3 @@ class NodeSource:
             kinds = Counter(fault.name for fault in node.health.reasons)
             for kind, count in kinds.items():
                 scrape.add("tidelog_faults", count, kind)
-
-
-def _version() -> str:
-    try:
-        return version("tidelog")
-    except PackageNotFoundError:
-        return "unknown"  # The bundle for AWS has the packages without their wheel.

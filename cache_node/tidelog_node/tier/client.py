@@ -45,6 +45,7 @@ from tidelog_node.tier.protocol import (
     upload_result_from_fields,
 )
 from tidelog_node.tier.store_calls import LIST_PAGE_KEYS, unpack_object
+from tidelog_node.tracing.tracer import Tracer, span
 
 logger = logging.getLogger(__name__)
 
@@ -107,7 +108,8 @@ class TierClient:
     ``TierUnavailable``.
     """
 
-    def __init__(self, command: WorkerCommand) -> None:
+    def __init__(self, command: WorkerCommand, tracer: Tracer | None = None) -> None:
+        self._tracer = tracer
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         if len(str(command.socket)) > SOCKET_PATH_LENGTH_MAX:
             # A private folder, so that no other user can put a socket there.
@@ -246,6 +248,10 @@ class TierClient:
         return await self._call(StatusRequest())
 
     async def _call(self, request: Request) -> Fields:
+        with span(self._tracer, f"tier worker {type(request).__name__}", {}):
+            return await self._answer_of(request)
+
+    async def _answer_of(self, request: Request) -> Fields:
         if self._is_open and not self._has_started.is_set():
             self._start_worker()
             await self._has_started.wait()

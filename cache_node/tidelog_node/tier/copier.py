@@ -70,6 +70,7 @@ from tidelog_node.node_context import NodeContext
 from tidelog_node.tier.client import TierClient
 from tidelog_node.tier.led_partition import LedPartition, TieredReplica, known_tiered_end
 from tidelog_node.tier.protocol import UploadRequest
+from tidelog_node.tracing.tracer import span
 
 logger = logging.getLogger(__name__)
 
@@ -145,8 +146,14 @@ class Copier:
             await self.take_over(led)
         log = led.replica.log
         while (segment := await self._next(led, log)) is not None:
+            attributes: dict[str, str | int] = {
+                "tidelog.partition": str(log.partition),
+                "tidelog.base_offset": segment.base_offset,
+                "tidelog.size_bytes": segment.size_bytes,
+            }
             try:
-                await self._copy_segment(led, segment)
+                with span(self._node.tracer, "tier copy", attributes):
+                    await self._copy_segment(led, segment)
             except (CorruptRecordBatch, StorageError) as error:
                 raise SegmentSuspected(segment.base_offset, error) from error
         self.evict(led)
@@ -209,7 +216,15 @@ class Copier:
 
     async def delete(self, led: LedPartition, due: Sequence[SegmentMeta]) -> None:
         """Delete the objects and items of segments whose deletion is due. Idempotent."""
-        await end_deletions(self._node.store, self._client, due, keys_of=partial(self._keys, led))
+        if not due:
+            return
+        attributes: dict[str, str | int] = {
+            "tidelog.partition": str(led.replica.partition),
+            "tidelog.segments": len(due),
+        }
+        keys_of = partial(self._keys, led)
+        with span(self._node.tracer, "tier delete", attributes):
+            await end_deletions(self._node.store, self._client, due, keys_of=keys_of)
         for segment in due:
             led.deleting.pop(segment.segment_id, None)
 

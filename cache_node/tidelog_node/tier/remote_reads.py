@@ -16,19 +16,28 @@ from tidelog_core.errors import (
 from tidelog_core.log.unified_log import RemoteRead
 from tidelog_core.log.values import LogRead
 
+from tidelog_node.tracing.tracer import Tracer, span
+
 logger = logging.getLogger(__name__)
 
 REMOTE_WAIT_SECONDS_MAX = 20.0  # below the clients' request timeout of 30 s
 
 
 async def wait_for_all(
-    reads: Sequence[RemoteRead],
+    reads: Sequence[RemoteRead], tracer: Tracer | None = None
 ) -> list[LogRead | TidelogError | OSError | None]:
     """Return the result of each read or its failure, in the same order.
 
     ``None`` is a read cancelled after ``REMOTE_WAIT_SECONDS_MAX``. Failures other than
     ``OffsetOutOfRange`` (the records are gone) are logged. Cancelling this cancels the reads.
     """
+    with span(tracer, "cold read", {"tidelog.partitions": len(reads)}):
+        return await _wait_for_all(reads)
+
+
+async def _wait_for_all(
+    reads: Sequence[RemoteRead],
+) -> list[LogRead | TidelogError | OSError | None]:
     tasks = [asyncio.ensure_future(read.wait()) for read in reads]
     try:
         await asyncio.wait(tasks, timeout=REMOTE_WAIT_SECONDS_MAX)

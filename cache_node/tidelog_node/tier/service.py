@@ -81,7 +81,8 @@ class TierService:
                 cache_dir=cache_dir,
                 node_config=config,
                 log_format=log_format,
-            )
+            ),
+            tracer=node.tracer,
         )
         self._indexes = IndexCache(self.client, executor=node.executor)
         self.history = TierHistory(store=node.store, indexes=self._indexes, view=node.view)

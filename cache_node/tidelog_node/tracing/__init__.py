@@ -1,0 +1,1 @@
+"""Traces of control requests, of work on the tier and of reads from it."""
