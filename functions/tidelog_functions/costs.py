@@ -61,7 +61,8 @@ class FunctionCosts:
         while self.waiting is not None or self.counted.counts:
             if self.waiting is None:
                 writer = f"function-{self.function}"
-                self.waiting = Addition(uuid4().hex, now_hour, writer, self.counted)
+                token, now_ms = uuid4().hex, wall_clock_ms()
+                self.waiting = Addition(token, now_hour, writer, self.counted, now_ms)
                 self.counted = Tally()
             if await add(store, self.waiting, limits, now_hour=now_hour):
                 self.waiting = None

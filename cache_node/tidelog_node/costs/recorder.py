@@ -55,7 +55,7 @@ class CostRecorder:
         self._clock_ms = clock_ms
         self._interval_ms = config.cost_ledger_interval_ms
         self._writer = f"node-{node.broker_id}"
-        self._hour = self._now_hour()  # in which the next sample begins
+        self._began_ms = node.clock_ms()  # of the next sample
         self._seen = Tally()  # at the last sample
         self._waiting: deque[Addition] = deque()  # the first may be stored already
         self._recent: deque[tuple[float, Tally]] = deque(
@@ -125,14 +125,15 @@ class CostRecorder:
         total = (await self._collector.sample()).copy()
         grown, self._seen = total.since(self._seen), total
         self._recent.append((self._clock_ms(), total))
-        hour, self._hour = self._hour, self._now_hour()
+        began_ms, self._began_ms = self._began_ms, self._node.clock_ms()
+        hour = began_ms // HOUR_MS
         if not grown.counts:
             return
         last = self._waiting[-1] if len(self._waiting) > 1 else None
         if last is not None and (last.hour == hour or len(self._waiting) >= ADDITIONS_MAX):
             last.tally.merge(grown)  # It was not sent yet: only the first one may be stored.
             return
-        self._waiting.append(Addition(uuid4().hex, hour, self._writer, grown))
+        self._waiting.append(Addition(uuid4().hex, hour, self._writer, grown, began_ms))
 
     async def _keep(self) -> None:
         """Keep the ledger in order and watch budgets, now and then, if it is this node's duty."""

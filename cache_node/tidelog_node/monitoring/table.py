@@ -354,7 +354,8 @@ _COSTS = (
     ),
     _gauge(
         "tidelog_cost_forecast_dollars",
-        "What the month or the day will have cost, if it goes on as in the last 24 hours",
+        "What the month or the day will have cost, if it goes on as in the last 24 hours;"
+        " no series while the ledger is younger than an hour",
         "period",
     ),
     _gauge(

@@ -62,6 +62,7 @@ class Addition:
     hour: int
     writer: str
     tally: Tally
+    began_ms: int = 0  # Unix time from which on it was counted; 0: the hour's begin
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +76,13 @@ class Limits:
 def with_addition(entry: CostHour | None, addition: Addition, limits: Limits) -> CostHour | None:
     """Return the hour with the addition, ``None`` if it has it already. Not for a sealed hour."""
     if entry is None:
-        entry = CostHour(hour=addition.hour, writer=addition.writer, counts={}, topic_counts={})
+        entry = CostHour(
+            hour=addition.hour,
+            writer=addition.writer,
+            counts={},
+            topic_counts={},
+            began_ms=addition.began_ms,
+        )
     assert not entry.is_sealed
     if addition.token in entry.added:
         return None
@@ -84,6 +91,7 @@ def with_addition(entry: CostHour | None, addition: Addition, limits: Limits) ->
         counts=add_up([entry.counts, addition.tally.counts]),
         topic_counts=limited([entry.topic_counts, addition.tally.topics], limits),
         added=(*entry.added, addition.token)[-TOKENS_MAX:],
+        began_ms=min(entry.began_ms, addition.began_ms),
     )
 
 

@@ -33,11 +33,15 @@ class Budget:
     period: Period
     forecast: Forecast
     budget_dollars: float | None  # None: there is no budget
+    is_settled: bool  # False: the ledger is too young for its forecast to count
 
     @property
     def is_passed(self) -> bool:
         """Whether it costs more, or will."""
-        return self.budget_dollars is not None and self.forecast.dollars > self.budget_dollars
+        if self.budget_dollars is None:
+            return False
+        counts = self.forecast.dollars if self.is_settled else self.forecast.spent_dollars
+        return counts > self.budget_dollars
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +72,7 @@ async def read_overview(
     today = add_entries(recent, (), prices, start_ms=today_bounds[0], now_ms=now_ms)
     counted[Period.MONTH] = month
     rate = counted[Period.DAY]
+    is_settled = rate.duration_ms >= HOUR_MS
     return Overview(
         now_ms,
         counted,
@@ -75,11 +80,13 @@ async def read_overview(
             Period.MONTH,
             forecast(month, rate, prices, bounds=month_bounds),
             config.cost_budget_month_dollars or None,
+            is_settled,
         ),
         Budget(
             Period.DAY,
             forecast(today, rate, prices, bounds=today_bounds),
             config.cost_budget_day_dollars or None,
+            is_settled,
         ),
     )
 

@@ -2,9 +2,9 @@
 
 Times are UTC. The hour is the last whole one and the current one so far; the day is the 24 whole
 hours before the current one, and that; the month is the calendar's, from its first day to now, as
-on a bill. What stands there all the time (endpoints, load balancer, logs) is charged from the first
-hour of the ledger on, or of the period. A forecast is what the month or the day has cost so far,
-and for the rest of it what the last day has cost. Pure.
+on a bill. A time begins with the ledger if that is younger. What stands there all the time
+(endpoints, load balancer, logs) is charged from then on. A forecast is what the month or the day
+has cost so far, and for the rest of it what the last day has cost. Pure.
 """
 
 from __future__ import annotations
@@ -162,6 +162,6 @@ def forecast(
 
 def _entry_start_ms(entry: CostHour | CostDay) -> int:
     if isinstance(entry, CostHour):
-        return entry.hour * HOUR_MS
+        return max(entry.hour * HOUR_MS, entry.began_ms)
     first_hour = (entry.hours & -entry.hours).bit_length() - 1
     return entry.day * DAY_MS + max(0, first_hour) * HOUR_MS

@@ -35,6 +35,7 @@ class CostHour(Record):
     counts: Mapping[str, int]  # by item; includes those of topics
     topic_counts: Mapping[str, int]  # by <topic>/<item>
     added: tuple[str, ...] = ()  # the tokens of the newest additions, the last one last
+    began_ms: Omitted[Natural] = 0  # Unix time from which on it was counted; 0: the hour's begin
     is_sealed: Omitted[bool] = False  # True: it is in the day, and nothing is added any more
 
 

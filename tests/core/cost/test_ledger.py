@@ -150,6 +150,42 @@ async def test_what_stands_there_is_charged_from_the_first_hour_of_the_ledger() 
     assert report.dollars_per_hour == pytest.approx(report.dollars / 10.5)
 
 
+async def test_a_cluster_that_has_just_begun_is_charged_from_then_on() -> None:
+    """Else its first hour would look cheap, and so would the forecast."""
+    store = MemoryMetadataStore(latency=0)
+    tally = Tally()
+    tally.add("machine:i4i.large", 600_000)
+    for writer, minutes in (("node-1", 9), ("node-2", 10)):
+        began_ms = NOW_MS - minutes * 60_000
+        addition = Addition(writer, NOW_HOUR, writer, tally, began_ms)
+        assert await add(store, addition, LIMITS, now_hour=NOW_HOUR)
+    overview = await read_overview(store, PRICES, NodeConfig(), now_ms=NOW_MS)
+    for period in Period:
+        counted = overview.counted[period]
+        assert counted.duration_ms == 600_000
+        assert counted.counts["balancer"] == 600_000
+    report = report_of(overview.counted[Period.HOUR], PRICES, topics_max=3)
+    standing = 0.1 + 0.0225 + 12 / 730
+    assert report.dollars_per_hour == pytest.approx(2 * 0.172 + standing)
+    hours_left = (calendar_month(NOW_MS)[1] - NOW_MS) / HOUR_MS
+    assert overview.month.forecast.dollars == pytest.approx(
+        report.dollars + hours_left * report.dollars_per_hour
+    )
+
+
+async def test_the_forecast_of_a_young_ledger_passes_no_budget() -> None:
+    store = MemoryMetadataStore(latency=0)
+    tally = Tally()
+    tally.add("zone-transfer", 10**12)  # 20 dollars in ten minutes
+    addition = Addition("t", NOW_HOUR, "node-1", tally, NOW_MS - 600_000)
+    assert await add(store, addition, LIMITS, now_hour=NOW_HOUR)
+    for budget_dollars, is_passed in ((100.0, False), (19.0, True)):
+        config = NodeConfig(cost_budget_month_dollars=budget_dollars)
+        month = (await read_overview(store, PRICES, config, now_ms=NOW_MS)).month
+        assert month.forecast.dollars > 1_000
+        assert (month.is_settled, month.is_passed) == (False, is_passed)
+
+
 async def test_an_empty_ledger_costs_nothing() -> None:
     store = MemoryMetadataStore(latency=0)
     overview = await read_overview(store, PRICES, NodeConfig(), now_ms=NOW_MS)

@@ -362,7 +362,12 @@ RECORDS: dict[str, Any] = {
         added=("t-1", "t-2"),
     ),
     "sealed cost hour": CostHour(
-        hour=491_000, writer="function-retention", counts={}, topic_counts={}, is_sealed=True
+        hour=491_000,
+        writer="function-retention",
+        counts={},
+        topic_counts={},
+        began_ms=1_767_600_000_001,
+        is_sealed=True,
     ),
     "cost day": CostDay(
         day=20_458,
