@@ -138,12 +138,16 @@ def install_packages(
 
 
 def _unpack(wheel: Path, folder: Path) -> None:
-    """Put the packages of ``SOURCES`` into the folder, and the modules that they share."""
+    """Put the packages of ``SOURCES`` into the folder, and the modules that they share.
+
+    With the wheel's metadata, by which nodes know their version.
+    """
     packages = {Path(source).name for source in SOURCES}
     with zipfile.ZipFile(wheel) as archive:
         for name in archive.namelist():
             first, _, rest = name.partition("/")
-            if first in packages or (not rest and name.endswith(".so")):
+            is_metadata = first.endswith(".dist-info") and rest == "METADATA"
+            if first in packages or is_metadata or (not rest and name.endswith(".so")):
                 archive.extract(name, folder)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,7 +12,7 @@ from tidelog_cli.clients import administer
 from tidelog_cli.failures import FAILED
 from tidelog_cli.nodes import all_partitions, describe_nodes
 from tidelog_cli.options import DEFAULT_BOOTSTRAP, Bootstrap, Json
-from tidelog_cli.output import counted, print_json, print_table
+from tidelog_cli.output import counted, note, print_json, print_table
 
 if TYPE_CHECKING:
     from tidelog.admin import Admin
@@ -19,6 +20,16 @@ if TYPE_CHECKING:
 
 NAMES_SHOWN_MAX = 5
 TIERING = "remote.storage.enable"
+NODE_FIELDS = (
+    "node",
+    "address",
+    "leaders",
+    "replicas",
+    "log_bytes",
+    "free_bytes",
+    "version",
+    "problem",
+)
 
 
 def status(
@@ -71,7 +82,16 @@ async def cluster_status(admin: Admin) -> dict[str, Any]:
         "reassigning": sorted(map(str, moves)),
         "tier_backlog_offsets": backlog,
         "disk_problems": disk_problems,
+        "mixed_versions": mixed_versions(nodes),
     }
+
+
+def mixed_versions(nodes: Sequence[Mapping[str, Any]]) -> dict[str, list[int]]:
+    """Return the nodes of each version of Tidelog; empty if all have the same."""
+    found: dict[str, list[int]] = {}
+    for node in nodes:
+        found.setdefault(node["version"] or "unknown", []).append(node["node"])
+    return found if len(found) > 1 else {}
 
 
 async def tier_backlog(admin: Admin, partitions: list[TopicPartition]) -> int | None:
@@ -104,7 +124,7 @@ def _show(found: dict[str, Any]) -> None:
     print(f"cluster {found['cluster_id']}: {'all is well' if found['is_well'] else 'degraded'}")
     print(
         f"{counted(len(nodes), 'node')}, {counted(found['topics'], 'topic')}, "
-        f"{counted(found['partitions'], 'partition')}, tidelog {found['tidelog_version']}"
+        f"{counted(found['partitions'], 'partition')}, command {found['tidelog_version']}"
     )
     for text, names in (
         ("without a leader", found["leaderless"]),
@@ -115,9 +135,14 @@ def _show(found: dict[str, Any]) -> None:
     print(f"not led by their preferred replica: {found['not_led_by_preferred']}")
     backlog = found["tier_backlog_offsets"]
     print(f"not tiered yet: {'unknown' if backlog is None else f'{backlog} offsets'}")
-    columns = ("node", "address", "leaders", "replicas", "log bytes", "disk free", "problem")
-    fields = ("node", "address", "leaders", "replicas", "log_bytes", "free_bytes", "problem")
-    print_table(columns, [[node[field] for field in fields] for node in nodes])
+    rows = [[node[field] for field in NODE_FIELDS] for node in nodes]
+    print_table([field.replace("_", " ") for field in NODE_FIELDS], rows)
+    if found["mixed_versions"]:
+        listed = "; ".join(
+            f"{version} on {', '.join(map(str, ids))}"
+            for version, ids in sorted(found["mixed_versions"].items())
+        )
+        note(f"the nodes have several versions of Tidelog: {listed}; finish the upgrade")
 
 
 def _listed(names: list[str]) -> str:

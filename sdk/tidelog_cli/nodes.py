@@ -69,6 +69,7 @@ async def describe_nodes(admin: Admin) -> list[dict[str, Any]]:
         led[partition.leader] += 1
         held.update(partition.replicas)
     disks = {one.node_id: one for one in await admin.describe_log_dirs()}
+    versions = await admin.describe_versions()
     return [
         {
             "node": node.node_id,
@@ -80,6 +81,7 @@ async def describe_nodes(admin: Admin) -> list[dict[str, Any]]:
             "total_bytes": disk.total_bytes if disk else None,
             "problem": disk.error if disk else None,  # withheld from who may not describe it
             "log_bytes": sum(r.size_bytes for r in disk.replicas) if disk else None,
+            "version": versions.get(node.node_id),
         }
         for node in cluster.nodes
     ]

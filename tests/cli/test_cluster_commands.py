@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tidelog import Admin
 from tidelog.errors import ElectionNotNeeded, NoReassignmentInProgress
+from tidelog_cli.cluster_status import mixed_versions
 from tidelog_core.config import GroupConfig, ListenerConfig, NodeConfig, TopicConfig, settings_of
+from tidelog_core.software_version import tidelog_version
 
 from tests.support.command import called
+from tests.support.node_process import NodeProcess
 from tests.support.waiting import eventually
 
 
@@ -146,9 +150,54 @@ def test_status_is_on_one_screen(two: str) -> None:
     assert [node["node"] for node in found["nodes"]] == [1, 2]
     assert found["partitions"] >= 4
     assert found["tier_backlog_offsets"] >= 0
+    assert [node["version"] for node in found["nodes"]] == [tidelog_version()] * 2
+    assert found["mixed_versions"] == {}
     text = called("status", bootstrap=two).out.decode()
     assert text.startswith(f"cluster {found['cluster_id']}: all is well\n2 nodes, ")
     assert len(text.splitlines()) < 24
+
+
+def a_node_of_version(version: str, folder: Path, broker_id: int) -> NodeProcess:
+    """Return a node of a cluster in the folder that takes itself for that version."""
+    metadata = folder / version / f"tidelog-{version}.dist-info" / "METADATA"
+    metadata.parent.mkdir(parents=True)
+    metadata.write_text(f"Metadata-Version: 2.1\nName: tidelog\nVersion: {version}\n")
+    path = os.pathsep.join([str(folder / version), os.environ.get("PYTHONPATH", "")])
+    return NodeProcess(
+        folder / f"node-{broker_id}",
+        broker_id=broker_id,
+        metadata_store=f"sqlite://{folder}/metadata.db",
+        object_store=f"file://{folder}/objects",
+        environment={"PYTHONPATH": path},
+    )
+
+
+@pytest.mark.slow
+def test_nodes_of_several_versions_are_told_apart(tmp_path: Path) -> None:
+    old, new = a_node_of_version("7.0.1", tmp_path, 1), a_node_of_version("7.1.0", tmp_path, 2)
+    with old, new:
+
+        def listed() -> list[dict[str, Any]]:
+            rows: list[dict[str, Any]] = called(
+                "node", "list", "--json", bootstrap=old.address
+            ).document
+            return rows
+
+        eventually(lambda: len(listed()) == 2, "both are there")
+        assert [node["version"] for node in listed()] == ["7.0.1", "7.1.0"]
+        outcome = called("status", "--check", bootstrap=new.address)
+        assert outcome.errors == (
+            "tidelog: the nodes have several versions of Tidelog: 7.0.1 on 1; 7.1.0 on 2;"
+            " finish the upgrade\n"
+        )
+        found = called("status", "--json", bootstrap=new.address).document
+        assert found["mixed_versions"] == {"7.0.1": [1], "7.1.0": [2]}
+
+
+def test_versions_are_mixed_if_one_is_unknown() -> None:
+    nodes = [{"node": 1, "version": "1.0"}, {"node": 2, "version": None}]
+    assert mixed_versions(nodes) == {"1.0": [1], "unknown": [2]}
+    assert mixed_versions([{"node": 1, "version": None}]) == {}
 
 
 def test_every_setting_is_listed_with_its_meaning() -> None:

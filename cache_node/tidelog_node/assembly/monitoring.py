@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 from tidelog_core.config import NodeConfig, parse_config
 from tidelog_core.metadata.usage import usage_of
+from tidelog_core.software_version import tidelog_version
 
 from tidelog_node.assembly.cluster import Cluster
 from tidelog_node.assembly.logs import Logs
 from tidelog_node.coordinator.hosted_groups import HostedGroups
 from tidelog_node.monitoring.readiness import Readiness
-from tidelog_node.program_version import program_version
 from tidelog_node.security.listeners import is_loopback
 from tidelog_node.server import Server
 from tidelog_node.settings import NodeSettings
@@ -103,7 +103,7 @@ async def start_monitoring(settings: NodeSettings, stack: AsyncExitStack) -> Mon
     """
     readiness = Readiness(settings.broker_id)
     config = parse_config(NodeConfig, settings.config_overrides)
-    tracer = open_tracer(config, settings.broker_id, version=program_version())
+    tracer = open_tracer(config, settings.broker_id, version=tidelog_version())
     if tracer is not None:
         stack.push_async_callback(tracer.close)
     host, port = settings.http_host, settings.http_port

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from kio.schema.api_versions.v4 import request as wire_request
 from kio.schema.api_versions.v4 import response as wire_response
 from tidelog_core.errors import ErrorCode
+from tidelog_core.model import ANONYMOUS
+from tidelog_core.software_version import feature_of, tidelog_version
 
 from tidelog_node.dispatch import API_VERSIONS_KEY
 from tidelog_node.routes import HotRoute, RequestContext, Route
@@ -15,7 +17,8 @@ from tidelog_node.wire.messages import build
 
 SOFTWARE_FROM = 3
 # Clients raise their producer epoch with every transaction if the node has this feature (KIP-890).
-# It is the only feature, and it never changes: Kafka's others are about its controllers' log.
+# Besides the node's own version it is the only feature, and it never changes: Kafka's others are
+# about its controllers' log.
 TRANSACTION_VERSION = "transaction.version"
 TRANSACTION_VERSION_LEVEL = 2
 FEATURES_EPOCH = 0
@@ -32,6 +35,7 @@ class ApiVersionsHandler:
             low, high = ranges.get(route.api_key, (route.min_version, route.max_version))
             ranges[route.api_key] = (min(low, route.min_version), max(high, route.max_version))
         self._ranges = sorted(ranges.items())
+        self._version = feature_of(tidelog_version())
 
     def routes(self) -> list[Route]:
         """Return the routes."""
@@ -54,13 +58,11 @@ class ApiVersionsHandler:
                 build(wire_response.ApiVersion, api_key=api_key, min_version=low, max_version=high)
                 for api_key, (low, high) in self._ranges
             ),
-            supported_features=(
+            supported_features=tuple(
                 build(
-                    wire_response.SupportedFeatureKey,
-                    name=TRANSACTION_VERSION,
-                    min_version=0 if context.api_version >= ZERO_LEVEL_FROM else 1,
-                    max_version=TRANSACTION_VERSION_LEVEL,
-                ),
+                    wire_response.SupportedFeatureKey, name=name, min_version=low, max_version=high
+                )
+                for name, low, high in self._features(context)
             ),
             finalized_features_epoch=FEATURES_EPOCH,
             finalized_features=(
@@ -72,3 +74,11 @@ class ApiVersionsHandler:
                 ),
             ),
         )
+
+    def _features(self, context: RequestContext) -> Iterator[tuple[str, int, int]]:
+        """Yield name, lowest and highest level of each feature."""
+        lowest = 0 if context.api_version >= ZERO_LEVEL_FROM else 1
+        yield TRANSACTION_VERSION, lowest, TRANSACTION_VERSION_LEVEL
+        # Strangers are not told which faults the program may have.
+        if context.session.authentication is None or context.session.principal != ANONYMOUS:
+            yield self._version, 1, 1

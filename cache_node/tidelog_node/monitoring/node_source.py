@@ -6,10 +6,11 @@ import platform
 import time
 from collections import Counter
 
+from tidelog_core.software_version import tidelog_version
+
 from tidelog_node import dispatch
 from tidelog_node.monitoring.readiness import Readiness
 from tidelog_node.monitoring.scrape import Scrape
-from tidelog_node.program_version import program_version
 
 
 class NodeSource:
@@ -18,7 +19,7 @@ class NodeSource:
     def __init__(self, readiness: Readiness) -> None:
         self._readiness = readiness
         self._began = time.monotonic()
-        self._version = program_version()
+        self._version = tidelog_version()
         # The same source may run as Python or compiled; a compiled module is no .py file.
         self._is_compiled = str(not str(dispatch.__file__).endswith(".py")).lower()
 

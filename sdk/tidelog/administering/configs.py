@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
+from kio.schema.api_versions.v3.request import ApiVersionsRequest
 from kio.schema.describe_cluster.v1.request import DescribeClusterRequest
 from kio.schema.describe_configs.v4.request import DescribeConfigsRequest, DescribeConfigsResource
 from kio.schema.describe_log_dirs.v4.request import DescribeLogDirsRequest
@@ -15,6 +16,7 @@ from kio.schema.incremental_alter_configs.v1.request import (
     AlterConfigsResource,
     IncrementalAlterConfigsRequest,
 )
+from tidelog_core.software_version import version_in
 from tidelog_core.wire_messages import build
 
 from tidelog.administering.calls import AdminCalls, raise_failures
@@ -27,11 +29,14 @@ from tidelog.administering.results import (
     NodeDescription,
 )
 from tidelog.errors import InvalidRequest, error_for
+from tidelog.wire.connection import SOFTWARE_NAME, SOFTWARE_VERSION
 from tidelog.wire.requests import (
+    API_VERSIONS,
     DESCRIBE_CLUSTER,
     DESCRIBE_CONFIGS,
     DESCRIBE_LOG_DIRS,
     INCREMENTAL_ALTER_CONFIGS,
+    NodeVersions,
 )
 
 ResourceType = Literal["topic", "node", "group"]
@@ -208,6 +213,33 @@ class ConfigCalls(AdminCalls):
             )
 
         return await self._retried(attempt)
+
+    async def describe_versions(self) -> dict[int, str | None]:
+        """Return each live node's version of Tidelog; ``None`` for a node that tells none.
+
+        Kafka's brokers and nodes of older versions tell none.
+        """
+        await self.start()
+        request = build(
+            ApiVersionsRequest,
+            client_software_name=SOFTWARE_NAME,
+            client_software_version=SOFTWARE_VERSION,
+        )
+
+        async def ask(node_id: int) -> str | None:
+            async def attempt() -> NodeVersions:
+                found: NodeVersions = await self._cluster.request(
+                    API_VERSIONS, request, node_id=node_id
+                )
+                return found
+
+            versions = await self._retried(attempt)
+            if versions.error is not ErrorCode.none:
+                raise error_for(versions.error, None, about=f"node {node_id}")
+            return version_in(versions.node_features)
+
+        nodes = sorted(self._cluster.nodes)
+        return dict(zip(nodes, await asyncio.gather(*map(ask, nodes)), strict=True))
 
     async def describe_log_dirs(self, node_ids: Iterable[int] | None = None) -> list[LogDir]:
         """Return the log directories of the named nodes; of all nodes by default."""

@@ -22,6 +22,7 @@ class SyncAdmin(SyncClient[EveryCall]):
     alter_configs = Blocking(EveryCall.alter_configs)
     describe_cluster = Blocking(EveryCall.describe_cluster)
     describe_log_dirs = Blocking(EveryCall.describe_log_dirs)
+    describe_versions = Blocking(EveryCall.describe_versions)
     alter_reassignments = Blocking(EveryCall.alter_reassignments)
     list_reassignments = Blocking(EveryCall.list_reassignments)
     elect_leaders = Blocking(EveryCall.elect_leaders)

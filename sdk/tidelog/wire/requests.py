@@ -120,6 +120,7 @@ class NodeVersions(NamedTuple):
     error: ErrorCode
     ranges: VersionRanges
     features: Mapping[str, int]  # finalized levels of the cluster, by name
+    node_features: tuple[str, ...]  # names of the features that the node has
     throttle_time: datetime.timedelta  # as of every answer
 
 
@@ -185,7 +186,8 @@ def decode_api_versions(version: int, frame: bytes) -> NodeVersions:
     response = decode_response(API_VERSIONS, version, frame)
     ranges = {int(a.api_key): (int(a.min_version), int(a.max_version)) for a in response.api_keys}
     features = {f.name: int(f.max_version_level) for f in response.finalized_features}
-    return NodeVersions(response.error_code, ranges, features, response.throttle_time)
+    names = tuple(feature.name for feature in response.supported_features)
+    return NodeVersions(response.error_code, ranges, features, names, response.throttle_time)
 
 
 @cache

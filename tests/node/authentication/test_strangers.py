@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
 import struct
@@ -10,6 +11,8 @@ from pathlib import Path
 
 import confluent_kafka
 import pytest
+from tidelog import Admin, Sasl
+from tidelog_core.software_version import tidelog_version
 
 from tests.support.sasl_node import PASSWORD, TOPIC, USER, SaslNode
 from tests.support.waiting import eventually
@@ -64,6 +67,22 @@ def framed(body: bytes) -> bytes:
 
 def of_api(api_key: int, version: int, body: bytes, *, tags: bytes = b"") -> bytes:
     return framed(struct.pack(">hhih", api_key, version, 1, -1) + tags + body)
+
+
+def test_strangers_are_not_told_the_version_and_who_logs_in_is(node: SaslNode) -> None:
+    request = of_api(18, 3, b"\x02a\x02b\0", tags=b"\0")
+    with socket.create_connection(("127.0.0.1", node.sasl_port), timeout=20) as stranger:
+        stranger.sendall(request)
+        size = int.from_bytes(stranger.recv(4, socket.MSG_WAITALL), "big")
+        answer = stranger.recv(size, socket.MSG_WAITALL)
+    assert b"transaction.version" in answer
+    assert b"tidelog.version" not in answer
+
+    async def versions() -> set[str | None]:
+        async with Admin(node.sasl_address, sasl=Sasl("PLAIN", USER, PASSWORD)) as admin:
+            return set((await admin.describe_versions()).values())
+
+    assert asyncio.run(versions()) == {tidelog_version()}
 
 
 HUGE = b"\xff\xff\xff\xff\x0f"  # 2^32 - 1, the largest of compact lengths

@@ -13,6 +13,7 @@ from kio.index import load_request_schema
 from kio.schema.errors import ErrorCode
 from tidelog import Admin
 from tidelog_core.model import TRANSACTION_STATE_TOPIC
+from tidelog_core.software_version import feature_of, tidelog_version
 
 from tests.node.handlers.control_plane import make
 from tests.support.batches import batch_of
@@ -344,6 +345,7 @@ def test_transactions_are_listed_in_every_version(asked: Asked, version: int) ->
 def test_producers_are_told_that_their_epoch_grows(asked: Asked, version: int) -> None:
     answer = asked.ask(VERSIONS, version, client_software_name="test", client_software_version="1")
     supported = {f.name: (f.min_version, f.max_version) for f in answer.supported_features}
+    assert supported.pop(feature_of(tidelog_version())) == (1, 1)
     assert supported == {"transaction.version": (0 if version >= 4 else 1, 2)}
     finalized = {f.name: f.max_version_level for f in answer.finalized_features}
     assert finalized == {"transaction.version": 2}

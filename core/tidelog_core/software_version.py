@@ -1,0 +1,34 @@
+"""The version of this program, and how nodes tell it: by the name of a feature in ApiVersions.
+
+Kafka's protocol has no field for it. A feature has a name and numbers of 16 bits, too few for a
+version, so the name has it: ``tidelog.version.0.1.0``. Clients pass over features that they do not
+know (KIP-584).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from importlib.metadata import PackageNotFoundError, version
+
+DISTRIBUTION = "tidelog"
+UNKNOWN_VERSION = "unknown"  # a source tree
+_PREFIX = "tidelog.version."
+
+
+def tidelog_version() -> str:
+    """Return the version of the installed distribution."""
+    try:
+        return version(DISTRIBUTION)
+    except PackageNotFoundError:
+        return UNKNOWN_VERSION
+
+
+def feature_of(text: str) -> str:
+    """Return the name of the feature that tells a version."""
+    return f"{_PREFIX}{text}"
+
+
+def version_in(features: Iterable[str]) -> str | None:
+    """Return the version that a node tells by these features, ``None`` if it tells none."""
+    found = [name.removeprefix(_PREFIX) for name in features if name.startswith(_PREFIX)]
+    return found[0] if found else None
