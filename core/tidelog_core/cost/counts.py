@@ -105,16 +105,11 @@ def machine(instance_type: str) -> str:
 
 
 def item_of(name: str) -> Item:
-    """Return the item. Raises ``KeyError`` for an unknown one."""
+    """Return the item; one that a newer program counts has no price and no unit."""
     if name.startswith(MACHINE_PREFIX):
         instance = name.removeprefix(MACHINE_PREFIX)
         return Item(name, MACHINES_LINE, "hour", HOUR_MS, f"machines, {instance}")
-    return ITEMS[name]
-
-
-def is_item(name: str) -> bool:
-    """Whether this program knows the item."""
-    return name in ITEMS or name.startswith(MACHINE_PREFIX)
+    return ITEMS.get(name) or Item(name, "others", "count", 1, "unknown to this version")
 
 
 def add_up(many: Iterable[Counts]) -> Counter[str]:

@@ -10,6 +10,7 @@ which hour all are added to their days, so a reader of a month reads days and fe
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from dataclasses import dataclass
 from typing import TypeVar
@@ -24,7 +25,7 @@ from tidelog_core.cost.entries import (
     with_addition,
     with_hour,
 )
-from tidelog_core.errors import CorruptItem
+from tidelog_core.errors import CorruptItem, VersionConflict
 from tidelog_core.metadata.cost_records import (
     COST_DAY_COLLECTION,
     COST_HOUR_COLLECTION,
@@ -100,7 +101,8 @@ async def roll_up(store: MetadataStore, limits: Limits, *, now_hour: int) -> int
         resumes_after=str(end),
         version=0 if progress is None else progress.version,
     )
-    await store.commit([put(record, is_logged=False)])
+    with contextlib.suppress(VersionConflict):  # Another node has done the same.
+        await store.commit([put(record, is_logged=False)])
     return added
 
 
@@ -116,8 +118,9 @@ async def prune(store: MetadataStore, kept: Kept, *, now_hour: int) -> int:
     deleted = 0
     for collection, keys in ((COST_HOUR_COLLECTION, hours), (COST_DAY_COLLECTION, days)):
         for item in await store.list(collection, keys=keys):
-            await store.commit([Write(item.id, None, item.version, is_logged=False)])
-            deleted += 1
+            with contextlib.suppress(VersionConflict):  # Another node has deleted it.
+                await store.commit([Write(item.id, None, item.version, is_logged=False)])
+                deleted += 1
     return deleted
 
 

@@ -120,11 +120,9 @@ def add_entries(
     start_ms: int,
     now_ms: int,
 ) -> Counted:
-    """Return the sum of the entries from ``start_ms`` on, of which none is in another."""
-    entries: list[CostHour | CostDay] = [
-        *(hour for hour in hours if hour.hour * HOUR_MS >= start_ms),
-        *(day for day in days if day.day * DAY_MS >= start_ms),
-    ]
+    """Return the sum of the entries from ``start_ms`` until now, of which none is in another."""
+    both: list[CostHour | CostDay] = [*hours, *days]
+    entries = [entry for entry in both if start_ms <= _period_start_ms(entry) <= now_ms]
     start_ms = max(start_ms, min(map(_entry_start_ms, entries), default=now_ms))
     counts = add_up([entry.counts for entry in entries])
     if entries:
@@ -158,6 +156,11 @@ def forecast(
     dollars = prices.dollars(spent.counts)
     per_ms = prices.dollars(rate.counts) / rate.duration_ms
     return Forecast(start_ms, end_ms, dollars, dollars + per_ms * max(0, end_ms - spent.end_ms))
+
+
+def _period_start_ms(entry: CostHour | CostDay) -> int:
+    """Return the begin of the hour or the day. A damaged item may be of the far future."""
+    return entry.hour * HOUR_MS if isinstance(entry, CostHour) else entry.day * DAY_MS
 
 
 def _entry_start_ms(entry: CostHour | CostDay) -> int:

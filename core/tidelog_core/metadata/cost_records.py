@@ -9,13 +9,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated
 
-from tidelog_core.metadata.fields import Natural, Omitted
+from tidelog_core.metadata.fields import Checked, Natural, Omitted
 from tidelog_core.metadata.record import Record, key_form
 from tidelog_core.metadata.store import ItemKey
 
 COST_HOUR_COLLECTION = "cost-hour"
 COST_DAY_COLLECTION = "cost-day"
+
+
+def _check_counts(counts: Mapping[str, int]) -> None:
+    """Raise ``ValueError`` for counts that no writer makes."""
+    if any(count < 0 for count in counts.values()):
+        raise ValueError("a count is below 0")
+
+
+Counted = Annotated[Mapping[str, int], Checked(_check_counts)]
 
 
 @key_form
@@ -32,8 +42,8 @@ class CostHour(Record):
 
     hour: Natural  # since 1970, UTC
     writer: str  # node-<broker id> or function-<name>
-    counts: Mapping[str, int]  # by item; includes those of topics
-    topic_counts: Mapping[str, int]  # by <topic>/<item>
+    counts: Counted  # by item; includes those of topics
+    topic_counts: Counted  # by <topic>/<item>
     added: tuple[str, ...] = ()  # the tokens of the newest additions, the last one last
     began_ms: Omitted[Natural] = 0  # Unix time from which on it was counted; 0: the hour's begin
     is_sealed: Omitted[bool] = False  # True: it is in the day, and nothing is added any more
@@ -53,6 +63,6 @@ class CostDay(Record):
 
     day: Natural  # since 1970, UTC
     writer: str
-    counts: Mapping[str, int]
-    topic_counts: Mapping[str, int]
+    counts: Counted
+    topic_counts: Counted
     hours: Omitted[Natural] = 0  # a bit for each hour of the day that is in the counts

@@ -24,8 +24,9 @@ from tidelog_core.cost.report import (
     period_start_ms,
     report_of,
 )
+from tidelog_core.metadata.cost_records import cost_hour_key
 from tidelog_core.metadata.sqlite import SqliteMetadataStore
-from tidelog_core.metadata.store import ItemKey, MetadataStore, Write
+from tidelog_core.metadata.store import Body, ItemKey, MetadataStore, Write
 
 from tests.contracts.cost_ledger import (
     LIMITS,
@@ -100,6 +101,14 @@ def test_topics_that_are_left_out_are_counted_with_the_others(seed: int, topics_
     assert min(kept, default=0) >= max(left, default=0)
 
 
+def test_what_a_newer_program_counts_is_shown_without_a_price() -> None:
+    counts = {"object-put": 1_000, "quantum-put": 7, "machine:": 1}
+    charges = {charge.item.name: charge for charge in PRICES.charges(counts)}
+    assert charges.keys() == counts.keys()
+    assert (charges["quantum-put"].units, charges["quantum-put"].is_priced) == (7, False)
+    assert PRICES.dollars(counts) == 0.005
+
+
 def test_a_tally_says_what_has_come_since() -> None:
     tally = Tally()
     tally.add("object-put", 3, topic="a")
@@ -114,6 +123,10 @@ async def test_a_damaged_item_hides_no_other(tmp_path: Path) -> None:
     store = SqliteMetadataStore(tmp_path / "metadata.db")
     key = ItemKey("cost-hour", f"{NOW_HOUR - 9:010d}-node-2")
     await store.commit([Write(key, {"hour": "no"}, 0, is_logged=False)])
+    for hour, count in ((NOW_HOUR - 1, -5), (10**9, 7)):  # below 0, and of the far future
+        body = {"hour": hour, "writer": "node-3", "counts": {"object-put": count}}
+        whole: Body = {**body, "topic_counts": {}, "added": []}
+        await store.commit([Write(cost_hour_key.make(hour, "node-3"), whole, 0, is_logged=False)])
     for hour in (NOW_HOUR - 9, NOW_HOUR):
         tally = Tally()
         tally.add("object-put", 1)
