@@ -1,0 +1,60 @@
+"""Which chain has which leader epoch of a partition: the part of its item that says so.
+
+The list is written only where leadership changes, in the write that changes it. A leader epoch
+is in one chain. An epoch ends at the first offset of the next one.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+from uuid import UUID
+
+from tidelog_core.diskless.keys import ChainName
+
+
+class PartitionName(NamedTuple):
+    """A partition, by the topic's id."""
+
+    topic_id: UUID
+    partition: int
+
+
+class EpochChain(NamedTuple):
+    """A leader epoch, and the chain that has its records."""
+
+    leader_epoch: int
+    chain: ChainName
+    first_offset: int
+
+
+EpochChains = tuple[EpochChain, ...]  # in order of leader epoch; the last one is the current one
+
+
+def current_chain(chains: EpochChains) -> EpochChain | None:
+    """Return the chain of the current leader epoch, ``None`` before there is one."""
+    return chains[-1] if chains else None
+
+
+def begin_epoch(
+    chains: EpochChains, heir: ChainName, end_offset: int, *, after_epoch: int = -1
+) -> EpochChains:
+    """Return the list in which the heir leads the next epoch, from the end of the one before on.
+
+    Whoever writes it has sealed the current chain, or leads and has ended its own epoch.
+    ``after_epoch`` is the partition's last leader epoch, if that is in no chain.
+    """
+    last = current_chain(chains)
+    if last is not None and end_offset < last.first_offset:
+        raise ValueError(f"epoch {last.leader_epoch} begins at {last.first_offset}, not before")
+    last_epoch = after_epoch if last is None else last.leader_epoch
+    return (*chains, EpochChain(last_epoch + 1, heir, end_offset))
+
+
+def cut_tiered(chains: EpochChains, tiered_end: int) -> EpochChains:
+    """Return the list without the epochs of which the tier has every record."""
+    ends = [*(chain.first_offset for chain in chains[1:]), None]
+    return tuple(
+        chain
+        for chain, end_offset in zip(chains, ends, strict=False)
+        if end_offset is None or end_offset > tiered_end
+    )

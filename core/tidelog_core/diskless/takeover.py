@@ -1,0 +1,185 @@
+"""A takeover of a chain's partitions, and the handover of one: events in, decisions out.
+
+    seal the chain → read the items → replay what the chain has → one conditional write → serve
+
+The write names for each partition the heir's chain and the next epoch, from the end of the sealed
+chain on. It is conditional on the versions that were read after the chain had been sealed. So of
+two heirs one writes, and the other one reads that it has lost. An unknown outcome is read again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import NamedTuple
+
+from tidelog_core.diskless.chain_rules import ChainRules
+from tidelog_core.diskless.chain_sealer import ChainSealer
+from tidelog_core.diskless.epoch_chains import (
+    EpochChains,
+    PartitionName,
+    begin_epoch,
+    current_chain,
+)
+from tidelog_core.diskless.keys import ChainName
+
+
+class WriteOutcome(Enum):
+    """The answer to a conditional write of items."""
+
+    WRITTEN = "written"
+    CONFLICT = "conflict"  # an item has changed; nothing was written
+    UNKNOWN = "unknown"  # it may be written, now or later
+
+
+class StoredChains(NamedTuple):
+    """The part of a partition's item that names its chains."""
+
+    version: int
+    chains: EpochChains
+
+
+class ReadItems(NamedTuple):
+    """Read the items of all partitions; then ``on_items``."""
+
+
+class Replay(NamedTuple):
+    """Replay these partitions from the chain's objects below ``end``; then ``on_replayed``.
+
+    ``end`` is ``None`` for a chain that is not sealed.
+    """
+
+    items: dict[PartitionName, StoredChains]
+    end: int | None
+
+
+class WriteEpochs(NamedTuple):
+    """Write these items in one go, each at the version it names; then ``on_written``."""
+
+    items: dict[PartitionName, StoredChains]
+
+
+class Lead(NamedTuple):
+    """Cut the local log to the end offset where it is longer, and lead from there on."""
+
+    partition: PartitionName
+    stored: StoredChains
+    end_offset: int
+
+
+class Finished(NamedTuple):
+    """Nothing of the chain's partitions is left to take."""
+
+    sealed_at: int | None
+
+
+TakeoverDecision = ReadItems | Replay | WriteEpochs | Lead | Finished
+
+
+class Takeover:
+    """The heir's part after ``ChainSealer``. Used by one task."""
+
+    def __init__(
+        self, sealer: ChainSealer, heir: ChainName, *, rules: ChainRules | None = None
+    ) -> None:
+        self._sealer = sealer
+        self._heir = heir
+        self._rules = rules or ChainRules()
+        self._ends: dict[PartitionName, int] = {}  # found by replay; fixed once the chain is sealed
+        self._planned: dict[PartitionName, StoredChains] = {}
+
+    def may_begin(self) -> bool:
+        """Return whether the chain's partitions may be taken now."""
+        return self._rules.may_take_over(is_sealed=self._sealer.end is not None)
+
+    def begin(self) -> list[TakeoverDecision]:
+        """The chain is sealed."""
+        assert self.may_begin()
+        return [ReadItems()]
+
+    def on_items(self, items: Mapping[PartitionName, StoredChains]) -> list[TakeoverDecision]:
+        """The items as they are stored, read after the last decision."""
+        decisions: list[TakeoverDecision] = []
+        for name, planned in self._planned.items():
+            stored = items.get(name)
+            if stored is not None and current_chain(stored.chains) == current_chain(planned.chains):
+                decisions.append(Lead(name, stored, self._ends[name]))
+        self._planned.clear()
+        left = {
+            name: stored
+            for name, stored in items.items()
+            if (last := current_chain(stored.chains)) and last.chain == self._sealer.chain
+        }
+        if not left:
+            return [*decisions, Finished(self._sealer.end)]
+        if set(left) <= set(self._ends):
+            return [*decisions, self._write(left)]
+        return [*decisions, Replay(left, self._sealer.end)]
+
+    def on_replayed(
+        self, items: Mapping[PartitionName, StoredChains], ends: Mapping[PartitionName, int]
+    ) -> list[TakeoverDecision]:
+        """The partitions end there."""
+        self._ends |= ends
+        return [self._write(items)]
+
+    def on_written(self, outcome: WriteOutcome) -> list[TakeoverDecision]:
+        """The write was answered, or given up."""
+        if outcome is not WriteOutcome.WRITTEN:
+            return [ReadItems()]
+        led: list[TakeoverDecision] = [
+            Lead(name, stored._replace(version=stored.version + 1), self._ends[name])
+            for name, stored in self._planned.items()
+        ]
+        self._planned.clear()
+        return [*led, Finished(self._sealer.end)]
+
+    def _write(self, items: Mapping[PartitionName, StoredChains]) -> WriteEpochs:
+        self._planned = {
+            name: StoredChains(
+                stored.version, begin_epoch(stored.chains, self._heir, self._ends[name])
+            )
+            for name, stored in items.items()
+        }
+        return WriteEpochs(dict(self._planned))
+
+
+class Handover:
+    """A leader's part of a planned move, once it takes nothing more and has no PUT in flight.
+
+    It never resumes: a write whose outcome is unknown may come late, so it is repeated until it
+    is known that the item names somebody else.
+    """
+
+    def __init__(
+        self,
+        partition: PartitionName,
+        owner: ChainName,
+        successor: ChainName,
+        *,
+        stored: StoredChains,
+        end_offset: int,
+    ) -> None:
+        self._partition = partition
+        self._owner = owner
+        self._successor = successor
+        self._stored = stored
+        self._end_offset = end_offset
+
+    def begin(self) -> WriteEpochs:
+        """Return the write that ends the epoch."""
+        chains = begin_epoch(self._stored.chains, self._successor, self._end_offset)
+        return WriteEpochs({self._partition: StoredChains(self._stored.version, chains)})
+
+    def on_written(self, outcome: WriteOutcome) -> ReadItems | Finished:
+        """The write was answered, or given up."""
+        return Finished(None) if outcome is WriteOutcome.WRITTEN else ReadItems()
+
+    def on_items(self, items: Mapping[PartitionName, StoredChains]) -> WriteEpochs | Finished:
+        """The item as it is stored."""
+        stored = items.get(self._partition)
+        last = None if stored is None else current_chain(stored.chains)
+        if stored is None or last is None or last.chain != self._owner:
+            return Finished(None)
+        self._stored = stored
+        return self.begin()

@@ -1,0 +1,177 @@
+"""Takeovers, handovers, and what a heir replays."""
+
+from __future__ import annotations
+
+import pytest
+from tidelog_core.diskless.chain_rules import ChainRules
+from tidelog_core.diskless.chain_sealer import ChainSealer
+from tidelog_core.diskless.epoch_chains import (
+    EpochChain,
+    PartitionName,
+    begin_epoch,
+    current_chain,
+    cut_tiered,
+)
+from tidelog_core.diskless.replay import PartitionReplay, committed_slices
+from tidelog_core.diskless.steady_time import SteadyTime
+from tidelog_core.diskless.takeover import (
+    Finished,
+    Handover,
+    Lead,
+    ReadItems,
+    Replay,
+    StoredChains,
+    Takeover,
+    WriteEpochs,
+    WriteOutcome,
+)
+from tidelog_core.diskless.wal_footer import parse_object
+from tidelog_core.errors import CorruptObject
+from tidelog_core.log.producer_state import ProducerState
+
+from tests.core.diskless.test_chain_sealer import Bucket, data
+from tests.support.wal_objects import CHAIN, GATEWAY, HEIR, TOPIC_ID, data_object
+
+P0, P1 = PartitionName(TOPIC_ID, 0), PartitionName(TOPIC_ID, 1)
+MINE = StoredChains(3, (EpochChain(0, CHAIN, 0),))
+OTHERS = StoredChains(5, (EpochChain(0, GATEWAY, 0),))
+WRITTEN, CONFLICT, UNKNOWN = WriteOutcome.WRITTEN, WriteOutcome.CONFLICT, WriteOutcome.UNKNOWN
+
+
+def sealed(rules: ChainRules | None = None) -> Takeover:
+    """Return a takeover of a chain that was sealed at 1."""
+    sealer = ChainSealer(CHAIN, now_ms=0.0)
+    takeover = Takeover(sealer, HEIR, rules=rules)
+    assert not takeover.may_begin()
+    Bucket().put(data(0, 0)).drive(sealer, sealer.start())
+    assert takeover.may_begin()
+    return takeover
+
+
+def taken(first_offset: int = 40) -> StoredChains:
+    return StoredChains(MINE.version, (*MINE.chains, EpochChain(1, HEIR, first_offset)))
+
+
+def test_all_partitions_of_the_chain_are_taken_by_one_write() -> None:
+    takeover = sealed()
+    assert takeover.begin() == [ReadItems()]
+    items = {P0: MINE, P1: OTHERS}
+    (replay,) = takeover.on_items(items)
+    assert replay == Replay({P0: MINE}, 1)
+    (write,) = takeover.on_replayed({P0: MINE}, {P0: 40})
+    assert write == WriteEpochs({P0: taken()})
+    lead, finished = takeover.on_written(WRITTEN)
+    assert lead == Lead(P0, taken()._replace(version=4), 40)
+    assert finished == Finished(1)
+
+
+@pytest.mark.parametrize("outcome", [CONFLICT, UNKNOWN])
+def test_the_loser_of_a_race_reads_and_gives_up(outcome: WriteOutcome) -> None:
+    takeover = sealed()
+    takeover.on_items({P0: MINE})
+    takeover.on_replayed({P0: MINE}, {P0: 40})
+    assert takeover.on_written(outcome) == [ReadItems()]
+    others = StoredChains(4, (*MINE.chains, EpochChain(1, GATEWAY, 40)))
+    assert takeover.on_items({P0: others}) == [Finished(1)]
+
+
+def test_a_write_of_unknown_outcome_that_was_made_leads() -> None:
+    takeover = sealed()
+    takeover.on_items({P0: MINE})
+    takeover.on_replayed({P0: MINE}, {P0: 40})
+    takeover.on_written(UNKNOWN)
+    stored = taken()._replace(version=4)
+    assert takeover.on_items({P0: stored}) == [Lead(P0, stored, 40), Finished(1)]
+
+
+def test_a_write_that_was_not_made_is_repeated_without_another_replay() -> None:
+    takeover = sealed()
+    takeover.on_items({P0: MINE})
+    takeover.on_replayed({P0: MINE}, {P0: 40})
+    takeover.on_written(UNKNOWN)
+    newer = MINE._replace(version=9)
+    assert takeover.on_items({P0: newer}) == [WriteEpochs({P0: taken()._replace(version=9)})]
+
+
+def test_nothing_is_left_to_take() -> None:
+    takeover = sealed()
+    assert takeover.on_items({P1: OTHERS}) == [Finished(1)]
+
+
+def test_a_handover_never_resumes() -> None:
+    handover = Handover(P0, CHAIN, HEIR, stored=MINE, end_offset=40)
+    assert handover.begin() == WriteEpochs({P0: taken()})
+    assert handover.on_written(UNKNOWN) == ReadItems()
+    newer = MINE._replace(version=7)
+    assert handover.on_items({P0: newer}) == WriteEpochs({P0: taken()._replace(version=7)})
+    assert handover.on_written(CONFLICT) == ReadItems()
+    assert handover.on_items({P0: taken()._replace(version=8)}) == Finished(None)
+    assert handover.on_items({}) == Finished(None)
+    assert handover.on_written(WRITTEN) == Finished(None)
+
+
+def test_epochs_follow_each_other_and_end_where_the_next_begins() -> None:
+    chains = begin_epoch((), CHAIN, 0)
+    chains = begin_epoch(chains, HEIR, 40)
+    chains = begin_epoch(chains, CHAIN, 40)
+    assert [(one.leader_epoch, one.first_offset) for one in chains] == [(0, 0), (1, 40), (2, 40)]
+    assert current_chain(chains) == EpochChain(2, CHAIN, 40)
+    assert current_chain(()) is None
+    with pytest.raises(ValueError, match="begins at 40"):
+        begin_epoch(chains, HEIR, 39)
+    assert cut_tiered(chains, 39) == chains
+    assert cut_tiered(chains, 40) == chains[2:]
+    assert cut_tiered(chains, 1_000) == chains[2:]
+    assert cut_tiered((), 5) == ()
+    assert begin_epoch((), CHAIN, 9, after_epoch=5) == (EpochChain(6, CHAIN, 9),)
+
+
+def replayed(partition: int, start: int) -> PartitionReplay:
+    state = ProducerState(end_offset=start, expiration_ms=10**9)
+    replay = PartitionReplay(PartitionName(TOPIC_ID, partition), 7, state)
+    for one in committed_slices(parse_object(data_object().data, key="x")):
+        replay.apply(one, key="x")
+    return replay
+
+
+def test_a_replay_knows_the_end_and_the_producers_without_the_data() -> None:
+    replay = replayed(0, 10)
+    assert replay.end_offset == 13
+    entry = replay.state.entry(9)
+    assert entry is not None
+    assert (entry.epoch, entry.last_sequence, entry.coordinator_epoch) == (1, 4, 6)
+    assert entry.batches[-1].last_offset == 11
+    assert replay.state.first_unstable_offset is None
+    (aborted,) = replay.aborted
+    assert (aborted.producer_id, aborted.first_offset, aborted.last_offset) == (9, 10, 12)
+
+
+def test_a_replay_takes_references_with_the_offsets_that_they_give() -> None:
+    replay = replayed(1, 20)
+    assert replay.end_offset == 24
+    assert [one.chain for one in replay.slices] == [GATEWAY]
+    entry = replay.state.entry(9)
+    assert entry is not None
+    assert (entry.last_sequence, entry.batches[-1].last_offset) == (7, 22)
+
+
+def test_a_replay_skips_what_the_tier_has_and_other_epochs() -> None:
+    assert replayed(0, 13).slices == []
+    assert replayed(0, 12).end_offset == 13
+    assert replayed(4, 5).slices == []  # epoch 8
+
+
+def test_a_replay_refuses_a_gap() -> None:
+    with pytest.raises(CorruptObject, match=r"\[9, 10\)"):
+        replayed(0, 9)
+    replay = replayed(0, 10)
+    replay.begin_epoch(8, 13)
+    with pytest.raises(ValueError, match="was found up to 13"):
+        replay.begin_epoch(9, 14)
+
+
+def test_steady_time_never_goes_back() -> None:
+    steady = SteadyTime(1_000.0)
+    assert steady.advance(1_010.0) == 10
+    assert steady.advance(0.0) == 10
+    assert steady.advance(5.0) == 15
