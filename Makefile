@@ -21,7 +21,7 @@ KTLS_TESTS := tests/node/connections/test_kernel_tls_transport.py tests/node/con
 TEST_WORKERS ?= 3
 WORKERS := -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup tools demo test test-compiled test-slow test-packages test-docs test-localstack test-ktls test-console lint format types docs site template checkov test-machine node-bundle job-bundle wheel bench bench-peers bench-secure scaling soak chaos logins fuzz attack clean
+.PHONY: help setup tools demo test test-compiled test-slow test-packages test-docs test-localstack test-ktls test-console lint format types docs site template checkov test-machine node-bundle job-bundle wheel bench bench-peers bench-secure scaling soak chaos simulate-diskless logins fuzz attack clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -141,6 +141,9 @@ soak: $(STAMP)  ## load one node for half an hour, then check that it uses no mo
 
 chaos: $(STAMP)  ## run a cluster under faults, then check its history: SECONDS=60 SEED= CHAOS_FLAGS='--nodes 3 ...'
 	$(BIN)/python -m tools.chaos --seconds $(or $(SECONDS),60) $(if $(SEED),--seed $(SEED)) $(CHAOS_FLAGS)
+
+simulate-diskless: $(STAMP)  ## chains of diskless topics through 10,000 schedules: DISKLESS_SCHEDULES= DISKLESS_BASE= DISKLESS_SEED=
+	$(BIN)/python -m pytest -m slow -s tests/simulation/diskless $(PYTEST_FLAGS)
 
 logins: $(STAMP) $(TOOLS)  ## log in by every mechanism with every client, right and wrong, slow ones too
 	$(BIN)/python -m pytest -m "slow or not slow" tests/clients/logins $(PYTEST_FLAGS)

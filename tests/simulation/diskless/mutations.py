@@ -1,0 +1,145 @@
+"""Deliberate mistakes, each the removal of one rule. The simulation must find every one.
+
+The first seven are those that the design names. The others are what it would do word for word:
+the simulation found that these lose acknowledged records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from tidelog_core.diskless.chain_rules import ChainRules
+from tidelog_core.diskless.chain_writer import BuildObject
+from tidelog_core.diskless.noted_ranges import NotedRange
+from tidelog_core.diskless.wal_header import WalHeader
+
+from tests.simulation.diskless.node import Incarnation, Mutable
+from tests.simulation.diskless.plan import Plan, draw_plan, draw_suspicious_plan
+
+
+class CreatesWithoutCondition(ChainRules):
+    """A PUT replaces whatever has the key."""
+
+    def is_create_conditional(self) -> bool:
+        return False
+
+
+class CommitsBeforeThePredecessor(ChainRules):
+    """An object counts as soon as it is stored."""
+
+    def committed_end(self, committed_end: int, stored: Collection[int]) -> int:
+        return max([committed_end, *(sequence + 1 for sequence in stored)])
+
+
+class DeletesSeals(ChainRules):
+    """A collected chain's seal goes with the rest."""
+
+    def keeps_seal(self) -> bool:
+        return False
+
+
+class WritesEpochsBeforeTheSeal(ChainRules):
+    """An heir writes the next epochs from what it reads, and seals the chain later."""
+
+    def may_take_over(self, *, is_sealed: bool) -> bool:
+        return True
+
+
+class IgnoresTheCommittedEnd(ChainRules):
+    """An heir looks for the first missing object from where it began to list."""
+
+    def known_end(self, known_end: int, headers: Iterable[WalHeader]) -> int:
+        return known_end
+
+
+class RefersBeforeTheGatewaysPut(ChainRules):
+    """A leader counts a reference when it hears of it."""
+
+    def may_refer(self, sequence: int, gateway_committed_end: int) -> bool:
+        return True
+
+
+class HedgesWithOtherBytes(Mutable):
+    """A repeated PUT takes along what has been appended since."""
+
+    def hedge(self, node: Incarnation, sequence: int) -> bytes:
+        built, content = node.built[sequence], node.contents[sequence]
+        ranges: list[NotedRange] = []
+        for part in content.ranges:
+            log = node.logs.get(part.partition)
+            end = part.end_offset if log is None else log.own_end(part.end_offset)
+            ranges.append(part._replace(end_offset=end))
+        if not ranges or tuple(ranges) == content.ranges:
+            return built.data
+        header = built.header
+        order = BuildObject(sequence, header.committed_end, header.previous_crc, content)
+        node.built[sequence] = node.build(order, content._replace(ranges=tuple(ranges)))
+        return node.built[sequence].data
+
+
+class DoesNotConfirmSeals(ChainRules):
+    """A seal that is stored ends the chain, wherever its PUT was late."""
+
+    def confirms_stored_seals(self) -> bool:
+        return False
+
+    def confirms_found_seals(self) -> bool:
+        return False
+
+
+class BelievesAnOlderListing(ChainRules):
+    """A seal that is found counts by a listing that may be older than it."""
+
+    def confirms_found_seals(self) -> bool:
+        return False
+
+
+class CollectsEverythingCommitted(ChainRules):
+    """An owner collects all but the last object that it has seen committed."""
+
+    def collection_end(self, last_committed: WalHeader) -> int:
+        return last_committed.sequence
+
+
+class TakesAnyListedObjectForData(DoesNotConfirmSeals):
+    """An heir seals at the first sequence that is not listed, and does not look for a seal below.
+
+    Owners collect nothing here, so that only this mistake can be found.
+    """
+
+    def is_end(self, header: WalHeader) -> bool:
+        return False
+
+    def collection_end(self, last_committed: WalHeader) -> int:
+        return 0
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """A mistake, and the plans that look for it."""
+
+    rules: ChainRules = field(default_factory=ChainRules)
+    shell: Mutable = field(default_factory=Mutable)
+    draw: Callable[[int], Plan] = draw_plan
+
+
+DESIGN_MUTATIONS: Mapping[str, Mutation] = {
+    "creates without condition": Mutation(CreatesWithoutCondition()),
+    "commits before the predecessor": Mutation(CommitsBeforeThePredecessor()),
+    "deletes seals": Mutation(DeletesSeals()),
+    "writes epochs before the seal": Mutation(WritesEpochsBeforeTheSeal()),
+    "ignores the committed end": Mutation(IgnoresTheCommittedEnd()),
+    "refers before the gateway's PUT": Mutation(RefersBeforeTheGatewaysPut()),
+    "hedges with other bytes": Mutation(shell=HedgesWithOtherBytes()),
+}
+FOUND_MUTATIONS: Mapping[str, Mutation] = {
+    "does not confirm seals": Mutation(DoesNotConfirmSeals()),
+    "believes an older listing": Mutation(BelievesAnOlderListing()),
+    "collects everything committed": Mutation(
+        CollectsEverythingCommitted(), draw=draw_suspicious_plan
+    ),
+    "takes any listed object for data": Mutation(
+        TakesAnyListedObjectForData(), draw=draw_suspicious_plan
+    ),
+}

@@ -1,0 +1,111 @@
+"""Chains of diskless topics through schedules that no cluster of processes meets by luck.
+
+DISKLESS_SEED=<seed>       run this one alone (a failure names its seed)
+DISKLESS_SCHEDULES=<n>     how many the slow run takes, 10,000 by default
+DISKLESS_BASE=<seed>       where the slow run begins, by default somewhere new each time
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from collections import Counter
+
+import pytest
+
+from tests.simulation.checker import Violation
+from tests.simulation.diskless.mutations import DESIGN_MUTATIONS, FOUND_MUTATIONS, Mutation
+from tests.simulation.diskless.plan import draw_plan, draw_suspicious_plan
+from tests.simulation.diskless.simulation import run_plan, run_seed, shrink
+
+PARTS, SCHEDULES_IN_PART = 16, 13
+MUTATION_SEEDS_MAX = 400
+
+_only = os.environ.get("DISKLESS_SEED")
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_no_schedule_breaks_a_promise(part: int) -> None:
+    first = part * SCHEDULES_IN_PART
+    for seed in range(first, first + SCHEDULES_IN_PART) if _only is None else [int(_only)]:
+        run_seed(seed)
+
+
+def test_no_suspicion_breaks_a_promise() -> None:
+    for seed in range(10):
+        run_plan(draw_suspicious_plan(seed))
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+def test_ten_thousand_schedules_break_no_promise() -> None:
+    count = 1 if _only is not None else int(os.environ.get("DISKLESS_SCHEDULES", "10000"))
+    base = int(_only or os.environ.get("DISKLESS_BASE", str(time.time_ns() // 1_000_000)))
+    print(f"{count} schedules from {base}")
+    started = time.process_time()
+    totals: Counter[str] = Counter()
+    recovery_ms = []
+    for seed in range(base, base + count):
+        report = run_seed(seed)
+        totals.update(dataclasses.asdict(report))
+        recovery_ms.append(report.recovery_ms)
+    seconds = time.process_time() - started
+    del totals["recovery_ms"]
+    each = ", ".join(f"{name} {total / count:.1f}" for name, total in totals.items())
+    recovery_ms.sort()
+    print(
+        f"{seconds:.0f} s of CPU, {60 * count / seconds:,.0f} a minute; each: {each};"
+        f" accepting again after {recovery_ms[count // 2]:.0f} ms in the median,"
+        f" {recovery_ms[-1]:.0f} ms at most"
+    )
+    for seed in range(base, base + count // 10):
+        run_plan(draw_suspicious_plan(seed))
+
+
+def find(mutation: Mutation) -> int:
+    """Return the first seed that shows the mistake."""
+    for seed in range(MUTATION_SEEDS_MAX):
+        try:
+            run_plan(mutation.draw(seed), mutation.rules, mutation.shell)
+        except Violation as problem:
+            print(problem)
+            return seed
+    pytest.fail(f"not noticed in {MUTATION_SEEDS_MAX} schedules")
+
+
+@pytest.mark.parametrize("name", DESIGN_MUTATIONS)
+def test_a_mistake_that_the_design_names_is_found(name: str) -> None:
+    """The simulation is worth what it catches: each rule, left out, must show."""
+    find(DESIGN_MUTATIONS[name])
+
+
+@pytest.mark.parametrize("name", FOUND_MUTATIONS)
+def test_a_mistake_that_the_simulation_taught_is_found(name: str) -> None:
+    find(FOUND_MUTATIONS[name])
+
+
+def test_a_seed_always_gives_the_same_run() -> None:
+    assert run_seed(11) == run_seed(11)
+
+
+def test_a_failing_plan_is_made_smaller() -> None:
+    mutation = DESIGN_MUTATIONS["writes epochs before the seal"]
+    plan = draw_plan(find(mutation))
+    smaller = shrink(plan, mutation.rules)
+    assert 0 < len(smaller.faults) < len(plan.faults)
+    with pytest.raises(Violation, match=f"seed {plan.seed}"):
+        run_plan(smaller, mutation.rules)
+
+
+def test_schedules_meet_what_may_happen_to_chains() -> None:
+    """A simulation that stopped meeting takeovers would find nothing and say nothing."""
+    totals: Counter[str] = Counter()
+    for seed in range(25):
+        totals.update(dataclasses.asdict(run_seed(seed)))
+    print(totals)
+    assert totals["acked"] > 1_000
+    assert totals["seals"] > 15
+    assert totals["epochs"] > 60
+    assert min(totals["garbage"], totals["stray_seals"]) > 1
+    assert min(totals["references"], totals["deleted"]) > 200
