@@ -19,7 +19,8 @@ from tools.places import ROOT
 
 FILE = ROOT / "infra" / "monitoring" / "dashboard.json"
 SOURCE = DataSourceRef(type_val="prometheus", uid="${source}")
-NODES = '{job="tidelog", instance=~"$node"}'
+_IN = 'job="tidelog", instance=~"$node"'
+NODES = f"{{{_IN}}}"
 _WIDTH, _HEIGHT = 24, 7  # of the dashboard, and of a row of graphs, in Grafana's units
 
 
@@ -290,6 +291,32 @@ ROWS: Sequence[tuple[str, Sequence[Graph]]] = (
                 "s",
                 [(_quantile(0.99, "tidelog_lease_renewal_seconds", "instance"), "{{instance}}")],
                 "A lease lasts 9 seconds, and is renewed every 3.",
+            ),
+        ),
+    ),
+    (
+        "Costs",
+        (
+            Graph(
+                "An hour, by item",
+                "currencyUSD",
+                [(_sum("tidelog_cost_dollars_per_hour", "item"), "{{item}}")],
+                "By the price file, at the pace of the last ten minutes.",
+            ),
+            Graph(
+                "An hour, by topic",
+                "currencyUSD",
+                [(_sum("tidelog_cost_topic_dollars_per_hour", "topic"), "{{topic}}")],
+                "Requests, stored bytes and bytes between zones.",
+            ),
+            Graph(
+                "This month",
+                "currencyUSD",
+                [
+                    (f'max(tidelog_cost_spent_dollars{{period="month", {_IN}}})', "so far"),
+                    (f'max(tidelog_cost_forecast_dollars{{period="month", {_IN}}})', "at its end"),
+                    (f'max(tidelog_cost_budget_dollars{{period="month", {_IN}}})', "budget"),
+                ],
             ),
         ),
     ),

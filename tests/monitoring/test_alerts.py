@@ -44,8 +44,6 @@ def _requests(metric: str, failed: str) -> Case:
 _T = "tidelog"
 _LAG = 'tidelog_kafka_consumer_group_lag_seconds{group="g", topic="t"}'
 _REFUSED = 'tidelog_kafka_request_errors_total{api="produce", error="%s"}'
-_FORECAST = 'tidelog_cost_forecast_dollars{instance="a:9644", period="month"}'
-_BUDGET = 'tidelog_cost_budget_dollars{instance="b:9644", period="month"}'
 _GB = 1_000_000_000
 CASES = {
     "TidelogNodeDown": _one(f"up{INSTANCE}", "1 1 0x10", 6, "1 1 0 1x10"),
@@ -100,14 +98,8 @@ CASES = {
     "TidelogRequestMemoryFull": _one(
         f"{_T}_kafka_request_memory_waiting", "3x9", 6, "3 0 3 0 3 0x9"
     ),
-    "TidelogBudgetPassed": Case(
-        {_FORECAST: "80x20 120x60", _BUDGET: "100x80"},
-        60,
-        {
-            _FORECAST: "80x80",
-            _BUDGET: "100x80",
-            'tidelog_cost_forecast_dollars{period="day"}': "9x80",
-        },
+    "TidelogBudgetPassed": _one(
+        'tidelog_cost_budget_passed{period="month"}', "0x5 1x20", 20, "0x5 1x2 0x20"
     ),
 }
 

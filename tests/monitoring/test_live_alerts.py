@@ -17,6 +17,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 
 from tests.monitoring.prometheus import Prometheus, prometheus
 from tests.support.arena import TOPIC, Arena
+from tests.support.command import called
 from tests.support.waiting import eventually
 from tools import dashboard
 from tools.places import ToolAbsent
@@ -27,6 +28,7 @@ CONFIG = {
     "queued.max.request.bytes": str(64 * 2**20),
     "metrics.group.lag.interval.ms": "200",
     "log.scrub.bytes.per.second": str(2**30),
+    "cost.ledger.interval.ms": "1000",
 }
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
@@ -200,6 +202,22 @@ def _unclean(arena: Arena) -> None:
         node.start()
     eventually(lambda: arena.cluster.leader("unclean") not in (leader, -1, None), "another leads")
     arena.nodes[leader].start()
+
+
+def test_a_budget_that_is_passed(arena: Arena, watch: Prometheus) -> None:
+    """More was spent than a cent of a cent; then the budget is raised, and stays."""
+    arena.cluster.create("spends", segment_bytes="16384")
+    _fill(arena, "spends")
+    set_budget(arena, "0.0001")
+    await_alerts(watch, "BudgetPassed")
+    set_budget(arena, "1000000")
+
+
+def set_budget(arena: Arena, dollars: str) -> None:
+    called(
+        *("config", "set", "nodes", f"cost.budget.month.dollars={dollars}"),
+        bootstrap=arena.cluster.addresses,
+    )
 
 
 @pytest.mark.parametrize("expression", dashboard.expressions())

@@ -62,6 +62,7 @@ class CostRecorder:
             [(clock_ms(), Tally())], maxlen=RATE_SAMPLES + 1
         )
         self._watched_ms: float | None = None
+        self._watched_budgets = (0.0, 0.0)
         self._turn = asyncio.Lock()
         self._is_failing = False
         self.prices = prices
@@ -142,9 +143,11 @@ class CostRecorder:
             self.budgets.leave()
             self._watched_ms = None
             return
-        if self._watched_ms is not None and now_ms - self._watched_ms < WATCH_INTERVAL_MS:
-            return
         config, store, now_hour = self._node.config(), self._node.store, self._now_hour()
+        budgets = (config.cost_budget_month_dollars, config.cost_budget_day_dollars)
+        is_recent = self._watched_ms is not None and now_ms - self._watched_ms < WATCH_INTERVAL_MS
+        if is_recent and budgets == self._watched_budgets:
+            return
         limits = Limits(self.prices, config.cost_ledger_topics_max)
         await roll_up(store, limits, now_hour=now_hour)
         hours, days = (
@@ -153,7 +156,7 @@ class CostRecorder:
         )
         await prune(store, Kept(hours, days), now_hour=now_hour)
         await self.budgets.look()
-        self._watched_ms = now_ms
+        self._watched_ms, self._watched_budgets = now_ms, budgets
 
     def _now_hour(self) -> int:
         return self._node.clock_ms() // HOUR_MS

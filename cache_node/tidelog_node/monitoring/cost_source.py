@@ -42,7 +42,7 @@ class CostSource:
         for budget in recorder.budgets.known:
             period, forecast = budget.period.value, budget.forecast
             scrape.add("tidelog_cost_spent_dollars", forecast.spent_dollars, period)
-            if budget.is_settled:
-                scrape.add("tidelog_cost_forecast_dollars", forecast.dollars, period)
+            scrape.add("tidelog_cost_forecast_dollars", forecast.dollars, period)
             if budget.budget_dollars is not None:
                 scrape.add("tidelog_cost_budget_dollars", budget.budget_dollars, period)
+                scrape.add("tidelog_cost_budget_passed", budget.is_passed, period)

@@ -349,18 +349,23 @@ _COSTS = (
     _gauge(
         "tidelog_cost_spent_dollars",
         "What the cluster has cost in this calendar month, or on this day; shown by the live node"
-        " with the lowest id, as are the next two",
+        " with the lowest id, as are the next three",
         "period",
     ),
     _gauge(
         "tidelog_cost_forecast_dollars",
-        "What the month or the day will have cost, if it goes on as in the last 24 hours;"
-        " no series while the ledger is younger than an hour",
+        "What the month or the day will have cost, if it goes on as in the last 24 hours",
         "period",
     ),
     _gauge(
         "tidelog_cost_budget_dollars",
         "The budget: cost.budget.month.dollars or cost.budget.day.dollars; no series without one",
+        "period",
+    ),
+    _gauge(
+        "tidelog_cost_budget_passed",
+        "1 if the forecast is above the budget, or while the ledger is younger than an hour what"
+        " was spent, else 0",
         "period",
     ),
 )

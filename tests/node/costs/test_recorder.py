@@ -231,6 +231,18 @@ async def test_a_passed_budget_is_said_once_a_day(
     assert fields["forecast_dollars"] > fields["spent_dollars"]
 
 
+async def test_a_new_budget_is_looked_at_in_the_next_minute(nodes: Nodes) -> None:
+    recorder = nodes.start(1)
+    spend(recorder, "t", 10**12)  # 20 dollars
+    nodes.clock.now_ms += MINUTE_MS
+    await recorder.record()
+    await recorder._keep()
+    assert not recorder.budgets.known[0].is_passed
+    nodes.config = NodeConfig(cost_budget_month_dollars=19.0)
+    await recorder._keep()
+    assert recorder.budgets.known[0].is_passed
+
+
 async def test_the_recent_rate_is_of_the_last_samples(nodes: Nodes) -> None:
     recorder = nodes.start(1)
     for count in (10**12, *([1_000] * 10)):
