@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from tidelog_core.audit.events import AUDIT_KINDS
 from tidelog_core.authorizer_settings import check_authorizer, parse_super_users
+from tidelog_core.cloudwatch_settings import parse_cloudwatch_cluster
 from tidelog_core.connection_settings import parse_address_limits
 from tidelog_core.cost_settings import parse_machine_type
 from tidelog_core.errors import InvalidConfig
@@ -304,6 +305,7 @@ class NodeConfig:
     max_incremental_fetch_session_cache_slots: int = _setting("max.incremental.fetch.session.cache.slots", "int", 1000, "The most incremental fetch sessions that a node keeps, one for each client and follower that fetches from it; a client without one names all of its partitions in every fetch. The long list that such a client repeats on a connection takes one, too. 0 declines them all.", unit="sessions", at_least=0, is_read_only=True)
     message_max_bytes: int = _topic_default("message.max.bytes", "max.message.bytes")
     metadata_poll_interval_ms: int = _setting("metadata.poll.interval.ms", "int", 200, "How often a node asks the metadata store for changes: how soon it learns of new topics, leaders and settings. It grows where all nodes together would ask more than 1,500 times a second.", at_least=1, is_read_only=True)
+    metrics_cloudwatch_cluster: str = _setting("metrics.cloudwatch.cluster", "string", "", "The name of the cluster in metrics for CloudWatch, which a node then writes to its log once a minute, in CloudWatch's embedded metric format. Empty: none.", check=parse_cloudwatch_cluster, is_read_only=True)
     metrics_group_lag_interval_ms: int = _setting("metrics.group.lag.interval.ms", "int", 10_000, "How often a node with an HTTP port finds out how far the groups that it coordinates are behind, for its metrics. Each time it asks the leaders for the ends of their partitions, and for the times of up to 200 records.", at_least=10)
     min_insync_replicas: int = _topic_default("min.insync.replicas", "min.insync.replicas")
     num_partitions: int = _setting("num.partitions", "int", 1, "Partitions of a topic that is created without a number of them.", unit="partitions", at_least=1)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from tidelog_core.clock import wall_clock_ms
 from tidelog_core.config import NodeConfig, parse_config
 from tidelog_core.metadata.usage import usage_of
 from tidelog_core.software_version import tidelog_version
@@ -16,7 +18,9 @@ from tidelog_core.software_version import tidelog_version
 from tidelog_node.assembly.cluster import Cluster
 from tidelog_node.assembly.logs import Logs
 from tidelog_node.coordinator.hosted_groups import HostedGroups
+from tidelog_node.monitoring.embedded_metrics import EmbeddedMetrics
 from tidelog_node.monitoring.readiness import Readiness
+from tidelog_node.monitoring.sources import Sources
 from tidelog_node.security.listeners import is_loopback
 from tidelog_node.server import Server
 from tidelog_node.settings import NodeSettings
@@ -24,9 +28,6 @@ from tidelog_node.tracing.exporting import open_tracer
 from tidelog_node.tracing.tracer import Tracer
 from tidelog_node.transactions.coordinator import TransactionCoordinator
 from tidelog_node.transactions.peers import Peers
-
-if TYPE_CHECKING:
-    from tidelog_node.monitoring.exposition import Exposition
 
 logger = logging.getLogger(__name__)
 
@@ -43,10 +44,11 @@ class Coordinators:
 
 @dataclass(frozen=True, slots=True)
 class Monitoring:
-    """What the rest of the node reports to. Without ``--http-port`` nobody reads its metrics."""
+    """What the rest of the node reports to."""
 
     readiness: Readiness
-    exposition: Exposition | None = None
+    sources: Sources | None = None  # ``None``: nobody reads metrics
+    embedded: EmbeddedMetrics | None = None  # if CloudWatch reads some
     http_address: str | None = None  # host and port
     tracer: Tracer | None = None  # ``None``: nothing is traced
 
@@ -61,8 +63,8 @@ class Monitoring:
         data_dir: Path,
     ) -> list[Coroutine[Any, Any, None]]:
         """Serve the metrics of these parts too; return work to be run while the node runs."""
-        exposition = self.exposition
-        if exposition is None:
+        sources = self.sources
+        if sources is None:
             return []
         from tidelog_node.monitoring.coordinator_source import CoordinatorSource
         from tidelog_node.monitoring.cost_source import CostSource
@@ -90,10 +92,10 @@ class Monitoring:
             StorageSource(node, replicas.disk, data_dir=data_dir, usages=usages),
             TierSource(node, logs.tier),
         ):
-            exposition.add(source.collect)
+            sources.add(source.collect)
         if logs.costs is not None:
-            exposition.add(CostSource(node, logs.costs).collect)
-        return [lag.run()]
+            sources.add(CostSource(node, logs.costs).collect)
+        return [lag.run()] if self.embedded is None else [lag.run(), self.embedded.run()]
 
 
 async def start_monitoring(settings: NodeSettings, stack: AsyncExitStack) -> Monitoring:
@@ -106,17 +108,45 @@ async def start_monitoring(settings: NodeSettings, stack: AsyncExitStack) -> Mon
     tracer = open_tracer(config, settings.broker_id, version=tidelog_version())
     if tracer is not None:
         stack.push_async_callback(tracer.close)
-    host, port = settings.http_host, settings.http_port
-    if port is None:
+    cloudwatch_cluster = config.metrics_cloudwatch_cluster
+    if settings.http_port is None and not cloudwatch_cluster:
         return Monitoring(readiness, tracer=tracer)
+    from tidelog_node.monitoring.node_source import NodeSource
+
+    sources = Sources()
+    sources.add(NodeSource(readiness).collect)
+    embedded = None
+    if cloudwatch_cluster:
+        embedded = EmbeddedMetrics(
+            sources,
+            cluster=cloudwatch_cluster,
+            broker_id=settings.broker_id,
+            clock_ms=wall_clock_ms,
+            write=_write_to_log,
+        )
+    address = None
+    if settings.http_port is not None:
+        where = (settings.http_host, settings.http_port)
+        address = await _serve_http(where, stack, readiness, sources=sources, tracer=tracer)
+    return Monitoring(readiness, sources, embedded, address, tracer)
+
+
+async def _serve_http(
+    address: tuple[str, int],
+    stack: AsyncExitStack,
+    readiness: Readiness,
+    *,
+    sources: Sources,
+    tracer: Tracer | None,
+) -> str:
+    """Serve probes and metrics until the stack is left; return host and port."""
     # Only now: they take a tenth of a second and 15 MB.
     from tidelog_node.monitoring.exposition import Exposition
     from tidelog_node.monitoring.http_server import HttpServer
-    from tidelog_node.monitoring.node_source import NodeSource
     from tidelog_node.monitoring.probes import Probes
 
-    exposition, probes = Exposition(), Probes(readiness)
-    exposition.add(NodeSource(readiness).collect)
+    host, port = address
+    exposition, probes = Exposition(sources), Probes(readiness)
     pages = {"/livez": probes.livez, "/readyz": probes.readyz, "/metrics": exposition.metrics}
     server = HttpServer(pages, tracer)
     stack.push_async_callback(exposition.close)
@@ -126,5 +156,10 @@ async def start_monitoring(settings: NodeSettings, stack: AsyncExitStack) -> Mon
     if not is_loopback(host):
         extra = {"host": host, "port": port, "hint": OPEN_HINT}
         logger.warning("http endpoints are open to everyone who can reach them", extra=extra)
-    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    return Monitoring(readiness, exposition, address, tracer)
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _write_to_log(line: str) -> None:
+    """Write a line to where the log goes, without what the log's lines begin with."""
+    sys.stderr.write(line + "\n")
+    sys.stderr.flush()

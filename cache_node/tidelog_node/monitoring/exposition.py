@@ -9,7 +9,6 @@ use at most a fifth of a core, however many clients ask, and no page is older th
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 
@@ -24,10 +23,9 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_late
 from prometheus_client.registry import Collector
 
 from tidelog_node.monitoring.http_server import Page
-from tidelog_node.monitoring.scrape import HistogramValue, Scrape, Series, Source
+from tidelog_node.monitoring.scrape import HistogramValue, Series
+from tidelog_node.monitoring.sources import Sources
 from tidelog_node.monitoring.table import METRICS, Kind, MetricSpec
-
-logger = logging.getLogger(__name__)
 
 REST_FACTOR = 4
 
@@ -35,8 +33,8 @@ REST_FACTOR = 4
 class Exposition:
     """Makes the page. For the node's event loop."""
 
-    def __init__(self) -> None:
-        self._sources: list[Source] = []
+    def __init__(self, sources: Sources) -> None:
+        self._sources = sources
         self._collector = _ScrapeCollector()
         self._registry = CollectorRegistry()
         self._registry.register(self._collector)
@@ -46,11 +44,6 @@ class Exposition:
         self._not_before = 0.0  # the loop's time
         self._next: asyncio.Task[Page] | None = None  # has not begun
         self._tasks: set[asyncio.Task[Page]] = set()
-        self._failing: set[int] = set()  # places of sources whose last reading failed
-
-    def add(self, source: Source) -> None:
-        """Read this source at every scrape too."""
-        self._sources.append(source)
 
     async def metrics(self) -> Page:
         """Return a page that was begun after this call."""
@@ -73,25 +66,10 @@ class Exposition:
             await asyncio.sleep(self._not_before - loop.time())
             self._next = None  # Clients that ask from here on get another page.
             began = loop.time()
-            scrape = Scrape()
-            for place, source in enumerate(self._sources):
-                await self._read(place, source, scrape)
-            scrape.add("tidelog_scrape_failed_sources", len(self._failing))
-            self._collector.series = scrape.series
+            self._collector.series = (await self._sources.read()).series
             text = await asyncio.to_thread(generate_latest, self._registry)
             self._not_before = loop.time() + REST_FACTOR * (loop.time() - began)
             return Page(text, content_type=CONTENT_TYPE_PLAIN_0_0_4)
-
-    async def _read(self, place: int, source: Source, scrape: Scrape) -> None:
-        """Read one source. One that fails hides no other, and is logged until it works again."""
-        try:
-            await source(scrape)
-        except Exception:
-            if place not in self._failing:
-                logger.exception("metrics cannot be read, their series are left out")
-            self._failing.add(place)
-        else:
-            self._failing.discard(place)
 
     def _on_made(self, made: asyncio.Task[Page]) -> None:
         self._tasks.discard(made)

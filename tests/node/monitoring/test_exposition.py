@@ -8,13 +8,19 @@ from collections.abc import AsyncIterator
 import pytest
 from tidelog_node.monitoring.exposition import REST_FACTOR, Exposition
 from tidelog_node.monitoring.scrape import HistogramValue, Scrape
+from tidelog_node.monitoring.sources import Sources
 
 from tests.support.http_pages import Scraped
 
 
 @pytest.fixture
-async def exposition() -> AsyncIterator[Exposition]:
-    made = Exposition()
+def sources() -> Sources:
+    return Sources()
+
+
+@pytest.fixture
+async def exposition(sources: Sources) -> AsyncIterator[Exposition]:
+    made = Exposition(sources)
     yield made
     await made.close()
 
@@ -35,7 +41,7 @@ async def scraped(exposition: Exposition) -> Scraped:
 
 
 async def test_a_source_that_fails_hides_no_other_and_is_logged_once(
-    exposition: Exposition, caplog: pytest.LogCaptureFixture
+    exposition: Exposition, sources: Sources, caplog: pytest.LogCaptureFixture
 ) -> None:
     is_broken = True
 
@@ -44,8 +50,8 @@ async def test_a_source_that_fails_hides_no_other_and_is_logged_once(
         if is_broken:
             raise OSError("disk")
 
-    exposition.add(broken)
-    exposition.add(Numbered().collect)
+    sources.add(broken)
+    sources.add(Numbered().collect)
     for number in (1, 2):
         found = await scraped(exposition)
         assert found.value("tidelog_scrape_failed_sources") == 1
@@ -57,6 +63,7 @@ async def test_a_source_that_fails_hides_no_other_and_is_logged_once(
 
 async def test_requests_at_the_same_time_share_a_page_that_was_begun_after_them(
     exposition: Exposition,
+    sources: Sources,
 ) -> None:
     source, may_go_on, begun = Numbered(), asyncio.Event(), asyncio.Event()
 
@@ -64,8 +71,8 @@ async def test_requests_at_the_same_time_share_a_page_that_was_begun_after_them(
         begun.set()
         await may_go_on.wait()
 
-    exposition.add(source.collect)
-    exposition.add(slow)
+    sources.add(source.collect)
+    sources.add(slow)
     first = asyncio.create_task(scraped(exposition))
     await begun.wait()
     later = [asyncio.create_task(scraped(exposition)) for _ in range(100)]
@@ -77,8 +84,9 @@ async def test_requests_at_the_same_time_share_a_page_that_was_begun_after_them(
 
 async def test_a_client_that_leaves_does_not_end_the_page_of_others(
     exposition: Exposition,
+    sources: Sources,
 ) -> None:
-    exposition.add(Numbered().collect)
+    sources.add(Numbered().collect)
     leaver = asyncio.create_task(scraped(exposition))
     stayer = asyncio.create_task(scraped(exposition))
     await asyncio.sleep(0)
@@ -86,13 +94,13 @@ async def test_a_client_that_leaves_does_not_end_the_page_of_others(
     assert (await stayer).value("tidelog_cluster_topics") == 1
 
 
-async def test_a_rest_follows_each_page(exposition: Exposition) -> None:
+async def test_a_rest_follows_each_page(exposition: Exposition, sources: Sources) -> None:
     """So clients that ask without end get a fifth of the time at most."""
 
     async def slow(_: Scrape) -> None:
         await asyncio.sleep(0.02)
 
-    exposition.add(slow)
+    sources.add(slow)
     await exposition.metrics()
     loop = asyncio.get_running_loop()
     began = loop.time()
@@ -100,14 +108,16 @@ async def test_a_rest_follows_each_page(exposition: Exposition) -> None:
     assert loop.time() - began >= (REST_FACTOR + 1) * 0.02
 
 
-async def test_labels_are_escaped_and_histograms_are_cumulative(exposition: Exposition) -> None:
+async def test_labels_are_escaped_and_histograms_are_cumulative(
+    exposition: Exposition, sources: Sources
+) -> None:
     group = 'a"b\\c\nd é'
 
     async def collect(scrape: Scrape) -> None:
         scrape.add("tidelog_kafka_consumer_group_lag", 7, group, "t")
         scrape.add("tidelog_lease_renewal_seconds", HistogramValue((0.5, 1.0), (1, 0, 2), 9.5))
 
-    exposition.add(collect)
+    sources.add(collect)
     found = await scraped(exposition)
     assert found.labels("tidelog_kafka_consumer_group_lag", "group") == {group}
     name = "tidelog_lease_renewal_seconds"
