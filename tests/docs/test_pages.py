@@ -14,7 +14,7 @@ from tests.docs.pages import STAGES, on_stage
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(3600)  # eight jobs of Spark, on a busy machine
 @pytest.mark.parametrize("page", STAGES, ids=lambda page: page.stem)
 def test_every_command_of_the_page_succeeds(page: Path, tmp_path: Path) -> None:
     with reading(tmp_path) as reader, on_stage(STAGES[page], reader):
