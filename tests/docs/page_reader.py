@@ -52,8 +52,10 @@ class PageReader:
         count = 0
         for block in blocks_of(page):
             if not block.reason:
-                for command, _ in block.commands:
-                    self.run(command, block.where)
+                for command, expected in block.commands:
+                    output = self.run(command, block.where)
+                    if expected is not None:
+                        assert is_like(output, expected), f"{block.where}: {command}\n{output}"
                     count += 1
         return count
 
@@ -122,6 +124,23 @@ class PageReader:
         assert line, f"{where}: {command}: it says nothing"
         print(f"{where} $ {command}\n{line}")
         return line
+
+
+def is_like(output: str, expected: str) -> bool:
+    """Return whether the output is the page's, but for numbers and the widths of columns.
+
+    … stands for any text of a line; a line of it alone, for any lines.
+    """
+    pattern = ""
+    for line in expected.splitlines():
+        if line.strip() == "…":
+            pattern += r"(?:.*\n)*?"
+            continue
+        escaped = re.sub(r"\d[\d.,]*", "0", " ".join(line.split()))
+        pattern += re.escape(escaped).replace("…", ".*?").replace(r"\ ", " ") + r"\n"
+    lines = [re.sub(r"\d[\d.,]*", "0", " ".join(line.split())) for line in output.splitlines()]
+    shown = [line for line in lines if not line.startswith("tidelog: ")]  # of the progress
+    return re.fullmatch(pattern.strip("\n"), "\n".join(shown) + "\n") is not None
 
 
 @contextmanager

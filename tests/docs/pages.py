@@ -175,6 +175,20 @@ def secure(reader: PageReader) -> int:
     return port
 
 
+def cost(reader: PageReader, stack: ExitStack) -> None:
+    """A node whose ledger has something to show."""
+    data = reader.folder / "tidelog-data"
+    running = stack.enter_context(
+        NodeProcess(data, config={**QUICK, "cost.ledger.interval.ms": "1000"})
+    )
+    at(reader, running.address)
+    topics(running.address, "clicks", segment_bytes="20000")
+    fill(running.address, "clicks")
+    wait_tiered(data, "clicks")
+    show = f"tidelog cost --data-dir {data} --by topic"
+    eventually(lambda: "clicks" in reader.run(show, "stage"), "the ledger has the topic")
+
+
 def deploy(reader: PageReader, stack: ExitStack) -> None:
     """Nothing: all that needs no account is files."""
 
@@ -332,7 +346,7 @@ def spark_sink(reader: PageReader, stack: ExitStack) -> None:
     node(reader, stack)
     lake = reader.folder / "lake" / "flights"
     lake.mkdir(parents=True)
-    hours = pandas.date_range("2013-01-01", periods=50, freq="h")
+    hours = pandas.date_range("2013-01-01", periods=50, freq="h", tz="UTC")
     table = pandas.DataFrame({"tailnum": [f"N{n % 7}" for n in range(50)], "time_hour": hours})
     table.to_parquet(lake / "part.parquet", coerce_timestamps="us")
     reader.words.append(("s3a://lake/flights", f"{lake}"))
@@ -351,6 +365,7 @@ STAGES: Mapping[Path, Stage] = {
             "admin": admin,
             "compaction": compaction,
             "contexts": contexts,
+            "cost": cost,
             "deploy": deploy,
             "jobs": jobs,
             "migrate": migrate,

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.page_reader import reading
+from tests.docs.page_reader import is_like, reading
 from tests.docs.pages import STAGES, on_stage
 
 
@@ -26,6 +26,21 @@ def test_a_command_that_fails_is_found(tmp_path: Path) -> None:
     page.write_text("Text\n\n    echo first\n    false | cat\n")
     with reading(tmp_path) as reader, pytest.raises(AssertionError, match=r"false \| cat: 1"):
         reader.follow(page)
+
+
+@pytest.mark.parametrize(
+    ("output", "is_shown"),
+    [
+        ("$1.50 since noon\na   7\nb  8\nmonth: $20\n", True),
+        ("$1.50 since noon\nmonth: $20\n", True),
+        ("$1.50 since noon\na 7\nyear: $20\n", False),
+        ("about $1.50 since noon\nmonth: $20\n", False),
+    ],
+)
+def test_an_output_is_the_pages_but_for_numbers(
+    tmp_path: Path, output: str, is_shown: bool
+) -> None:
+    assert is_like(output, "$0.17 since noon\n…\nmonth: $3,000.00") == is_shown
 
 
 def test_words_of_an_output_take_the_place_of_the_pages(tmp_path: Path) -> None:
