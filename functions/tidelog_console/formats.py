@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -54,17 +55,20 @@ def moment(value_ms: float | None) -> str:
 
 
 def dollars(value: float | None) -> str:
-    """Return an amount of money: small ones with more digits."""
+    """Return an amount of money: small ones with three digits that count."""
     if value is None:
         return NONE
     if value == 0 or value >= 100:
         return f"${value:,.0f}"
-    return f"${value:.2f}" if value >= 1 else f"${value:.6f}".rstrip("0").rstrip(".")
+    if value >= 1:
+        return f"${value:.2f}"
+    digits = 2 - math.floor(math.log10(value))
+    return f"${value:.{digits}f}" if digits <= 8 else "under $0.000001"
 
 
 def amount(value: float) -> str:
     """Return a number of units, which may be a fraction."""
-    return count(value) if value >= 100 or value == int(value) else f"{value:.4g}"
+    return count(value) if value >= 100 or value == int(value) else f"{value:.3g}"
 
 
 FILTERS: Mapping[str, Callable[..., Any]] = {

@@ -28,12 +28,12 @@ COPYING, REWRITING, REWRITTEN, ERASED, DELETING = (
 MEANINGS = {
     BOTH: "tiered, and on the leader's disk",
     TIERED: "in the object store alone",
-    LOCAL: "on nodes alone, the active segment too",
+    LOCAL: "on nodes alone",
     COPYING: "being copied to the object store",
-    REWRITING: "being rewritten: compaction or an erasure",
-    REWRITTEN: "tiered, rewritten by compaction or an erasure",
-    ERASED: "tiered, rewritten because a key was erased",
-    DELETING: "replaced or expired, objects to be removed",
+    REWRITING: "being rewritten now",
+    REWRITTEN: "rewritten by compaction or an erasure",
+    ERASED: "rewritten because a key was erased",
+    DELETING: "objects to be removed",
 }
 WIDTH = 1000.0
 

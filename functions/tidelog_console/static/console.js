@@ -146,9 +146,11 @@
       cursor: { show: false },
       scales: { x: { range: () => [Date.now() / 1000 - 180, Date.now() / 1000] }, y: { range: (u, low, high) => [0, Math.max(1, high * 1.1)] } },
       axes: [
-        { stroke: css("--soft"), grid: { show: false }, ticks: { show: false }, font: "12px system-ui" },
+        { stroke: css("--soft"), grid: { show: false }, ticks: { show: false }, font: "12px system-ui",
+          space: 110, size: 28, values: (u, ticks) => ticks.map((at) => new Date(at * 1000).toISOString().slice(11, 19)) },
         { stroke: css("--soft"), grid: { stroke: css("--line"), width: 1 }, ticks: { show: false }, font: "12px system-ui", size: 56 },
       ],
+      tzDate: (at) => window.uPlot.tzDate(new Date(at * 1000), "Etc/UTC"),
       series: [{}, { stroke: css("--accent"), width: 2, fill: css("--accent-soft"), points: { show: false } }],
     });
     const draw = () => {
