@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import logging
-import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,8 +26,6 @@ def main(arguments: Sequence[str]) -> int:
     """Serve until interrupted; return the exit status: 2 for wrong settings."""
     given = _parser().parse_args(arguments)
     configure_logging("console", given.log_level, log_format=given.log_format)
-    # Its clients warn at every try while no node answers; pages say so, and nodes log why.
-    logging.getLogger("tidelog").setLevel(logging.ERROR)
     try:
         settings = ConsoleSettings(
             bootstrap_servers=given.bootstrap,
@@ -62,19 +58,18 @@ def _node_config(pairs: Sequence[str]) -> NodeConfig:
 
 async def _serve(settings: ConsoleSettings, *, watch_stdin: bool) -> None:
     try:
-        from tidelog_console.server import serve
+        from tidelog_console.running import run_console
     except ModuleNotFoundError as absent:
         if absent.name not in ("aiohttp", "jinja2"):
             raise
         raise InvalidConfig([EXTRA]) from absent
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    if watch_stdin:
-        # Nothing is written to stdin, so it becomes readable only when the parent ends.
-        loop.add_reader(sys.stdin.fileno(), stop.set)
-    await serve(settings, stop, lambda url: print(f"{READY}{url}", flush=True))  # noqa: T201
+    # Nothing is written to stdin, so it becomes readable only when the parent ends.
+    stdin = sys.stdin.fileno() if watch_stdin else None
+    await run_console(
+        settings,
+        lambda url: print(f"{READY}{url}", flush=True),  # noqa: T201
+        stop_when_readable=stdin,
+    )
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tidelog.admin import Admin
@@ -14,10 +14,11 @@ from tidelog.administering.results import (
     OffsetSpec,
     PartitionDescription,
 )
-from tidelog_core.errors import ClusterAuthorizationFailed
+from tidelog_core.errors import ClusterAuthorizationFailed, TidelogError
 from tidelog_core.model import TopicPartition
 
 NAMES_SHOWN_MAX = 20
+NODE_SECONDS_MAX = 3.0  # that a page waits for one node
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,7 @@ class NodeFacts:
     leader_count: int
     replica_count: int
     disk: LogDir | None
+    version: str | None
 
     @property
     def log_bytes(self) -> int | None:
@@ -72,15 +74,24 @@ class ClusterFacts:
 
 async def cluster_facts(admin: Admin) -> ClusterFacts:
     """Return the state of the cluster."""
-    described, partitions, disks, moves = await asyncio.gather(
-        admin.describe_cluster(), _partitions(admin), _disks(admin), _moves(admin)
+    described, partitions, moves = await asyncio.gather(
+        admin.describe_cluster(), _partitions(admin), _moves(admin)
+    )
+    versions, disks = await asyncio.gather(
+        _versions(admin), _disks(admin, [one.node_id for one in described.nodes])
     )
     led = Counter(one.leader for _, one in partitions)
     held = Counter(node for _, one in partitions for node in one.replicas)
     return ClusterFacts(
         cluster_id=described.cluster_id,
         nodes=tuple(
-            NodeFacts(one, led[one.node_id], held[one.node_id], disks.get(one.node_id))
+            NodeFacts(
+                one,
+                led[one.node_id],
+                held[one.node_id],
+                disks.get(one.node_id),
+                versions.get(one.node_id),
+            )
             for one in described.nodes
         ),
         topic_count=len({name.topic for name, _ in partitions}),
@@ -130,10 +141,27 @@ async def _partitions(admin: Admin) -> list[tuple[TopicPartition, PartitionDescr
     ]
 
 
-async def _disks(admin: Admin) -> dict[int, LogDir]:
+async def _disks(admin: Admin, nodes: Sequence[int]) -> dict[int, LogDir]:
+    """Return the disks of the nodes that answer soon: one that has died must not hide the others.
+
+    Empty for a visitor who may not describe the cluster.
+    """
+
+    async def ask(node: int) -> list[LogDir]:
+        try:
+            async with asyncio.timeout(NODE_SECONDS_MAX):
+                return await admin.describe_log_dirs([node])
+        except (TidelogError, TimeoutError):
+            return []
+
+    return {one.node_id: one for part in await asyncio.gather(*map(ask, nodes)) for one in part}
+
+
+async def _versions(admin: Admin) -> Mapping[int, str | None]:
     try:
-        return {one.node_id: one for one in await admin.describe_log_dirs()}
-    except ClusterAuthorizationFailed:
+        async with asyncio.timeout(NODE_SECONDS_MAX):
+            return await admin.describe_versions()
+    except (TidelogError, TimeoutError):
         return {}
 
 

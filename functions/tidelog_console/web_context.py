@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from aiohttp import web
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from tidelog_core.software_version import tidelog_version
 
 from tidelog_console import formats
 from tidelog_console.guard import PAGE_CACHE, Guard, is_signed, sign
@@ -69,7 +69,7 @@ class Console:
             NodePages(settings.node_http),
             JobRegistry(),
             templates,
-            _version(),
+            tidelog_version(),
         )
 
     @property
@@ -145,10 +145,3 @@ def has_form_token(request: web.Request, token: object) -> bool:
     if not nonce or not isinstance(token, str):
         return False
     return is_signed(console.sessions.secret, _FORM, nonce, token)
-
-
-def _version() -> str:
-    try:
-        return version("tidelog")
-    except PackageNotFoundError:
-        return "unknown"

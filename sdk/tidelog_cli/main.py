@@ -23,6 +23,7 @@ from tidelog_cli import (
 from tidelog_cli.acl_explain import explain
 from tidelog_cli.certificate import certificate
 from tidelog_cli.cluster_status import status
+from tidelog_cli.console import console
 from tidelog_cli.consume import consume
 from tidelog_cli.cost import cost
 from tidelog_cli.debug_bundle import bundle
@@ -144,6 +145,7 @@ admin_job.command("show")(admin_jobs.show)
 admin_job.command("cancel")(admin_jobs.cancel)
 
 app.command("up")(up)
+app.command("console")(console)
 app.command("status")(status)
 app.command("cost")(cost)
 app.add_typer(node, name="node")

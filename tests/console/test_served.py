@@ -20,6 +20,7 @@ from tidelog_console.listening import CONNECTIONS_MAX
 from tidelog_console.pages.tail import RECORDS_PER_SECOND
 from tidelog_console.stream import STREAMS_MAX
 from tidelog_core.cost.prices import list_prices
+from tidelog_core.software_version import tidelog_version
 
 from tests.console.conftest import SECONDS_MAX, SPENT_PUTS, TOPIC, create, produce
 from tests.support.command import called
@@ -51,6 +52,7 @@ def test_the_cluster_page_shows_the_node_and_its_disk(browser: Browser, node: No
     page = browser.get("/")
     assert node.address in page.text
     assert "All is well" in page.text
+    assert f"<td>{tidelog_version()}</td>" in page.text
     assert "free of" in page.text
 
 
