@@ -9,8 +9,10 @@ from typing import Any, NamedTuple
 import pytest
 from tidelog import Admin, Producer
 from tidelog_core.cost.prices import LIST_PRICES_FILE
+from tidelog_core.metadata.records import Cluster, put
+from tidelog_core.metadata.sqlite import SqliteMetadataStore
 
-from tests.support.command import called, tidelog
+from tests.support.command import called
 from tests.support.http_pages import scrape
 from tests.support.local_admin import local_admin
 from tests.support.node_process import NodeProcess
@@ -71,7 +73,7 @@ def is_recorded(address: str) -> bool:
 
 
 def cost_of(spent: Spent, *arguments: object) -> dict[str, Any]:
-    found: dict[str, Any] = tidelog(
+    found: dict[str, Any] = called(
         "cost", "--data-dir", spent.data_dir, "--json", *arguments
     ).document
     return found
@@ -134,7 +136,7 @@ def test_other_prices_give_other_dollars(spent: Spent, tmp_path: Path) -> None:
     assert after["machine:i4i.xlarge"] == pytest.approx(100 * before["machine:i4i.xlarge"])
     assert after["object-put"] == before["object-put"]
     none = tmp_path / "none.toml"
-    wrong = tidelog("cost", "--data-dir", spent.data_dir, "--price-file", none, status=2)
+    wrong = called("cost", "--data-dir", spent.data_dir, "--price-file", none, status=2)
     assert "none.toml cannot be read" in wrong.errors
 
 
@@ -151,7 +153,11 @@ def test_the_admin_api_says_the_same(spent: Spent) -> None:
 
 
 def test_an_empty_ledger_says_so(tmp_path: Path) -> None:
-    with NodeProcess(tmp_path / "data", config={"cost.ledger.enable": "false"}):
-        pass
-    shown = called("cost", "--data-dir", tmp_path / "data").out.decode()
+    async def found_cluster() -> None:
+        store = SqliteMetadataStore(tmp_path / "metadata.db")
+        await store.commit([put(Cluster(cluster_id="c"))])
+        await store.close()
+
+    asyncio.run(found_cluster())
+    shown = called("cost", "--data-dir", tmp_path).out.decode()
     assert "Nothing is in the ledger for the last hour" in shown
