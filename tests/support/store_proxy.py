@@ -8,6 +8,7 @@ reset        some connections are reset before the request has reached the store
 expire       requests without the valid session token are refused
 delay        every answer comes later
 cut          no request gets through
+overwrite    conditions of writes are taken out of the requests
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import asyncio
 import contextlib
 import json
 import random
+import re
 import socket
 import struct
 from collections import Counter
@@ -25,6 +27,7 @@ from types import TracebackType
 from urllib.parse import urlsplit
 
 HOLD_SECONDS = 8.0  # longer than a caller waits for an answer of DynamoDB
+_CONDITION = re.compile(rb"\r\nif-none-match:[^\r]*", re.IGNORECASE)
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 
@@ -40,6 +43,7 @@ class StoreBehaviour:
     delay_s: float = 0.0
     hold_s: float = HOLD_SECONDS  # how long a lost answer may be waited for
     is_cut: bool = False
+    overwrites: bool = False  # conditions of writes do not reach the store
     methods: frozenset[str] | None = (
         None  # the methods that faults and the delay apply to, None for all
     )
@@ -143,6 +147,8 @@ class StoreProxy:
             writer.write(refusal)
             await writer.drain()
             return True
+        if behaviour.overwrites:
+            head = _CONDITION.sub(b"", head)
         upstream.write(head + body)
         answer_head, answer_body = await _read_message(answers, has_body=method != "HEAD")
         self.counts["carried out"] += 1

@@ -11,7 +11,7 @@ slices, in the order in which they were committed, are the history of a partitio
 5. an object never changes, and nothing is deleted that is needed, or that may be committed yet;
 6. a reference in a committed object names a committed object;
 7. a new leader knows the end, and the open transactions, of what was committed;
-8. in the end the bucket has the history, and every producer goes on.
+8. in the end the bucket has the history, also by itself, and every producer goes on.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import NamedTuple
 
+from tidelog_core.diskless.bucket_survey import partition_tails
 from tidelog_core.diskless.epoch_chains import EpochChains, PartitionName
 from tidelog_core.diskless.keys import ChainName, parse_wal_key, wal_key
 from tidelog_core.diskless.replay import CommittedSlice, committed_slices
@@ -250,6 +251,27 @@ class DisklessChecker:
                     self._require(key in objects, f"{key} is missing and not tiered")
                     data = objects[key][one.position : one.position + one.size_bytes]
                     check_slice(data, _Span(one), key=key)  # type: ignore[arg-type]
+        self._restore(objects)
+
+    def _restore(self, objects: dict[str, bytes]) -> None:
+        """Find the history by the bucket and the tier alone, without the metadata."""
+        chains: dict[ChainName, list[WalFooter]] = {}
+        for key, data in objects.items():
+            name = parse_wal_key(key)
+            assert name is not None
+            chains.setdefault(name.chain, []).append(parsed(data))
+        tails = partition_tails(chains.values())
+        for partition, history in self.history.items():
+            end = self.tier_ends[partition]
+            for one in tails.get(partition, []):
+                for row in one.batches:
+                    if row.base_offset == end:
+                        self._require(history[end] == entry_of(row), f"offset {end} is another")
+                        end += 1
+            self._require(
+                end == len(history),
+                f"the bucket has partition {partition.partition} up to {end} of {len(history)}",
+            )
 
     def _require(self, holds: bool, problem: str) -> None:
         if not holds:

@@ -494,6 +494,10 @@ class Incarnation:
                     self._preparing.add(partition)
                     ReplayTask(self, {partition: stored}, None, None, self._on_prepared).start()
                 continue
+            if partition in self.logs and not self.writer.has_uncommitted(partition):
+                # Deposed, and nothing to put by which it would be told.
+                del self.logs[partition]
+                self.writer.leave(partition)
             owner = self.setup.owner_of(chain)
             if owner is None or self.world.now_ms - owner.heard_ms > LEASE_MS:
                 self.take_over(chain)
