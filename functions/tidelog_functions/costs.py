@@ -41,6 +41,7 @@ logger = logging.getLogger(__name__)
 
 MEMORY_VARIABLE = "AWS_LAMBDA_FUNCTION_MEMORY_SIZE"  # MiB; Lambda sets it
 MEMORY_MIB = 512  # of the stack's functions
+TOPIC_COUNTS_MAX = 10_000  # that wait for the ledger; then they wait without topics
 SECONDS_MAX = 2.0  # that an invocation waits for the ledger
 
 
@@ -90,19 +91,28 @@ async def counted_stores(
         try:
             yield store, objects
         finally:
-            costs.counted.add(FUNCTION_CALL, 1)
-            duration_ms = round((time.monotonic() - began) * 1000)
-            costs.counted.add(FUNCTION_TIME, _memory_mib() * duration_ms)
-            _count_objects(costs.counted, objects.usage)
-            usage = usage_of(store) or StoreUsage()
-            _count_units(costs.counted, usage)
-            interval_ms = settings.node_config.cost_ledger_interval_ms
-            is_due = costs.added_ms is None or clock_ms() - costs.added_ms >= interval_ms
-            if is_due and settings.node_config.cost_ledger_enable:
-                before = (usage.costing_read_units, usage.costing_write_units)
-                await _add(costs, store, settings)
-                costs.added_ms = clock_ms()
-                _count_units(costs.counted, usage, before=before)
+            if settings.node_config.cost_ledger_enable:
+                _count_call(costs.counted, objects.usage, seconds=time.monotonic() - began)
+                await _count_and_add(costs, store, settings, clock_ms)
+
+
+async def _count_and_add(
+    costs: FunctionCosts,
+    store: MetadataStore,
+    settings: FunctionSettings,
+    clock_ms: Callable[[], float],
+) -> None:
+    """Count the units of the invocation, and add to the ledger if a minute has passed."""
+    usage = usage_of(store) or StoreUsage()
+    _count_units(costs.counted, usage)
+    if len(costs.counted.topics) > TOPIC_COUNTS_MAX:
+        costs.counted.topics.clear()
+    interval_ms = settings.node_config.cost_ledger_interval_ms
+    if costs.added_ms is None or clock_ms() - costs.added_ms >= interval_ms:
+        before = (usage.costing_read_units, usage.costing_write_units)
+        await _add(costs, store, settings)
+        costs.added_ms = clock_ms()
+        _count_units(costs.counted, usage, before=before)
 
 
 async def _add(costs: FunctionCosts, store: MetadataStore, settings: FunctionSettings) -> None:
@@ -113,6 +123,12 @@ async def _add(costs: FunctionCosts, store: MetadataStore, settings: FunctionSet
     except (TidelogError, TimeoutError) as error:
         reason = str(error) or "the metadata store takes too long"
         logger.warning("costs not recorded, will retry", extra={"reason": reason})
+
+
+def _count_call(tally: Tally, usage: ObjectUsage, *, seconds: float) -> None:
+    tally.add(FUNCTION_CALL, 1)
+    tally.add(FUNCTION_TIME, _memory_mib() * round(seconds * 1000))
+    _count_objects(tally, usage)
 
 
 def _count_objects(tally: Tally, usage: ObjectUsage) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from pathlib import Path
 from uuid import UUID
@@ -124,3 +125,13 @@ async def test_what_could_not_be_added_is_added_later(
     await invoke(settings, clock, number=2)
     counts = total(await ledger(settings))
     assert (counts["function-call"], counts["object-put"]) == (2, 3)
+
+
+async def test_without_a_ledger_nothing_is_counted(settings: FunctionSettings) -> None:
+    config = NodeConfig(cost_ledger_enable=False)
+    off = dataclasses.replace(settings, node_config=config)
+    for number in range(3):
+        await invoke(off, SteadyClock(), number=number)
+    assert await ledger(settings) == []
+    await invoke(settings, SteadyClock(), number=9)
+    assert total(await ledger(settings))["function-call"] == 1

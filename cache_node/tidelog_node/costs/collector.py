@@ -1,8 +1,8 @@
 """Collects what a node has counted that costs money, from counters that others increment.
 
 Nothing here is on the path of a request: once a minute the counters are read, and what they have
-grown by is added to a tally that only grows. A counter that has become smaller began again, with
-a new tier worker or a topic of the same name, and counts from 0.
+grown by since the last time is a sample. A counter that has become smaller began again, with a new
+tier worker or a topic of the same name, and counts from 0. Of topics that are gone nothing is kept.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Tier(Protocol):
 
 
 class CostCollector:
-    """The counts of one node since its process began. For the node's event loop."""
+    """Takes samples of one node's counts. For the node's event loop."""
 
     def __init__(
         self,
@@ -56,12 +56,14 @@ class CostCollector:
         self._begun_ms = self._sampled_ms = clock_ms()
         # Counters as they were read last, by topic or nothing, and what they count.
         self._last: dict[tuple[str, str], int] = {}
+        self._last_of_topics: dict[tuple[str, str], int] = {}
         self._last_of_worker: dict[tuple[str, str], int] = {}
         self._worker = ""  # the incarnation of the worker that they are of
-        self.tally = Tally()
+        # Of the sample that is being taken; one that is cancelled is part of the next.
+        self._tally = Tally()
 
     async def sample(self) -> Tally:
-        """Count what has come since the last time; return all counts of the process."""
+        """Return what has come since the last time, or since the process began."""
         now_ms = self._clock_ms()
         duration_ms, self._sampled_ms = round(now_ms - self._sampled_ms), now_ms
         self._count_machine(now_ms)
@@ -69,25 +71,28 @@ class CostCollector:
         self._count_zones()
         await self._count_objects()
         await self._count_storage(duration_ms)
-        return self.tally
+        tally, self._tally = self._tally, Tally()
+        return tally
 
     def _count_machine(self, now_ms: float) -> None:
         used_ms = int(now_ms - self._begun_ms) // self._nodes_of_machine
         grown_ms = _grown(self._last, ("", self._machine), used_ms)
-        self.tally.add(self._machine, grown_ms)
-        self.tally.add(counts.MACHINE_VOLUME, grown_ms)
+        self._tally.add(self._machine, grown_ms)
+        self._tally.add(counts.MACHINE_VOLUME, grown_ms)
 
     def _count_units(self) -> None:
         read = sum(usage.costing_read_units for usage in self._usages)
         written = sum(usage.costing_write_units for usage in self._usages)
         for name, units in ((counts.METADATA_READ, read), (counts.METADATA_WRITE, written)):
-            self.tally.add(name, _grown(self._last, ("", name), milliunits(units)))
+            self._tally.add(name, _grown(self._last, ("", name), milliunits(units)))
 
     def _count_zones(self) -> None:
-        name = counts.ZONE_TRANSFER
+        name, before, now = counts.ZONE_TRANSFER, self._last_of_topics, {}
         for topic, traffic in self._node.counters.topics.named().items():
-            grown = _grown(self._last, (topic, name), traffic.replicated_across_bytes)
-            self.tally.add(name, grown, topic=topic)
+            key, value = (topic, name), traffic.replicated_across_bytes
+            self._tally.add(name, _grown(before, key, value), topic=topic)
+            now[key] = value
+        self._last_of_topics = now
 
     async def _count_objects(self) -> None:
         status = await self._tier.worker_status()
@@ -105,8 +110,8 @@ class CostCollector:
             found = {**requests, SENT: sent_bytes, RECEIVED: received_bytes}
             for what, count in found.items():
                 rest[what] -= count
-            _add_objects(self.tally, self._grown_of(folder, found), _topic_name(image, folder))
-        _add_objects(self.tally, self._grown_of("", rest), None)
+            _add_objects(self._tally, self._grown_of(folder, found), _topic_name(image, folder))
+        _add_objects(self._tally, self._grown_of("", rest), None)
 
     def _grown_of(self, folder: str, found: Mapping[str, int]) -> dict[str, int]:
         return {
@@ -120,7 +125,7 @@ class CostCollector:
             return
         for topic, size_bytes in (await self._tier.stored_bytes(readings_max=READINGS_MAX)).items():
             kb_ms = size_bytes // counts.BYTES_PER_KB * duration_ms
-            self.tally.add(counts.OBJECT_STORAGE, kb_ms // SECOND_MS, topic=topic)
+            self._tally.add(counts.OBJECT_STORAGE, kb_ms // SECOND_MS, topic=topic)
 
 
 def _grown(last: dict[tuple[str, str], int], key: tuple[str, str], value: int) -> int:

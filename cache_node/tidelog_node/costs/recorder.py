@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from uuid import uuid4
 
@@ -56,11 +56,11 @@ class CostRecorder:
         self._interval_ms = config.cost_ledger_interval_ms
         self._writer = f"node-{node.broker_id}"
         self._began_ms = node.clock_ms()  # of the next sample
-        self._seen = Tally()  # at the last sample
+        self._total = Counter[str]()  # by item, since the process began
         self._waiting: deque[Addition] = deque()  # the first may be stored already
-        self._recent: deque[tuple[float, Tally]] = deque(
-            [(clock_ms(), Tally())], maxlen=RATE_SAMPLES + 1
-        )
+        # Samples, and the time by the steady clock when each began.
+        self._recent: deque[tuple[float, Tally]] = deque(maxlen=RATE_SAMPLES)
+        self._sampled_ms = clock_ms()
         self._watched_ms: float | None = None
         self._watched_budgets = (0.0, 0.0)
         self._turn = asyncio.Lock()
@@ -69,9 +69,9 @@ class CostRecorder:
         self.budgets = BudgetWatch(node, prices)
 
     @property
-    def total(self) -> Tally:
-        """What this process has counted, as of the last sample."""
-        return self._seen
+    def total(self) -> Mapping[str, int]:
+        """What this process has counted by item, as of the last sample."""
+        return self._total
 
     @property
     def is_keeper(self) -> bool:
@@ -81,9 +81,10 @@ class CostRecorder:
 
     def recently(self) -> tuple[Tally, float]:
         """Return what was counted in the last samples, and the milliseconds that they took."""
-        begin_ms, before = self._recent[0]
-        end_ms, after = self._recent[-1]
-        return after.since(before), end_ms - begin_ms
+        recent = Tally()
+        for _, sample in self._recent:
+            recent.merge(sample)
+        return recent, self._sampled_ms - self._recent[0][0] if self._recent else 0.0
 
     async def run(self) -> None:
         """Record until cancelled."""
@@ -123,9 +124,10 @@ class CostRecorder:
                     self._waiting[0] = replace(addition, hour=now_hour, token=uuid4().hex)
 
     async def _sample(self) -> None:
-        total = (await self._collector.sample()).copy()
-        grown, self._seen = total.since(self._seen), total
-        self._recent.append((self._clock_ms(), total))
+        grown = await self._collector.sample()
+        self._total.update(grown.counts)
+        self._recent.append((self._sampled_ms, grown.copy()))  # Additions may be merged.
+        self._sampled_ms = self._clock_ms()
         began_ms, self._began_ms = self._began_ms, self._node.clock_ms()
         hour = began_ms // HOUR_MS
         if not grown.counts:

@@ -24,7 +24,7 @@ class CostSource:
     async def collect(self, scrape: Scrape) -> None:
         """Add the series."""
         recorder, prices = self._recorder, self._recorder.prices
-        for name, count in sorted(recorder.total.counts.items()):
+        for name, count in sorted(recorder.total.items()):
             scrape.add("tidelog_cost_dollars_total", prices.dollars_of(name, count), name)
         recent, duration_ms = recorder.recently()
         if duration_ms > 0:

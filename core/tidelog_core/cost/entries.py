@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from tidelog_core.cost.counts import OTHER_TOPICS, Counts, add_up, by_topic, of_topic
@@ -42,12 +42,6 @@ class Tally:
         """Add all counts of another tally."""
         self.counts.update(other.counts)
         self.topics.update(other.topics)
-
-    def since(self, before: Tally) -> Tally:
-        """Return what was counted since ``before``, which was the same tally."""
-        return Tally(
-            _difference(self.counts, before.counts), _difference(self.topics, before.topics)
-        )
 
     def copy(self) -> Tally:
         """Return a copy."""
@@ -129,9 +123,3 @@ def limited(many: Iterable[Counts], limits: Limits) -> dict[str, int]:
         for topic, counts in kept.items()
         for name, count in counts.items()
     }
-
-
-def _difference(after: Mapping[str, int], before: Mapping[str, int]) -> Counter[str]:
-    return Counter(
-        {name: grown for name, count in after.items() if (grown := count - before.get(name, 0))}
-    )

@@ -109,14 +109,18 @@ def test_what_a_newer_program_counts_is_shown_without_a_price() -> None:
     assert PRICES.dollars(counts) == 0.005
 
 
-def test_a_tally_says_what_has_come_since() -> None:
-    tally = Tally()
+def test_tallies_are_merged_by_item_and_topic() -> None:
+    tally, other = Tally(), Tally()
     tally.add("object-put", 3, topic="a")
-    before = tally.copy()
-    tally.add("object-put", 2, topic="b")
-    tally.add("metadata-read", 0)
-    since = tally.since(before)
-    assert (since.counts, since.topics) == ({"object-put": 2}, {"b/object-put": 2})
+    kept = tally.copy()
+    other.add("object-put", 2, topic="b")
+    other.add("metadata-read", 0)
+    tally.merge(other)
+    assert (tally.counts, tally.topics) == (
+        {"object-put": 5},
+        {"a/object-put": 3, "b/object-put": 2},
+    )
+    assert (kept.counts, kept.topics) == ({"object-put": 3}, {"a/object-put": 3})
 
 
 async def test_a_damaged_item_hides_no_other(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -36,10 +37,22 @@ def clock() -> SteadyClock:
     return SteadyClock()
 
 
+class Summed:
+    """The sum of a collector's samples."""
+
+    def __init__(self, collector: CostCollector) -> None:
+        self.collector = collector
+        self.tally = Tally()
+
+    async def sample(self) -> Tally:
+        self.tally.merge(await self.collector.sample())
+        return self.tally
+
+
 @pytest.fixture
-def collector(node: TierNode, clock: SteadyClock) -> CostCollector:
+def collector(node: TierNode, clock: SteadyClock) -> Summed:
     usages = [node.store.usage]
-    return CostCollector(node.context, node.tier, usages=usages, clock_ms=clock)
+    return Summed(CostCollector(node.context, node.tier, usages=usages, clock_ms=clock))
 
 
 def of_topic(tally: Tally, topic: str) -> dict[str, int]:
@@ -47,7 +60,7 @@ def of_topic(tally: Tally, topic: str) -> dict[str, int]:
 
 
 async def test_objects_and_their_bytes_belong_to_their_topics(
-    node: TierNode, collector: CostCollector
+    node: TierNode, collector: Summed
 ) -> None:
     for name, count in ((TOPIC, 2), ("other", 1)):
         replica = await node.create_topic(name, configs={"remote.storage.enable": "true"})
@@ -71,7 +84,7 @@ async def test_objects_and_their_bytes_belong_to_their_topics(
 
 
 async def test_a_tier_worker_that_is_killed_begins_to_count_again(
-    node: TierNode, collector: CostCollector
+    node: TierNode, collector: Summed
 ) -> None:
     replica = await node.create_topic(configs={"remote.storage.enable": "true"})
     node.produce_segments(replica, 2)
@@ -97,7 +110,7 @@ async def test_a_tier_worker_that_is_killed_begins_to_count_again(
 
 
 async def test_the_leader_is_charged_for_stored_bytes_and_time(
-    node: TierNode, collector: CostCollector, clock: SteadyClock
+    node: TierNode, collector: Summed, clock: SteadyClock
 ) -> None:
     replica = await node.create_topic(configs={"remote.storage.enable": "true"})
     node.produce_segments(replica, 2, batch_count=200)
@@ -126,21 +139,42 @@ async def test_a_node_that_has_just_taken_over_reads_the_sizes(
 
 
 async def test_machines_and_units_are_counted_by_clock_and_store(
-    node: TierNode, collector: CostCollector, clock: SteadyClock
+    node: TierNode, collector: Summed, clock: SteadyClock
 ) -> None:
-    before = (await collector.sample()).copy()
+    await collector.sample()
     clock.now_ms += 61 * SECOND_MS
     for _ in range(7):
         await node.store.changes_since(node.view.image.version)
-    since = (await collector.sample()).since(before)
+    since = await collector.collector.sample()
     assert since.counts["machine:i4i.large"] == 30_500  # of two nodes on the machine
     assert since.counts["machine-volume"] == 30_500
     assert since.counts["metadata-read"] >= 7_000
     assert since.topics == {}
 
 
+async def test_a_sample_that_is_cancelled_is_part_of_the_next(
+    node: TierNode, clock: SteadyClock
+) -> None:
+    class Hanging:
+        """A tier whose worker does not answer in time."""
+
+        async def worker_status(self) -> None:
+            await asyncio.Event().wait()
+
+        stored_bytes = node.tier.stored_bytes
+
+    collector = CostCollector(node.context, Hanging(), usages=(), clock_ms=clock)
+    clock.now_ms += 10 * SECOND_MS
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await collector.sample()
+    clock.now_ms += 10 * SECOND_MS
+    collector._tier = node.tier
+    assert (await collector.sample()).counts["machine:i4i.large"] == 10_000
+
+
 async def test_bytes_from_other_zones_are_counted_by_topic(
-    node: TierNode, collector: CostCollector
+    node: TierNode, collector: Summed
 ) -> None:
     node.context.counters.topics.of("t").replicated_across_bytes += 1_000
     first = (await collector.sample()).copy()
@@ -149,3 +183,14 @@ async def test_bytes_from_other_zones_are_counted_by_topic(
     await collector.sample()
     assert of_topic(first, "t") == {"zone-transfer": 1_000}
     assert of_topic(collector.tally, "t") == {"zone-transfer": 1_300}
+
+
+async def test_nothing_is_kept_of_topics_that_are_gone(node: TierNode, collector: Summed) -> None:
+    topics = node.context.counters.topics
+    for number in range(500):
+        topics.of(f"t{number}").replicated_across_bytes += 1
+        await collector.collector.sample() if number % 100 == 0 else None
+        topics.forget(f"t{number}")
+    last = await collector.collector.sample()
+    assert last.topics == {}
+    assert len(collector.collector._last_of_topics) <= 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import random
 from collections import Counter
@@ -109,7 +108,7 @@ async def test_each_minute_is_added_to_its_hour(nodes: Nodes) -> None:
     assert (first.hour + 1, first.writer) == (second.hour, "node-1")
     assert first.counts["machine:i4i.large"] == 2 * MINUTE_MS // 2
     assert second.counts["machine:i4i.large"] == MINUTE_MS // 2
-    assert recorder.total.counts["machine:i4i.large"] == 3 * MINUTE_MS // 2
+    assert recorder.total["machine:i4i.large"] == 3 * MINUTE_MS // 2
 
 
 async def test_a_sample_is_taken_when_an_hour_ends(nodes: Nodes) -> None:
@@ -253,4 +252,4 @@ async def test_the_recent_rate_is_of_the_last_samples(nodes: Nodes) -> None:
     assert recent.counts["zone-transfer"] == 10_000
     assert duration_ms == 10 * MINUTE_MS
     assert without_standing(recent.counts)["machine-volume"] == 5 * MINUTE_MS
-    assert dataclasses.replace(recent).topics == {"t/zone-transfer": 10_000}
+    assert recent.topics == {"t/zone-transfer": 10_000}
