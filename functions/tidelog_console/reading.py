@@ -7,17 +7,18 @@ the topic or the cluster.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
+from tidelog_core.clock import wall_clock_ms
 from tidelog_core.config import NodeConfig, topic_config
 from tidelog_core.cost.document import cost_document
 from tidelog_core.cost.overview import CostReader
 from tidelog_core.cost.report import Period
 from tidelog_core.errors import CorruptItem, InvalidConfig, TidelogError
+from tidelog_core.metadata.admin_jobs import AdminJob
 from tidelog_core.metadata.image import ClusterImage, ClusterView
 from tidelog_core.metadata.key_erasures import KEY_ERASURE_COLLECTION, KeyErasure
 from tidelog_core.metadata.local_erasures import LOCAL_ERASURE_COLLECTION, LocalErasure
@@ -29,12 +30,13 @@ from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.model import TopicPartition
 from tidelog_core.objects.location import open_object_store
 from tidelog_core.objects.store import ObjectStore
-from tidelog_core.tier.keys import parse_erasure_receipt_key, topic_prefix
+from tidelog_core.tier.keys import topic_prefix
+from tidelog_functions.admin_jobs.store import JobStore
+
+from tidelog_console.receipts import Receipt, Receipts
 
 LISTS_AT_ONCE_MAX = 8
-RECEIPTS_MAX = 100  # of one topic, those that come first; ids are random
-RECEIPT_BYTES_MAX = 4 * 1024 * 1024
-KEYS_LISTED_MAX = 20_000
+REFRESH_SECONDS, AWS_REFRESH_SECONDS = 5, 30
 REQUESTS_MAX = 500
 
 
@@ -74,6 +76,7 @@ class Stores:
         self._metadata_url, self._objects_url = metadata_url, objects_url
         self._static_config = static_config
         self._costs: CostReader | None = None
+        self._receipts: Receipts | None = None
         self._metadata: MetadataStore | None = None
         self._view: ClusterView | None = None
         self._objects: ObjectStore | None = None
@@ -87,6 +90,12 @@ class Stores:
     def has_objects(self) -> bool:
         """Whether the object store is known, and other processes can read it."""
         return self._objects_url is not None and not self._objects_url.startswith("memory:")
+
+    @property
+    def refresh_seconds(self) -> int:
+        """How often a page reads them again: on AWS each reading costs."""
+        is_here = (self._metadata_url or "").startswith("sqlite:")
+        return REFRESH_SECONDS if is_here else AWS_REFRESH_SECONDS
 
     @property
     def urls(self) -> tuple[str, str]:
@@ -121,7 +130,7 @@ class Stores:
 
         return list(await asyncio.gather(*map(read, partitions)))
 
-    async def receipts(self, topic: str) -> list[Mapping[str, Any]]:
+    async def receipts(self, topic: str) -> list[Receipt]:
         """Return the receipts of the topic's erasures, the newest first.
 
         Raises ``NoStore`` and the object store's errors.
@@ -130,22 +139,9 @@ class Stores:
         found = image.topics.get(topic)
         if found is None or not self.has_objects:
             return []
-        store = self._object_store()
-        prefix = topic_prefix(image.cluster_id, topic, found.topic_id)
-        keys: list[str] = []
-        listed = 0
-        # Receipts are directly under the topic, behind its partitions' folders.
-        async for one in store.list(f"{prefix}erasure-"):
-            listed += 1
-            if (
-                parse_erasure_receipt_key(one.key) is not None
-                and one.size_bytes <= RECEIPT_BYTES_MAX
-            ):
-                keys.append(one.key)
-            if len(keys) >= RECEIPTS_MAX or listed >= KEYS_LISTED_MAX:
-                break
-        documents = [json.loads(await store.get(key)) for key in keys]
-        return sorted(documents, key=lambda one: int(one.get("requested_ms", 0)), reverse=True)
+        if self._receipts is None:
+            self._receipts = Receipts(self._object_store())
+        return await self._receipts.of_topic(topic_prefix(image.cluster_id, topic, found.topic_id))
 
     async def erasure_requests(self) -> list[ErasureRequest]:
         """Return what erasures still ask of replicas. Raises ``NoStore``."""
@@ -162,6 +158,12 @@ class Stores:
             what = "drop local segments, which the tier has without the key"
             found.append(_request(image, names, local, what, len(local.honoured)))
         return found[:REQUESTS_MAX]
+
+    async def admin_jobs(self) -> list[AdminJob]:
+        """Return the admin API's jobs, the newest first. Raises ``NoStore``."""
+        await self.image()
+        assert self._metadata is not None
+        return await JobStore(self._metadata, wall_clock_ms).list()
 
     async def costs(
         self, period: Period, *, topics_max: int, sees_topic: Callable[[str], bool]
@@ -225,16 +227,6 @@ class Stores:
             is_tiered,
             None if claim is None else RewriteClaim.from_item(claim),
         )
-
-
-def erased_segments(receipts: Sequence[Mapping[str, Any]]) -> frozenset[UUID]:
-    """Return the segments that erasures wrote in place of others."""
-    found: set[UUID] = set()
-    for receipt in receipts:
-        for partition in receipt.get("partitions", ()):
-            for replaced in partition.get("segments_replaced", ()):
-                found.add(UUID(replaced["new"]))
-    return frozenset(found)
 
 
 def _request(

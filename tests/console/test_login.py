@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import http.client
+import socket
+import ssl
 import time
 from collections.abc import Iterator
+from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from confluent_kafka.admin import (
@@ -15,8 +21,14 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 from tidelog_console.sessions import SESSIONS_PER_USER_MAX
+from tidelog_core.metadata.admin_jobs import JobKind
+from tidelog_core.metadata.location import opened_metadata_store
+from tidelog_functions.admin_jobs.requests import VerificationRequest
+from tidelog_functions.admin_jobs.states import new_job
+from tidelog_functions.admin_jobs.store import JobStore
 
 from tests.console.conftest import SECONDS_MAX, create, produce
+from tests.support.certificates import Authority
 from tests.support.console import Browser, ConsoleProcess, running_console, tail_path
 from tests.support.sasl_node import PASSWORD, USER, SaslNode
 
@@ -43,7 +55,18 @@ def sasl_node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SaslNode]:
             create(node.address, topic)
             produce(node.address, topic, b"value")
         allow(node, AclOperation.READ)
+        for user in (USER, ROOT):
+            asyncio.run(start_job(str(node.metadata_store), user))
         yield node
+
+
+async def start_job(metadata_url: str, user: str) -> None:
+    """Store a job of the admin API, as one that the user has started."""
+    request = VerificationRequest([f"of-{user}"]).to_json()
+    now_ms = time.time_ns() // 1_000_000
+    job = new_job(uuid4(), JobKind.VERIFICATION, request, caller=f"User:{user}", now_ms=now_ms)
+    async with opened_metadata_store(metadata_url) as store:
+        await JobStore(store, lambda: now_ms).add(job)
 
 
 def allow(node: SaslNode, operation: AclOperation) -> None:
@@ -148,7 +171,18 @@ def test_a_super_user_sees_everything(browser: Browser) -> None:
     assert browser.get("/money").status == 200
 
 
-def test_a_right_that_is_taken_away_counts_at_once(browser: Browser, sasl_node: SaslNode) -> None:
+def test_jobs_are_those_that_the_user_may_see(browser: Browser) -> None:
+    browser.log_in(USER, PASSWORD)
+    page = browser.get("/jobs")
+    assert f"of-{USER}" in page.text
+    assert f"of-{ROOT}" not in page.text
+    browser.log_in(ROOT, ROOT_PASSWORD)
+    page = browser.get("/jobs")
+    assert f"of-{USER}" in page.text
+    assert f"of-{ROOT}" in page.text
+
+
+def test_a_right_that_is_given_counts_at_once(browser: Browser, sasl_node: SaslNode) -> None:
     browser.log_in(USER, PASSWORD)
     assert "You may not see the topic" in browser.get(f"/topics/{SHOWN}").text
     allow(sasl_node, AclOperation.DESCRIBE_CONFIGS)
@@ -204,3 +238,26 @@ def test_a_user_has_a_bounded_number_of_sessions(console: ConsoleProcess) -> Non
         assert one.log_in(ROOT, ROOT_PASSWORD, "PLAIN").status == 303
     assert browsers[0].get("/topics").status == 303
     assert browsers[-1].get("/topics").status == 200
+
+
+def test_a_console_with_a_certificate_speaks_https_alone(
+    sasl_node: SaslNode, tmp_path: Path
+) -> None:
+    authority = Authority(tmp_path / "authority")
+    options = ("--security-protocol", "SASL_PLAINTEXT")
+    options += ("--certificate", str(authority.node_pem()))
+    with running_console(sasl_node.sasl_address, *options) as console:
+        port = console.address.rpartition(":")[2]
+        tls = ssl.create_default_context(cafile=authority.trusted)
+        browser = Browser(f"localhost:{port}", tls=tls)
+        answer = browser.log_in(USER, PASSWORD)
+        assert answer.status == 303
+        assert "Secure" in answer.headers["set-cookie"]
+        assert answer.headers["strict-transport-security"]
+        assert SHOWN in browser.get("/topics").text
+        assert browser.get("/topics", Host="evil.example").status == 421
+        with pytest.raises((OSError, http.client.HTTPException)):
+            Browser(f"localhost:{port}").get("/login")
+        # A connection that shakes no hands holds nobody up.
+        with socket.create_connection(("127.0.0.1", int(port))):
+            assert browser.get("/topics").status == 200

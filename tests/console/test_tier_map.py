@@ -3,7 +3,7 @@ from __future__ import annotations
 from uuid import UUID, uuid4
 
 import pytest
-from tidelog_console.reading import PartitionTier, erased_segments
+from tidelog_console.reading import PartitionTier
 from tidelog_console.tier_map import WIDTH, PartitionMap, partition_map
 from tidelog_core.metadata.records import Partition, SegmentMeta, SegmentState
 from tidelog_core.metadata.rewrite_claims import RewriteClaim
@@ -104,9 +104,7 @@ def test_a_rewrite_shows_what_it_replaces() -> None:
 
 def test_a_segment_of_a_receipt_is_shown_as_erased() -> None:
     new = uuid4()
-    receipt = {"partitions": [{"segments_replaced": [{"new": str(new)}]}]}
-    erased = erased_segments([receipt])
-    found = mapped(segment(0, 10, rewrite_epoch=1, segment_id=new), erased=erased)
+    found = mapped(segment(0, 10, rewrite_epoch=1, segment_id=new), erased=frozenset({new}))
     assert states(found)[0] == ("erased", 0, 10)
 
 

@@ -6,6 +6,7 @@ import http.client
 import json
 import re
 import select
+import ssl
 import subprocess
 import sys
 import time
@@ -50,6 +51,7 @@ class Browser:
 
     address: str  # host:port
     cookies: dict[str, str] = field(default_factory=dict)
+    tls: ssl.SSLContext | None = None  # None: HTTP
 
     def get(self, path: str, **headers: str) -> Page:
         """Ask for a page."""
@@ -62,7 +64,7 @@ class Browser:
 
     def send(self, method: str, path: str, body: bytes | None, headers: Mapping[str, str]) -> Page:
         """Send a request; ``_`` in the names of headers stands for ``-``."""
-        connection = http.client.HTTPConnection(self.address, timeout=SECONDS_MAX)
+        connection = self._connection()
         try:
             connection.request(method, path, body, self._headers(headers))
             answer = connection.getresponse()
@@ -78,7 +80,7 @@ class Browser:
     @contextmanager
     def events(self, path: str) -> Iterator[Events]:
         """Follow a stream of events for the length of the block."""
-        connection = http.client.HTTPConnection(self.address, timeout=SECONDS_MAX)
+        connection = self._connection()
         try:
             connection.request("GET", path, headers=self._headers({}))
             yield Events(connection.getresponse())
@@ -89,6 +91,11 @@ class Browser:
         """Fill in the form."""
         form = {"user": user, "password": password, "mechanism": mechanism}
         return self.post("/login", {**form, "token": self.get("/login").token})
+
+    def _connection(self) -> http.client.HTTPConnection:
+        if self.tls is None:
+            return http.client.HTTPConnection(self.address, timeout=SECONDS_MAX)
+        return http.client.HTTPSConnection(self.address, timeout=SECONDS_MAX, context=self.tls)
 
     def _headers(self, given: Mapping[str, str]) -> dict[str, str]:
         headers = {name.replace("_", "-"): value for name, value in given.items()}

@@ -29,6 +29,7 @@ async def show(request: web.Request) -> web.Response:
         findings=sorted(found, key=lambda one: one.severity != findings.BAD),
         nodes=nodes,
         sees_all=sees_all,
+        refresh_seconds=console.stores.refresh_seconds,
         asks_nodes=console.node_pages.is_known,
     )
 

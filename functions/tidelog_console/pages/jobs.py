@@ -6,24 +6,28 @@ the admin API asks for it, Describe of the cluster, and a form with the console'
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from itertools import islice
 from typing import Any
 
 from aiohttp import web
 from tidelog_core.errors import StoreUnavailable
+from tidelog_core.metadata.admin_jobs import AdminJob
+from tidelog_core.model import USER_KIND
 from tidelog_core.verification.checking import check_planned
 from tidelog_core.verification.source import planned_by_metadata
 from tidelog_functions.admin.problems import HttpProblem
+from tidelog_functions.admin_jobs.requests import topics_of
 
 from tidelog_console.facts import may_see_cluster, require_cluster
 from tidelog_console.forms import require_own_form
 from tidelog_console.job_registry import Job, Report
+from tidelog_console.receipts import Receipt
 from tidelog_console.web_context import Console, console_of, page, visitor_of
 
 TOPICS_MAX = 50  # whose receipts a page lists
 RECEIPTS_MAX = 100
 PROBLEMS_MAX = 50
+JOB_SECONDS = 2  # between looks at a job that runs
 JOBS_MAX = 50  # remembered with their topics
 
 
@@ -36,6 +40,7 @@ async def show(request: web.Request) -> web.Response:
     receipts, problem = await _receipts(console, chosen[:TOPICS_MAX])
     requests = await console.stores.erasure_requests() if console.stores.has_metadata else []
     sees_all = await may_see_cluster(admin)
+    jobs = await _jobs(console, visitor_of(request).name)
     return page(
         request,
         "jobs.html",
@@ -46,7 +51,11 @@ async def show(request: web.Request) -> web.Response:
         topics=names,
         chosen=wanted,
         left_out=max(0, len(chosen) - TOPICS_MAX),
-        jobs=await _jobs(console, visitor_of(request).name),
+        jobs=jobs,
+        api_jobs=await _api_jobs(console, visitor_of(request).name, sees_all=sees_all),
+        refresh_seconds=JOB_SECONDS
+        if any(not job.has_ended for _, job in jobs)
+        else console.stores.refresh_seconds,
         may_verify=sees_all and console.stores.has_objects,
         has_objects=console.stores.has_objects,
     )
@@ -73,37 +82,28 @@ async def verify(request: web.Request) -> web.StreamResponse:
     return web.Response(status=303, headers={"Location": "/jobs"})
 
 
-async def _receipts(console: Console, topics: list[str]) -> tuple[list[Mapping[str, Any]], str]:
-    """Return what the receipts say, the newest first, and why some may be missing."""
-    found: list[Mapping[str, Any]] = []
+async def _receipts(console: Console, topics: list[str]) -> tuple[list[Receipt], str]:
+    """Return the receipts, the newest first, and why some may be missing."""
+    found: list[Receipt] = []
     try:
         for name in topics:
-            found += map(_summary, await console.stores.receipts(name))
+            found += await console.stores.receipts(name)
     except StoreUnavailable as error:
         return [], str(error)
-    return sorted(found, key=lambda one: -int(one["requested_ms"])), ""
+    return sorted(found, key=lambda one: -one.requested_ms), ""
 
 
-def _summary(receipt: Mapping[str, Any]) -> Mapping[str, Any]:
-    partitions = receipt["partitions"]
-    replaced = [one for part in partitions for one in part["segments_replaced"]]
-    on_replicas = [
-        one
-        for part in partitions
-        for replica in part.get("replicas", ())
-        for one in replica["segments_replaced"]
-    ]
-    return {
-        "erasure_id": receipt["erasure_id"],
-        "topic": receipt["topic"],
-        "key_sha256": receipt["key_sha256"],
-        "requested_ms": receipt["requested_ms"],
-        "ended_ms": receipt["ended_ms"],
-        "is_done": receipt["is_done"],
-        "record_count": sum(len(one["removed_offsets"]) for one in replaced),
-        "segment_count": len(replaced) + len(on_replicas),
-        "problems": [text for part in partitions for text in part["problems"]],
-    }
+async def _api_jobs(
+    console: Console, user: str | None, *, sees_all: bool
+) -> list[tuple[AdminJob, str]]:
+    """Return the admin API's jobs with their topics: all, or those that the visitor has started."""
+    if not console.stores.has_metadata:
+        return []
+    return [
+        (job, ", ".join(topics_of(job.request)) or "all")
+        for job in await console.stores.admin_jobs()
+        if sees_all or job.caller == f"{USER_KIND}:{user}"
+    ][:JOBS_MAX]
 
 
 async def _jobs(console: Console, user: str | None) -> list[tuple[str, Job]]:

@@ -15,7 +15,7 @@ from tidelog_core.errors import LeaderNotAvailable, RequestTimedOut, StoreUnavai
 
 from tidelog_console import tier_map
 from tidelog_console.facts import offsets
-from tidelog_console.reading import Stores, erased_segments
+from tidelog_console.reading import Stores
 from tidelog_console.web_context import console_of, page, visitor_of
 
 PAGE_PARTITIONS = 25
@@ -62,6 +62,7 @@ async def show(request: web.Request) -> web.Response:
         maps=maps,
         meanings=tier_map.MEANINGS,
         receipts_problem=receipts_problem,
+        refresh_seconds=console.stores.refresh_seconds,
     )
 
 
@@ -81,7 +82,8 @@ async def _local_ranges(
 
 async def _erased(stores: Stores, topic: str) -> tuple[frozenset[UUID], str]:
     try:
-        return erased_segments(await stores.receipts(topic)), ""
+        receipts = await stores.receipts(topic)
+        return frozenset[UUID]().union(*(one.new_segments for one in receipts)), ""
     except StoreUnavailable as error:
         return frozenset(), str(error)
 

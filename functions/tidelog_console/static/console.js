@@ -14,12 +14,15 @@
   const refreshed = document.querySelector("[data-refresh]");
   if (refreshed) {
     const id = refreshed.id;
+    let due = Date.now() + 1000 * refreshed.dataset.refresh;
     setInterval(() => {
       const part = byId(id);
+      if (!part || Date.now() < due) return;
+      due = Date.now() + 1000 * part.dataset.refresh;
       const isUsed = part.contains(document.activeElement) && document.activeElement !== document.body;
       if (document.hidden || isPaused || isUsed || part.querySelector("details[open]")) return;
       part.dispatchEvent(new CustomEvent("refresh"));
-    }, Number(refreshed.dataset.refresh) * 1000);
+    }, 500);
   }
 
   const isAway = (value) => { byId("away").hidden = !value; };
