@@ -66,9 +66,7 @@ def damaged(tiered: Path, tmp_path: Path) -> Path:
 
 
 def status_rows(data_dir: Path) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = tidelog(
-        "tier", "status", "--data-dir", data_dir, "--json"
-    ).document
+    rows: list[dict[str, Any]] = called("tier", "status", "--data-dir", data_dir, "--json").document
     return [row for row in rows if not row["topic"].startswith("__")]
 
 
@@ -122,7 +120,7 @@ def test_verify_names_the_segment_of_which_one_bit_is_wrong(damaged: Path, posit
     document = verified(damaged, status=1)
     assert wrong_objects(document) == [key_of(damaged, victim)]
     assert document["problems"][0]["topic"] == "orders"
-    outcome: Outcome = tidelog("verify", "--data-dir", damaged, status=1)
+    outcome: Outcome = called("verify", "--data-dir", damaged, status=1)
     assert key_of(damaged, victim) in outcome.lines[0]
     assert "1 problem" in outcome.lines[-1]
 
@@ -185,10 +183,10 @@ def test_what_cannot_be_read_of_the_cluster_is_named_and_the_rest_checked(damage
     assert set(wrong_objects(document)) == {"topic/other", f"{partition}/0000000000"}
     assert 0 < document["segments"] < count
     assert wrong_objects(verified(damaged, "orders", status=1)) == [f"{partition}/0000000000"]
-    outcome = tidelog("tier", "status", "--data-dir", damaged)
+    outcome = called("tier", "status", "--data-dir", damaged)
     assert "topic/other cannot be read" in outcome.errors
     assert {row["topic"] for row in status_rows(damaged)} == {"orders"}
-    assert "cannot be read" in tidelog("verify", "--data-dir", damaged, "other", status=1).errors
+    assert "cannot be read" in called("verify", "--data-dir", damaged, "other", status=1).errors
 
 
 def put_copy(path: Path, target: Path) -> Path:
@@ -231,7 +229,7 @@ def test_verify_tells_what_a_given_up_copy_has_left_from_damage(
     leftovers = {row["object"]: row for row in document["leftovers"]}
     assert leftovers.keys() == {key_of(damaged, path) for path in left}
     assert {row["topic"] for row in leftovers.values()} == {"orders"}
-    outcome = tidelog("verify", "--data-dir", damaged, status=3)
+    outcome = called("verify", "--data-dir", damaged, status=3)
     assert "left over from a copy that was given up" in outcome.lines[0]
     counted = "1 object left over" if len(left) == 1 else f"{len(left)} objects left over"
     assert outcome.lines[-1].endswith(f"all is well, {counted}")
@@ -372,7 +370,7 @@ def test_status_without_a_node_tells_what_the_metadata_knows(tiered: Path) -> No
 def test_status_asks_the_nodes_for_what_only_they_have(cli_node: NodeProcess) -> None:
     lines = (b"x" * 20_000 + b"\n") * 9
     for _ in range(2):
-        tidelog("produce", "status", bootstrap=cli_node.address, given=lines)
+        called("produce", "status", bootstrap=cli_node.address, given=lines)
     deadline = time.monotonic() + 30
     while True:
         outcome = called("tier", "status", "status", "--data-dir", cli_node.data_dir, "--json")

@@ -14,7 +14,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from tests.support.command import tidelog
+from tests.support.command import called
 from tests.support.compacted_topics import (
     active_base_offset,
     assert_compacted,
@@ -68,7 +68,7 @@ def test_readers_of_tier_and_local_log_get_the_newest_of_every_key(tmp_path: Pat
             wait_compacted(node, "tiered")
             return all(record.value is not None for record in records_on_disk(directory))
 
-        tidelog("job", "compact", "--force", "--data-dir", node.data_dir)
+        called("job", "compact", "--force", "--data-dir", node.data_dir)
         eventually(has_no_tombstone, lambda: f"the tombstone stays:\n{node.log[-3000:]}")
         seen = dict(consume(node.address, "tiered"))
         assert seen == {key: value for key, value in newest.items() if key != b"key-0"}
@@ -79,7 +79,7 @@ def test_readers_of_tier_and_local_log_get_the_newest_of_every_key(tmp_path: Pat
             lambda: f"segments are not evicted:\n{node.log[-3000:]}",
         )
         assert {**newest, **dict(consume(node.address, "tiered"))} == newest
-        checked = tidelog("verify", "--data-dir", tmp_path / "node")
+        checked = called("verify", "--data-dir", tmp_path / "node")
         assert "all is well" in checked.out.decode()
         assert "ERROR" not in node.log
 
@@ -105,7 +105,7 @@ def test_librdkafka_reads_on_where_many_producers_have_left_only_their_last_batc
             lambda: f"segments are not evicted:\n{node.log[-3000:]}",
         )
         active_base = active_base_offset(directory)
-        (row,) = tidelog("job", "compact", "--data-dir", node.data_dir, "--json").document
+        (row,) = called("job", "compact", "--data-dir", node.data_dir, "--json").document
         assert row["compacted_up_to"] == active_base
         assert row["segments_before"] >= PRODUCERS
         assert_compacted(consume(node.address, "tiered"), newest, active_base)
