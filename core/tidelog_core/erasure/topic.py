@@ -137,8 +137,7 @@ class ErasureRun:
                 progress.next_partition()
                 await self.store(at_once=False)
             progress.enter(Phase.ENDED)
-        await self.put_receipt()
-        receipt = self.receipt()
+        receipt = await self.put_receipt()
         for tier, one in zip(self._tiers, receipt.partitions, strict=True):
             if not one.problems:
                 await _end_request(tier, self._key_sha256)
@@ -155,14 +154,15 @@ class ErasureRun:
             now_ms=first.clock_ms(),
         )
 
-    async def put_receipt(self) -> None:
-        """Put the receipt of what is done so far into the bucket; durable on return."""
-        first = self._tiers[0]
+    async def put_receipt(self) -> ErasureReceipt:
+        """Put the receipt of what is done so far into the bucket, durable on return; return it."""
+        first, receipt = self._tiers[0], self.receipt()
         where = erasure_receipt_key(
             first.cluster_id, first.topic.name, first.topic.topic_id, self.progress.erasure_id
         )
-        data = json.dumps(self.receipt().document(), indent=2).encode() + b"\n"
+        data = json.dumps(receipt.document(), indent=2).encode() + b"\n"
         await first.objects.replace(where, data)
+        return receipt
 
     def _left(self) -> Iterator[tuple[int, PartitionTier]]:
         """Yield the partitions that the phase is not done with, with their numbers from 1 on."""
