@@ -16,6 +16,7 @@ from tidelog_core.cost.entries import Tally
 from tidelog_core.metadata.image import ClusterImage
 from tidelog_core.metadata.usage import StoreUsage
 from tidelog_core.tier.keys import split_topic_folder
+from tidelog_core.turns import Turn
 
 from tidelog_node.node_context import NodeContext
 
@@ -105,8 +106,9 @@ class CostCollector:
         for method, _, count in status["requests"]:
             totals[method] = totals.get(method, 0) + count
         totals |= {SENT: status["sent_bytes"], RECEIVED: status["received_bytes"]}
-        image, rest = self._node.view.image, dict(totals)
+        image, rest, turn = self._node.view.image, dict(totals), Turn()
         for folder, requests, sent_bytes, received_bytes in status["topics"]:
+            await turn.step()
             found = {**requests, SENT: sent_bytes, RECEIVED: received_bytes}
             for what, count in found.items():
                 rest[what] -= count

@@ -24,6 +24,7 @@ from tidelog_core.cost.entries import Addition, Limits, Tally
 from tidelog_core.cost.ledger import Kept, add, prune, roll_up
 from tidelog_core.cost.prices import PriceTable
 from tidelog_core.errors import TidelogError
+from tidelog_core.turns import Turn
 
 from tidelog_node.costs.budget_watch import BudgetWatch
 from tidelog_node.costs.collector import CostCollector
@@ -60,6 +61,7 @@ class CostRecorder:
         self._waiting: deque[Addition] = deque()  # the first may be stored already
         # Samples, and the time by the steady clock when each began.
         self._recent: deque[tuple[float, Tally]] = deque(maxlen=RATE_SAMPLES)
+        self._recently = (Tally(), 0.0)
         self._sampled_ms = clock_ms()
         self._watched_ms: float | None = None
         self._watched_budgets = (0.0, 0.0)
@@ -80,11 +82,11 @@ class CostRecorder:
         return min(live, default=self._node.broker_id) == self._node.broker_id
 
     def recently(self) -> tuple[Tally, float]:
-        """Return what was counted in the last samples, and the milliseconds that they took."""
-        recent = Tally()
-        for _, sample in self._recent:
-            recent.merge(sample)
-        return recent, self._sampled_ms - self._recent[0][0] if self._recent else 0.0
+        """Return what was counted in the last samples, and the milliseconds that they took.
+
+        The same object until the next sample.
+        """
+        return self._recently
 
     async def run(self) -> None:
         """Record until cancelled."""
@@ -125,16 +127,25 @@ class CostRecorder:
 
     async def _sample(self) -> None:
         grown = await self._collector.sample()
+        # Without a pause until it waits for the store: a sample is not taken again.
         self._total.update(grown.counts)
         self._recent.append((self._sampled_ms, grown.copy()))  # Additions may be merged.
         self._sampled_ms = self._clock_ms()
         began_ms, self._began_ms = self._began_ms, self._node.clock_ms()
+        if grown.counts:
+            self._queue(grown, began_ms)
+        turn, recent = Turn(), Tally()
+        for _, sample in tuple(self._recent):
+            await turn.step()
+            recent.merge(sample)
+        self._recently = (recent, self._sampled_ms - self._recent[0][0])
+
+    def _queue(self, grown: Tally, began_ms: int) -> None:
+        """Have the counts wait for the store, as an addition or with one that was not sent yet."""
         hour = began_ms // HOUR_MS
-        if not grown.counts:
-            return
         last = self._waiting[-1] if len(self._waiting) > 1 else None
         if last is not None and (last.hour == hour or len(self._waiting) >= ADDITIONS_MAX):
-            last.tally.merge(grown)  # It was not sent yet: only the first one may be stored.
+            last.tally.merge(grown)  # Only the first one may be stored.
             return
         self._waiting.append(Addition(uuid4().hex, hour, self._writer, grown, began_ms))
 

@@ -6,8 +6,10 @@ shown by the node that keeps the ledger in order, so that the sum over all nodes
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tidelog_core.cost.counts import HOUR_MS, by_topic
-from tidelog_core.cost.entries import Limits, limited
+from tidelog_core.cost.entries import Limits, Tally, limited
 
 from tidelog_node.costs.recorder import CostRecorder
 from tidelog_node.monitoring.scrape import Scrape
@@ -20,6 +22,8 @@ class CostSource:
     def __init__(self, node: NodeContext, recorder: CostRecorder) -> None:
         self._node = node
         self._recorder = recorder
+        self._recent: Tally | None = None
+        self._shown: Sequence[tuple[str, float]] = ()  # of that
 
     async def collect(self, scrape: Scrape) -> None:
         """Add the series."""
@@ -35,10 +39,8 @@ class CostSource:
             for name, count in sorted(counts.items()):
                 dollars = prices.dollars_of(name, count) / hours
                 scrape.add("tidelog_cost_dollars_per_hour", dollars, name)
-            limits = Limits(prices, self._node.config().cost_ledger_topics_max)
-            for topic, of_topic in by_topic(limited([recent.topics], limits)).items():
-                dollars = prices.dollars(of_topic) / hours
-                scrape.add("tidelog_cost_topic_dollars_per_hour", dollars, topic)
+            for topic, dollars in self._topics(recent):
+                scrape.add("tidelog_cost_topic_dollars_per_hour", dollars / hours, topic)
         for budget in recorder.budgets.known:
             period, forecast = budget.period.value, budget.forecast
             scrape.add("tidelog_cost_spent_dollars", forecast.spent_dollars, period)
@@ -46,3 +48,13 @@ class CostSource:
             if budget.budget_dollars is not None:
                 scrape.add("tidelog_cost_budget_dollars", budget.budget_dollars, period)
                 scrape.add("tidelog_cost_budget_passed", budget.is_passed, period)
+
+    def _topics(self, recent: Tally) -> Sequence[tuple[str, float]]:
+        """Return what the most expensive topics have cost; computed once for each sample."""
+        if recent is not self._recent:
+            prices = self._recorder.prices
+            limits = Limits(prices, self._node.config().cost_ledger_topics_max)
+            topics = by_topic(limited([recent.topics], limits))
+            self._shown = [(topic, prices.dollars(counts)) for topic, counts in topics.items()]
+            self._recent = recent
+        return self._shown

@@ -14,7 +14,13 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from tidelog_core.cost.counts import OTHER_TOPICS, Counts, add_up, by_topic, of_topic
+from tidelog_core.cost.counts import (
+    OTHER_TOPICS,
+    TOPIC_SEPARATOR,
+    Counts,
+    add_up,
+    of_topic,
+)
 from tidelog_core.cost.prices import PriceTable
 from tidelog_core.metadata.cost_records import CostDay, CostHour
 
@@ -110,16 +116,23 @@ def has_hour(day: CostDay, hour: int) -> bool:
 
 def limited(many: Iterable[Counts], limits: Limits) -> dict[str, int]:
     """Return the sum of topics' counts; topics beyond the most expensive ones become one."""
-    topics = by_topic(add_up(many))
-    others = topics.pop(OTHER_TOPICS, Counter())
-    ranked = sorted(topics, key=lambda topic: (-limits.prices.dollars(topics[topic]), topic))
-    kept = {topic: topics[topic] for topic in ranked[: limits.topics_max]}
-    for topic in ranked[limits.topics_max :]:
-        others.update(topics[topic])
-    if others:
-        kept[OTHER_TOPICS] = others
-    return {
-        of_topic(topic, name): count
-        for topic, counts in kept.items()
-        for name, count in counts.items()
-    }
+    total = add_up(many)
+    weights: dict[str, float] = {}  # dollars of one count, by item
+    dollars: dict[str, float] = {}  # by topic
+    for key, count in total.items():
+        topic, _, name = key.partition(TOPIC_SEPARATOR)
+        weight = weights.get(name)
+        if weight is None:
+            weight = weights[name] = limits.prices.dollars_of(name, 1)
+        dollars[topic] = dollars.get(topic, 0.0) + count * weight
+    dollars.pop(OTHER_TOPICS, None)
+    if len(dollars) <= limits.topics_max:
+        return dict(total)
+    ranked = sorted(dollars, key=lambda topic: (-dollars[topic], topic))
+    left_out = set(ranked[limits.topics_max :])
+    kept: dict[str, int] = {}
+    for key, count in total.items():
+        topic, _, name = key.partition(TOPIC_SEPARATOR)
+        shown = of_topic(OTHER_TOPICS, name) if topic in left_out else key
+        kept[shown] = kept.get(shown, 0) + count
+    return kept
