@@ -25,7 +25,10 @@ QUOTA = {"request_percentage": 0.0001}
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
-    config = {"quota.throttle.max.ms": str(WAIT_MS)}
+    config = {
+        "quota.throttle.max.ms": str(WAIT_MS),
+        "client.metrics.otlp.endpoint": "http://127.0.0.1:9",
+    }
     with NodeProcess(tmp_path_factory.mktemp("node"), config=config) as node:
         with closing(Peer("admin", node.port)) as admin:
             admin.create_topic("topic")
