@@ -350,7 +350,8 @@ class ChainWriter:
             one.hedge_ms = None
         else:
             one.hedge_ms = now + delay_ms
-        self._pace.take_token(now)
+        if one.last_attempt == 1:  # Paid here, a hedge would cost the next object its flush.
+            self._pace.take_token(now)
         return PutObject(sequence, one.last_attempt)
 
     def _repeat(self, now: float) -> Iterable[Decision]:

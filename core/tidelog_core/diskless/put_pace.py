@@ -1,6 +1,7 @@
 """How many PUTs of a chain may be in flight, when one is repeated, and what they may cost.
 
-- A token bucket bounds the PUTs a second. A full buffer is flushed without a token, and pays later.
+- A token bucket bounds the objects a second. A full buffer is flushed without a token, and pays
+  later. Hedges are not counted: their percentile bounds them.
 - A PUT that is not answered after a percentile of the last answers' times is sent once more.
 - A store that asks to slow down (503) halves the PUTs in flight and ends hedging for a while.
   Every answer in time adds a part of one again.
@@ -97,7 +98,7 @@ class PutPace:
         return back_off_seconds(failure_count - 1, first=first, longest=longest)
 
     def take_token(self, now_ms: float) -> None:
-        """Count a PUT. The bucket may be overdrawn."""
+        """Count an object. The bucket may be overdrawn."""
         if self.limits.puts_per_second_max:
             self._bucket.take(1.0, self.limits.puts_per_second_max, int(now_ms))
 

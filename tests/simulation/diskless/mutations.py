@@ -117,11 +117,12 @@ class TakesAnyListedObjectForData(DoesNotConfirmSeals):
 
 @dataclass(frozen=True)
 class Mutation:
-    """A mistake, and the plans that look for it."""
+    """A mistake, and the plans that look for it, later ones where chance is slow to meet it."""
 
     rules: ChainRules = field(default_factory=ChainRules)
     shell: Mutable = field(default_factory=Mutable)
     draw: Callable[[int], Plan] = draw_plan
+    first_seed: int = 0
 
 
 DESIGN_MUTATIONS: Mapping[str, Mutation] = {
@@ -135,7 +136,7 @@ DESIGN_MUTATIONS: Mapping[str, Mutation] = {
 }
 FOUND_MUTATIONS: Mapping[str, Mutation] = {
     "does not confirm seals": Mutation(DoesNotConfirmSeals()),
-    "believes an older listing": Mutation(BelievesAnOlderListing()),
+    "believes an older listing": Mutation(BelievesAnOlderListing(), first_seed=30),
     "collects everything committed": Mutation(
         CollectsEverythingCommitted(), draw=draw_suspicious_plan
     ),

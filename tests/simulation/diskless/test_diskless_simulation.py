@@ -65,7 +65,7 @@ def test_ten_thousand_schedules_break_no_promise() -> None:
 
 def find(mutation: Mutation) -> int:
     """Return the first seed that shows the mistake."""
-    for seed in range(MUTATION_SEEDS_MAX):
+    for seed in range(mutation.first_seed, mutation.first_seed + MUTATION_SEEDS_MAX):
         try:
             run_plan(mutation.draw(seed), mutation.rules, mutation.shell)
         except Violation as problem:
@@ -101,11 +101,11 @@ def test_a_failing_plan_is_made_smaller() -> None:
 def test_schedules_meet_what_may_happen_to_chains() -> None:
     """A simulation that stopped meeting takeovers would find nothing and say nothing."""
     totals: Counter[str] = Counter()
-    for seed in range(25):
+    for seed in range(16):
         totals.update(dataclasses.asdict(run_seed(seed)))
     print(totals)
-    assert totals["acked"] > 1_000
-    assert totals["seals"] > 15
-    assert totals["epochs"] > 60
+    assert totals["acked"] > 700
+    assert totals["seals"] > 8
+    assert totals["epochs"] > 35
     assert min(totals["garbage"], totals["stray_seals"]) > 1
-    assert min(totals["references"], totals["deleted"]) > 200
+    assert min(totals["references"], totals["deleted"]) > 150

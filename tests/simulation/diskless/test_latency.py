@@ -1,0 +1,65 @@
+"""An owner's decisions give the latencies that the design expects of published PUT times."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+from tidelog_core.diskless.chain_writer import WriterLimits
+from tidelog_core.diskless.put_pace import PaceLimits
+
+from tests.simulation.diskless.latency import Latencies, StoreLatency, measure
+
+GOOD, CAUTIOUS = (70.0, 140.0), (100.0, 195.0)  # median and 99th percentile of objects up to 1 MB
+# By interval: p50, p99, p99.9 with hedges.
+EXPECTED = {
+    GOOD: {20: (87, 159, 201), 50: (97, 174, 212), 100: (123, 211, 250)},
+    CAUTIOUS: {20: (124, 222, 275), 50: (129, 231, 288), 100: (154, 266, 321)},
+}
+
+
+def run(
+    times: tuple[float, float],
+    interval_ms: int,
+    seconds: float,
+    *,
+    percentile: float = 95.0,
+    puts_per_second: float = 0.0,
+) -> Latencies:
+    pace = PaceLimits(puts_per_second_max=puts_per_second, hedge_percentile=percentile)
+    store = StoreLatency(Random(7), *times)
+    limits = WriterLimits(flush_ms=interval_ms, pace=pace)
+    return measure(limits, store, append_bytes=1_000, append_ms=4.0, seconds=seconds)
+
+
+def test_acks_take_what_is_expected_at_the_default_interval() -> None:
+    found = run(GOOD, 100, 60.0)
+    p50, p99, _ = EXPECTED[GOOD][100]
+    assert (found.p50, found.p99) == pytest.approx((p50, p99), rel=0.25)
+    assert found.puts < 1.1 * found.objects
+    assert found.in_flight_max <= 8
+
+
+def test_without_hedges_one_slow_put_holds_many_acks() -> None:
+    hedged, plain = run(GOOD, 50, 40.0), run(GOOD, 50, 40.0, percentile=0.0)
+    assert plain.puts == plain.objects
+    assert plain.p999 > 3 * hedged.p999
+
+
+def test_the_budget_bounds_objects_and_not_their_hedges() -> None:
+    """Four a second, as the design counts for 250 ms: without the budget an idle chain puts more."""
+    found = run(GOOD, 250, 60.0, puts_per_second=4.0)
+    assert (found.p50, found.p99) == pytest.approx((198, 346), rel=0.25)
+    assert found.objects < 4.2 * 60
+    assert found.objects < found.puts < 1.1 * found.objects
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("interval_ms", [20, 50, 100])
+@pytest.mark.parametrize("times", EXPECTED, ids=["good", "cautious"])
+def test_the_designs_table(times: tuple[float, float], interval_ms: int) -> None:
+    found = run(times, interval_ms, 300.0)
+    print(found)
+    assert (found.p50, found.p99, found.p999) == pytest.approx(
+        EXPECTED[times][interval_ms], rel=0.25
+    )
