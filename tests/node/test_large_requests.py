@@ -28,6 +28,7 @@ from tests.support.node_process import NodeProcess
 from tests.support.wire_client import WireClient, api_versions_request, frame
 
 ELEMENTS_MAX = 12_000
+ATTEMPTS = 5
 SECONDS_MAX = 120.0
 ELEMENTS = 20_000
 CARRIED_OUT_ON_THE_SPOT = (0, 1, 78)  # Produce, Fetch, ShareFetch: see test_partition_pace
@@ -74,12 +75,17 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
 @pytest.mark.parametrize("name", CONTROL_REQUESTS)
 def test_others_are_answered_while_a_large_request_is_served(node: NodeProcess, name: str) -> None:
     request = CONTROL_REQUESTS[name](ELEMENTS_MAX - 10)
-    with WireClient(node.port) as client, AnswerTimes(node.port) as times:
-        client.socket.settimeout(SECONDS_MAX)
-        client.send(request)
-        answer = client.receive()
-    assert len(answer) > 2 * ELEMENTS_MAX
-    assert len(times.seconds) > 5  # Unless it is cut into turns there is one.
+    counts: list[int] = []
+    for _ in range(ATTEMPTS):  # On a busy machine the others may not even ask.
+        with WireClient(node.port) as client, AnswerTimes(node.port) as times:
+            client.socket.settimeout(SECONDS_MAX)
+            client.send(request)
+            answer = client.receive()
+        assert len(answer) > 2 * ELEMENTS_MAX
+        counts.append(len(times.seconds))
+        if counts[-1] > 5:  # Unless it is cut into turns there are three at most.
+            break
+    assert max(counts) > 5
 
 
 def test_large_requests_that_wait_for_others_are_in_nobodys_way(node: NodeProcess) -> None:
