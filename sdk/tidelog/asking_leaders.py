@@ -56,9 +56,11 @@ async def by_leader(
     """Return the partitions by the node that leads them, and a failure for each without one."""
     led: dict[int, list[TopicPartition]] = {}
     failures: list[TidelogError] = []
-    for partition in partitions:
-        if cluster.topic(partition.topic) is None:
-            await cluster.refresh()
+    wanted = list(partitions)
+    # Each asks for its topic, so one answer has all of them.
+    if None in [cluster.topic(name) for name in {partition.topic for partition in wanted}]:
+        await cluster.refresh()
+    for partition in wanted:
         leader = cluster.leader(partition)
         if leader is None:
             failures.append(_without_leader(cluster, partition))
