@@ -18,6 +18,8 @@ from tidelog_core.errors import ClusterAuthorizationFailed, TidelogError
 from tidelog_core.model import TopicPartition
 
 NAMES_SHOWN_MAX = 20
+REFRESH_SECONDS, SLOW_REFRESH_SECONDS = 5, 30
+MANY_PARTITIONS = 2_000
 NODE_SECONDS_MAX = 3.0  # that a page waits for one node
 
 
@@ -65,6 +67,11 @@ class ClusterFacts:
             for one in self.nodes
             if one.disk is not None and one.disk.error
         ]
+
+    @property
+    def refresh_seconds(self) -> int:
+        """How often a page may ask for it: with many partitions it costs."""
+        return REFRESH_SECONDS if self.partition_count <= MANY_PARTITIONS else SLOW_REFRESH_SECONDS
 
     @property
     def is_well(self) -> bool:

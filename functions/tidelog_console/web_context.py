@@ -59,6 +59,7 @@ class Console:
             undefined=StrictUndefined,
             trim_blocks=True,
             lstrip_blocks=True,
+            auto_reload=False,  # a new version is a new process
         )
         templates.filters |= formats.FILTERS
         return cls(

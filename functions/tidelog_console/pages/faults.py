@@ -14,7 +14,8 @@ from tidelog_console.web_context import console_of, page, visitor_of
 async def show(request: web.Request) -> web.Response:
     """Show the findings; those of nodes and stores to those who may describe the cluster."""
     console, admin = console_of(request), visitor_of(request).admin
-    found = list(findings.of_cluster(await cluster_facts(admin)))
+    facts = await cluster_facts(admin)
+    found = list(findings.of_cluster(facts))
     sees_all = await may_see_cluster(admin)
     nodes: list[NodePage] = []
     if sees_all:
@@ -29,7 +30,7 @@ async def show(request: web.Request) -> web.Response:
         findings=sorted(found, key=lambda one: one.severity != findings.BAD),
         nodes=nodes,
         sees_all=sees_all,
-        refresh_seconds=console.stores.refresh_seconds,
+        refresh_seconds=max(facts.refresh_seconds, console.stores.refresh_seconds),
         asks_nodes=console.node_pages.is_known,
     )
 

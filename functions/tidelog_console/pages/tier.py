@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from itertools import islice
 from uuid import UUID
 
 from aiohttp import web
@@ -25,9 +24,13 @@ TOPICS_MAX = 200
 
 async def list_(request: web.Request) -> web.Response:
     """Show the topics to choose from."""
-    names = (one.name for one in await visitor_of(request).admin.list_topics())
+    names = [one.name for one in await visitor_of(request).admin.list_topics()]
     return page(
-        request, "tier_topics.html", title="Tier map", topics=list(islice(names, TOPICS_MAX))
+        request,
+        "tier_topics.html",
+        title="Tier map",
+        topics=names[:TOPICS_MAX],
+        left_out=max(0, len(names) - TOPICS_MAX),
     )
 
 
