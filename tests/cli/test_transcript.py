@@ -16,6 +16,7 @@ import pytest
 from tidelog_cli import reaching
 
 from tests.support.command import called
+from tests.support.local_admin import local_admin
 from tests.support.node_process import NodeProcess
 from tools.ports import free_port
 
@@ -88,6 +89,13 @@ def http_address() -> Iterator[str]:
     server.server_close()
 
 
+@pytest.fixture(scope="module")
+def admin_url(cli_cluster: tuple[NodeProcess, ...]) -> Iterator[str]:
+    node = cli_cluster[0]
+    with local_admin(str(node.metadata_store), str(node.object_store)) as api:
+        yield api.url
+
+
 @pytest.fixture
 def names(
     cli_cluster: tuple[NodeProcess, ...],
@@ -120,8 +128,13 @@ def test_transcript_is_long_enough() -> None:
 
 @pytest.mark.parametrize("title", SECTIONS)
 def test_people_are_told(
-    title: str, names: dict[str, str], monkeypatch: pytest.MonkeyPatch
+    title: str,
+    names: dict[str, str],
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
 ) -> None:
+    if any("$ADMIN" in step.command for step in SECTIONS[title]):
+        names["ADMIN"] = request.getfixturevalue("admin_url")
     is_waiting = title == "where no node is"
     if is_waiting:
         for name, seconds in (("NOTE", 0.05), ("ASK", 0.1), ("REFUSED", 0.5)):
