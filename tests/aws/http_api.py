@@ -43,7 +43,9 @@ class HttpApi:
             request.headers["Content-Type"] = "application/json"
         if credentials is not None:
             who = Credentials(
-                credentials["AWS_ACCESS_KEY_ID"], credentials["AWS_SECRET_ACCESS_KEY"]
+                credentials["AWS_ACCESS_KEY_ID"],
+                credentials["AWS_SECRET_ACCESS_KEY"],
+                credentials.get("AWS_SESSION_TOKEN"),
             )
             SigV4Auth(who, "execute-api", self.region).add_auth(request)
         sent = urllib.request.Request(

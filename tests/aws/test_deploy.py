@@ -35,6 +35,7 @@ STACK = "tidelog-test"
 SEGMENT_BYTES = 20_000
 CONFIGS = {"segment.bytes": str(SEGMENT_BYTES), "file.delete.delay.ms": "0"}
 WAIT_SECONDS_MAX = 120.0
+JOB_SECONDS_MAX = 300.0  # MiniStack starts the function's process first
 EVENT_SECONDS = 2.0  # in which a function deals with an event, unless it has to start
 
 # Deploying is part of whichever test comes first.
@@ -127,6 +128,17 @@ class Deployment:
         allowed = [f"arn:aws:execute-api:{sam.REGION}:*:{api}/{one}" for one in resources]
         statement = {"Effect": "Allow", "Action": "execute-api:Invoke", "Resource": allowed}
         return self.user({"Version": "2012-10-17", "Statement": [statement]})
+
+    def operator(self) -> dict[str, str]:
+        """Return the environment of somebody who has taken the role of the API's administrator."""
+        sts = self.client("sts")
+        made = sts.assume_role(RoleArn=self.outputs["AdminOperatorRole"], RoleSessionName="alice")
+        sts.close()
+        return {
+            "AWS_ACCESS_KEY_ID": made["Credentials"]["AccessKeyId"],
+            "AWS_SECRET_ACCESS_KEY": made["Credentials"]["SecretAccessKey"],
+            "AWS_SESSION_TOKEN": made["Credentials"]["SessionToken"],
+        }
 
     def user(self, policy: object) -> dict[str, str]:
         """Return the environment of a new user with this policy alone."""
@@ -371,27 +383,55 @@ def test_the_deployed_cluster_tiers_its_segments_and_expires_them_by_events(
     assert deployment.dead_letter_count() == 0
 
 
-def test_the_admin_api_does_what_iam_allows_its_signed_callers(
+def test_the_admin_api_does_what_iam_and_acls_allow_its_signed_callers(
     deployment: Deployment, nodes: list[NodeProcess]
 ) -> None:
     api, topic = deployment.admin_api, {"name": "by-api", "assignments": [[1, 2]]}
-    reader = deployment.api_caller("*/GET/*")
     writer = deployment.api_caller("*/*/topics", "*/*/topics/*")
     for refused in (
         None,  # not signed
-        reader,  # may not write
+        deployment.api_caller("*/GET/*"),  # may not write
         deployment.api_caller("*/*/groups"),  # of other things
         {**writer, "AWS_SECRET_ACCESS_KEY": "guessed"},
         deployment.node_credentials(),
     ):
         assert api.call("POST", "/topics", topic, credentials=refused)[0] == 403
-    assert api.call("GET", "/topics/by-api", credentials=reader)[0] == 404
-    assert api.call("POST", "/topics", topic, credentials=writer)[0] == 201
-    status, found = api.call("GET", "/topics/by-api", credentials=reader)
+    # IAM lets this one through, but no ACL allows it anything.
+    status, problem = api.call("POST", "/topics", topic, credentials=writer)
+    assert (status, problem["error"]) == (403, "TOPIC_AUTHORIZATION_FAILED")
+    assert api.call("GET", "/topics/by-api", credentials=writer)[0] == 403
+    assert api.call("GET", "/topics", credentials=writer)[1]["topics"] == []
+    operator = deployment.operator()
+    assert api.call("GET", "/topics/by-api", credentials=operator)[0] == 404
+    assert api.call("POST", "/topics", topic, credentials=operator)[0] == 201
+    status, found = api.call("GET", "/topics/by-api", credentials=operator)
     assert (status, found["name"]) == (200, "by-api")
     produce(nodes[1].address, "by-api", 1)
-    assert api.call("DELETE", "/topics/by-api", credentials=writer)[0] == 200
-    assert api.call("GET", "/topics?limit=0", credentials=reader)[0] == 400
+    assert api.call("DELETE", "/topics/by-api", credentials=operator)[0] == 200
+    assert api.call("GET", "/topics?limit=0", credentials=operator)[0] == 400
+
+
+@pytest.mark.slow  # tests/aws/test_admin_jobs.py has the built functions without a stack
+def test_the_admin_api_has_a_job_run_to_its_end(
+    deployment: Deployment, nodes: list[NodeProcess]
+) -> None:
+    api, operator = deployment.admin_api, deployment.operator()
+    status, job = api.call("POST", "/verifications", {"topics": []}, credentials=operator)
+    assert status == 202, job
+    path = f"/jobs/{job['job_id']}?after_step=100&wait_seconds=10"
+
+    def shown() -> dict[str, Any]:
+        found: dict[str, Any] = api.call("GET", path, credentials=operator)[1]
+        return found
+
+    eventually(
+        lambda: shown()["state"] in ("done", "failed"),
+        lambda: f"the job ends: {shown()}",
+        seconds=JOB_SECONDS_MAX,
+    )
+    found = shown()
+    assert (found["state"], found["problem"]) == ("done", None)
+    assert found["caller"] == f"User:{deployment.outputs['AdminOperatorRole']}"
 
 
 @pytest.mark.slow  # the clock of a rule has minutes

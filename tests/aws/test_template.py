@@ -11,6 +11,7 @@ from uuid import UUID
 
 import pytest
 import yaml
+from tidelog_core.authorizer_settings import parse_super_users
 from tidelog_core.metadata.acls import acl_key
 from tidelog_core.metadata.delegation_tokens import delegation_token_key
 from tidelog_core.metadata.dynamodb_items import key_of
@@ -18,6 +19,7 @@ from tidelog_core.metadata.roles import role_key
 from tidelog_core.metadata.scram_users import decoy_secret_key, scram_credential_key
 from tidelog_core.security.scram_credentials import ScramMechanism
 from tidelog_core.tier.keys import deletion_key, log_start_key
+from tidelog_functions.admin.caller import principal_of
 
 from tests.aws.lambda_runtime import BuiltFunction
 from tests.aws.templates import read_template, resources
@@ -346,6 +348,29 @@ def test_nodes_ask_clients_to_log_in_unless_somebody_says_otherwise() -> None:
     opened, secured, _, between = network["Properties"]["SecurityGroupIngress"]
     assert (opened["Fn::If"][0], secured["Fn::If"][0]) == ("HasOpen", "HasSecure")
     assert between["Description"] == "Between nodes"
+
+
+def test_the_admin_api_is_closed_and_its_first_administrator_may_call_it_and_nothing_else() -> None:
+    template = read_template(sam.TEMPLATE)
+    assert template["Parameters"]["AdminAuthorizer"]["Default"] == "tidelog.acl"
+    (route,) = [one for _, one in resources("AWS::ApiGatewayV2::Route")]
+    assert route["Properties"]["AuthorizationType"] == "AWS_IAM"
+    variables = template["Resources"]["AdminFunction"]["Properties"]["Environment"]["Variables"]
+    assert variables["TIDELOG_CONFIG_AUTHORIZER_CLASS_NAME"] == {"Ref": "AdminAuthorizer"}
+    assert variables["TIDELOG_CONFIG_SUPER_USERS"] == {
+        "Sub": "User:${AdminOperatorRole.Arn};${AdminSuperUsers}"
+    }
+    (statement,) = statements("AdminOperatorRole")
+    assert statement["Action"] == "execute-api:Invoke"
+    assert statement["Resource"]["Sub"].endswith(":${AdminApi}/*")
+
+
+def test_a_caller_that_took_the_administrators_role_is_a_super_user() -> None:
+    arn = "arn:aws:iam::123456789012:role/tidelog-AdminOperatorRole-1"
+    supers = parse_super_users(f"User:{arn};User:admin")
+    session = "arn:aws:sts::123456789012:assumed-role/tidelog-AdminOperatorRole-1/alice"
+    assert principal_of(session) in supers
+    assert parse_super_users(f"User:{arn};") == {f"User:{arn}"}
 
 
 def test_no_role_is_allowed_everything_of_anything() -> None:
