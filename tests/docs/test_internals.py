@@ -22,6 +22,7 @@ DEFINED = re.compile(
     r"\b(?:def|class) (\w+)|^\s*(?:self[.])?(\w+)(?:: [^=\n]+)?(?: =|$)", re.MULTILINE
 )
 FOREIGN = {
+    "opentelemetry",
     *("kio", "pyproject.toml", "os.sendfile", "sendfile", "__cause__"),
     *("read_committed", "next", "request", "response", "__consumer_offsets", "__transaction_state"),
 }
