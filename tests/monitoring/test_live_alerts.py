@@ -8,6 +8,7 @@ import signal
 import socket
 import sqlite3
 import struct
+import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
@@ -18,6 +19,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from tests.monitoring.prometheus import Prometheus, prometheus
 from tests.support.arena import TOPIC, Arena
 from tests.support.command import called
+from tests.support.node_process import NodeProcess
 from tests.support.waiting import eventually
 from tools import dashboard
 from tools.places import ToolAbsent
@@ -29,7 +31,12 @@ CONFIG = {
     "metrics.group.lag.interval.ms": "200",
     "log.scrub.bytes.per.second": str(2**30),
     "cost.ledger.interval.ms": "1000",
+    # A coordinator that does not end transactions in time leaves them hanging.
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "3600000",
+    "log.cleaner.backoff.ms": "200",
 }
+LATE_SECONDS = 1_300.0  # more than transaction.max.timeout.ms and five minutes
+SMALL_DISK = "48m"
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
@@ -53,8 +60,12 @@ def watch(arena: Arena, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pr
 
 @pytest.fixture(autouse=True)
 def _quiet(watch: Prometheus) -> None:
-    """Begin each test without an alert."""
-    eventually(lambda: not watch.firing(), lambda: f"{watch.firing()} end", SECONDS_MAX)
+    """Begin each test without an alert, but one on what other programs write to this disk."""
+
+    def others() -> set[str]:
+        return watch.firing() - {"TidelogDiskFillsUp"}
+
+    eventually(lambda: not others(), lambda: f"{others()} end", SECONDS_MAX)
 
 
 def await_alerts(watch: Prometheus, *wanted: str) -> None:
@@ -147,11 +158,90 @@ def test_a_damaged_segment(arena: Arena, watch: Prometheus) -> None:
     await_alerts(watch, "DamagedSegments")
 
 
-def _fill(arena: Arena, topic: str) -> None:
-    """Produce a few segments."""
+def test_a_compaction_that_fails(arena: Arena, watch: Prometheus) -> None:
+    """Where it writes, the disk does not; the log itself can be written."""
+    node = arena.nodes[1]
+    name = "compacted"
+    with arena.faults[1].failing(errno.EIO, ("write",), node.data_dir / f"{name}-0" / "cleaned"):
+        arena.cluster.create(
+            name, cleanup_policy="compact", segment_bytes="16384", min_cleanable_dirty_ratio="0"
+        )
+        _fill(arena, name, keys=3)
+        await_alerts(watch, "CompactionFails")
+
+
+def test_a_replica_whose_log_cannot_be_used(arena: Arena, watch: Prometheus) -> None:
+    """One file of a disk is gone bad, and the rest of it works."""
+    arena.cluster.create("bad")
+    node = arena.cluster.node_leading("bad")
+    with arena.faults[node.broker_id].failing(
+        errno.EIO, ("write", "fsync", "read"), node.data_dir / "bad-0"
+    ):
+        producer = Producer({"bootstrap.servers": arena.cluster.addresses})
+        producer.produce("bad", b"value")  # and again, until another node takes it
+        await_alerts(watch, "OfflineReplicas")
+        assert producer.flush(60) == 0
+
+
+def test_a_transaction_that_its_coordinator_forgets(arena: Arena, watch: Prometheus) -> None:
+    """The clocks of all nodes go on by twenty minutes, in which nothing was written."""
+    arena.cluster.create("transacted")
+    settings = {"bootstrap.servers": arena.cluster.addresses, "transactional.id": "forgotten"}
+    producer = Producer(settings)
+    producer.init_transactions(60)
+    producer.begin_transaction()
+    producer.produce("transacted", b"value")
+    assert producer.flush(60) == 0
+    for clock in arena.clocks.values():
+        clock.set_off(LATE_SECONDS)
+    try:
+        await_alerts(watch, "HangingTransactions")
+    finally:
+        for clock in arena.clocks.values():
+            clock.set_off(0)
+    producer.abort_transaction(60)
+
+
+class SmallNode(NodeProcess):
+    """A node with a small disk of its own, which only it sees."""
+
+    def command(self) -> list[str]:
+        mount = f"mount -t tmpfs -o size={SMALL_DISK} tmpfs {self.data_dir}"
+        return ["unshare", "-rm", "sh", "-c", f'{mount} && exec "$@"', "sh", *super().command()]
+
+
+def test_a_disk_that_fills_up(tmp_path: Path) -> None:
+    """By what a producer sends; in a Prometheus of its own."""
+    (tmp_path / "node").mkdir()
+    mount = ["unshare", "-rm", "mount", "-t", "tmpfs", "tmpfs", str(tmp_path / "node")]
+    if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
+        pytest.skip("needs a mount namespace of its own")
+    node = SmallNode(
+        tmp_path / "node",
+        object_store=f"file://{tmp_path}/objects",
+        arguments=("--http-port", "0"),
+    )
+    with node, prometheus(tmp_path / "p", [node.http_address]) as watch:
+        producer = Producer({"bootstrap.servers": node.address, "linger.ms": 0})
+        seen: set[str] = set()
+
+        def fills_up() -> bool:
+            producer.produce("t", os.urandom(100_000))
+            producer.poll(0.2)
+            seen.update(watch.firing())
+            return "TidelogDiskFillsUp" in seen
+
+        eventually(fills_up, lambda: f"it fires, these did: {seen}", SECONDS_MAX)
+        assert "TidelogDiskFull" not in seen, "it fires before the disk is full"
+        producer.purge()
+
+
+def _fill(arena: Arena, topic: str, *, keys: int = 0) -> None:
+    """Produce a few segments; with ``keys``, records of so many keys."""
     producer = Producer({"bootstrap.servers": arena.cluster.addresses})
-    for _ in range(40):
-        producer.produce(topic, os.urandom(4_000))
+    for number in range(40):
+        key = f"{number % keys}" if keys else None
+        producer.produce(topic, os.urandom(4_000), key=key)
         producer.flush(20)
 
 

@@ -19,7 +19,7 @@ from tidelog_core.security.scram_credentials import ScramMechanism
 _CONFIG_RESOURCES = {2: "Topic", 4: "Broker", 8: "BrokerLogger", 16: "ClientMetrics", 32: "Group"}
 _ROLE_OPERATIONS = {CREATE: "create", DELETE: "delete", CHANGE: "change"}
 _DIGEST_DIGITS = 32  # of a delegation token's HMAC: they tell tokens apart, and log nobody in
-_SHOWN_CONFIGS = frozenset({2, 32})  # whose values are no secrets: those of topics and groups
+_SHOWN_CONFIGS = frozenset({2, 16, 32})  # whose values are no secrets: all but nodes'
 
 
 class Change(NamedTuple):
