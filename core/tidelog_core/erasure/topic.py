@@ -113,8 +113,10 @@ class ErasureRun:
         """
         progress = self.progress
         if progress.position.phase is Phase.REQUESTING:
-            for tier in self._tiers:
+            for _, tier in self._left():
                 await _request(tier, self._key_sha256)
+                progress.next_partition()
+                await self.store(at_once=False)
             progress.enter(Phase.WAITING)
             await self.store(at_once=True)
         if progress.position.phase is Phase.WAITING:
