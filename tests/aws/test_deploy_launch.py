@@ -246,6 +246,7 @@ def test_the_machines_units_say_only_what_launcher_and_node_understand(
     """The variables of the unit and the words behind ``--`` are parsed as on the machine."""
     text = re.sub(r"\$\{\w*(Number|Zone|Instance|First|Ms)\}", "1", _user_data())
     text = text.replace("${PrivateLinkHost}", "").replace("${InstanceType}", "i4i.2xlarge")
+    text = text.replace("${ClusterName}", "tidelog")
     for name, value in SECURITY.items():
         text = text.replace(f"${{{name}}}", value)
     text = text.replace("${MetadataStore}", "dynamodb://t?region=us-east-1")
@@ -366,8 +367,9 @@ def test_functions_have_the_settings_of_the_nodes() -> None:
         if name.startswith("TIDELOG_CONFIG_")
     }
     nodes = dict(re.findall(r"Environment=(TIDELOG_CONFIG_\w+)=(\S+)", _user_data()))
-    # Of clients, whom functions have none, and of machines.
-    access = ("SSL_", "AUTHORIZER_", "SUPER_", "BOOTSTRAP_", "DELEGATION_TOKEN_", "COST_MACHINE_")
+    # Of clients, whom functions have none, and of machines and their logs.
+    access = ("SSL_", "AUTHORIZER_", "SUPER_", "BOOTSTRAP_", "DELEGATION_TOKEN_")
+    access += ("COST_MACHINE_", "METRICS_CLOUDWATCH_")
     of_clients = {name for name in nodes if name.removeprefix("TIDELOG_CONFIG_").startswith(access)}
     assert functions == {name: nodes[name] for name in nodes.keys() - of_clients}
 
