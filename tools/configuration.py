@@ -70,7 +70,7 @@ Kafka has the setting. `make docs` generates this page from
 | a group's | `tidelog group alter GROUP --config NAME=VALUE`, \
 `kafka-configs.sh --entity-type groups`, [`PATCH /group/configs`](admin.md) |
 | a subscription's to [client metrics](operations.md#metrics-of-clients) | \
-`kafka-client-metrics.sh --alter --name NAME`, \
+`tidelog config set client-metrics NAME NAME=VALUE`, `kafka-client-metrics.sh`, \
 `kafka-configs.sh --entity-type client-metrics` |
 | a listener's, at start | as a node's: `ssl.client.auth` is the default of all listeners, \
 `listener.name.outside.ssl.client.auth` is that of `OUTSIDE` alone |

@@ -21,14 +21,23 @@ if TYPE_CHECKING:
     from tidelog_core.setting import Setting
 
 TOPIC, NODE, NODES, GROUP = "topic", "node", "nodes", "group"
-KINDS = (TOPIC, NODE, NODES, GROUP)
+CLIENT_METRICS = "client-metrics"  # a subscription to them
+KINDS = (TOPIC, NODE, NODES, GROUP, CLIENT_METRICS)
 HIDDEN = "(hidden)"
+_OWNERS = {
+    TOPIC: "topics",
+    NODE: "nodes",
+    NODES: "nodes",
+    GROUP: "groups",
+    CLIENT_METRICS: "subscriptions to client metrics",
+}
 
 Owner = Annotated[
     list[str],
     typer.Argument(
         metavar="OWNER [NAME]...",
-        help="topic NAME, node ID, group NAME, or nodes (all of them), then names of settings.",
+        help="topic NAME, node ID, group NAME, client-metrics NAME, or nodes (all of them), then"
+        " names of settings.",
     ),
 ]
 
@@ -40,7 +49,8 @@ def list_(
     ] = None,
     *,
     of: Annotated[
-        str | None, typer.Option(help="Only settings of topic, node, group or listener.")
+        str | None,
+        typer.Option(help="Only settings of topic, node, group, client-metrics or listener."),
     ] = None,
     json: Json = False,
 ) -> None:
@@ -112,7 +122,8 @@ def set_(
         list[str],
         typer.Argument(
             metavar="OWNER [NAME=VALUE]...",
-            help="topic NAME, node ID, group NAME, or nodes (all of them), then settings.",
+            help="topic NAME, node ID, group NAME, client-metrics NAME, or nodes (all of them),"
+            " then settings.",
         ),
     ],
     *,
@@ -152,6 +163,7 @@ def set_(
 
 def _declared() -> dict[str, Mapping[str, Setting]]:
     from tidelog_core.config import (
+        ClientMetricsConfig,
         GroupConfig,
         ListenerConfig,
         NodeConfig,
@@ -162,6 +174,7 @@ def _declared() -> dict[str, Mapping[str, Setting]]:
     return {
         TOPIC: settings_of(TopicConfig),
         GROUP: settings_of(GroupConfig),
+        CLIENT_METRICS: settings_of(ClientMetricsConfig),
         NODE: settings_of(NodeConfig),
         "listener": settings_of(ListenerConfig),
     }
@@ -196,9 +209,10 @@ def _parse_owner(words: list[str]) -> tuple[str, str, list[str]]:
 
 
 def _resource(kind: str) -> ResourceType:
-    if kind == TOPIC:
-        return "topic"
-    return "group" if kind == GROUP else "node"
+    match kind:
+        case "topic" | "group" | "client-metrics":
+            return kind
+    return "node"
 
 
 def _title(kind: str, name: str) -> str:
@@ -209,7 +223,7 @@ def _require_known(kind: str, setting: str) -> None:
     known = _declared()[NODE if kind == NODES else kind]
     if setting not in known and not setting.startswith("listener.name."):
         raise UsageError(
-            f"{kind if kind != NODES else NODE}s have no setting {setting!r}"
+            f"{_OWNERS[kind]} have no setting {setting!r}"
             f"{_near([setting], known) or '; `tidelog config list` shows them'}"
         )
 

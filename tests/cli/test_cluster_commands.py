@@ -11,7 +11,14 @@ import pytest
 from tidelog import Admin
 from tidelog.errors import ElectionNotNeeded, NoReassignmentInProgress
 from tidelog_cli.cluster_status import mixed_versions
-from tidelog_core.config import GroupConfig, ListenerConfig, NodeConfig, TopicConfig, settings_of
+from tidelog_core.config import (
+    ClientMetricsConfig,
+    GroupConfig,
+    ListenerConfig,
+    NodeConfig,
+    TopicConfig,
+    settings_of,
+)
 from tidelog_core.software_version import tidelog_version
 
 from tests.support.command import called
@@ -207,6 +214,7 @@ def test_every_setting_is_listed_with_its_meaning() -> None:
         for of, cls in (
             ("topic", TopicConfig),
             ("group", GroupConfig),
+            ("client-metrics", ClientMetricsConfig),
             ("node", NodeConfig),
             ("listener", ListenerConfig),
         )
@@ -223,6 +231,26 @@ def test_every_setting_is_listed_with_its_meaning() -> None:
     assert (
         "did you mean 'retention.ms'?" in called("config", "list", "retnetion.ms", status=2).errors
     )
+
+
+def test_client_metrics_are_subscribed_to(two: str) -> None:
+    owner = ("client-metrics", "java")
+    match = "match=client_software_name=apache-kafka-java"
+    called("config", "set", *owner, "metrics=*", "interval.ms=5000", match, bootstrap=two)
+    rows = called("config", "describe", *owner, "--json", bootstrap=two).document
+    assert {row["name"]: row["value"] for row in rows} == {
+        "interval.ms": "5000",
+        "match": "client_software_name=apache-kafka-java",
+        "metrics": "*",
+    }
+    wrong = called("config", "set", *owner, "intervall=1", bootstrap=two, status=2)
+    assert "subscriptions to client metrics have no setting 'intervall'" in wrong.errors
+    refused = called("config", "set", *owner, "match=nobody=x", bootstrap=two, status=2)
+    assert "Illegal client matching pattern" in refused.errors
+    names = ("metrics", "interval.ms", "match")
+    deleted = [word for name in names for word in ("--delete", name)]
+    called("config", "set", *owner, *deleted, bootstrap=two)
+    assert called("config", "describe", *owner, "--json", bootstrap=two).document == []
 
 
 def test_settings_are_set_and_shown_as_nodes_have_them(two: str) -> None:

@@ -39,9 +39,14 @@ from tidelog.wire.requests import (
     NodeVersions,
 )
 
-ResourceType = Literal["topic", "node", "group"]
+ResourceType = Literal["topic", "node", "group", "client-metrics"]
 DESCRIBED_AT_ONCE_MAX = 200  # resources in one request
-_RESOURCE_TYPES: Mapping[str, int] = {"topic": 2, "node": 4, "group": 32}
+_RESOURCE_TYPES: Mapping[str, int] = {
+    "topic": 2,
+    "node": 4,
+    "client-metrics": 16,
+    "group": 32,
+}
 _OPERATIONS = {"set": 0, "delete": 1, "append": 2, "subtract": 3}
 _SOURCES = {
     1: "dynamic_topic",
