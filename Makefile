@@ -17,7 +17,8 @@ KTLS_TESTS := tests/node/connections/test_kernel_tls_transport.py tests/node/con
 	tests/node/security/test_tls_large_requests.py tests/node/security/test_kernel_tls.py \
 	tests/node/security/test_tls_clients.py tests/node/authentication/test_login_transports.py
 # Most tests wait for servers, so there are more workers than cores. One worker runs all tests of a
-# file, so their servers start once. The longest files come first (tests/support/longest_files.py).
+# file, and of some folders, so their servers start once. The longest come first
+# (tests/support/longest_files.py).
 TEST_WORKERS ?= 3
 WORKERS := -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
 

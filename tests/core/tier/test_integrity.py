@@ -12,7 +12,6 @@ from tidelog_core.tier.index_build import RewriteFacts, build_index_file
 from tidelog_core.tier.index_file import (
     CHAIN,
     HEADER,
-    REQUIRED_FLAG,
     SECTION,
     IndexFile,
     SectionKind,
@@ -24,6 +23,7 @@ from tidelog_core.tier.integrity import (
     replaced_segment,
     verify_segment,
 )
+from tidelog_core.tier.sections import REQUIRED_FLAG
 
 from tests.support.tier_chain import verify_chain
 from tests.support.tier_segments import numbered_batch, write_source
