@@ -33,7 +33,7 @@ from tidelog_core.objects.store import ObjectStore
 from tidelog_core.tier.keys import topic_prefix
 from tidelog_functions.admin_jobs.store import JobStore
 
-from tidelog_console.receipts import Receipt, Receipts
+from tidelog_console.receipts import LISTED_SECONDS, Receipt, Receipts
 
 LISTS_AT_ONCE_MAX = 8
 REFRESH_SECONDS, AWS_REFRESH_SECONDS = 5, 30
@@ -140,7 +140,9 @@ class Stores:
         if found is None or not self.has_objects:
             return []
         if self._receipts is None:
-            self._receipts = Receipts(self._object_store())
+            is_here = self.urls[1].startswith("file:")  # Then listing costs nothing.
+            seconds = 0.0 if is_here else LISTED_SECONDS
+            self._receipts = Receipts(self._object_store(), listed_seconds=seconds)
         return await self._receipts.of_topic(topic_prefix(image.cluster_id, topic, found.topic_id))
 
     async def erasure_requests(self) -> list[ErasureRequest]:
