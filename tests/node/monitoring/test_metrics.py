@@ -30,6 +30,8 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[NodeProcess]:
             "log.retention.check.interval.ms": "100",
             "metrics.group.lag.interval.ms": "50",
             "client.metrics.otlp.endpoint": "http://127.0.0.1:9",
+            "cost.ledger.interval.ms": "1000",
+            "cost.budget.month.dollars": "1000000",
         },
     ) as running:
         yield running
@@ -177,7 +179,8 @@ def test_a_scrape_has_metrics_of_the_table_alone(node: NodeProcess) -> None:
     produce(node, "whole", 1)
     consume(node, "whole", 1)
     lag = "tidelog_kafka_consumer_group_lag_seconds"
-    scraped = scrape_until(node, lambda now: now.values(lag, topic="whole") != [])
+    wanted = (lag, "tidelog_cost_topic_dollars_per_hour", "tidelog_cost_budget_dollars")
+    scraped = scrape_until(node, lambda now: all(now.values(name) for name in wanted))
     served = {name: family for name, family in scraped.families.items() if "tidelog" in name}
     for name, family in served.items():
         metric = METRICS[f"{name}_total" if family.type == "counter" else name]
