@@ -6,7 +6,10 @@ only the stores know is shown after a node has let the visitor describe its topi
     settings.py     where it listens, and which cluster it shows
     guard.py        which requests are let in, and the headers of every answer; no I/O
     sessions.py     visitors: who they are, and their connections
-    reading.py      what it reads from the stores
+    facts.py        what pages ask nodes, as their visitor
+    reading.py      what they read from the stores; receipts.py keeps what was read
+    tier_map.py, findings.py, record_view.py, formats.py   decide what is shown; no I/O
+    stream.py       server-sent events, bounded
     pages/          one module a page; templates/ and static/ are theirs
-    server.py       puts it together
+    server.py       puts it together; listening.py has the socket
 """

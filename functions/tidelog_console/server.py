@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import gzip
 import logging
-import mimetypes
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 
 from aiohttp import web
 from tidelog_core.errors import AuthenticationFailed, TidelogError
@@ -28,19 +25,18 @@ from tidelog_console.pages import (
     topics,
 )
 from tidelog_console.settings import ConsoleSettings
+from tidelog_console.static_files import FILES, PREFIX
 from tidelog_console.web_context import CONSOLE, VISITOR, Console, console_of, page
 
 logger = logging.getLogger(__name__)
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
-STATIC = Path(__file__).parent / "static"
-STATIC_CACHE = "public, max-age=86400"
 BODY_BYTES_MAX = 16 * 1024
 PAGE_SECONDS_MAX = 30.0
 KEEPALIVE_SECONDS = 30.0
 STOP_SECONDS_MAX = 2.0
-OPEN_PATHS = ("/login", "/static/")  # without a login
+OPEN_PATHS = ("/login", PREFIX)  # without a login
 STREAM_PATHS = "/events/"
 
 
@@ -88,8 +84,8 @@ def make_application(console: Console) -> web.Application:
     application[LISTENING] = []
     for module in (cluster, topics, tail, groups, tier, money, jobs, faults, numbers, login):
         application.add_routes(module.ROUTES)
-    for path in sorted(STATIC.iterdir()):
-        application.router.add_get(f"/static/{path.name}", _file(path))
+    for file in FILES.values():
+        application.router.add_get(f"{PREFIX}{file.name}", file.answer)
     return application
 
 
@@ -181,18 +177,3 @@ def _error_page(request: web.Request, error: Told) -> web.Response:
             {"title": error.title, "detail": error.detail}, status=error.status
         )
     return page(request, "error.html", error.status, error=error, title=error.title)
-
-
-def _file(path: Path) -> Handler:
-    data = path.read_bytes()
-    packed = gzip.compress(data, mtime=0)
-    kind = mimetypes.guess_type(path.name)[0] or "text/plain"
-
-    async def answer(request: web.Request) -> web.StreamResponse:
-        headers = {"Content-Type": f"{kind}; charset=utf-8", "Cache-Control": STATIC_CACHE}
-        headers["Vary"] = "Accept-Encoding"
-        if "gzip" in request.headers.get("Accept-Encoding", ""):
-            return web.Response(body=packed, headers={**headers, "Content-Encoding": "gzip"})
-        return web.Response(body=data, headers=headers)
-
-    return answer

@@ -18,6 +18,7 @@ from tidelog_console.node_pages import NodePages
 from tidelog_console.reading import Stores
 from tidelog_console.sessions import Sessions, Visitor
 from tidelog_console.settings import ConsoleSettings
+from tidelog_console.static_files import FILES
 
 TEMPLATES = Path(__file__).parent / "templates"
 NONCE_BYTES = 18
@@ -62,6 +63,7 @@ class Console:
             auto_reload=False,  # a new version is a new process
         )
         templates.filters |= formats.FILTERS
+        templates.globals["static"] = {name: file.url for name, file in FILES.items()}
         return cls(
             settings,
             Guard.of(settings),

@@ -326,6 +326,16 @@ def wait_served(browser: Browser) -> None:
         time.sleep(0.1)
 
 
+def test_a_browser_keeps_a_file_until_it_changes(browser: Browser) -> None:
+    page = browser.get("/topics")
+    names = re.findall(r'(?:href|src)="(/static/[^"]+)"', page.text)
+    assert len(names) >= 4
+    for name in names:
+        file = browser.get(name)
+        assert (file.status, "immutable" in file.headers["cache-control"]) == (200, True)
+    assert browser.get("/static/console.css?v=old").headers["cache-control"] == "no-cache"
+
+
 def test_pages_are_small_packed(browser: Browser) -> None:
     """The browser test has what Chromium transfers; this is each file of the console."""
     static = Path(tidelog_console.__file__).parent / "static"
