@@ -92,6 +92,7 @@ def test_groups_are_shown_with_lag_in_records_and_seconds(
     assert group.status == 200
     assert MARKUP not in group.text
     assert "<dd>6</dd>" in group.text
+    assert re.search(r'href="/groups"[^>]*aria-current="page"', group.text)
     assert browser.get("/group?id=none").status == 404
 
 
