@@ -16,6 +16,7 @@ from typing import NamedTuple
 from tidelog_core.diskless.chain_rules import ChainRules
 from tidelog_core.diskless.chain_sealer import ChainSealer
 from tidelog_core.diskless.epoch_chains import (
+    EpochChain,
     EpochChains,
     PartitionName,
     begin_epoch,
@@ -46,7 +47,8 @@ class ReadItems(NamedTuple):
 class Replay(NamedTuple):
     """Replay these partitions from the chain's objects below ``end``; then ``on_replayed``.
 
-    ``end`` is ``None`` for a chain that is not sealed.
+    ``end`` is ``None`` for a chain that is not sealed. Up to where the tier goes must be read after
+    the chain was listed: what the listing lacks was collected, and no gap may show it.
     """
 
     items: dict[PartitionName, StoredChains]
@@ -85,7 +87,9 @@ class Takeover:
         self._sealer = sealer
         self._heir = heir
         self._rules = rules or ChainRules()
-        self._ends: dict[PartitionName, int] = {}  # found by replay; fixed once the chain is sealed
+        # Found by replay, and fixed once the chain is sealed: of this epoch. A late write of others
+        # may name a sealed chain again, for a later one.
+        self._ends: dict[PartitionName, tuple[EpochChain, int]] = {}
         self._planned: dict[PartitionName, StoredChains] = {}
 
     def may_begin(self) -> bool:
@@ -103,7 +107,7 @@ class Takeover:
         for name, planned in self._planned.items():
             stored = items.get(name)
             if stored is not None and current_chain(stored.chains) == current_chain(planned.chains):
-                decisions.append(Lead(name, stored, self._ends[name]))
+                decisions.append(Lead(name, stored, self._end_of(name)))
         self._planned.clear()
         left = {
             name: stored
@@ -112,7 +116,7 @@ class Takeover:
         }
         if not left:
             return [*decisions, Finished(self._sealer.end)]
-        if set(left) <= set(self._ends):
+        if all(self._is_replayed(name, stored) for name, stored in left.items()):
             return [*decisions, self._write(left)]
         return [*decisions, Replay(left, self._sealer.end)]
 
@@ -120,7 +124,8 @@ class Takeover:
         self, items: Mapping[PartitionName, StoredChains], ends: Mapping[PartitionName, int]
     ) -> list[TakeoverDecision]:
         """The partitions end there."""
-        self._ends |= ends
+        for name, stored in items.items():
+            self._ends[name] = (stored.chains[-1], ends[name])
         return [self._write(items)]
 
     def on_written(self, outcome: WriteOutcome) -> list[TakeoverDecision]:
@@ -128,7 +133,7 @@ class Takeover:
         if outcome is not WriteOutcome.WRITTEN:
             return [ReadItems()]
         led: list[TakeoverDecision] = [
-            Lead(name, stored._replace(version=stored.version + 1), self._ends[name])
+            Lead(name, stored._replace(version=stored.version + 1), self._end_of(name))
             for name, stored in self._planned.items()
         ]
         self._planned.clear()
@@ -137,31 +142,35 @@ class Takeover:
     def _write(self, items: Mapping[PartitionName, StoredChains]) -> WriteEpochs:
         self._planned = {
             name: StoredChains(
-                stored.version, begin_epoch(stored.chains, self._heir, self._ends[name])
+                stored.version, begin_epoch(stored.chains, self._heir, self._end_of(name))
             )
             for name, stored in items.items()
         }
         return WriteEpochs(dict(self._planned))
+
+    def _end_of(self, name: PartitionName) -> int:
+        return self._ends[name][1]
+
+    def _is_replayed(self, name: PartitionName, stored: StoredChains) -> bool:
+        return name in self._ends and self._ends[name][0] == stored.chains[-1]
 
 
 class Handover:
     """A leader's part of a planned move, once it takes nothing more and has no PUT in flight.
 
     It never resumes: a write whose outcome is unknown may come late, so it is repeated until it
-    is known that the item names somebody else.
+    is known that the item names another epoch.
     """
 
     def __init__(
         self,
         partition: PartitionName,
-        owner: ChainName,
         successor: ChainName,
         *,
         stored: StoredChains,
         end_offset: int,
     ) -> None:
         self._partition = partition
-        self._owner = owner
         self._successor = successor
         self._stored = stored
         self._end_offset = end_offset
@@ -178,8 +187,8 @@ class Handover:
     def on_items(self, items: Mapping[PartitionName, StoredChains]) -> WriteEpochs | Finished:
         """The item as it is stored."""
         stored = items.get(self._partition)
-        last = None if stored is None else current_chain(stored.chains)
-        if stored is None or last is None or last.chain != self._owner:
+        # Ours once more, in a later epoch, is not the one that ended here.
+        if stored is None or current_chain(stored.chains) != current_chain(self._stored.chains):
             return Finished(None)
         self._stored = stored
         return self.begin()

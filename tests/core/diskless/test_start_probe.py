@@ -1,4 +1,4 @@
-"""The probe of a store that keeps what it has; ``tests/aws/test_start_probe.py`` has one that does not."""
+"""The probe of a store that keeps what it has; ``tests/aws/test_chains_s3.py`` has one that does not."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ def test_nothing_is_left_to_take() -> None:
 
 
 def test_a_handover_never_resumes() -> None:
-    handover = Handover(P0, CHAIN, HEIR, stored=MINE, end_offset=40)
+    handover = Handover(P0, HEIR, stored=MINE, end_offset=40)
     assert handover.begin() == WriteEpochs({P0: taken()})
     assert handover.on_written(UNKNOWN) == ReadItems()
     newer = MINE._replace(version=7)
@@ -108,6 +108,26 @@ def test_a_handover_never_resumes() -> None:
     assert handover.on_items({P0: taken()._replace(version=8)}) == Finished(None)
     assert handover.on_items({}) == Finished(None)
     assert handover.on_written(WRITTEN) == Finished(None)
+
+
+def test_a_handover_does_not_end_a_later_epoch_of_the_same_chain() -> None:
+    """Its write was made although nobody said so, and the partition has come back since."""
+    handover = Handover(P0, HEIR, stored=MINE, end_offset=40)
+    handover.on_written(UNKNOWN)
+    back = StoredChains(6, (*taken().chains, EpochChain(2, CHAIN, 55)))
+    assert handover.on_items({P0: back}) == Finished(None)
+
+
+def test_a_takeover_replays_again_if_a_late_write_has_named_the_sealed_chain_again() -> None:
+    takeover = sealed()
+    takeover.on_items({P0: MINE})
+    takeover.on_replayed({P0: MINE}, {P0: 40})
+    takeover.on_written(CONFLICT)
+    chains = (*MINE.chains, EpochChain(1, GATEWAY, 40), EpochChain(2, CHAIN, 55))
+    again = StoredChains(6, chains)
+    assert takeover.on_items({P0: again}) == [Replay({P0: again}, 1)]
+    (write,) = takeover.on_replayed({P0: again}, {P0: 55})
+    assert write == WriteEpochs({P0: StoredChains(6, (*chains, EpochChain(3, HEIR, 55)))})
 
 
 def test_epochs_follow_each_other_and_end_where_the_next_begins() -> None:

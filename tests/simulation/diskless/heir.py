@@ -183,12 +183,16 @@ class ReplayTask:
 
     def start(self) -> None:
         self._is_torn = False
-        self._tiers = {name: self.node.setup.tiers[name].copy_state() for name in self.items}
+        if self.node.setup.shell.reads_tier_first:
+            self._read_tier()
         chains = {entry.chain for stored in self.items.values() for entry in stored.chains}
         self._owed = len(chains)
         for chain in sorted(chains):
             prefix = chain_prefix(CLUSTER, chain)
             self.node.objects.list(self.node, prefix, "", self._on_listed, chain)
+
+    def _read_tier(self) -> None:
+        self._tiers = {name: self.node.setup.tiers[name].copy_state() for name in self.items}
 
     def _on_listed(self, keys: list[str] | None, chain: ChainName) -> None:
         self._is_torn |= keys is None
@@ -203,7 +207,7 @@ class ReplayTask:
     def _on_object(
         self, is_known: bool, data: bytes | None, chain: ChainName, sequence: int
     ) -> None:
-        # What is gone was collected since: a gap shows if it was not tiered when this began.
+        # What is gone was collected since, so the tier has it.
         self._is_torn |= not is_known
         if data is not None:
             self._footers[chain, sequence] = parsed(data)
@@ -215,6 +219,8 @@ class ReplayTask:
             return
         try:
             if not self._is_torn:
+                if not self.node.setup.shell.reads_tier_first:
+                    self._read_tier()
                 self._replay()
                 self._on_done(self)
                 return

@@ -115,6 +115,12 @@ class TakesAnyListedObjectForData(DoesNotConfirmSeals):
         return 0
 
 
+class ReadsTheTierFirst(Mutable):
+    """An heir reads up to where the tier goes, and lists what the chain has left later."""
+
+    reads_tier_first = True
+
+
 @dataclass(frozen=True)
 class Mutation:
     """A mistake, and the plans that look for it, later ones where chance is slow to meet it."""
@@ -140,6 +146,7 @@ FOUND_MUTATIONS: Mapping[str, Mutation] = {
     "collects everything committed": Mutation(
         CollectsEverythingCommitted(), draw=draw_suspicious_plan
     ),
+    "reads the tier first": Mutation(shell=ReadsTheTierFirst(), first_seed=108_200),
     "takes any listed object for data": Mutation(
         TakesAnyListedObjectForData(), draw=draw_suspicious_plan
     ),

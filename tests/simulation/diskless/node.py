@@ -65,7 +65,9 @@ WATCH_MS = 40.0
 
 
 class Mutable:
-    """What a mutation of the shell may change: hedges, and when a gateway speaks."""
+    """What a mutation of the shell may change."""
+
+    reads_tier_first = False  # before the chain is listed
 
     def hedge(self, node: Incarnation, sequence: int) -> bytes:
         """Return the bytes of a repeated PUT."""
@@ -415,6 +417,7 @@ class Incarnation:
         if stored.chains[-1].chain != self.chain or self.writer.is_deposed:
             return
         self._versions[partition] = max(stored.version, self._versions.get(partition, 0))
+        self._handovers.pop(partition, None)  # of an epoch before, whose write was made after all
         self.checker.on_lead(partition, stored.chains[-1].leader_epoch, state.end_offset)
         state.advance_high_watermark(state.end_offset)
         self.logs[partition] = LeaderLog(partition, stored, state)
@@ -432,7 +435,7 @@ class Incarnation:
         log.is_leaving = True
         self.writer.leave(partition)
         self._handovers[partition] = Handover(
-            partition, self.chain, successor.chain, stored=log.stored, end_offset=log.end
+            partition, successor.chain, stored=log.stored, end_offset=log.end
         )
         self._hand_over_if_drained(partition)
 

@@ -1,20 +1,35 @@
-"""The probe of diskless topics against an S3, and against one that ignores ``If-None-Match``."""
+"""Chains in an S3, and the probe against one that ignores ``If-None-Match``."""
 
 from __future__ import annotations
 
 import asyncio
 import random
 import uuid
+from collections.abc import AsyncIterator
 
 import pytest
 from tidelog_core.diskless.start_probe import check_creates_once
 from tidelog_core.errors import InvalidConfig
 from tidelog_core.objects.s3 import S3ObjectStore
+from tidelog_core.objects.store import ObjectStore
 
 from tests.aws.buckets import make_bucket
+from tests.contracts.chain_store import ChainStoreContract
 from tests.support.store_proxy import S3, STORE_PASSES, StoreBehaviour, StoreProxy
 
-BUCKET = "tidelog-start-probe"
+BUCKET = "tidelog-chains"
+
+
+@pytest.mark.slow
+class TestS3Chains(ChainStoreContract):
+    @pytest.fixture
+    async def store(
+        self, ministack_endpoint: str, aws_credentials: None
+    ) -> AsyncIterator[ObjectStore]:
+        make_bucket(ministack_endpoint, BUCKET)
+        store = S3ObjectStore(BUCKET, prefix=uuid.uuid4().hex, endpoint=ministack_endpoint)
+        yield store
+        await store.close()
 
 
 @pytest.mark.usefixtures("aws_credentials")

@@ -1,0 +1,97 @@
+"""The objects of chains in an object store: keys, bytes and outcomes, no decisions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from tidelog_core.diskless.chain_writer import PutOutcome
+from tidelog_core.diskless.keys import ChainName, WalKey, chain_prefix, parse_wal_key, wal_key
+from tidelog_core.diskless.wal_footer import (
+    SUFFIX_SIZE_BYTES,
+    WalFooter,
+    missing_footer_range,
+    parse_footer,
+)
+from tidelog_core.diskless.wal_header import HEADER_SIZE, WalHeader, check_key, parse_header
+from tidelog_core.errors import ObjectExists, ObjectNotFound, OutcomeUnknown, StoreUnavailable
+from tidelog_core.objects.store import ObjectStore
+
+
+class ListedObject(NamedTuple):
+    """A data object or seal in a listing."""
+
+    sequence: int
+    size_bytes: int
+
+
+class ChainStore:
+    """Reads and writes the chains of one cluster. Tasks may use it concurrently."""
+
+    def __init__(self, store: ObjectStore, cluster_id: str) -> None:
+        self._store = store
+        self._cluster_id = cluster_id
+
+    async def put(self, chain: ChainName, sequence: int, data: bytes) -> PutOutcome:
+        """Create the object. It is durable if the outcome is ``STORED``."""
+        try:
+            await self._store.put(wal_key(self._cluster_id, chain, sequence), data)
+        except ObjectExists:
+            return PutOutcome.TAKEN
+        except OutcomeUnknown:
+            return PutOutcome.UNKNOWN
+        except StoreUnavailable:  # Nothing was written.
+            return PutOutcome.THROTTLED
+        return PutOutcome.STORED
+
+    async def header(self, chain: ChainName, sequence: int) -> WalHeader | None:
+        """Return the header of the object or seal, ``None`` if there is none.
+
+        Raises ``CorruptObject`` also if it is that of another object; ``StoreUnavailable``.
+        """
+        key = wal_key(self._cluster_id, chain, sequence)
+        try:
+            data = await self._store.get_range(key, 0, HEADER_SIZE)
+        except ObjectNotFound:
+            return None
+        header = parse_header(data, key=key)
+        check_key(header, self._name(chain, sequence), key=key)
+        return header
+
+    async def footer(self, chain: ChainName, listed: ListedObject) -> WalFooter:
+        """Return all of the object but its data, by one read if its footer is not very long.
+
+        Raises ``CorruptObject``, ``ObjectNotFound`` and ``StoreUnavailable``.
+        """
+        key, size_bytes = wal_key(self._cluster_id, chain, listed.sequence), listed.size_bytes
+        start = max(0, size_bytes - SUFFIX_SIZE_BYTES)
+        suffix = await self._store.get_range(key, start, size_bytes)
+        missing = missing_footer_range(suffix, object_size=size_bytes, key=key)
+        if missing is not None:
+            before = await self._store.get_range(key, *missing)
+            suffix = bytes(before) + bytes(suffix)
+        footer = parse_footer(suffix, object_size=size_bytes, key=key)
+        check_key(footer.header, self._name(chain, listed.sequence), key=key)
+        return footer
+
+    async def list(self, chain: ChainName, start: int = 0) -> list[ListedObject]:
+        """Return the data objects and seals from a sequence on, in order.
+
+        Raises ``StoreUnavailable``: a listing is whole, or there is none.
+        """
+        prefix = chain_prefix(self._cluster_id, chain)
+        # The checkpoint of the sequence before sorts before every object from ``start`` on.
+        after = f"{prefix}{start - 1:020d}~" if start else prefix
+        found: list[ListedObject] = []
+        async for meta in self._store.list(prefix, start_after=after):
+            name = parse_wal_key(meta.key)
+            if name is not None and not name.is_checkpoint and name.sequence >= start:
+                found.append(ListedObject(name.sequence, meta.size_bytes))
+        return found
+
+    async def delete(self, chain: ChainName, sequences: Sequence[int]) -> None:
+        """Delete the objects; which ones may be deleted is for ``collection`` to say."""
+        await self._store.delete([wal_key(self._cluster_id, chain, one) for one in sequences])
+
+    def _name(self, chain: ChainName, sequence: int) -> WalKey:
+        return WalKey(self._cluster_id, chain, sequence, is_checkpoint=False)
