@@ -66,7 +66,9 @@ class Client:
         if self.is_bursty and now % BURST_EVERY_MS > BURST_MS:
             return
         # A log takes any first sequence of a producer that it does not know.
-        if len(self._waiting) < (IN_FLIGHT_MAX if self.acked else 1):
+        # It retains a producer's last batches only, so no more than these are ever open.
+        first = min(self._waiting, default=self._next)
+        if self._next - first < (IN_FLIGHT_MAX if self.acked else 1):
             self._next += 1
             self._in_transaction += 1
             self._send(self._next - 1)
