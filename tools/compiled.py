@@ -27,6 +27,7 @@ from tools.places import ROOT
 
 _CORE, _NODE = "core/tidelog_core", "cache_node/tidelog_node"
 MODULES = (
+    f"{_CORE}/clock.py",
     f"{_CORE}/fetch_session.py",
     *(f"{_CORE}/quotas/{name}.py" for name in ("token_bucket", "windowed_rate")),
     *(f"{_CORE}/records/{name}.py" for name in ("header", "validation")),
@@ -72,7 +73,7 @@ MODULES = (
     ),
     *(
         f"{_NODE}/throttling/{name}.py"
-        for name in ("client_limits", "meters", "rate_limit", "throttle")
+        for name in ("client_limits", "meters", "rate_limit", "request_timer", "throttle")
     ),
     f"{_NODE}/replication/role.py",
     f"{_NODE}/replication/role_changes.py",

@@ -33,6 +33,7 @@ from tidelog_node.partition_pace import MANY_ELEMENTS, PartitionPace
 from tidelog_node.request_turns import LargeRequest, LargeRequests
 from tidelog_node.routes import HotRoute, RequestContext, Route
 from tidelog_node.session import NO_NODE, Session
+from tidelog_node.throttling.counted_work import counted
 from tidelog_node.throttling.throttle import Throttle
 from tidelog_node.wire.messages import (
     build,
@@ -189,7 +190,7 @@ class Dispatch:
         body = bytes(frame[position:])
         timer = context.timer
         if timer is not None:
-            return ControlReply(lambda: timer.counting(self._answer(call, body, context)))
+            return ControlReply(lambda: counted(self._answer(call, body, context), timer))
         return ControlReply(lambda: self._answer(call, body, context))
 
     async def _answer(self, call: _ControlCall, body: bytes, context: RequestContext) -> Reply:

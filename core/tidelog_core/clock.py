@@ -17,3 +17,8 @@ def wall_clock_ms() -> int:
 def steady_clock_ms() -> float:
     """Return the milliseconds since the machine was started, time suspended included."""
     return time.clock_gettime(_STEADY_CLOCK_ID) * 1000
+
+
+def monotonic_ms() -> int:
+    """Return the milliseconds of ``time.monotonic``, the clock of asyncio's loops."""
+    return int(time.monotonic() * 1000)

@@ -11,6 +11,7 @@ from typing import Any
 
 from tidelog_core.audit.events import AUDIT_TOPIC, AuditKind
 from tidelog_core.authorizer_settings import parse_super_users
+from tidelog_core.clock import monotonic_ms
 from tidelog_core.security.authorization import Authorizer
 
 from tidelog_node.assembly.client_metrics import build_client_metrics
@@ -127,7 +128,7 @@ def build_serving(
     audit = _audit_log(node)
     access = _access(node, audit)
     throttle = Throttle(
-        node.view, node.static_config, clock_ms=_loop_clock_ms, counters=node.counters
+        node.view, node.static_config, clock_ms=monotonic_ms, counters=node.counters
     )
     stack.callback(throttle.start(node.view))
     produce = ProduceHandler(
@@ -229,7 +230,7 @@ def build_serving(
             node.view,
             listeners={one.name: one.config for one in settings.listeners.clients},
             nodes_listener=settings.listeners.nodes.name,
-            clock_ms=_loop_clock_ms,
+            clock_ms=monotonic_ms,
         ),
         counters=node.counters,
     )
@@ -267,10 +268,6 @@ def _share_exchange(node: NodeContext, throttle: Throttle) -> ShareExchange | No
         now=time.monotonic,
     )
     return ShareExchange(node, throttle, shares)
-
-
-def _loop_clock_ms() -> int:
-    return int(time.monotonic() * 1000)
 
 
 def _audit_log(node: NodeContext) -> AuditLog | None:

@@ -328,7 +328,8 @@ class ProduceHandler:
             led = led_by.get(name, _NONE)
             results: list[ProduceResult] = []
             refusal = None
-            if access is not None:  # Again: the request may have waited for an inspection.
+            if access is not None and inspected is not None:
+                # Decided again: the request may have waited for its inspection.
                 refusal = access.write_refusal(context.session, name, is_id=has_ids)
             for index, records in partitions:
                 place += 1

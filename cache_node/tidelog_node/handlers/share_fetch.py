@@ -23,6 +23,7 @@ from tidelog_node.handlers.fetch_reading import NO_REPLICAS
 from tidelog_node.node_context import NodeContext
 from tidelog_node.routes import HotRoute, RequestContext
 from tidelog_node.session import Session
+from tidelog_node.throttling.counted_work import counted
 from tidelog_node.throttling.throttle import Throttle
 from tidelog_node.wire import share_fetch
 from tidelog_node.wire.share_fetch import (
@@ -98,7 +99,7 @@ class ShareFetchHandler:
             )
         answering = self._answer(session, request, context)
         if context.timer is not None:
-            answering = context.timer.counting(answering)
+            answering = counted(answering, context.timer)
         task = self._loop.create_task(answering)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -3,11 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Coroutine, Generator
-from types import coroutine
-from typing import Any, TypeVar
-
-T = TypeVar("T")
 
 NS_PER_PERCENT = 10_000_000  # of a second
 
@@ -38,25 +33,3 @@ class RequestTimer:
             self.resume()
         spent_ns, self._spent_ns = self._spent_ns, 0
         return spent_ns / NS_PER_PERCENT
-
-    async def counting(self, work: Coroutine[Any, Any, T]) -> T:
-        """Await ``work``, and count while it runs."""
-        return await self._steps(work)
-
-    @coroutine
-    def _steps(self, work: Coroutine[Any, Any, T]) -> Generator[Any, Any, T]:
-        sent, thrown = None, None
-        while True:
-            self.resume()
-            try:
-                waits_for = work.send(sent) if thrown is None else work.throw(thrown)
-            except StopIteration as end:
-                result: T = end.value
-                return result
-            finally:
-                self.pause()
-            sent, thrown = None, None
-            try:
-                sent = yield waits_for
-            except BaseException as problem:
-                thrown = problem

@@ -23,24 +23,29 @@ class _Window:
 class WindowedRate:
     """The amounts of the last windows. Times come from one clock that does not go back."""
 
-    __slots__ = ("_sum", "_windows", "size_ms", "window_count")
+    __slots__ = ("_newest", "_oldest", "_sum", "_windows", "size_ms", "window_count")
 
     def __init__(self, *, window_count: int, size_ms: int) -> None:
         """``window_count`` includes the one that is not over yet."""
         self.window_count = window_count
         self.size_ms = size_ms
         self._windows: deque[_Window] = deque()
+        self._oldest: _Window | None = None  # the first and the last of ``_windows``
+        self._newest: _Window | None = None
         self._sum = 0.0
 
     def add(self, amount: float, now_ms: int) -> None:
         """Count an amount. A negative one takes back what was added at the same time."""
-        windows = self._windows
-        if not windows or now_ms - windows[-1].begin_ms >= self.size_ms:
-            windows.append(_Window(now_ms))
+        newest = self._newest
+        if newest is None or now_ms - newest.begin_ms >= self.size_ms:
+            newest = _Window(now_ms)
+            self._windows.append(newest)
+            self._newest = newest
+            if self._oldest is None:
+                self._oldest = newest
             self._forget_old(now_ms)
-        window = windows[-1]
-        window.sum += amount
-        window.last_ms = now_ms
+        newest.sum += amount
+        newest.last_ms = now_ms
         self._sum += amount
 
     def throttle_ms(self, limit: float, now_ms: int) -> int:
@@ -63,17 +68,22 @@ class WindowedRate:
     def is_idle(self, now_ms: int) -> bool:
         """Return whether it is as if nothing had ever been added."""
         self._forget_old(now_ms)
-        return not self._windows
+        return self._oldest is None
 
     def _elapsed_ms(self, now_ms: int) -> int:
-        windows, size_ms = self._windows, self.size_ms
-        elapsed_ms = now_ms - windows[0].begin_ms if windows else 0
+        oldest, size_ms = self._oldest, self.size_ms
+        elapsed_ms = now_ms - oldest.begin_ms if oldest is not None else 0
         missing_count = self.window_count - 1 - elapsed_ms // size_ms
         return max(elapsed_ms + max(0, missing_count) * size_ms, 1)
 
     def _forget_old(self, now_ms: int) -> None:
-        windows, oldest_ms = self._windows, now_ms - self.window_count * self.size_ms
-        if windows and windows[0].last_ms <= oldest_ms:
-            while windows and windows[0].last_ms <= oldest_ms:
-                windows.popleft()
-            self._sum = sum([window.sum for window in windows])
+        oldest, oldest_ms = self._oldest, now_ms - self.window_count * self.size_ms
+        if oldest is None or oldest.last_ms > oldest_ms:
+            return
+        windows = self._windows
+        while windows and windows[0].last_ms <= oldest_ms:
+            windows.popleft()
+        self._oldest = windows[0] if windows else None
+        if not windows:
+            self._newest = None
+        self._sum = sum([window.sum for window in windows])

@@ -18,6 +18,7 @@ from tidelog_core.quotas.token_bucket import TokenBucket
 from tidelog_core.quotas.windowed_rate import WindowedRate
 from tidelog_node.routes import RequestContext
 from tidelog_node.throttling import meters as meters_module
+from tidelog_node.throttling.counted_work import counted
 from tidelog_node.throttling.meters import Meters
 from tidelog_node.throttling.request_timer import RequestTimer
 from tidelog_node.throttling.throttle import NO_LIMIT_BYTES, Throttle
@@ -163,7 +164,7 @@ async def test_a_timer_counts_the_work_and_not_the_waits() -> None:
         return "done"
 
     timer, began = RequestTimer(), time.perf_counter()
-    assert await timer.counting(work()) == "done"
+    assert await counted(work(), timer) == "done"
     took_percents = (time.perf_counter() - began) * 100
     assert 6 <= timer.take_percents() <= took_percents - 15
     assert timer.take_percents() == 0
@@ -181,10 +182,10 @@ async def test_a_timed_request_is_cancelled_and_fails_like_any_other() -> None:
         raise ValueError("failed")
 
     with pytest.raises(ValueError, match="failed"):
-        await RequestTimer().counting(work(fails=True))
+        await counted(work(fails=True), RequestTimer())
 
     async def cancelled() -> None:
-        await RequestTimer().counting(work(fails=False))
+        await counted(work(fails=False), RequestTimer())
 
     task = asyncio.ensure_future(cancelled())
     await asyncio.sleep(0.01)
