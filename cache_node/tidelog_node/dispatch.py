@@ -31,7 +31,7 @@ from tidelog_node.answers import Answer, CloseConnection, ControlReply, OwedRepl
 from tidelog_node.counters import NodeCounters
 from tidelog_node.partition_pace import MANY_ELEMENTS, PartitionPace
 from tidelog_node.request_turns import LargeRequest, LargeRequests
-from tidelog_node.routes import HotRoute, RequestContext, Route
+from tidelog_node.routes import EncodedResponse, HotRoute, RequestContext, Route
 from tidelog_node.session import NO_NODE, Session
 from tidelog_node.throttling.counted_work import counted
 from tidelog_node.throttling.throttle import Throttle
@@ -208,7 +208,8 @@ class Dispatch:
             # It has few elements, even if it is long. It may wait for other such requests, like a
             # JoinGroup with a large subscription, so it must not hold the lane.
             response = await self._handle_control(call, request, context)
-            if not isinstance(response, bytes) and has_more_elements(response, FEW_ELEMENTS):
+            is_encoded = isinstance(response, bytes | EncodedResponse)
+            if not is_encoded and has_more_elements(response, FEW_ELEMENTS):
                 return await self._large.work(self._encode, call, context, response)
             return self._encode(call, context, response)
         except Exception as error:
@@ -230,7 +231,7 @@ class Dispatch:
         response = await call.route.handle(request, context)
         if context.timer is not None and self._throttle is not None:
             self._throttle.timed(context)
-        if not isinstance(response, bytes):
+        if not isinstance(response, bytes | EncodedResponse):
             for code in find_error_codes(response, elements_max=FEW_ELEMENTS):
                 self._counters.note_error(context.api_key, code)
         return response
@@ -281,6 +282,8 @@ class Dispatch:
         return self._encode(call, context, build(schema, **answer))
 
     def _encode(self, call: _ControlCall, context: RequestContext, response: object) -> Reply:
+        if isinstance(response, EncodedResponse):
+            response = response.response if context.throttle_ms else response.body
         if context.throttle_ms and call.has_throttle_time:
             response = _throttled(response, context.throttle_ms)
         body = (
@@ -345,6 +348,8 @@ def _answer_unsupported(
 ) -> Callable[[Any, RequestContext], Awaitable[object]]:
     async def answer(request: object, context: RequestContext) -> object:
         response: Any = await handle(request, context)
+        if isinstance(response, EncodedResponse):
+            response = response.response
         own = tuple(api for api in response.api_keys if api.api_key == API_VERSIONS_KEY)
         return replace(response, error_code=ErrorCode.unsupported_version, api_keys=own)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tidelog_node.answers import Answer
 from tidelog_node.session import Session
@@ -48,6 +48,13 @@ class RequestContext:
         self.timer: RequestTimer | None = None  # of a request whose time counts
 
 
+class EncodedResponse(NamedTuple):
+    """A response that many clients get, and its bytes in the version that they asked for."""
+
+    response: Any
+    body: bytes
+
+
 HotParser = Callable[[memoryview, int, int, int], Any]
 """Parses a request: frame, start of its body, API version, limit of its arrays' elements.
 
@@ -88,8 +95,8 @@ class Route:
     """One API over versions ``[min_version, max_version]``, both included.
 
     The handler gets the request as the class of ``max_version`` and returns a response
-    with every field of the response classes in the range. A ``TidelogError`` that escapes a
-    handler is a bug: handlers set the API's error codes.
+    with every field of the response classes in the range, its bytes, or both. A
+    ``TidelogError`` that escapes a handler is a bug: handlers set the API's error codes.
     """
 
     api_key: int

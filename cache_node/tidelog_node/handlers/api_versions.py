@@ -12,8 +12,8 @@ from tidelog_core.model import ANONYMOUS
 from tidelog_core.software_version import feature_of, tidelog_version
 
 from tidelog_node.dispatch import API_VERSIONS_KEY
-from tidelog_node.routes import HotRoute, RequestContext, Route
-from tidelog_node.wire.messages import build
+from tidelog_node.routes import EncodedResponse, HotRoute, RequestContext, Route
+from tidelog_node.wire.messages import build, write_response
 
 SOFTWARE_FROM = 3
 # Clients raise their producer epoch with every transaction if the node has this feature (KIP-890).
@@ -36,6 +36,8 @@ class ApiVersionsHandler:
             ranges[route.api_key] = (min(low, route.min_version), max(high, route.max_version))
         self._ranges = sorted(ranges.items())
         self._version = feature_of(tidelog_version())
+        # The table has hundreds of fields, and every connection begins with this request.
+        self._encoded: dict[tuple[int, bool], EncodedResponse] = {}
 
     def routes(self) -> list[Route]:
         """Return the routes."""
@@ -43,14 +45,25 @@ class ApiVersionsHandler:
 
     async def handle(
         self, request: wire_request.ApiVersionsRequest, context: RequestContext
-    ) -> wire_response.ApiVersionsResponse:
+    ) -> wire_response.ApiVersionsResponse | EncodedResponse:
         """Return the table."""
         if context.api_version >= SOFTWARE_FROM:
-            name, version = request.client_software_name, request.client_software_version
-            if not _SOFTWARE.fullmatch(name) or not _SOFTWARE.fullmatch(version):
+            software = request.client_software_name, request.client_software_version
+            if not all(map(_SOFTWARE.fullmatch, software)):
                 error_code = ErrorCode.invalid_request
                 return build(wire_response.ApiVersionsResponse, error_code=error_code)
-            context.session.software_name, context.session.software_version = name, version
+            context.session.software_name, context.session.software_version = software
+        version, session = context.api_version, context.session
+        # Strangers are not told which faults the program may have.
+        is_known = session.authentication is None or session.principal != ANONYMOUS
+        encoded = self._encoded.get((version, is_known))
+        if encoded is None:
+            table = self._table(version, is_known=is_known)
+            body = write_response(API_VERSIONS_KEY, version, table)
+            encoded = self._encoded[version, is_known] = EncodedResponse(table, body)
+        return encoded
+
+    def _table(self, version: int, *, is_known: bool) -> wire_response.ApiVersionsResponse:
         return build(
             wire_response.ApiVersionsResponse,
             error_code=ErrorCode.none,
@@ -62,7 +75,7 @@ class ApiVersionsHandler:
                 build(
                     wire_response.SupportedFeatureKey, name=name, min_version=low, max_version=high
                 )
-                for name, low, high in self._features(context)
+                for name, low, high in self._features(version, is_known=is_known)
             ),
             finalized_features_epoch=FEATURES_EPOCH,
             finalized_features=(
@@ -75,10 +88,9 @@ class ApiVersionsHandler:
             ),
         )
 
-    def _features(self, context: RequestContext) -> Iterator[tuple[str, int, int]]:
+    def _features(self, version: int, *, is_known: bool) -> Iterator[tuple[str, int, int]]:
         """Yield name, lowest and highest level of each feature."""
-        lowest = 0 if context.api_version >= ZERO_LEVEL_FROM else 1
+        lowest = 0 if version >= ZERO_LEVEL_FROM else 1
         yield TRANSACTION_VERSION, lowest, TRANSACTION_VERSION_LEVEL
-        # Strangers are not told which faults the program may have.
-        if context.session.authentication is None or context.session.principal != ANONYMOUS:
+        if is_known:
             yield self._version, 1, 1

@@ -16,7 +16,11 @@ Source: RFC 5280, 4.1; RFC 2253, 2; ``sun.security.x509.AVA`` and ``X500Name`` o
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import NamedTuple
+
+KEPT_CERTIFICATES_MAX = 1_024
+KEPT_CERTIFICATE_BYTES_MAX = 4_096
 
 # The attribute types that RFC 2253 names. Others appear as numbers.
 _KEYWORDS: Mapping[bytes, str] = {
@@ -47,7 +51,21 @@ class _Element(NamedTuple):
 
 
 def distinguished_name(certificate: bytes) -> str:
-    """Return the subject of the certificate (DER). Raises ``ValueError`` if it is malformed."""
+    """Return the subject of the certificate (DER). Raises ``ValueError`` if it is malformed.
+
+    Clients connect again with the same certificates, so the last short ones are remembered.
+    """
+    if len(certificate) <= KEPT_CERTIFICATE_BYTES_MAX:
+        return _kept_subject(certificate)
+    return _subject(certificate)
+
+
+@lru_cache(maxsize=KEPT_CERTIFICATES_MAX)
+def _kept_subject(certificate: bytes) -> str:
+    return _subject(certificate)
+
+
+def _subject(certificate: bytes) -> str:
     tbs = _one(_one(certificate, _SEQUENCE).content, _SEQUENCE, is_first=True)
     fields = [element for element in _elements(tbs.content) if element.tag != _VERSION]
     if len(fields) < 5:
