@@ -10,7 +10,9 @@ into ``PYTHONPATH`` to run those. A wheel gets them with ``HATCH_BUILD_HOOKS_ENA
 A compiled function checks the types of its arguments. An instance has only the attributes that its
 class declares. An instance of a frozen dataclass cannot be pickled, so values for other processes
 are named tuples. Generic values are named tuples too, because a generic dataclass cannot be
-imported. Otherwise compiled code behaves like the source. ``make test`` tests both.
+imported. The bounds of a slice are evaluated twice, so they may have no effect
+(``tests/compiled/test_slices.py``). Otherwise compiled code behaves like the source. ``make test``
+tests both.
 """
 
 from __future__ import annotations
@@ -54,7 +56,8 @@ MODULES = (
     *(
         f"{_NODE}/connections/{name}.py"
         for name in (
-            *("answer_queue", "connection", "kept_frames", "loop_buffers", "segment_sender"),
+            *("answer_queue", "chunk_sender", "connection", "kept_frames", "loop_buffers"),
+            *("low_water_mark", "segment_sender", "ssl_socket_senders", "tls_transport"),
             "transport",
         )
     ),

@@ -19,7 +19,6 @@ import socket
 import ssl
 from collections.abc import Callable
 from contextlib import suppress
-from typing import cast
 
 from tidelog_node.connections.chunk_sender import ChunkSender
 from tidelog_node.connections.low_water_mark import LowWaterMark
@@ -100,13 +99,12 @@ class TlsTransport(ChunkSender):
         filled, room_bytes = 0, len(buffer)
         is_fed = False
         self.has_received = False
+        # One call reads one record, and a client may make a record of each field of a request.
+        read: Callable[[int, memoryview], int] = self._tls.read  # type: ignore[assignment]
         try:
             while filled < room_bytes:
                 try:
-                    count = cast(
-                        "int",
-                        self._tls.read(room_bytes - filled, cast("bytearray", buffer[filled:])),
-                    )
+                    count = read(room_bytes - filled, buffer[filled:])
                 except ssl.SSLWantReadError:
                     if is_fed and not filled:
                         raise BlockingIOError from None
@@ -178,17 +176,22 @@ class TlsTransport(ChunkSender):
 
     def _negotiate(self) -> None:
         try:
+            if not self._incoming.pending:  # The client speaks first.
+                self._feed_handshake()
             while True:
                 try:
                     self._tls.do_handshake()
                     return
                 except ssl.SSLWantReadError:
-                    if not self._feed():
-                        raise ConnectionAbortedError("closed during the handshake") from None
+                    self._feed_handshake()
         finally:
             # Also after a failure: the client gets an alert with the reason.
             with suppress(BlockingIOError):
                 self._send_held()
+
+    def _feed_handshake(self) -> None:
+        if not self._feed():
+            raise ConnectionAbortedError("closed during the handshake")
 
     def _feed(self) -> bool:
         """Receive encrypted bytes; return False once the client sends no more."""
@@ -220,7 +223,8 @@ class TlsTransport(ChunkSender):
         data = memoryview(self._held or self._outgoing.read())
         try:
             while data:
-                data = data[self._socket.send(data) :]
+                count = self._socket.send(data)
+                data = data[count:]
         except BlockingIOError:
             pass
         finally:
