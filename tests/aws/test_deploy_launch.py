@@ -206,7 +206,7 @@ def test_a_machine_runs_from_the_bundle_alone(
 
 
 def test_the_bundle_has_what_a_node_needs() -> None:
-    """All dependencies but those of the command line."""
+    """All dependencies but those of the command line and of the console beside `tidelog up`."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     needed = {
         re.split(r"[<>=\[]", requirement)[0]
@@ -215,7 +215,7 @@ def test_the_bundle_has_what_a_node_needs() -> None:
             *project["optional-dependencies"]["node"],
         )
     }
-    assert needed - {"typer", "rich"} <= set(node_bundle.REQUIREMENTS)
+    assert needed - {"typer", "rich", "jinja2"} <= set(node_bundle.REQUIREMENTS)
 
 
 def test_functions_and_machines_run_the_same_python() -> None:
