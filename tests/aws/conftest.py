@@ -20,9 +20,12 @@ from tools import dynamodb_local, lambda_python, localstack, ministack, sam
 from tools.places import ToolAbsent
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="package", autouse=True)
 def service_models_are_read_once() -> Iterator[None]:
-    """Each session of botocore parses megabytes of JSON; tests have one for every client."""
+    """Each session of botocore parses megabytes of JSON; tests have one for every client.
+
+    Tests of other folders extend the models of their own sessions.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("botocore.session.create_loader", functools.cache(create_loader))
         yield

@@ -44,7 +44,7 @@ def running(
         ready, _, _ = select.select([process.stdout], [], [], READY_SECONDS_MAX)
         assert ready, "not ready in time"
         line = process.stdout.readline()
-        assert b"ready on 127.0.0.1:%d" % port in line
+        assert b"ready on 127.0.0.1:%d" % port in line, line or process.stderr.read()
         assert line.count(b", http on 127.0.0.1:") == 1
         secured = f"--command-config {data_dir}/secure/client.properties "
         login = secured if "--secure" in options else ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -85,15 +86,20 @@ async def test_a_wrong_raw_token_closes_the_connection_without_an_answer() -> No
 
 
 @pytest.mark.parametrize("version", range(5))
-async def test_api_versions_before_and_after_the_login_are_the_same(version: int) -> None:
+async def test_api_versions_after_the_login_add_the_version_of_tidelog_alone(version: int) -> None:
     fields: dict[str, Any] = {"client_software_name": "x", "client_software_version": "1"}
     fields = fields if version >= 3 else {}
     async with sasl_server() as served:
         client, other = await served.client(), await served.client(is_open=True)
         before = await client.call(API_VERSIONS, version, **fields)
         await client.log_in()
-        assert before == await client.call(API_VERSIONS, version, **fields)
-        assert before == await other.call(API_VERSIONS, version, **fields)
+        after = await client.call(API_VERSIONS, version, **fields)
+        assert after == await other.call(API_VERSIONS, version, **fields)
+        if version >= 3:
+            added = after.supported_features[len(before.supported_features) :]
+            assert [one.name.startswith("tidelog.version.") for one in added] == [True]
+            after = replace(after, supported_features=before.supported_features)
+        assert before == after
         ranges = {key.api_key: (key.min_version, key.max_version) for key in before.api_keys}
         assert (ranges[HANDSHAKE], ranges[AUTHENTICATE]) == ((0, 1), (0, 2))
 
