@@ -273,13 +273,15 @@ def read_tail(tail, get, next_offset=0, *, committed=True):
         elif attributes & TRANSACTIONAL:
             began.setdefault(producer, base)
     stable_end, gapless_end = min(began.values(), default=1 << 63), next_offset
+    held = "", b""  # the object of the last batch: it mostly has the next one too
     for _, base, end, part in tail:
         missing = f"offsets [{gapless_end}, {base}) are missing before it"
         require(base <= gapless_end, part[0][0], missing)
         gapless_end = max(gapless_end, end)
     for key, (base, producer, *_, at, size, _, _, attributes, _, _) in batches:
         if base >= next_offset and not (committed and base >= stable_end):
-            data = get(key)[at : at + size]
+            held = held if held[0] == key else (key, get(key))
+            data = held[1][at : at + size]
             header = Batch(*BATCH.unpack_from(data))._replace(base=base)
             require(crc32c(data[21:]) == header.crc, key, f"CRC of the batch at {at}")
             is_hidden = committed and attributes & TRANSACTIONAL

@@ -175,6 +175,22 @@ def test_aborted_and_open_transactions_are_not_read(bucket: Bucket) -> None:
     assert bucket.read() == (rows(1, 2), [])
 
 
+def test_an_object_is_got_once_for_all_of_its_batches(bucket: Bucket) -> None:
+    bucket.data(CHAIN, 0, batch(0) + batch(1), batch(2))
+    found, get = reader.open_bucket(str(bucket.root))
+    chains = reader.read_chains(found, get, pytest.fail)
+    (tail,) = reader.read_tails(chains, pytest.fail).values()
+    asked: list[str] = []
+
+    def counted(key: str) -> bytes:
+        asked.append(key)
+        data: bytes = get(key)
+        return data
+
+    assert [record.offset for record in reader.read_tail(tail, counted)] == [0, 1, 2]
+    assert asked == [wal_key(CLUSTER, CHAIN, 0)]
+
+
 def test_missing_offsets_and_broken_links_are_told(bucket: Bucket) -> None:
     bucket.data(CHAIN, 0, batch(0))
     bucket.crcs.clear()

@@ -28,6 +28,7 @@ from tidelog_core.diskless.noted_ranges import (
     NotedRange,
     NotedRanges,
     ObjectContent,
+    partition_of,
 )
 from tidelog_core.diskless.put_pace import PaceLimits, PutPace
 from tidelog_core.diskless.steady_time import SteadyTime
@@ -54,6 +55,8 @@ class WriterLimits:
     flush_bytes: int = 4 * 1024 * 1024  # diskless.append.buffer.max.bytes
     flush_ms: float = 100.0  # diskless.append.commit.interval.ms
     idle_flush_ms: float = 10.0
+    # While nothing can be stored, much waits. In one object it might never be stored in time.
+    object_bytes_max: int = 8 * 1024 * 1024
     buffer_bytes_max: int = 256 * 1024 * 1024  # diskless.buffer.max.bytes
     pace: PaceLimits = field(default_factory=PaceLimits)
 
@@ -142,7 +145,7 @@ class ChainWriter:
         self.is_deposed = False
         self._time = SteadyTime(now_ms)
         self._pace = PutPace(self.limits.pace)
-        self._waiting = NotedRanges()
+        self._waiting = NotedRanges(self.limits.object_bytes_max)
         self._objects: dict[int, _Object] = {}
         self._stored: set[int] = set()  # at or above the committed end
         self._in_flight_bytes = 0
@@ -174,6 +177,7 @@ class ChainWriter:
         if end_offset != current.first_offset:
             raise ValueError(f"{partition} ends at {end_offset}, {current} does not begin there")
         self._epochs[partition] = current.leader_epoch
+        self._waiting.begin(partition, current.first_offset)
         before = stored[-2].chain if len(stored) > 1 else None
         self._waiting.add_epoch(
             EpochRow(
@@ -213,8 +217,7 @@ class ChainWriter:
 
     def note(self, noted: NotedRange, now_ms: float) -> list[Decision]:
         """A local log has got these records."""
-        if self._epochs.get(noted.partition) != noted.leader_epoch:
-            raise ValueError(f"{noted.partition} is not in the chain in epoch {noted.leader_epoch}")
+        self._require_entered(noted.partition, noted.leader_epoch)
         self._waiting.add(noted, self._time.advance(now_ms))
         return self.tick(now_ms)
 
@@ -232,6 +235,7 @@ class ChainWriter:
                 f"the object {reference.sequence} of {reference.gateway} is not known to be"
                 f" committed: its chain is known up to {gateway_committed_end}"
             )
+        self._require_entered(partition_of(reference), reference.leader_epoch)
         self._waiting.add_reference(reference, self._time.advance(now_ms))
         return self.tick(now_ms)
 
@@ -312,6 +316,10 @@ class ChainWriter:
         if self._may_build() and (flush := self._flush_delay_ms(now)) is not None:
             due.append(flush)
         return min(due, default=None)
+
+    def _require_entered(self, partition: PartitionName, leader_epoch: int) -> None:
+        if self._epochs.get(partition) != leader_epoch:
+            raise ValueError(f"{partition} is not in the chain in epoch {leader_epoch}")
 
     # -- flushing --
 

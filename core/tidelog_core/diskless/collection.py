@@ -1,9 +1,9 @@
 """Which objects of a chain may be deleted.
 
-An object is needed until every slice in it is tiered, or below its partition's log start. An owner
-deletes only what the header of its last committed object says to have existed; whoever seals
-finds that object, and does not take a deleted place for one that was never filled. Everybody
-else deletes only from sealed chains. Seals stay for ever: a resumed owner must meet them.
+An object is needed until every slice in it is tiered, or below its partition's log start and in a
+checkpoint. An owner deletes only what the header of its last committed object says to have existed.
+An heir finds that object, and takes no deleted place for one that was never filled. Everybody else
+deletes only from sealed chains. Seals stay for ever: a resumed owner must meet them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ class OwnedObjects:
     def collectable(self, unneeded_ends: Mapping[PartitionName, int]) -> list[int]:
         """Return the sequences that may be deleted now, at most 1,000, oldest first.
 
-        ``unneeded_ends`` has for each partition the greater of its tier's end and its log start.
+        ``unneeded_ends`` has for each partition its tier's end. A greater log start counts only
+        up to where a stored checkpoint has the producers: from the tier's end, no heir can go on
+        over a gap. A deleted topic's partitions are unneeded up to the greatest offset.
         """
         if self._last is None:
             return []

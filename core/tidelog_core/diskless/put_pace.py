@@ -1,7 +1,8 @@
 """How many PUTs of a chain may be in flight, when one is repeated, and what they may cost.
 
-- A token bucket bounds the objects a second. A full buffer is flushed without a token, and pays
-  later. Hedges are not counted: their percentile bounds them.
+- A token bucket bounds the objects a second. A full buffer is flushed without a token. It pays
+  later, unless another one has yet to: what follows a busy hour waits for one token, not for
+  thousands. Hedges are not counted: their percentile bounds them.
 - A PUT that is not answered after a percentile of the last answers' times is sent once more.
 - A store that asks to slow down (503) halves the PUTs in flight and ends hedging for a while.
   Every answer in time adds a part of one again.
@@ -98,9 +99,10 @@ class PutPace:
         return back_off_seconds(failure_count - 1, first=first, longest=longest)
 
     def take_token(self, now_ms: float) -> None:
-        """Count an object. The bucket may be overdrawn."""
-        if self.limits.puts_per_second_max:
-            self._bucket.take(1.0, self.limits.puts_per_second_max, int(now_ms))
+        """Count an object, unless the bucket is overdrawn already."""
+        rate = self.limits.puts_per_second_max
+        if rate and not self._bucket.is_overdrawn(rate, int(now_ms)):
+            self._bucket.take(1.0, rate, int(now_ms))
 
     def token_delay_ms(self, now_ms: float) -> float:
         """Return how long until the bucket has a token; 0 if it has one."""

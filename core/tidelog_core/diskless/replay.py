@@ -34,6 +34,7 @@ class CommittedSlice(NamedTuple):
     position: int
     size_bytes: int
     crc32c: int
+    created_ms: int  # Unix time, when its leader put it into an object
     batches: Sequence[BatchRow]
 
 
@@ -59,6 +60,7 @@ def committed_slices(footer: WalFooter) -> list[CommittedSlice]:
                     row.position,
                     row.size_bytes,
                     row.crc32c,
+                    footer.header.created_ms,
                     batches,
                 )
             )
@@ -76,6 +78,7 @@ def committed_slices(footer: WalFooter) -> list[CommittedSlice]:
                 reference.position,
                 reference.size_bytes,
                 reference.crc32c,
+                footer.header.created_ms,
                 batches,
             )
         )
@@ -90,7 +93,7 @@ class PartitionReplay:
         self.partition = partition
         self.leader_epoch = leader_epoch
         self.state = state
-        self.slices: list[CommittedSlice] = []  # that the state did not have
+        self.slices: list[CommittedSlice] = []  # that the state did not have, without batches
         self.aborted: list[AbortedTransaction] = []
 
     def begin_epoch(self, leader_epoch: int, first_offset: int) -> None:
@@ -127,13 +130,15 @@ class PartitionReplay:
             )
         for row in one.batches:
             if row.base_offset >= self.end_offset:
-                self._apply_batch(row)
-        self.slices.append(one)
+                self._apply_batch(row, one.created_ms)
+        # Only where the bytes are: an hour of batches is more than memory has room for.
+        self.slices.append(one._replace(batches=()))
 
-    def _apply_batch(self, row: BatchRow) -> None:
+    def _apply_batch(self, row: BatchRow, created_ms: int) -> None:
         end_offset = row.base_offset + row.last_offset_delta + 1
-        # The time when it was written is the best known for when its producer was last seen.
-        draft = self.state.stage(AppendOrigin.REPLICATION, now_ms=row.max_timestamp_ms)
+        # Clients choose the batch's timestamps: by those, a producer of old records would expire
+        # at once, and its retry would be taken for something new.
+        draft = self.state.stage(AppendOrigin.REPLICATION, now_ms=created_ms)
         if row.producer_id >= 0:
             draft.add(header_of(row, self.leader_epoch), row.base_offset, marker_of(row))
         self.aborted += self.state.commit(draft, end_offset=end_offset)

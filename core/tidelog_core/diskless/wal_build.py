@@ -9,6 +9,7 @@ from uuid import UUID
 from crc32c import crc32c
 
 from tidelog_core.diskless.keys import ChainName
+from tidelog_core.diskless.wal_footer import FOOTER_SIZE_BYTES_MAX
 from tidelog_core.diskless.wal_header import (
     HEADER_SIZE,
     OBJECT_SIZE_BYTES_MAX,
@@ -271,6 +272,9 @@ def _assemble(
     size += sum(map(len, section_parts)) + TRAILER_SIZE
     if size > OBJECT_SIZE_BYTES_MAX:
         raise ValueError(f"an object of {size} bytes is larger than {OBJECT_SIZE_BYTES_MAX}")
+    footer_size = size - footer_position - TRAILER_SIZE
+    if footer_size > FOOTER_SIZE_BYTES_MAX:  # No reader would take it.
+        raise ValueError(f"a footer of {footer_size} bytes is longer than {FOOTER_SIZE_BYTES_MAX}")
     header = WalHeader(
         kind=kind,
         section_count=len(there),

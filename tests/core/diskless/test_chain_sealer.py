@@ -75,6 +75,7 @@ def test_a_chain_is_sealed_behind_its_last_object(known_end: int) -> None:
     assert bucket.drive(heir, heir.start()) == Sealed(3)
     assert bucket.headers[3].kind.name == "SEAL"
     assert heir.end == 3
+    assert bucket.lists == 2  # the second one confirms the seal
 
 
 def test_an_empty_chain_is_sealed_at_its_beginning() -> None:
@@ -100,6 +101,7 @@ def test_a_second_heir_finds_the_first_ones_seal_below_garbage() -> None:
     heir = sealer()
     assert bucket.drive(heir, heir.start()) == Sealed(2)
     assert sorted(bucket.headers) == [0, 1, 2, 3]
+    assert bucket.lists == 2
 
 
 def test_a_collected_chain_still_ends_at_its_seal() -> None:

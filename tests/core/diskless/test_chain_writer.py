@@ -138,6 +138,29 @@ def test_no_more_than_the_window_is_in_flight() -> None:
     assert put == PutObject(3, 1)
 
 
+def test_what_has_waited_for_long_goes_into_objects_of_a_bounded_size() -> None:
+    """After an hour without a store, one object of all that waits might never be stored in time."""
+    limits = WriterLimits(flush_bytes=1_000, object_bytes_max=1_500, pace=LIMITS.pace)
+    owner = Owner(limits)
+    owner.fill(3)
+    for _ in range(4):
+        assert owner.note(600) == owner.note(600, P1) == []
+    owner.note(5_000, P1)  # One range is not split.
+    built: list[tuple[NotedRange, ...]] = []
+    for sequence in range(8):
+        decisions = owner.put(sequence, STORED)
+        built += [one.content.ranges for one in decisions if isinstance(one, BuildObject)]
+    assert built == [
+        (NotedRange(P0, 7, 3, 5, 1_200),),
+        (NotedRange(P1, 7, 0, 2, 1_200),),
+        (NotedRange(P0, 7, 5, 7, 1_200),),
+        (NotedRange(P1, 7, 2, 4, 1_200),),
+        (NotedRange(P1, 7, 4, 5, 5_000),),
+    ]
+    assert owner.writer.buffered_bytes == 0
+    assert not owner.writer.has_uncommitted(P1)
+
+
 def test_acks_are_released_in_order_only() -> None:
     owner = Owner()
     owner.fill(3)
@@ -303,6 +326,22 @@ def test_ranges_must_follow_each_other() -> None:
     owner.note()
     with pytest.raises(ValueError, match="does not follow 1"):
         owner.writer.note(NotedRange(P0, 7, 2, 3, 1), owner.now)
+
+
+def test_nothing_is_missing_between_two_objects() -> None:
+    """Nobody could replay the chain, and its records were acknowledged."""
+    owner = Owner()
+    owner.note()
+    assert "BuildObject" in names(owner.tick(10))
+    with pytest.raises(ValueError, match="does not follow 1"):
+        owner.writer.note(NotedRange(P0, 7, 2, 3, 1), owner.now)
+
+
+def test_a_reference_needs_a_partition_that_has_entered() -> None:
+    owner = Owner()
+    other_epoch = foreign_slice(sequence=2, base_offset=0)._replace(leader_epoch=8)
+    with pytest.raises(ValueError, match="is not in the chain in epoch 8"):
+        owner.writer.note_reference(other_epoch, owner.now, gateway_committed_end=3)
 
 
 def test_a_reference_is_put_only_after_the_gateways_object() -> None:

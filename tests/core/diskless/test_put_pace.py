@@ -65,6 +65,16 @@ def test_puts_a_second_are_bounded() -> None:
     assert free.token_delay_ms(0) == 0
 
 
+def test_after_a_busy_minute_nothing_waits_for_more_than_one_token() -> None:
+    """Full buffers need no token: at 100 MB/s they are 25 a second. An object that follows waited
+    90 s for what they had overdrawn.
+    """
+    pace = PutPace(PaceLimits(puts_per_second_max=10))
+    for number in range(25 * 60):
+        pace.take_token(40.0 * number)
+    assert 0 <= pace.token_delay_ms(60_000.0) <= 100
+
+
 def test_retries_back_off_to_a_bound() -> None:
     pace = PutPace(PaceLimits(retry_ms_first=50, retry_ms_max=2_000))
     assert [pace.retry_delay_ms(count) for count in (1, 2, 3, 7, 1_000)] == [

@@ -25,12 +25,22 @@ from tidelog_core.diskless.takeover import (
     WriteEpochs,
     WriteOutcome,
 )
+from tidelog_core.diskless.wal_build import WalSlice, build_data_object
 from tidelog_core.diskless.wal_footer import parse_object
 from tidelog_core.errors import CorruptObject
 from tidelog_core.log.producer_state import ProducerState
 
 from tests.core.diskless.test_chain_sealer import Bucket, data
-from tests.support.wal_objects import CHAIN, GATEWAY, HEIR, TOPIC_ID, data_object
+from tests.support.wal_objects import (
+    CHAIN,
+    CREATED_MS,
+    GATEWAY,
+    HEIR,
+    TOPIC_ID,
+    batch,
+    data_object,
+    name,
+)
 
 P0, P1 = PartitionName(TOPIC_ID, 0), PartitionName(TOPIC_ID, 1)
 MINE = StoredChains(3, (EpochChain(0, CHAIN, 0),))
@@ -166,10 +176,23 @@ def test_a_replay_knows_the_end_and_the_producers_without_the_data() -> None:
     assert (aborted.producer_id, aborted.first_offset, aborted.last_offset) == (9, 10, 12)
 
 
+def test_a_producer_of_old_records_is_known_as_long_as_any_other() -> None:
+    """A backfill: its batches have the timestamps of long ago, and their object that of now."""
+    old = batch(10, 2, producer_id=9, producer_epoch=1, base_sequence=3)
+    written_ms = CREATED_MS + 10**12
+    place = name(11)._replace(created_ms=written_ms)
+    built = build_data_object(place, [WalSlice(TOPIC_ID, 0, 7, old)])
+    replay = PartitionReplay(P0, 7, ProducerState(end_offset=10, expiration_ms=1_000))
+    (one,) = committed_slices(parse_object(built.data, key="x"))
+    replay.apply(one, key="x")
+    assert replay.state.expire(written_ms + 999) == 0
+    assert replay.state.expire(written_ms + 1_000) == 1
+
+
 def test_a_replay_takes_references_with_the_offsets_that_they_give() -> None:
     replay = replayed(1, 20)
     assert replay.end_offset == 24
-    assert [one.chain for one in replay.slices] == [GATEWAY]
+    assert [(one.chain, one.batches) for one in replay.slices] == [(GATEWAY, ())]
     entry = replay.state.entry(9)
     assert entry is not None
     assert (entry.last_sequence, entry.batches[-1].last_offset) == (7, 22)

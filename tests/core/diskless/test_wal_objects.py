@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
+from itertools import repeat
 from uuid import UUID
 
 import numpy as np
@@ -20,6 +21,7 @@ from tidelog_core.diskless.wal_build import (
     build_seal,
 )
 from tidelog_core.diskless.wal_footer import (
+    FOOTER_SIZE_BYTES_MAX,
     SUFFIX_SIZE_BYTES,
     check_slice,
     missing_footer_range,
@@ -32,7 +34,7 @@ from tidelog_core.diskless.wal_header import (
     check_key,
     parse_header,
 )
-from tidelog_core.diskless.wal_rows import LAYOUTS, WalSection
+from tidelog_core.diskless.wal_rows import LAYOUTS, EpochRow, WalSection
 from tidelog_core.errors import CorruptObject, CorruptRecordBatch
 from tidelog_core.records.header import iter_headers
 
@@ -52,6 +54,13 @@ from tests.support.wal_objects import (
 )
 
 KINDS = {"data": data_object, "seal": seal, "checkpoint": checkpoint}
+
+
+def test_no_object_is_built_whose_footer_no_reader_takes() -> None:
+    row = EpochRow(TOPIC_ID.bytes, 0, 7, 10, HEIR.chain_id.bytes, HEIR.broker_id, 0, 41)
+    count = FOOTER_SIZE_BYTES_MAX // LAYOUTS[WalSection.EPOCHS].struct.size
+    with pytest.raises(ValueError, match="a footer of"):
+        build_data_object(name(1), [], epochs=repeat(row, count))
 
 
 def test_an_object_says_everything_about_its_slices() -> None:
