@@ -246,7 +246,7 @@ class ReplayTask:
                         )
                         if following is None or one.end_offset <= following:
                             replay.apply(one, key=str(footer.header.sequence))
-            self.states[partition] = replay.state
+            self.states[partition] = self.node.setup.shell.replayed(replay.state)
 
 
 class CollectionTask:

@@ -13,7 +13,9 @@ from tidelog_core.diskless.chain_rules import ChainRules
 from tidelog_core.diskless.chain_writer import BuildObject
 from tidelog_core.diskless.noted_ranges import NotedRange
 from tidelog_core.diskless.wal_header import WalHeader
+from tidelog_core.log.producer_state import ProducerState
 
+from tests.simulation.diskless.leader_log import EXPIRATION_MS, LeaderLog
 from tests.simulation.diskless.node import Incarnation, Mutable
 from tests.simulation.diskless.plan import Plan, draw_plan, draw_suspicious_plan
 
@@ -121,6 +123,20 @@ class ReadsTheTierFirst(Mutable):
     reads_tier_first = True
 
 
+class ServesOpenTransactions(Mutable):
+    """A leader serves read_committed up to the high watermark."""
+
+    def stable_end(self, log: LeaderLog) -> int:
+        return log.high_watermark
+
+
+class ForgetsProducers(Mutable):
+    """An heir knows where a partition ends, and nobody who has written it."""
+
+    def replayed(self, state: ProducerState) -> ProducerState:
+        return ProducerState(end_offset=state.end_offset, expiration_ms=EXPIRATION_MS)
+
+
 @dataclass(frozen=True)
 class Mutation:
     """A mistake, and the plans that look for it, later ones where chance is slow to meet it."""
@@ -139,6 +155,11 @@ DESIGN_MUTATIONS: Mapping[str, Mutation] = {
     "ignores the committed end": Mutation(IgnoresTheCommittedEnd()),
     "refers before the gateway's PUT": Mutation(RefersBeforeTheGatewaysPut()),
     "hedges with other bytes": Mutation(shell=HedgesWithOtherBytes()),
+}
+# Of what is no rule of chains: they show that the checker looks at transactions and producers.
+CHECKER_MUTATIONS: Mapping[str, Mutation] = {
+    "serves open transactions": Mutation(shell=ServesOpenTransactions()),
+    "forgets producers": Mutation(shell=ForgetsProducers()),
 }
 FOUND_MUTATIONS: Mapping[str, Mutation] = {
     "does not confirm seals": Mutation(DoesNotConfirmSeals()),

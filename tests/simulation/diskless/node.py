@@ -73,6 +73,14 @@ class Mutable:
         """Return the bytes of a repeated PUT."""
         return node.built[sequence].data
 
+    def stable_end(self, log: LeaderLog) -> int:
+        """Return up to where a leader serves read_committed."""
+        return log.stable_end
+
+    def replayed(self, state: ProducerState) -> ProducerState:
+        """Return the producers with which an heir goes on."""
+        return state
+
 
 @dataclass
 class Setup:
@@ -285,7 +293,7 @@ class Incarnation:
                 self.checker.on_committed(partition, start, log.entries(start, end))
                 log.high_watermark = end
                 log.state.advance_high_watermark(end)
-                self.checker.on_stable(partition, log.stable_end, end)
+                self.checker.on_stable(partition, self.setup.shell.stable_end(log), end)
                 self._release(log)
         for partition in list(self.logs):
             self._hand_over_if_drained(partition)
@@ -425,7 +433,7 @@ class Incarnation:
             partition, stored.chains, end_offset=state.end_offset, previous_sequence=sealed_at
         )
         log = self.logs[partition]
-        self.checker.on_stable(partition, log.stable_end, log.high_watermark)
+        self.checker.on_stable(partition, self.setup.shell.stable_end(log), log.high_watermark)
 
     def hand_over(self, partition: PartitionName, successor: Incarnation) -> None:
         """Stop taking, and let the successor lead once everything is committed."""

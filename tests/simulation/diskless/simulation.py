@@ -17,13 +17,14 @@ from tests.simulation.diskless.clients import Client
 from tests.simulation.diskless.items import SimItem, SimItems
 from tests.simulation.diskless.leader_log import SimTier
 from tests.simulation.diskless.node import Incarnation, Mutable, Setup, SimNode
-from tests.simulation.diskless.objects import SimObjects
+from tests.simulation.diskless.objects import LATE_MS_MAX, SimObjects
 from tests.simulation.diskless.plan import Fault, Plan, draw_plan
 from tests.simulation.world import World
 
 HEALS_AFTER_MS = 100.0
 ACCEPTS_WITHIN_MS = 5_000.0
 QUIET_WITHIN_MS = 8_000.0
+SETTLES_MS = LATE_MS_MAX + 100.0  # what is late comes, and may still do harm
 TOPIC = UUID("5f6dc6a4-35d9-4f1c-9d6c-1f0a3d3a9d11")
 
 
@@ -117,6 +118,7 @@ class Simulation:
         world.run(heal_ms + QUIET_WITHIN_MS, self._is_quiet)
         if not self._is_quiet():
             raise Violation(f"not at rest {QUIET_WITHIN_MS} ms after everything has healed")
+        world.run(world.now_ms + SETTLES_MS)
         checker = self.checker
         checker.finish(self.objects.objects)
         return RunReport(

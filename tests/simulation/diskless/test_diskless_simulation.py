@@ -15,7 +15,12 @@ from collections import Counter
 import pytest
 
 from tests.simulation.checker import Violation
-from tests.simulation.diskless.mutations import DESIGN_MUTATIONS, FOUND_MUTATIONS, Mutation
+from tests.simulation.diskless.mutations import (
+    CHECKER_MUTATIONS,
+    DESIGN_MUTATIONS,
+    FOUND_MUTATIONS,
+    Mutation,
+)
 from tests.simulation.diskless.plan import draw_plan, draw_suspicious_plan
 from tests.simulation.diskless.simulation import run_plan, run_seed, shrink
 
@@ -83,6 +88,11 @@ def test_a_mistake_that_the_design_names_is_found(name: str) -> None:
 @pytest.mark.parametrize("name", FOUND_MUTATIONS)
 def test_a_mistake_that_the_simulation_taught_is_found(name: str) -> None:
     find(FOUND_MUTATIONS[name])
+
+
+@pytest.mark.parametrize("name", CHECKER_MUTATIONS)
+def test_a_mistake_outside_of_chains_is_found(name: str) -> None:
+    find(CHECKER_MUTATIONS[name])
 
 
 def test_a_seed_always_gives_the_same_run() -> None:
