@@ -179,3 +179,10 @@ def test_a_node_without_the_libraries_says_which_extra_it_needs(tmp_path: Path) 
         [sys.executable, "-c", program], capture_output=True, text=True, check=False
     )
     assert "pip install 'tidelog[tracing]'" in done.stderr
+
+
+def test_an_answer_that_is_kept_in_bytes_has_a_span_too(traced: Traced) -> None:
+    with closing(Peer("tidelog", traced.node.port)) as peer:
+        said = {"client_software_name": "t", "client_software_version": "1"}
+        assert peer.call("api_versions", 3, **said)["error_code"] == "none"
+    assert traced.first("ApiVersions").status.code == Status.STATUS_CODE_UNSET
