@@ -27,6 +27,7 @@ class Session:
     """One client on one connection. For the node's event loop."""
 
     __slots__ = (
+        "_is_closed",
         "_on_close",
         "authentication",
         "client_host",
@@ -80,6 +81,7 @@ class Session:
         self.mute_connection: Callable[[float, Again | None], None] | None = None
         # Set by the connection: has it end between two requests.
         self.end_connection: Callable[[], None] | None = None
+        self._is_closed = False
         self._on_close: dict[Callable[[Session], None], None] = {}
 
     def become(
@@ -119,11 +121,18 @@ class Session:
         self.limits = None
 
     def on_close(self, callback: Callable[[Session], None]) -> None:
-        """Have ``callback`` called once, when the connection is closed. It must not raise."""
-        self._on_close[callback] = None
+        """Have ``callback`` called once, when the connection is closed. It must not raise.
+
+        If it is closed already, it is called now: requests that were received before are handled.
+        """
+        if self._is_closed:
+            callback(self)
+        else:
+            self._on_close[callback] = None
 
     def closed(self) -> None:
         """Call the callbacks of ``on_close``."""
+        self._is_closed = True
         callbacks = tuple(self._on_close)
         self._on_close.clear()
         for callback in callbacks:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 WAITING_BYTES_MAX = 16_777_216
+WAITING_PUSHES_MAX = 16_384  # a push may be empty, but takes memory
 REQUEST_BYTES_MAX = 4_194_304  # of one request, unless a single push is larger
 REQUEST_SECONDS_MAX = 10.0
 LAST_SECONDS_MAX = 1.0  # for what is left when the node stops
@@ -58,9 +59,11 @@ class Forwarder:
 
     def offer(self, metrics: bytes) -> bool:
         """Have the metrics of one push sent soon; return whether there is room for them."""
-        if self._counters.waiting_bytes + len(metrics) > WAITING_BYTES_MAX:
+        is_full = self._counters.waiting_bytes + len(metrics) > WAITING_BYTES_MAX
+        if is_full or len(self._waiting) >= WAITING_PUSHES_MAX:
             self._counters.full_count += 1
-            self._tell(f"more than {WAITING_BYTES_MAX} bytes wait for the receiver")
+            most = f"{WAITING_BYTES_MAX} bytes or {WAITING_PUSHES_MAX} pushes"
+            self._tell(f"more than {most} wait for the receiver")
             return False
         self._counters.waiting_bytes += len(metrics)
         self._waiting.append(metrics)

@@ -36,19 +36,32 @@ class MalformedMetrics(TidelogError):
     code = ErrorCode.invalid_record
 
 
-def with_resource_attributes(metrics: bytes, attributes: Mapping[str, str]) -> bytes:
+class MetricsTooLarge(TidelogError):
+    """With the attributes, what a client pushed is larger than allowed."""
+
+    code = ErrorCode.telemetry_too_large
+
+
+def with_resource_attributes(
+    metrics: bytes, attributes: Mapping[str, str], *, size_bytes_max: int
+) -> bytes:
     """Return the metrics with the attributes added to each resource.
 
-    Raises ``MalformedMetrics``.
+    A resource of two bytes may grow to thousands, so the result is bounded too. Raises
+    ``MalformedMetrics`` and ``MetricsTooLarge``.
     """
     added = b"".join(_field(_FIRST_FIELD, _key_value(*pair)) for pair in attributes.items())
     walk = _Walk()
     parts: list[bytes | memoryview] = []
+    left_bytes = size_bytes_max
     for number, whole, content in walk.fields(memoryview(metrics)):
+        part: bytes | memoryview = whole
         if number == _FIRST_FIELD and content is not None:
-            parts.append(_field(_FIRST_FIELD, _with_attributes(walk, content, added)))
-        else:
-            parts.append(whole)
+            part = _field(_FIRST_FIELD, _with_attributes(walk, content, added))
+        left_bytes -= len(part)
+        if left_bytes < 0:
+            raise MetricsTooLarge(f"the metrics grow to more than {size_bytes_max} bytes")
+        parts.append(part)
     return b"".join(parts)
 
 

@@ -1,15 +1,14 @@
 """GetTelemetrySubscriptions and PushTelemetry: clients push their own metrics (KIP-714).
 
 They are only served if the metrics have somewhere to go. Everyone who may connect may push.
-Decompression is bounded and done by one thread, one push after the other; a push is answered before
-it is forwarded. Source: Kafka's ``ClientMetricsManager``, its codes and the order of its checks.
+Decompression is bounded and done by one thread, one push after the other and with pauses, so that
+pushes take little of the node; a push is answered before it is forwarded. Source: Kafka's
+``ClientMetricsManager``, its codes and the order of its checks.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from uuid import UUID, uuid4
 
@@ -23,16 +22,20 @@ from tidelog_core.records.codecs import CompressionType, DecompressedTooLarge, d
 
 from tidelog_node.client_metrics.forwarder import Forwarder
 from tidelog_node.client_metrics.instances import ClientInstance, ClientInstances
-from tidelog_node.client_metrics.resource_attributes import with_resource_attributes
+from tidelog_node.client_metrics.resource_attributes import (
+    MetricsTooLarge,
+    with_resource_attributes,
+)
 from tidelog_node.client_metrics.subscriptions import Subscriptions, client_attributes
 from tidelog_node.node_context import NodeContext
+from tidelog_node.request_turns import LargeRequests
 from tidelog_node.routes import RequestContext, Route
 from tidelog_node.session import Session
 from tidelog_node.wire.messages import build
 
 GET_TELEMETRY_SUBSCRIPTIONS_KEY = 71
 PUSH_TELEMETRY_KEY = 72
-DECOMPRESSED_RATIO_MAX = 8  # to ``telemetry.max.bytes``
+DECOMPRESSED_RATIO_MAX = 8  # to ``telemetry.max.bytes``, also with the client's attributes
 # The first one is what clients prefer.
 _ACCEPTED = (
     CompressionType.ZSTD,
@@ -57,11 +60,12 @@ class ClientMetricsHandlers:
         self._bytes_max = node.static_config.telemetry_max_bytes
         self._overrides: Mapping[str, ClientMetricsOverrides] = {}
         self._subscriptions = Subscriptions({})
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="client-metrics")
+        # Its pauses bound the time of pushes, however many clients there are or pretend to be.
+        self._lane = LargeRequests()
 
     def close(self) -> None:
         """Stop the thread."""
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._lane.close()
 
     def routes(self) -> list[Route]:
         """Return the routes."""
@@ -130,17 +134,17 @@ class ClientMetricsHandlers:
         attributes = client_attributes(session, instance_id)
         attributes[_PRINCIPAL] = str(session.principal)
         attributes[_BROKER_ID] = str(self._node.broker_id)
-        work = asyncio.get_running_loop().run_in_executor(
-            self._thread,
-            _prepared,
-            CompressionType(request.compression_type),
-            request.metrics,
-            self._bytes_max * DECOMPRESSED_RATIO_MAX,
-            attributes,
-        )
         try:
-            self._forwarder.offer(await work)
-        except DecompressedTooLarge:
+            async with self._lane.turn(session.client_host) as turn:
+                prepared = await turn.work(
+                    _prepared,
+                    CompressionType(request.compression_type),
+                    request.metrics,
+                    self._bytes_max * DECOMPRESSED_RATIO_MAX,
+                    attributes,
+                )
+            self._forwarder.offer(prepared)
+        except (DecompressedTooLarge, MetricsTooLarge):
             return ErrorCode.telemetry_too_large
         except TidelogError:
             return ErrorCode.invalid_record
@@ -166,9 +170,12 @@ class ClientMetricsHandlers:
 def _prepared(
     codec: CompressionType, metrics: bytes, size_bytes_max: int, attributes: Mapping[str, str]
 ) -> bytes:
-    """Return what is forwarded of a push. For the thread. Raises ``CorruptRecordBatch``."""
+    """Return what is forwarded of a push. For the thread.
+
+    Raises ``CorruptRecordBatch``, ``MalformedMetrics`` and ``MetricsTooLarge``.
+    """
     data = decompress(codec, metrics, size_bytes_max=size_bytes_max)
-    return with_resource_attributes(data, attributes)
+    return with_resource_attributes(data, attributes, size_bytes_max=size_bytes_max)
 
 
 def _pushed(error_code: ErrorCode) -> push_response.PushTelemetryResponse:

@@ -11,6 +11,7 @@ import pytest
 from tidelog_node.client_metrics.forwarder import (
     REQUEST_BYTES_MAX,
     WAITING_BYTES_MAX,
+    WAITING_PUSHES_MAX,
     Forwarder,
 )
 from tidelog_node.counters import ClientMetricsTraffic
@@ -113,6 +114,14 @@ async def test_what_finds_no_room_is_lost_at_once() -> None:
     assert taken == [True] * 4 + [False] * 2
     assert traffic.full_count == 2
     assert traffic.waiting_bytes == WAITING_BYTES_MAX
+
+
+async def test_pushes_of_no_bytes_are_bounded_too() -> None:
+    traffic = ClientMetricsTraffic()
+    forwarder = Forwarder(f"http://127.0.0.1:{free_port()}", {}, traffic)
+    assert all(forwarder.offer(b"") for _ in range(WAITING_PUSHES_MAX))
+    assert not forwarder.offer(b"")
+    assert traffic.full_count == 1
 
 
 async def test_what_waits_when_the_node_stops_is_sent() -> None:

@@ -90,6 +90,16 @@ def test_a_connection_with_many_ids_leaves_nothing_but_a_bounded_number(
     assert len(instances._by_session) == 0
 
 
+def test_a_request_of_a_connection_that_has_ended_leaves_no_session(
+    instances: ClientInstances,
+) -> None:
+    """What was received before the end is handled after it."""
+    session = a_session()
+    session.closed()
+    instances.of(UUID(int=2), session, subscriptions())
+    assert len(instances._by_session) == 0
+
+
 def test_a_client_may_ask_and_push_once_an_interval(
     instances: ClientInstances, clock: Clock
 ) -> None:

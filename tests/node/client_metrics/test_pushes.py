@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import gzip
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, closing
 from pathlib import Path
 from typing import NamedTuple
+from uuid import UUID
 
 import psutil
 import pytest
 from confluent_kafka import Producer
+from kio.schema.push_telemetry.v0.request import PushTelemetryRequest
 from tidelog_core.config import NodeConfig
 from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.sqlite import SqliteMetadataStore
 from tidelog_core.records.codecs import CompressionType, compress
 from tidelog_node.assembly.client_metrics import build_client_metrics
+from tidelog_node.client_metrics.resource_attributes import FIELDS_MAX
+from tidelog_node.client_metrics.subscriptions import INTERVAL_MS_MAX, Wanted, subscription_id
+from tidelog_node.handlers.client_metrics import PUSH_TELEMETRY_KEY
+from tidelog_node.wire.messages import build
 
 from tests.support.client_metrics import ask, push, subscribe
 from tests.support.http_pages import scrape
@@ -23,9 +31,11 @@ from tests.support.node_context import node_context
 from tests.support.node_process import NodeProcess
 from tests.support.otlp_receiver import OtlpReceiver, metrics_data
 from tests.support.peer import Peer
+from tests.support.request_contexts import a_session, context_of
 from tests.support.waiting import eventually
 
 BYTES_MAX = 1_048_576  # telemetry.max.bytes by default
+CPU_SHARE_MAX = 0.6
 MEMORY_GROWTH_BYTES_MAX = 64 * 1024 * 1024
 
 
@@ -115,6 +125,12 @@ def test_bombs_are_refused_and_take_no_memory(pushing: Pushing, codec: Compressi
     assert process.memory_info().rss - before < MEMORY_GROWTH_BYTES_MAX
 
 
+def test_a_push_that_grows_by_who_sent_it_is_bounded_too(pushing: Pushing) -> None:
+    with closing(Peer("tidelog", pushing.node.port, client_id=b"x" * 200)) as client:
+        answer = push(client, ask(client), b"\x0a\x00" * (FIELDS_MAX - 1))
+        assert answer["error_code"] == "telemetry_too_large"
+
+
 def test_what_is_no_message_is_refused_and_forwarded_to_nobody(pushing: Pushing) -> None:
     for metrics in (b"junk", b"\x0a\xff\xff\xff\xff\x0f", metrics_data("cut")[:-1]):
         with closing(Peer("tidelog", pushing.node.port)) as client:
@@ -144,3 +160,32 @@ async def test_without_a_receiver_clients_are_not_offered_to_push(tmp_path: Path
             built = build_client_metrics(stack, node)
             assert len(built.routes) == count
             assert (built.forwarder is not None) == bool(endpoint)
+
+
+async def test_pushes_leave_most_of_the_node_to_others(tmp_path: Path) -> None:
+    """A client may invent ids, so what an id may do in an interval bounds nothing."""
+    store = SqliteMetadataStore(tmp_path / "metadata.db")
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(store.close)
+        config = NodeConfig(client_metrics_otlp_endpoint="http://127.0.0.1:1")
+        built = build_client_metrics(
+            stack, node_context(store, ClusterView(store), static_config=config)
+        )
+        (route,) = [one for one in built.routes if one.api_key == PUSH_TELEMETRY_KEY]
+
+        async def push_as(number: int) -> str:
+            instance_id = UUID(int=number)
+            request = build(
+                PushTelemetryRequest,
+                client_instance_id=instance_id,
+                subscription_id=subscription_id(Wanted((), INTERVAL_MS_MAX), instance_id),
+                metrics=b"\x10\x01" * (FIELDS_MAX // 2),
+            )
+            answer = await route.handle(request, context_of(0, session=a_session(number)))
+            return str(answer.error_code.name)
+
+        began, worked = time.monotonic(), time.process_time()
+        answers = await asyncio.gather(*map(push_as, range(2, 5)))
+        share = (time.process_time() - worked) / (time.monotonic() - began)
+    assert answers == ["none"] * 3
+    assert share < CPU_SHARE_MAX

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import tracemalloc
+from collections.abc import Mapping
 from contextlib import suppress
 from random import Random
 
@@ -26,11 +27,17 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from tidelog_node.client_metrics.resource_attributes import (
     FIELDS_MAX,
     MalformedMetrics,
+    MetricsTooLarge,
     with_resource_attributes,
 )
 
 ADDED = {"client_id": "c", "principal": "User:ü" + "x" * 200}
 CPU_SECONDS_MAX = 2.0
+SIZE_BYTES_MAX = 128 * 1024 * 1024
+
+
+def added_to(metrics: bytes, attributes: Mapping[str, str]) -> bytes:
+    return with_resource_attributes(metrics, attributes, size_bytes_max=SIZE_BYTES_MAX)
 
 
 def _varint(value: int) -> bytes:
@@ -61,13 +68,13 @@ def test_every_resource_gets_the_attributes_behind_its_own() -> None:
     expected = ExportMetricsServiceRequest.FromString(pushed.SerializeToString())
     for one in expected.resource_metrics:
         one.resource.attributes.extend(key_value(*pair) for pair in ADDED.items())
-    actual = with_resource_attributes(pushed.SerializeToString(), ADDED)
+    actual = added_to(pushed.SerializeToString(), ADDED)
     assert ExportMetricsServiceRequest.FromString(actual) == expected
 
 
 def test_a_resource_that_is_not_there_is_made() -> None:
     pushed = MetricsData(resource_metrics=[ResourceMetrics(schema_url="u")])
-    actual = MetricsData.FromString(with_resource_attributes(pushed.SerializeToString(), ADDED))
+    actual = MetricsData.FromString(added_to(pushed.SerializeToString(), ADDED))
     (one,) = actual.resource_metrics
     assert one.schema_url == "u"
     assert [(a.key, a.value.string_value) for a in one.resource.attributes] == [*ADDED.items()]
@@ -77,28 +84,28 @@ def test_a_resource_in_two_parts_is_one() -> None:
     parts = [ResourceMetrics(resource=Resource(attributes=[key_value(k, "1")])) for k in "ab"]
     body = b"".join(part.SerializeToString() for part in parts)
     pushed = b"\x0a" + bytes([len(body)]) + body
-    actual = MetricsData.FromString(with_resource_attributes(pushed, {"c": "1"}))
+    actual = MetricsData.FromString(added_to(pushed, {"c": "1"}))
     (one,) = actual.resource_metrics
     assert [a.key for a in one.resource.attributes] == ["a", "b", "c"]
 
 
 def test_unknown_fields_stay() -> None:
     unknown = b"\x9a\x06\x03abc" + b"\x90\x06\x05" + b"\x95\x06abcd" + b"\x91\x06abcdefgh"
-    assert with_resource_attributes(unknown, ADDED) == unknown
-    assert with_resource_attributes(b"", ADDED) == b""
+    assert added_to(unknown, ADDED) == unknown
+    assert added_to(b"", ADDED) == b""
 
 
 @given(st.binary(max_size=300))
 def test_bytes_of_any_kind_are_taken_or_refused(data: bytes) -> None:
     with suppress(MalformedMetrics):
-        with_resource_attributes(data, ADDED)
+        added_to(data, ADDED)
 
 
 def test_a_cut_message_is_never_taken_as_a_whole_one() -> None:
     whole = MetricsData(resource_metrics=[resource_metrics("a")]).SerializeToString()
     for end in range(1, len(whole)):
         with pytest.raises(MalformedMetrics):
-            with_resource_attributes(whole[:end], ADDED)
+            added_to(whole[:end], ADDED)
 
 
 def test_changed_messages_are_taken_or_refused() -> None:
@@ -109,7 +116,7 @@ def test_changed_messages_are_taken_or_refused() -> None:
         for _ in range(random.randint(1, 4)):
             data[random.randrange(len(data))] = random.randrange(256)
         with suppress(MalformedMetrics):
-            with_resource_attributes(bytes(data), ADDED)
+            added_to(bytes(data), ADDED)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +124,7 @@ def test_changed_messages_are_taken_or_refused() -> None:
 )
 def test_numbers_without_end_and_unknown_types_are_refused(data: bytes) -> None:
     with pytest.raises(MalformedMetrics):
-        with_resource_attributes(data, ADDED)
+        added_to(data, ADDED)
 
 
 @pytest.mark.parametrize("field", [b"\x0a\x00", b"\x08\x01"], ids=["resources", "unknown fields"])
@@ -125,7 +132,7 @@ def test_what_millions_of_fields_cost_is_bounded(field: bytes) -> None:
     data = field * 4_000_000
     started = time.thread_time()
     with pytest.raises(MalformedMetrics, match=str(FIELDS_MAX)):
-        with_resource_attributes(data, ADDED)
+        added_to(data, ADDED)
     assert time.thread_time() - started < CPU_SECONDS_MAX
 
 
@@ -134,7 +141,19 @@ def test_a_resource_in_many_large_parts_is_copied_a_few_times_only() -> None:
     body = part.SerializeToString() * 100
     data = b"\x0a" + _varint(len(body)) + body
     tracemalloc.start()
-    with_resource_attributes(data, ADDED)
+    added_to(data, ADDED)
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 6 * len(data)
+
+
+def test_many_small_resources_do_not_grow_without_bound() -> None:
+    """Each has two bytes, and would get all attributes of the client."""
+    size_bytes_max = 1_000_000
+    data = b"\x0a\x00" * (FIELDS_MAX - 1)
+    tracemalloc.start()
+    with pytest.raises(MetricsTooLarge, match=str(size_bytes_max)):
+        with_resource_attributes(data, ADDED, size_bytes_max=size_bytes_max)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 3 * size_bytes_max
