@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Coroutine
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -161,5 +161,7 @@ async def _serve_http(
 
 def _write_to_log(line: str) -> None:
     """Write a line to where the log goes, without what the log's lines begin with."""
-    sys.stderr.write(line + "\n")
-    sys.stderr.flush()
+    # As for the log's own lines: the node goes on when nobody reads them any more.
+    with suppress(OSError, ValueError):
+        sys.stderr.write(line + "\n")
+        sys.stderr.flush()

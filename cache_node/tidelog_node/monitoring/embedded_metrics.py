@@ -101,12 +101,21 @@ class EmbeddedMetrics:
             "broker_id": str(self._broker_id),
         }
         for one in EMBEDDED_METRICS:
-            value = _value(one, scrape)
-            if METRICS[one.source].kind is Kind.COUNTER:
-                total, value = value, value - self._totals.get(one.name, 0)
-                self._totals[one.name] = total
-            line[one.name] = value
+            is_counter = METRICS[one.source].kind is Kind.COUNTER
+            line[one.name] = self._added(one, scrape) if is_counter else _value(one, scrape)
         return json.dumps(line, separators=(",", ":"))
+
+    def _added(self, metric: EmbeddedMetric, scrape: Scrape) -> float:
+        """Return what was added to a counter since the line before, never less than 0.
+
+        The sum shrinks when a topic leaves the node. A part of the node that cannot be read just
+        now has no series: what it adds meanwhile is in the first line after that.
+        """
+        if metric.source not in scrape.series:
+            return 0
+        total, before = _value(metric, scrape), self._totals.get(metric.name, 0)
+        self._totals[metric.name] = total
+        return max(0, total - before)
 
 
 def _value(metric: EmbeddedMetric, scrape: Scrape) -> float:

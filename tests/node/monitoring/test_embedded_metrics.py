@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
+import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import jsonschema_rs
 import pytest
 from tidelog_core.cloudwatch_settings import parse_cloudwatch_cluster
+from tidelog_node.assembly.monitoring import _write_to_log
 from tidelog_node.monitoring.embedded_metrics import (
     EMBEDDED_METRICS,
     NAMESPACE,
@@ -85,6 +90,29 @@ def test_counters_are_what_was_added_and_gauges_what_is() -> None:
     assert fields["ConsumedBytes"] == 0
     assert fields["UnderReplicatedPartitions"] == 3
     assert fields["GroupLag"] == 9
+
+
+def test_a_counter_never_goes_back() -> None:
+    """A topic that leaves the node takes its series along; a part that fails has none."""
+    lines = writer()
+    produced: list[float] = []
+    for series in ({"t": 100.0, "u": 900.0}, {"t": 150.0}, {}, {"t": 170.0}):
+        scrape = Scrape()
+        for topic, value in series.items():
+            scrape.add("tidelog_kafka_request_bytes_total", value, "produce", topic)
+        produced.append(checked(lines.line(scrape))["ProducedBytes"])
+    assert produced == [1000, 0, 0, 20]
+
+
+def test_a_node_goes_on_when_nobody_reads_its_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    stream = io.TextIOWrapper(io.BufferedWriter(io.FileIO(write_end, "w")))
+    monkeypatch.setattr(sys, "stderr", stream)
+    _write_to_log("a line")
+    with suppress(OSError):
+        stream.close()
+    _write_to_log("a line")
 
 
 def test_a_node_writes_them_to_its_log_without_an_http_port(tmp_path: Path) -> None:
