@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 _NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _VALUE = re.compile(r"[\x20-\x7e]*")
@@ -18,8 +18,8 @@ def parse_otlp_endpoint(text: str) -> str:
     if not text:
         return ""
     parts = urlsplit(text)
-    is_right = parts.scheme in ("http", "https") and parts.hostname and not parts.username
-    if not is_right or parts.query or parts.fragment:
+    is_right = parts.scheme in ("http", "https") and parts.hostname and "@" not in parts.netloc
+    if not is_right or not _is_port(parts) or parts.query or parts.fragment:
         raise ValueError("must be http://host:port or https://host:port, and may have a path")
     return text.rstrip("/")
 
@@ -37,3 +37,10 @@ def parse_otlp_headers(text: str) -> Mapping[str, str]:
             raise ValueError("must be name=value,name=value, with values percent-encoded")
         headers[name] = value
     return headers
+
+
+def _is_port(parts: SplitResult) -> bool:
+    try:
+        return parts.port is None or parts.port > 0
+    except ValueError:
+        return False
