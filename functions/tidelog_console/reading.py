@@ -7,8 +7,9 @@ the topic or the cluster.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
@@ -38,6 +39,10 @@ from tidelog_console.receipts import LISTED_SECONDS, Receipt, Receipts
 LISTS_AT_ONCE_MAX = 8
 REFRESH_SECONDS, AWS_REFRESH_SECONDS = 5, 30
 REQUESTS_MAX = 500
+AWS_TIER_SECONDS = 10.0  # for which a partition's segments are kept, however many visitors ask
+# Of the partitions kept. Those of one page are kept in any case: they cost most to read again.
+SEGMENTS_KEPT_MAX = 200_000
+PARTITIONS_KEPT_MIN, PARTITIONS_KEPT_MAX = 25, 500
 
 
 class NoStore(TidelogError):
@@ -80,6 +85,10 @@ class Stores:
         self._metadata: MetadataStore | None = None
         self._view: ClusterView | None = None
         self._objects: ObjectStore | None = None
+        # By topic id and partition: when it was read, and what. The longest unused first.
+        self._tiers: dict[tuple[UUID, int], tuple[float, PartitionTier]] = {}
+        self._tier_seconds = 0.0 if self._is_here else AWS_TIER_SECONDS
+        self._reading_tiers = asyncio.Lock()
 
     @property
     def has_metadata(self) -> bool:
@@ -94,8 +103,12 @@ class Stores:
     @property
     def refresh_seconds(self) -> int:
         """How often a page reads them again: on AWS each reading costs."""
-        is_here = (self._metadata_url or "").startswith("sqlite:")
-        return REFRESH_SECONDS if is_here else AWS_REFRESH_SECONDS
+        return REFRESH_SECONDS if self._is_here else AWS_REFRESH_SECONDS
+
+    @property
+    def _is_here(self) -> bool:
+        """Whether the metadata store is a file, so that reading it costs nothing."""
+        return (self._metadata_url or "").startswith("sqlite:")
 
     @property
     def urls(self) -> tuple[str, str]:
@@ -126,9 +139,10 @@ class Stores:
 
         async def read(partition: Partition) -> PartitionTier:
             async with limit:
-                return await self._tier(partition, is_tiered=is_tiered)
+                return await self._kept_tier(partition, is_tiered=is_tiered)
 
-        return list(await asyncio.gather(*map(read, partitions)))
+        async with self._reading_tiers:  # Those who wait find what this one reads.
+            return list(await asyncio.gather(*map(read, partitions)))
 
     async def receipts(self, topic: str) -> list[Receipt]:
         """Return the receipts of the topic's erasures, the newest first.
@@ -210,6 +224,25 @@ class Stores:
             except InvalidConfig as error:
                 raise NoStore(f"--objects: {error}") from error
         return self._objects
+
+    async def _kept_tier(self, partition: Partition, *, is_tiered: bool) -> PartitionTier:
+        """Return a partition's segments, on AWS as they were a short time ago."""
+        key, now = (partition.topic_id, partition.partition), time.monotonic()
+        known = self._tiers.pop(key, None)
+        if known is None or now - known[0] >= self._tier_seconds:
+            known = (now, await self._tier(partition, is_tiered=is_tiered))
+        if self._tier_seconds > 0:
+            self._tiers[key] = known
+            self._forget_tiers()
+        return replace(known[1], partition=partition, is_tiered=is_tiered)
+
+    def _forget_tiers(self) -> None:
+        segment_count = sum(len(tier.segments) for _, tier in self._tiers.values())
+        while len(self._tiers) > PARTITIONS_KEPT_MIN and (
+            len(self._tiers) > PARTITIONS_KEPT_MAX or segment_count > SEGMENTS_KEPT_MAX
+        ):
+            _, tier = self._tiers.pop(next(iter(self._tiers)))
+            segment_count -= len(tier.segments)
 
     async def _tier(self, partition: Partition, *, is_tiered: bool) -> PartitionTier:
         assert self._metadata is not None

@@ -20,7 +20,7 @@ from tidelog_core.tier.keys import parse_erasure_receipt_key
 
 LISTED_SECONDS = 15.0  # until keys of a topic are listed again
 TOPICS_MAX = 200  # whose lists are kept
-KEPT_MAX = 2_000
+KEPT_MAX = 6_000  # more than one page reads: else it would read each again, every time
 RECEIPTS_MAX = 100  # of one topic, those that come first; ids are random
 RECEIPT_BYTES_MAX = 4 * 1024 * 1024
 KEYS_LISTED_MAX = 20_000

@@ -6,6 +6,7 @@ A segment that is evicted between the two is shown as tiered and local; the next
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -78,7 +79,7 @@ def partition_map(
     now_ms: int,
     bars_max: int,
 ) -> PartitionMap:
-    """Return the map; neighbours of one state are drawn as one bar if there are too many."""
+    """Return the map; neighbours are drawn as one bar if there are too many."""
     status = tier_status(found.partition, found.segments, is_tiered=found.is_tiered)
     row = {name: getattr(status, name) for name in status.__slots__}
     covered = row.pop("covered_end")
@@ -139,13 +140,16 @@ def _without_overlaps(bars: Sequence[Bar]) -> list[Bar]:
 
 
 def _merged(bars: Sequence[Bar], bars_max: int) -> list[Bar]:
+    """Return at most twice ``bars_max`` bars."""
     if len(bars) <= bars_max:
         return list(bars)
     runs = [list(run) for _, run in groupby(bars, key=lambda bar: bar.state)]
+    if len(runs) > bars_max:
+        runs = [list(bars)]  # States alternate: a bar has the most frequent one of its part.
     size = -(-len(bars) // bars_max)
     return [
         Bar(
-            part[0].state,
+            Counter(bar.state for bar in part).most_common(1)[0][0],
             part[0].base,
             part[-1].end,
             sum(bar.size_bytes for bar in part),

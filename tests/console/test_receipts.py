@@ -4,7 +4,8 @@ import json
 from collections.abc import AsyncIterator
 from uuid import UUID, uuid4
 
-from tidelog_console.receipts import Receipts
+from tidelog_console.pages.jobs import TOPICS_MAX
+from tidelog_console.receipts import RECEIPTS_MAX, Receipts
 from tidelog_core.erasure.receipt import ErasureReceipt, PartitionErasure
 from tidelog_core.objects.memory import MemoryObjectStore
 from tidelog_core.objects.store import ObjectMeta
@@ -31,7 +32,9 @@ class CountingStore(MemoryObjectStore):
             yield one
 
 
-async def put(store: MemoryObjectStore, requested_ms: int, *problems: str) -> UUID:
+async def put(
+    store: MemoryObjectStore, requested_ms: int, *problems: str, topic_id: UUID = TOPIC_ID
+) -> UUID:
     erasure_id = uuid4()
     partition = PartitionErasure(
         partition=0, up_to=1, erased=(), replicas=(), problems=tuple(problems)
@@ -39,14 +42,14 @@ async def put(store: MemoryObjectStore, requested_ms: int, *problems: str) -> UU
     receipt = ErasureReceipt(
         erasure_id=erasure_id,
         topic="t",
-        topic_id=TOPIC_ID,
+        topic_id=topic_id,
         key_sha256="0" * 64,
         requested_ms=requested_ms,
         ended_ms=requested_ms + 1,
         partitions=(partition,),
     )
     data = json.dumps(receipt.document()).encode()
-    await store.put(erasure_receipt_key("c", "t", TOPIC_ID, erasure_id), data)
+    await store.put(erasure_receipt_key("c", "t", topic_id, erasure_id), data)
     return erasure_id
 
 
@@ -87,3 +90,16 @@ async def test_other_objects_are_no_receipts() -> None:
     store = CountingStore()
     await store.put(f"{PREFIX}erasure-notes.txt", b"not json")
     assert await Receipts(store).of_topic(PREFIX) == []
+
+
+async def test_a_page_with_as_many_receipts_as_may_be_reads_them_once() -> None:
+    store = CountingStore()
+    topics = [uuid4() for _ in range(TOPICS_MAX)]
+    for topic_id in topics:
+        for number in range(RECEIPTS_MAX):
+            await put(store, number, topic_id=topic_id)
+    receipts = Receipts(store)
+    for _ in range(2):
+        for topic_id in topics:
+            assert len(await receipts.of_topic(topic_prefix("c", "t", topic_id))) == RECEIPTS_MAX
+    assert store.gets == TOPICS_MAX * RECEIPTS_MAX

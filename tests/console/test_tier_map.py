@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from itertools import pairwise
 from uuid import UUID, uuid4
 
 import pytest
@@ -143,3 +144,12 @@ def test_a_claim_counts_until_it_expires() -> None:
     assert mapped(claim=claim).is_claimed
     over = RewriteClaim(topic_id=TOPIC, partition=0, rewrite_epoch=1, holder=uuid4(), expires_ms=5)
     assert not mapped(claim=over).is_claimed
+
+
+def test_states_that_alternate_do_not_make_a_page_long() -> None:
+    segments = [segment(at * 10, at * 10 + 10, rewrite_epoch=at % 2) for at in range(1_000)]
+    found = mapped(*segments, log_end=10_000, bars_max=20)
+    drawn = states(found)
+    assert len(drawn) <= 40
+    assert (drawn[0][1], drawn[-1][2]) == (0, 10_000)
+    assert all(one[2] == following[1] for one, following in pairwise(drawn))
