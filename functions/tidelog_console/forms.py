@@ -18,7 +18,10 @@ class StaleForm(TidelogError):
 
 async def require_own_form(request: web.Request) -> Mapping[str, object]:
     """Return the form. Raises ``StaleForm`` unless it has this console's token and origin."""
-    form = await request.post()
+    try:
+        form = await request.post()
+    except (LookupError, ValueError, web.RequestPayloadError) as error:
+        raise StaleForm("the form cannot be read") from error
     guard = console_of(request).guard
     is_own = guard.is_own_origin(request.headers.get("Origin"), request.headers.get("Host", ""))
     if not (is_own and has_form_token(request, form.get("token"))):

@@ -82,7 +82,9 @@ def _name_of(host: str) -> str:
 
 def sign(secret: bytes, purpose: str, text: str) -> str:
     """Return the signature of a text for one purpose; another purpose has another one."""
-    return hmac.new(secret, f"{purpose}\0{text}".encode(), hashlib.sha256).hexdigest()
+    # Cookies may have bytes that are no text: aiohttp reads them as surrogates.
+    signed = f"{purpose}\0{text}".encode(errors="surrogatepass")
+    return hmac.new(secret, signed, hashlib.sha256).hexdigest()
 
 
 def is_signed(secret: bytes, purpose: str, text: str, signature: str) -> bool:

@@ -55,6 +55,8 @@ class NodePages:
     async def _ask(self, address: str) -> NodePage:
         try:
             ready = json.loads(await self._get(address, "readyz"))
+            if not isinstance(ready, dict):
+                return NodePage(address, problem="its /readyz is not that of a node")
             metrics = (await self._get(address, "metrics")).decode(errors="replace")
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             return NodePage(address, problem=str(error) or "it does not answer in time")
@@ -64,7 +66,7 @@ class NodePages:
             broker_id=ready.get("broker_id"),
             checks=ready.get("checks", {}),
             faults=ready.get("faults", []),
-            metrics=sums(metrics),
+            metrics=await asyncio.to_thread(sums, metrics),  # of a large node it is megabytes
         )
 
     async def _get(self, address: str, page: str) -> bytes:

@@ -94,13 +94,13 @@ class Sessions:
         try:
             async with asyncio.timeout(LOGIN_SECONDS_MAX), self._logins:
                 await visitor.admin.start()
+            await self._make_room(user)
         except TimeoutError:
             await visitor.close()
             raise TooManySessions("too many logins at once") from None
         except BaseException:
             await visitor.close()
             raise
-        await self._make_room(user)
         visitor.ends_at = time.time() + SESSION_SECONDS
         return self._keep(visitor)
 

@@ -91,6 +91,11 @@ def test_a_signature_is_of_one_purpose_text_and_secret() -> None:
     assert not is_signed(b"secret", "session", "id", "é")
 
 
+def test_a_text_of_any_bytes_can_be_signed() -> None:
+    text = b"\xff".decode(errors="surrogateescape")
+    assert is_signed(b"secret", "form", text, sign(b"secret", "form", text))
+
+
 def test_the_policy_lets_no_script_of_a_page_run() -> None:
     policy = HEADERS["Content-Security-Policy"]
     assert "default-src 'none'" in policy

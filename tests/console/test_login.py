@@ -20,7 +20,13 @@ from confluent_kafka.admin import (
     ResourcePatternType,
     ResourceType,
 )
-from tidelog_console.sessions import SESSIONS_PER_USER_MAX
+from tidelog_console.sessions import (
+    SESSIONS_MAX,
+    SESSIONS_PER_USER_MAX,
+    Sessions,
+    TooManySessions,
+)
+from tidelog_console.settings import ConsoleSettings
 from tidelog_core.metadata.admin_jobs import JobKind
 from tidelog_core.metadata.location import opened_metadata_store
 from tidelog_functions.admin_jobs.requests import VerificationRequest
@@ -261,3 +267,19 @@ def test_a_console_with_a_certificate_speaks_https_alone(
         # A connection that shakes no hands holds nobody up.
         with socket.create_connection(("127.0.0.1", int(port))):
             assert browser.get("/topics").status == 200
+
+
+async def test_a_login_that_finds_no_room_leaves_no_connection(sasl_node: SaslNode) -> None:
+    sessions = Sessions(
+        ConsoleSettings(
+            bootstrap_servers=sasl_node.sasl_address, security_protocol="SASL_PLAINTEXT"
+        )
+    )
+    for _ in range(SESSIONS_MAX):
+        other = sessions._visitor("other", None)
+        other.ends_at = time.time() + 60
+        sessions._keep(other)
+    with pytest.raises(TooManySessions):
+        await sessions.log_in(USER, PASSWORD, "SCRAM-SHA-512")
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+    await sessions.close()

@@ -279,6 +279,19 @@ def test_large_forms_and_headers_are_refused(browser: Browser) -> None:
         assert browser.send(method, "/topics", None, {}).status == 405
 
 
+def test_cookies_and_forms_of_any_bytes_do_not_harm(browser: Browser) -> None:
+    cookie = 'tidelog_console_form="\xff"; tidelog_console_session="\xff"'
+    assert browser.get("/topics", Cookie=cookie).status == 200
+    for kind in (
+        "application/x-www-form-urlencoded; charset=nonsense",
+        "application/x-www-form-urlencoded; charset=utf-7",
+        "multipart/form-data",
+        "multipart/form-data; boundary=b",
+    ):
+        headers = {"Content_Type": kind}
+        assert browser.send("POST", "/jobs/verify", b"topic=+\xff", headers).status == 403
+
+
 def test_parameters_that_are_no_numbers_do_not_harm(browser: Browser) -> None:
     for query in ("last=9999999999999", "last=-1", "last=%D9%A3", "partition=99", "last=1e9"):
         assert browser.get(f"/topics/{TOPIC}/tail?{query}").status == 200
