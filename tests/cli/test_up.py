@@ -31,8 +31,20 @@ def running(
 ) -> Iterator[subprocess.Popen[bytes]]:
     """Run ``tidelog up``, ready when the block begins."""
     console = ("--console-port", "0") if has_console else ("--no-console",)
+    # Two clusters that start at the same moment may both find the usual port free.
+    http = () if "--http-port" in options else ("--http-port", "0")
     process = subprocess.Popen(
-        [COMMAND, "up", "--port", str(port), "--data-dir", str(data_dir), *console, *options],
+        [
+            COMMAND,
+            "up",
+            "--port",
+            str(port),
+            "--data-dir",
+            str(data_dir),
+            *console,
+            *http,
+            *options,
+        ],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=environment_without(Path(mkdtemp(dir=data_dir.parent)) / "hidden", *NOT_NEEDED),
