@@ -26,7 +26,7 @@ from tidelog_core.cost.counts import (
     METADATA_WRITE,
 )
 from tidelog_core.cost.entries import Addition, Limits, Tally
-from tidelog_core.cost.ledger import add
+from tidelog_core.cost.ledger import CurrentHourClosed, add
 from tidelog_core.cost.prices import load_prices
 from tidelog_core.errors import TidelogError
 from tidelog_core.metadata.store import MetadataStore
@@ -55,7 +55,10 @@ class FunctionCosts:
     added_ms: float | None = None  # by the steady clock; None: never
 
     async def add_to(self, store: MetadataStore, settings: FunctionSettings) -> None:
-        """Add what was counted. Raises the store's errors; then it is tried again later."""
+        """Add what was counted.
+
+        Raises ``CurrentHourClosed`` and the store's errors; then it is tried again later.
+        """
         config = settings.node_config
         limits = Limits(load_prices(config.cost_price_file), config.cost_ledger_topics_max)
         now_hour = wall_clock_ms() // HOUR_MS
@@ -68,8 +71,11 @@ class FunctionCosts:
             if await add(store, self.waiting, limits, now_hour=now_hour):
                 self.waiting = None
             else:  # Its hour is closed, and does not have it.
+                closed_hour = self.waiting.hour
                 self.counted.merge(self.waiting.tally)
                 self.waiting = None
+                if closed_hour == now_hour:
+                    raise CurrentHourClosed(now_hour)
 
 
 _OF_PROCESS: dict[tuple[str, str], FunctionCosts] = {}  # by metadata store and function: one

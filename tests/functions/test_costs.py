@@ -8,8 +8,12 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
+from tidelog_core.clock import wall_clock_ms
 from tidelog_core.config import NodeConfig
-from tidelog_core.cost.ledger import read_hours
+from tidelog_core.cost.counts import HOUR_MS
+from tidelog_core.cost.entries import Limits
+from tidelog_core.cost.ledger import read_hours, roll_up
+from tidelog_core.cost.prices import list_prices
 from tidelog_core.errors import StoreUnavailable
 from tidelog_core.metadata.cost_records import CostHour
 from tidelog_core.metadata.sqlite import SqliteMetadataStore
@@ -125,6 +129,21 @@ async def test_what_could_not_be_added_is_added_later(
     await invoke(settings, clock, number=2)
     counts = total(await ledger(settings))
     assert (counts["function-call"], counts["object-put"]) == (2, 3)
+
+
+async def test_while_the_current_hour_is_closed_counts_wait(
+    settings: FunctionSettings, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = SteadyClock()
+    await invoke(settings, clock)
+    store = SqliteMetadataStore(Path(settings.metadata_url.removeprefix("sqlite://")))
+    await roll_up(store, Limits(list_prices(), 3), now_hour=wall_clock_ms() // HOUR_MS + 4)
+    await store.close()
+    clock.now_ms += MINUTE_MS
+    await invoke(settings, clock, number=1)
+    assert [one.message for one in caplog.records] == ["costs not recorded, will retry"]
+    assert "closed for the current hour" in vars(caplog.records[0])["reason"]
+    assert total(await ledger(settings))["function-call"] == 1
 
 
 async def test_without_a_ledger_nothing_is_counted(settings: FunctionSettings) -> None:

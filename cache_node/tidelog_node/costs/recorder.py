@@ -21,7 +21,7 @@ from uuid import uuid4
 
 from tidelog_core.cost.counts import HOUR_MS
 from tidelog_core.cost.entries import Addition, Limits, Tally
-from tidelog_core.cost.ledger import Kept, add, prune, roll_up
+from tidelog_core.cost.ledger import CurrentHourClosed, Kept, add, prune, roll_up
 from tidelog_core.cost.prices import PriceTable
 from tidelog_core.errors import TidelogError
 from tidelog_core.turns import Turn
@@ -114,7 +114,10 @@ class CostRecorder:
             logger.warning("last costs not recorded", extra=extra)
 
     async def record(self) -> None:
-        """Take a sample and add it to the ledger. Raises the store's errors."""
+        """Take a sample and add it to the ledger.
+
+        Raises ``CurrentHourClosed`` and the store's errors; then it is added later.
+        """
         async with self._turn:
             await self._sample()
             limits = Limits(self.prices, self._node.config().cost_ledger_topics_max)
@@ -122,6 +125,8 @@ class CostRecorder:
                 addition, now_hour = self._waiting[0], self._now_hour()
                 if await add(self._node.store, addition, limits, now_hour=now_hour):
                     self._waiting.popleft()
+                elif addition.hour == now_hour:
+                    raise CurrentHourClosed(now_hour)
                 else:  # Its hour is closed, and does not have it.
                     self._waiting[0] = replace(addition, hour=now_hour, token=uuid4().hex)
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -25,7 +26,7 @@ from tidelog_core.cost.entries import (
     with_addition,
     with_hour,
 )
-from tidelog_core.errors import CorruptItem, VersionConflict
+from tidelog_core.errors import CorruptItem, TidelogError, VersionConflict
 from tidelog_core.metadata.cost_records import (
     COST_DAY_COLLECTION,
     COST_HOUR_COLLECTION,
@@ -37,11 +38,21 @@ from tidelog_core.metadata.cost_records import (
 from tidelog_core.metadata.records import FunctionProgress, function_progress_key, put
 from tidelog_core.metadata.store import Item, KeyRange, MetadataStore, Write
 from tidelog_core.metadata.update import retried, update
+from tidelog_core.turns import Turn
 
 Entry = TypeVar("Entry", CostHour, CostDay)
 
 PROGRESS = "cost-ledger"
 DELETIONS_PER_PASS = 500
+
+
+class CurrentHourClosed(TidelogError):
+    """The hour that it is by this clock is in its day already, so nothing is added to it."""
+
+    hint = "compare the clocks of the nodes: some differ by hours"
+
+    def __init__(self, hour: int) -> None:
+        super().__init__(f"the ledger of costs is closed for the current hour, {hour} since 1970")
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,8 +138,7 @@ async def prune(store: MetadataStore, kept: Kept, *, now_hour: int) -> int:
 async def read_hours(store: MetadataStore, *, first_hour: int) -> list[CostHour]:
     """Return the hours from one on, without damaged items."""
     keys = KeyRange(_key_from(first_hour))
-    items = await store.list(COST_HOUR_COLLECTION, keys=keys)
-    return [entry for item in items if (entry := _readable(CostHour, item)) is not None]
+    return await _all_readable(CostHour, await store.list(COST_HOUR_COLLECTION, keys=keys))
 
 
 async def read_since_day(
@@ -138,8 +148,8 @@ async def read_since_day(
     # Hours first: what is added to its day in between is in both, and is recognised.
     first_hour = max(await rolled_up_to(store), first_day * HOURS_PER_DAY)
     hours = await read_hours(store, first_hour=first_hour)
-    items = await store.list(COST_DAY_COLLECTION, keys=KeyRange(_key_from(first_day)))
-    days = [entry for item in items if (entry := _readable(CostDay, item)) is not None]
+    keys = KeyRange(_key_from(first_day))
+    days = await _all_readable(CostDay, await store.list(COST_DAY_COLLECTION, keys=keys))
     by_key = {(day.day, day.writer): day for day in days}
     return [hour for hour in hours if not _is_in(by_key.get(_day_of(hour)), hour)], days
 
@@ -178,6 +188,17 @@ def _hour_of(progress: Item | None) -> int:
         return 0
     text = FunctionProgress.from_item(progress).resumes_after
     return int(text) if text.isdigit() else 0
+
+
+async def _all_readable(record: type[Entry], items: Sequence[Item]) -> list[Entry]:
+    """Return the entries in turns: those of a month of a large cluster are megabytes."""
+    turn, found = Turn(), list[Entry]()
+    for item in items:
+        await turn.step()
+        entry = _readable(record, item)
+        if entry is not None:
+            found.append(entry)
+    return found
 
 
 def _readable(record: type[Entry], item: Item) -> Entry | None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tidelog_core.config import NodeConfig
 from tidelog_core.cost.counts import HOUR_MS, OTHER_TOPICS, by_topic
 from tidelog_core.cost.entries import Addition, Limits, Tally, limited
-from tidelog_core.cost.ledger import add, roll_up
+from tidelog_core.cost.ledger import add, read_hours, roll_up
 from tidelog_core.cost.overview import read_overview
 from tidelog_core.cost.prices import list_prices
 from tidelog_core.cost.report import (
@@ -24,7 +24,8 @@ from tidelog_core.cost.report import (
     period_start_ms,
     report_of,
 )
-from tidelog_core.metadata.cost_records import cost_hour_key
+from tidelog_core.metadata.cost_records import COST_HOUR_COLLECTION, CostHour, cost_hour_key
+from tidelog_core.metadata.records import put
 from tidelog_core.metadata.sqlite import SqliteMetadataStore
 from tidelog_core.metadata.store import Body, ItemKey, MetadataStore, Write
 
@@ -140,6 +141,28 @@ async def test_a_damaged_item_hides_no_other(tmp_path: Path) -> None:
     for period in (Period.DAY, Period.MONTH):
         assert overview.counted[period].counts["object-put"] == 2
     await store.close()
+
+
+async def test_other_tasks_run_while_a_large_ledger_is_read() -> None:
+    store = MemoryMetadataStore(latency=0)
+    counts = {f"topic-{number}/object-put": 1 for number in range(900)}
+    for number in range(300):
+        hour = CostHour(hour=NOW_HOUR, writer=f"node-{number}", counts={}, topic_counts=counts)
+        await store.commit([put(hour, is_logged=False)])
+    turns = 0
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    task = asyncio.create_task(others())
+    await store.list(COST_HOUR_COLLECTION)
+    listing, turns = turns, 0
+    assert len(await read_hours(store, first_hour=0)) == 300
+    assert turns > listing + 1
+    task.cancel()
 
 
 def test_periods_begin_with_whole_hours_and_calendar_months() -> None:

@@ -13,7 +13,12 @@ from uuid import UUID
 import pytest
 from tidelog_core.config import NodeConfig
 from tidelog_core.cost.counts import HOUR_MS
-from tidelog_core.cost.ledger import read_hours, read_since_day, rolled_up_to
+from tidelog_core.cost.ledger import (
+    CurrentHourClosed,
+    read_hours,
+    read_since_day,
+    rolled_up_to,
+)
 from tidelog_core.cost.prices import list_prices
 from tidelog_core.errors import OutcomeUnknown, StoreUnavailable
 from tidelog_core.metadata.endpoints import plaintext_endpoints
@@ -183,6 +188,28 @@ async def test_counts_of_a_closed_hour_go_to_the_current_one(nodes: Nodes) -> No
     hours = [one for one in await read_hours(nodes.real, first_hour=0) if one.writer == "node-2"]
     assert [one.hour for one in hours] == [nodes.clock.now_ms // HOUR_MS]
     assert hours[0].topic_counts == {"t/zone-transfer": 5}
+
+
+async def test_while_the_current_hour_is_closed_counts_wait(nodes: Nodes) -> None:
+    """Another node's clock is hours ahead: the store is asked once a minute, not without end."""
+    late, ahead = nodes.start(2), nodes.start(1)
+    nodes.clock.now_ms = now_ms = NOW_MS + MINUTE_MS
+    spend(late, "t", 5)
+    await late.record()
+    nodes.clock.now_ms += 5 * HOUR_MS
+    await ahead._keep()
+    nodes.clock.now_ms = now_ms
+    for _ in range(12):
+        nodes.clock.now_ms += MINUTE_MS
+        spend(late, "t", 7)
+        with pytest.raises(CurrentHourClosed, match="closed for the current hour"):
+            await late.record()
+    assert len(late._waiting) <= 2
+    nodes.clock.now_ms += HOUR_MS
+    await late.record()
+    first, second = await read_hours(nodes.real, first_hour=0)
+    assert (first.is_sealed, first.counts["zone-transfer"]) == (True, 5)
+    assert (second.hour, second.counts["zone-transfer"]) == (first.hour + 1, 12 * 7)
 
 
 async def test_only_the_live_node_with_the_lowest_id_keeps_the_ledger(nodes: Nodes) -> None:
