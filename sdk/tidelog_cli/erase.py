@@ -121,9 +121,11 @@ def _one_topic(topic: str | None, named: str | None) -> str:
 def _sentence(summary: Mapping[str, Any]) -> str:
     """Return the result for people."""
     topic, receipt = summary["topic"], f"receipt erasure-{summary['erasure_id']}.json"
-    partitions = counted(len(summary["partitions"]), "partition")
+    # The admin API does not list all of very many partitions.
+    count = summary.get("partition_count", len(summary["partitions"]))
+    partitions = counted(count, "partition")
     if not summary["is_done"]:
-        done = sum(one["is_done"] for one in summary["partitions"])
+        done = count - sum(not one["is_done"] for one in summary["partitions"])
         return f"incomplete: {done} of {partitions} of topic {topic} done; run it again"
     if not summary["found"]:
         return (

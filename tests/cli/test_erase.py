@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+from tidelog_cli.erase import _sentence
 from tidelog_core.metadata.local_erasures import LOCAL_ERASURE_COLLECTION
 from tidelog_core.metadata.sqlite import SqliteMetadataStore
 from tidelog_core.metadata.store import Item
@@ -163,3 +164,11 @@ def test_a_key_that_is_written_wrongly_is_refused(tmp_path: Path) -> None:
     assert "give one of them" in both.errors
     assert "is not valid hex" in called(*given, "hex", status=2).errors
     assert "--key-format must be one of" in called(*given, "octal", status=2).errors
+
+
+def test_partitions_that_an_answer_leaves_out_are_counted() -> None:
+    rows = [{"partition": 7, "is_done": False}]
+    summary = {"topic": "t", "erasure_id": "1", "is_done": False, "found": False}
+    found = _sentence({**summary, "partitions": rows, "partition_count": 3_000})
+    assert "2999 of 3000 partitions" in found
+    assert "0 of 1 partition" in _sentence({**summary, "partitions": rows})

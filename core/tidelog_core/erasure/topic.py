@@ -185,8 +185,12 @@ class ErasureRun:
             if not waiting_for <= told:
                 self._on_step(f"waiting: {_in_short(sorted(waiting_for))}")
             told = waiting_for
-            await self._sleep(POLL_SECONDS)
-            self.progress.waited(round(POLL_SECONDS * 1000))
+            await self._wait(POLL_SECONDS)
+
+    async def _wait(self, seconds: float) -> None:
+        """Wait for other processes, and note it."""
+        await self._sleep(seconds)
+        self.progress.waited(round(seconds * 1000))
 
     async def _search(self, tier: PartitionTier) -> None:
         progress, number = self.progress, tier.partition
@@ -212,7 +216,7 @@ class ErasureRun:
                     steps=steps,
                 ),
                 self._wait_seconds,
-                self._sleep,
+                self._wait,
             )
         except TidelogError as error:
             self._note_problem(number, error)
@@ -230,7 +234,7 @@ class ErasureRun:
             await _when_free(
                 lambda: delete_replaced(tier, sleep=self._sleep, holder=holder),
                 self._wait_seconds,
-                self._sleep,
+                self._wait,
             )
         except TidelogError as error:
             self._note_problem(tier.partition, error)

@@ -163,7 +163,12 @@ class AdminCluster:
 
         Raises ``UnknownTopicOrPartition``, and ``CorruptItem`` if that cannot be decided.
         """
-        image = await self.view.refresh()
+        await self.view.refresh()
+        return self.known_topic(name)
+
+    def known_topic(self, name: str) -> Topic:
+        """Return the topic as it was last read. Raises as ``topic``."""
+        image = self.view.image
         topic = image.topic(name)
         if topic is None:
             image.require_readable(name)

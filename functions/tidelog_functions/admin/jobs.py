@@ -24,19 +24,23 @@ from tidelog_functions.admin_jobs.requests import (
     ErasureRequest,
     VerificationRequest,
     topics_of,
+    without_key,
 )
 from tidelog_functions.admin_jobs.starting import JobStarter
 from tidelog_functions.admin_jobs.states import cancelled, is_overdue, new_job
 from tidelog_functions.admin_jobs.store import JobNotFound, JobStore
 
+# A job's item has its request, its position with findings, and its steps: 380 KB together.
+REQUEST_CHARACTERS_MAX = 100_000
 LOOK_SECONDS = 0.5  # between two looks at a job that runs in another process
 
 
 async def start_verification(cluster: AdminCluster, call: Call) -> HttpAnswer:
     """Start a job that checks the tiered segments of some topics, or of all."""
     topics = list(call.body.get("topics", ()))
+    await cluster.view.refresh()
     for name in topics:
-        await cluster.topic(name)
+        cluster.known_topic(name)
     request = VerificationRequest(topics).to_json()
     return await _started(cluster, call, JobKind.VERIFICATION, request)
 
@@ -110,6 +114,8 @@ async def cancel_job(cluster: AdminCluster, call: Call) -> HttpAnswer:
 
 async def _started(cluster: AdminCluster, call: Call, kind: JobKind, request: str) -> HttpAnswer:
     starter = _starter(cluster)
+    if len(request) > REQUEST_CHARACTERS_MAX:
+        raise _too_large(len(request))
     given = call.body.get("job_id")
     job = new_job(
         uuid4() if given is None else _new_id(given),
@@ -126,8 +132,20 @@ async def _started(cluster: AdminCluster, call: Call, kind: JobKind, request: st
     return HttpAnswer(_document(stored, after_step=0), status=202)
 
 
+def _too_large(size: int) -> HttpProblem:
+    problem = HttpProblem(
+        422, f"The request has {size} characters; a job takes {REQUEST_CHARACTERS_MAX}."
+    )
+    problem.hint = (
+        "name fewer topics, or none for all topics; erase a larger key where the stores are reached"
+    )
+    return problem
+
+
 def _same(stored: AdminJob, job: AdminJob) -> bool:
-    return stored.has_ended or stored.request == job.request
+    # An ended job has no key any more, so only the rest of its request can be compared.
+    request = without_key(job.request) if stored.has_ended else job.request
+    return stored.request == request
 
 
 async def _visible(cluster: AdminCluster, call: Call) -> AdminJob:

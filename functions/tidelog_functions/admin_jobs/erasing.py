@@ -8,7 +8,7 @@ overwrite another's; the position names the receipt that counts.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 from uuid import uuid4
@@ -18,7 +18,7 @@ from tidelog_core.erasure.progress import ErasureProgress, Phase, Position
 from tidelog_core.erasure.receipt import ErasureReceipt, PartitionErasure
 from tidelog_core.erasure.tier import NOTHING_FOUND, KeyInTier, find_in_tier
 from tidelog_core.erasure.topic import ErasureRun
-from tidelog_core.errors import Interrupted
+from tidelog_core.errors import ErrorCode, Interrupted, TidelogError
 from tidelog_core.metadata.stored_cluster import opened_cluster
 from tidelog_core.rewriting.partition_tier import PartitionTier
 from tidelog_core.rewriting.targets import rewrite_targets
@@ -29,6 +29,17 @@ from tidelog_functions.admin_jobs.run import Run
 from tidelog_functions.admin_jobs.store import HoldLost
 
 ROWS_MAX = 1_000  # partitions of a result; with more, only those where something was found
+ROWS_CHARACTERS_MAX = 200_000  # of them as JSON; the receipt has all partitions
+
+
+class TopicReplaced(TidelogError):
+    """The topic that an erasure was asked for is gone, and another one has its name."""
+
+    code = ErrorCode.unknown_topic_id
+    hint = "start another erasure if the new topic has the key too"
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(f"topic {topic} was deleted and created again during the erasure")
 
 
 async def erase(run: Run) -> str:
@@ -81,11 +92,19 @@ class _Erasing:
             self._progress.requested_ms = wall_clock_ms()
             return
         fields = json.loads(self._run.job.position)
+        # What was done for another topic counts for nothing.
+        if fields.pop("topic_id", self._topic_id()) != self._topic_id():
+            raise TopicReplaced(self._request.topic)
         self._progress.requested_ms = fields["requested_ms"]
         self._old_key, stale_key = fields.pop("receipt_key"), fields.pop("stale_key")
         if stale_key:
             await self._run.objects.delete([stale_key])
-        self._noted = {**fields, "receipt_key": self._old_key, "stale_key": ""}
+        self._noted = {
+            **fields,
+            "topic_id": self._topic_id(),
+            "receipt_key": self._old_key,
+            "stale_key": "",
+        }
         self._progress.position = Position(
             Phase(fields["phase"]), fields["partition"], fields["after"], fields["waited_ms"]
         )
@@ -119,6 +138,7 @@ class _Erasing:
         at = self._progress.position
         self._note(
             {
+                "topic_id": self._topic_id(),
                 "phase": at.phase.value,
                 "partition": at.partition,
                 "after": at.after,
@@ -139,6 +159,9 @@ class _Erasing:
             await self._run.objects.delete([self._old_key])
             self._old_key = ""
 
+    def _topic_id(self) -> str:
+        return str(self._tiers[0].topic.topic_id)
+
     def _key(self) -> str:
         first, erasure_id = self._tiers[0], self._progress.erasure_id
         return erasure_receipt_key(
@@ -152,10 +175,12 @@ async def _count(run: Run, request: ErasureRequest) -> str:
     rows: list[list[int]] = fields.get("rows", [])
     found = KeyInTier(*fields["found"]) if fields else NOTHING_FOUND
     after: int = fields.get("after", 0)
+    done: int = fields.get("done", len(rows))  # partitions
 
     def move_to(after: int, found: KeyInTier) -> None:
         counts = [found.segment_count, found.holding_count, found.record_count]
-        run.move_to(json.dumps({"rows": rows, "after": after, "found": counts}))
+        position = {"rows": rows, "done": done, "after": after, "found": counts}
+        run.move_to(json.dumps(position, separators=(",", ":")))
 
     async def searched(end_offset: int, found: KeyInTier) -> None:
         move_to(end_offset, found)
@@ -164,20 +189,25 @@ async def _count(run: Run, request: ErasureRequest) -> str:
         run.require_time()
 
     async with _opened(run, request.topic) as tiers:
-        for tier in tiers[len(rows) :]:
-            number = len(rows) + 1
-            run.step(f"searching partition {tier.partition} ({number} of {len(tiers)})")
+        for tier in tiers[done:]:
+            run.step(f"searching partition {tier.partition} ({done + 1} of {len(tiers)})")
             found = await find_in_tier(
                 tier, request.key, before=found, after=after, on_searched=searched
             )
             row = [tier.partition, found.record_count, found.holding_count, found.segment_count]
-            rows.append(row)
+            done += 1
+            rows = _kept_rows([*rows, row], done)
             found, after = NOTHING_FOUND, 0
             await searched(after, found)
     names = ("partition", "records", "segments", "searched_segments")
-    kept = rows if len(rows) <= ROWS_MAX else [row for row in rows if row[1]][:ROWS_MAX]
-    answer = [{"topic": request.topic, **dict(zip(names, row, strict=True))} for row in kept]
-    return json.dumps({"found": answer, "partition_count": len(rows)})
+    answer = [{"topic": request.topic, **dict(zip(names, row, strict=True))} for row in rows]
+    shown = _fitting(answer, lambda row: row["records"] > 0)
+    return json.dumps({"found": shown, "partition_count": done})
+
+
+def _kept_rows(rows: list[list[int]], done: int) -> list[list[int]]:
+    """Return the rows that a position keeps of the partitions that are done."""
+    return rows if done <= ROWS_MAX else [row for row in rows if row[1]][:ROWS_MAX]
 
 
 def _bounded(summary: dict[str, Any]) -> dict[str, Any]:
@@ -186,7 +216,23 @@ def _bounded(summary: dict[str, Any]) -> dict[str, Any]:
     if len(rows) > ROWS_MAX:
         rows = [one for one in rows if one["problems"] or one["replaced_segments"]][:ROWS_MAX]
         rows = [{**one, "problems": one["problems"][:1]} for one in rows]
-    return {**summary, "partitions": rows, "partition_count": len(summary["partitions"])}
+    shown = _fitting(rows, lambda row: bool(row["problems"] or row["replaced_segments"]))
+    return {**summary, "partitions": shown, "partition_count": len(summary["partitions"])}
+
+
+def _fitting(
+    rows: list[dict[str, Any]], says_something: Callable[[dict[str, Any]], bool]
+) -> list[dict[str, Any]]:
+    """Return the rows if an item has room for them, else the first of those that say something."""
+    if len(json.dumps(rows)) <= ROWS_CHARACTERS_MAX:
+        return rows
+    left, kept = ROWS_CHARACTERS_MAX, list[dict[str, Any]]()
+    for row in filter(says_something, rows):
+        left -= len(json.dumps(row))
+        if left < 0:
+            break
+        kept.append(row)
+    return kept
 
 
 @asynccontextmanager

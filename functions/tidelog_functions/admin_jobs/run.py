@@ -36,6 +36,7 @@ STEP_MS_MAX = 300_000
 SAVE_SECONDS = 1.0  # between two positions, if the later one may be lost
 SLEEP_SECONDS_MAX = 90.0  # for a longer wait the job is given back
 WAIT_SECONDS_MAX = 1.0  # between two looks at the time that is left
+STUCK_SECONDS = 60.0  # a run this long is to get further; a shorter one was stopped from outside
 BACK_OFF_MS = 20_000  # shorter than the minute after which Lambda repeats a failed invocation
 _PASSING = (StoreUnavailable, OutcomeUnknown, VersionConflict, ObjectNotFound)
 
@@ -94,8 +95,9 @@ class Run:
             loop.call_soon_threadsafe(self._news.set)
 
         self.hold = holding(tell)
-        self._saved = time.monotonic()
+        self._began = self._saved = time.monotonic()
         self._is_saved = True
+        self._first_position = job.position
 
     def step(self, sentence: str) -> None:
         """Note that a step begins; stored with the next position."""
@@ -110,6 +112,14 @@ class Run:
     def is_save_due(self) -> bool:
         """Return whether the position was last stored some time ago."""
         return time.monotonic() - self._saved >= SAVE_SECONDS
+
+    def has_moved(self) -> bool:
+        """Return whether the job is at a later position than when this run took it."""
+        return self.job.position != self._first_position
+
+    def age_seconds(self) -> float:
+        """Return the time since this run took the job."""
+        return time.monotonic() - self._began
 
     async def save(self) -> None:
         """Store steps and position. Raises ``HoldLost`` and the errors of the store."""
@@ -167,9 +177,11 @@ async def run_job(
     work: Work,
     *,
     renew_seconds: float = RENEW_SECONDS,
+    stuck_seconds: float = STUCK_SECONDS,
 ) -> RunResult:
     """Take the job and work on it until it has ended or the time is over.
 
+    After some runs of ``stuck_seconds`` or more without a step that ends the job has failed.
     Raises the passing errors of the stores after the job was given back, for another try, and
     those that prevent even that: then its hold lapses.
     """
@@ -194,12 +206,12 @@ async def run_job(
         run = Run(jobs, job, settings=settings, objects=objects, limit=limit, holding=holding)
         with run.hold:
             try:
-                return await _worked(run, jobs, work)
+                return await _worked(run, jobs, work, stuck_seconds)
             except HoldLost:
                 return RunResult(Outcome.LOST)
 
 
-async def _worked(run: Run, jobs: JobStore, work: Work) -> RunResult:
+async def _worked(run: Run, jobs: JobStore, work: Work, stuck_seconds: float) -> RunResult:
     """Do the work and store how that has ended."""
     clock_ms = jobs.clock_ms
     try:
@@ -212,8 +224,11 @@ async def _worked(run: Run, jobs: JobStore, work: Work) -> RunResult:
         await run.store(states.given_back(run.job, due_ms=pause.due_ms))
         return RunResult(Outcome.PAUSED, pause.due_ms)
     except Interrupted:
-        await run.store(states.given_back(run.job, due_ms=clock_ms()))
-        return RunResult(Outcome.CONTINUES)
+        if run.has_moved() or run.age_seconds() < stuck_seconds:
+            await run.store(states.given_back(run.job, due_ms=clock_ms()))
+        else:
+            await run.store(states.unmoved(run.job, now_ms=clock_ms()))
+        return RunResult(Outcome.ENDED if run.job.has_ended else Outcome.CONTINUES)
     except _PASSING as error:
         now_ms = clock_ms()
         reason = f"{type(error).__name__}: {error}"

@@ -62,13 +62,22 @@ def stepped(job: AdminJob, sentence: str) -> AdminJob:
 
 
 def advanced(job: AdminJob, position: str, *, now_ms: int) -> AdminJob:
-    """Return the job at a later position."""
-    return dataclasses.replace(kept(job, now_ms=now_ms), position=position, lost_count=0)
+    """Return the job at a position; at a later one than before it has made progress."""
+    lost = job.lost_count if position == job.position else 0
+    return dataclasses.replace(kept(job, now_ms=now_ms), position=position, lost_count=lost)
 
 
 def given_back(job: AdminJob, *, due_ms: int) -> AdminJob:
     """Return the job for another run, from that time on."""
     return dataclasses.replace(job, state=JobState.WAITING, holder=NO_HOLDER, due_ms=due_ms)
+
+
+def unmoved(job: AdminJob, *, now_ms: int) -> AdminJob:
+    """Return the job after a run whose time was over before its first step had ended."""
+    lost = job.lost_count + 1
+    if lost > LOST_MAX:
+        return failed(job, f"a step takes longer than a run; {_given_up(lost)}", now_ms=now_ms)
+    return dataclasses.replace(given_back(job, due_ms=now_ms), lost_count=lost)
 
 
 def set_back(job: AdminJob, reason: str, *, due_ms: int, now_ms: int) -> AdminJob:

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 from collections.abc import Callable
 from uuid import UUID
 
-from tidelog_core.errors import ErrorCode, Interrupted, TidelogError, VersionConflict
+from tidelog_core.errors import (
+    CorruptItem,
+    ErrorCode,
+    Interrupted,
+    TidelogError,
+    VersionConflict,
+)
 from tidelog_core.metadata.admin_jobs import (
     ADMIN_JOB_COLLECTION,
     AdminJob,
@@ -18,6 +25,8 @@ from tidelog_core.metadata.store import Item, KeyRange, MetadataStore, Write
 from tidelog_core.metadata.update import update
 
 from tidelog_functions.admin_jobs import states
+
+logger = logging.getLogger(__name__)
 
 UNENDED_MAX = 10
 JOBS_MAX = 100  # the oldest that have ended are removed first
@@ -86,9 +95,14 @@ class JobStore:
         return AdminJob.from_item(item)
 
     async def list(self) -> list[AdminJob]:
-        """Return all jobs, the newest first."""
+        """Return all jobs, the newest first, without those that this version cannot read."""
         items = await self._store.list(ADMIN_JOB_COLLECTION, keys=KeyRange(limit=2 * JOBS_MAX))
-        jobs = [AdminJob.from_item(item) for item in items]
+        jobs = []
+        for item in items:
+            try:
+                jobs.append(AdminJob.from_item(item))
+            except CorruptItem as error:  # It does not hold up the others.
+                logger.warning("job not readable, left out", extra={"reason": str(error)})
         return sorted(jobs, key=lambda job: (-job.created_ms, job.job_id))
 
     async def remove(self, job: AdminJob) -> None:

@@ -13,7 +13,9 @@ from uuid import UUID, uuid4
 
 import pytest
 from tidelog_core.errors import StoreUnavailable
-from tidelog_core.metadata.admin_jobs import JobState
+from tidelog_core.metadata import records
+from tidelog_core.metadata.admin_jobs import JobState, admin_job_key
+from tidelog_core.metadata.store import ABSENT, Write
 from tidelog_functions.admin_jobs import states
 from tidelog_functions.admin_jobs.handler import sweep
 from tidelog_functions.admin_jobs.run import Outcome, Run, run_job
@@ -172,6 +174,56 @@ async def test_a_job_that_dies_again_and_again_is_given_up(tmp_path: Path) -> No
         assert "given up after 6 runs without progress" in job.problem
 
 
+async def test_a_job_that_no_run_gets_a_step_further_is_given_up(tmp_path: Path) -> None:
+    """Else a run that is too short for a step would start the next one for ever."""
+    async with world(tmp_path, 1) as jobs:
+
+        async def stand_still(run: Run) -> str:
+            run.move_to('{"at":1}')
+            run.require_time()
+            return "{}"
+
+        job_id = await jobs.add_verification()
+        for stuck_seconds in (60.0, 0.0):
+            outcomes = [
+                (
+                    await run_job(
+                        jobs.settings,
+                        job_id,
+                        TimeLimit(Looks(0)),
+                        stand_still,
+                        stuck_seconds=stuck_seconds,
+                    )
+                ).outcome
+                for _ in range(states.LOST_MAX + 1)
+            ]
+            ended = Outcome.CONTINUES if stuck_seconds else Outcome.ENDED
+            assert outcomes == [Outcome.CONTINUES] * states.LOST_MAX + [ended]
+        job = await jobs.job(job_id)
+        assert job.state is JobState.FAILED
+        assert "a step takes longer than a run; given up after 6 runs" in job.problem
+
+
+async def test_an_erasure_does_not_go_on_in_another_topic_of_the_same_name(
+    tmp_path: Path,
+) -> None:
+    """Else its receipt would say that partitions are done which nobody has searched."""
+    async with world(tmp_path) as jobs:
+        job_id = await jobs.add_erasure()
+        assert (await jobs.run(job_id, Looks(1))).outcome is Outcome.CONTINUES
+        store = jobs.partition.store
+        item = await store.get(records.topic_key(TOPIC))
+        assert item is not None
+        other = dataclasses.replace(records.Topic.from_item(item), topic_id=uuid4())
+        partition = await jobs.partition.stored_partition()
+        moved = dataclasses.replace(partition, topic_id=other.topic_id, version=0)
+        await store.commit([records.put(other), records.put(moved)])
+        assert (await jobs.run(job_id)).outcome is Outcome.ENDED
+        job = await jobs.job(job_id)
+        assert job.state is JobState.FAILED
+        assert "was deleted and created again during the erasure" in job.problem
+
+
 async def test_what_passes_is_tried_again_and_what_does_not_is_told(tmp_path: Path) -> None:
     async with world(tmp_path, 1) as jobs:
 
@@ -309,6 +361,8 @@ async def test_the_schedule_starts_what_nobody_works_on_and_removes_what_is_old(
             await jobs.jobs.change(
                 job_id, lambda job, due_ms=due_ms: dataclasses.replace(job, due_ms=due_ms)
             )
+        damaged = Write(admin_job_key(uuid4()), {"kind": "of a newer version"}, ABSENT)
+        await jobs.partition.store.commit([dataclasses.replace(damaged, is_logged=False)])
         starter = Started()
         summary = await sweep(jobs.settings, starter)
         assert starter.ids == [stuck]
