@@ -107,6 +107,7 @@ class _Object:
     __slots__ = (
         "attempts",
         "content",
+        "ends",
         "failures",
         "header",
         "hedge_ms",
@@ -117,6 +118,7 @@ class _Object:
 
     def __init__(self, content: ObjectContent) -> None:
         self.content = content
+        self.ends = content.ends()
         self.header: WalHeader | None = None  # None: being built
         self.attempts: dict[int, float] = {}  # unanswered PUTs, and when they were sent
         self.last_attempt = 0
@@ -200,7 +202,7 @@ class ChainWriter:
     def has_uncommitted(self, partition: PartitionName) -> bool:
         """Return whether something of the partition is not committed yet."""
         return self._waiting.has(partition) or any(
-            partition in one.content.ends() for one in self._objects.values()
+            partition in one.ends for one in self._objects.values()
         )
 
     @property
@@ -405,7 +407,7 @@ class ChainWriter:
             self._stored.discard(sequence)
             if one is not None:
                 contents.append((sequence, one.content))
-                ends |= one.content.ends()
+                ends |= one.ends
                 self._in_flight_bytes -= one.content.size_bytes
         self.committed_end = end
         return Committed(end, tuple(contents), ends)

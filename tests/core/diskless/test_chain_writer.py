@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from uuid import UUID
 
 import pytest
@@ -319,6 +320,20 @@ def test_a_partition_that_has_left_does_not_come_back_by_a_stale_item() -> None:
     assert not owner.writer.has_uncommitted(P0)
     later = (*FIRST, EpochChain(8, HEIR, 1), EpochChain(9, CHAIN, 4))
     owner.writer.enter(P0, later, end_offset=4)
+
+
+def test_asking_for_every_partition_costs_no_square_of_them() -> None:
+    """A node that stops asks for all that it leads, on its event loop."""
+    writer = ChainWriter(CHAIN, now_ms=0)
+    partitions = [PartitionName(TOPIC_ID, number) for number in range(3_000)]
+    for partition in partitions:
+        writer.enter(partition, FIRST, end_offset=0)
+        writer.note(NotedRange(partition, 7, 0, 1, 1), 0)
+    (build,) = writer.tick(10)
+    assert isinstance(build, BuildObject)
+    begun = time.process_time()
+    assert all(map(writer.has_uncommitted, partitions))
+    assert time.process_time() - begun < 0.5
 
 
 def test_ranges_must_follow_each_other() -> None:
