@@ -71,14 +71,14 @@ class AdminApi:
     ) -> dict[str, Any]:
         """Return the answer's body. Raises ``CommandFailed`` with the API's reason and hint."""
         from urllib.error import HTTPError, URLError
-        from urllib.request import Request, urlopen
+        from urllib.request import Request
 
         target = f"{self._url}{path}" + (f"?{urlencode(query)}" if query else "")
         data = None if body is None else json.dumps(body).encode()
         request = Request(target, data, {"content-type": "application/json"}, method=method)
         self._identify(request)
         try:
-            with urlopen(request, timeout=SECONDS_MAX) as answer:
+            with _open(request) as answer:
                 found: dict[str, Any] = json.loads(answer.read(ANSWER_BYTES_MAX))
                 self._has_answered = True
                 return found
@@ -217,6 +217,17 @@ def _sign(request: Request) -> None:
     SigV4Auth(credentials, "execute-api", region).add_auth(signed)
     for name, value in signed.headers.items():
         request.add_header(name, value)
+
+
+def _open(request: Request) -> Any:
+    """Return the answer. A redirection is an error: it would take the token to another server."""
+    from urllib.request import HTTPRedirectHandler, build_opener
+
+    class NoRedirection(HTTPRedirectHandler):
+        def redirect_request(self, *_: object) -> None:
+            return None
+
+    return build_opener(NoRedirection).open(request, timeout=SECONDS_MAX)
 
 
 def _reason(status: int, body: bytes) -> str:

@@ -11,8 +11,11 @@ from uuid import uuid4
 
 import pytest
 from tidelog import Admin, Producer
+from tidelog_cli.admin_api import TOKEN_FILE_VARIABLE, AdminApi
+from tidelog_cli.failures import CommandFailed
 
 from tests.support.command import called
+from tests.support.http_answers import HttpAnswers
 from tests.support.local_admin import LocalAdmin, local_admin
 from tests.support.node_process import NodeProcess
 from tests.support.waiting import eventually
@@ -180,3 +183,15 @@ def test_the_url_is_taken_from_the_context_or_the_environment_if_no_stores_are_g
     monkeypatch.setenv("TIDELOG_ADMIN_URL", api.url)
     assert called(*status).document[0]["topic"] == filled
     assert filled in called("admin-job", "list").out.decode()
+
+
+def test_no_redirection_takes_a_token_to_another_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "token").write_text("secret")
+    monkeypatch.setenv(TOKEN_FILE_VARIABLE, str(tmp_path / "token"))
+    with HttpAnswers(lambda _: (302, "{}")) as server:
+        api = AdminApi(server.url)
+        with pytest.raises(CommandFailed, match="302"):
+            api.ask("POST", "/verifications", {})
+        assert server.asked[0].headers["authorization"] == "Bearer secret"

@@ -9,8 +9,9 @@ Request``::
     KeyValue { string key = 1; AnyValue value = 2; }
     AnyValue { string string_value = 1; ... }
 
-Only the fields of the first two messages are walked. The attributes are put behind those of the
-client. Fields that are not known are kept.
+The fields of these messages are walked, but for values. The attributes are put behind those of the
+client, without any of the same names: a client may not pose as another one. Fields that are not
+known are kept.
 
 Source: opentelemetry/proto/metrics/v1/metrics.proto, and Protocol Buffers' encoding.
 """
@@ -51,13 +52,14 @@ def with_resource_attributes(
     ``MalformedMetrics`` and ``MetricsTooLarge``.
     """
     added = b"".join(_field(_FIRST_FIELD, _key_value(*pair)) for pair in attributes.items())
+    names = frozenset(name.encode() for name in attributes)
     walk = _Walk()
     parts: list[bytes | memoryview] = []
     left_bytes = size_bytes_max
     for number, whole, content in walk.fields(memoryview(metrics)):
         part: bytes | memoryview = whole
         if number == _FIRST_FIELD and content is not None:
-            part = _field(_FIRST_FIELD, _with_attributes(walk, content, added))
+            part = _field(_FIRST_FIELD, _with_attributes(walk, content, added, names))
         left_bytes -= len(part)
         if left_bytes < 0:
             raise MetricsTooLarge(f"the metrics grow to more than {size_bytes_max} bytes")
@@ -65,15 +67,32 @@ def with_resource_attributes(
     return b"".join(parts)
 
 
-def _with_attributes(walk: _Walk, resource_metrics: memoryview, added: bytes) -> bytes:
+def _with_attributes(
+    walk: _Walk, resource_metrics: memoryview, added: bytes, names: frozenset[bytes]
+) -> bytes:
     resource: list[bytes | memoryview] = []
     others: list[memoryview] = []
     for number, whole, content in walk.fields(resource_metrics):
         if number == _FIRST_FIELD and content is not None:
-            resource.append(content)  # one that comes twice is merged, by Protocol Buffers' rules
+            # One that comes twice is merged, by Protocol Buffers' rules.
+            resource += _without(walk, content, names)
         else:
             others.append(whole)
     return _field(_FIRST_FIELD, b"".join((*resource, added))) + b"".join(others)
+
+
+def _without(walk: _Walk, resource: memoryview, names: frozenset[bytes]) -> Iterator[memoryview]:
+    """Yield the fields of a resource but the attributes of these names."""
+    for number, whole, content in walk.fields(resource):
+        if number == _FIRST_FIELD and content is not None:
+            keys = [
+                bytes(key)
+                for place, _, key in walk.fields(content)
+                if place == _FIRST_FIELD and key is not None
+            ]
+            if keys and keys[-1] in names:  # The last one counts.
+                continue
+        yield whole
 
 
 class _Walk:

@@ -72,6 +72,21 @@ def test_every_resource_gets_the_attributes_behind_its_own() -> None:
     assert ExportMetricsServiceRequest.FromString(actual) == expected
 
 
+def test_a_client_cannot_pose_as_another_one() -> None:
+    own = (key_value("principal", "User:admin"), key_value("own", "1"), KeyValue(key="client_id"))
+    pushed = MetricsData(resource_metrics=[resource_metrics("a", *own)])
+    # Protocol Buffers takes the last of two keys, and merges two resources.
+    twice = b"\x0a\x01x" + key_value("principal", "User:admin").SerializeToString()
+    behind = b"\x0a" + _varint(len(twice)) + twice
+    resource = pushed.resource_metrics[0].SerializeToString()
+    resource += b"\x0a" + _varint(len(behind)) + behind
+    actual = added_to(b"\x0a" + _varint(len(resource)) + resource, ADDED)
+    (one,) = MetricsData.FromString(actual).resource_metrics
+    found = [(each.key, each.value.string_value) for each in one.resource.attributes]
+    assert found == [("own", "1"), *ADDED.items()]
+    assert one.resource.dropped_attributes_count == 3
+
+
 def test_a_resource_that_is_not_there_is_made() -> None:
     pushed = MetricsData(resource_metrics=[ResourceMetrics(schema_url="u")])
     actual = MetricsData.FromString(added_to(pushed.SerializeToString(), ADDED))
