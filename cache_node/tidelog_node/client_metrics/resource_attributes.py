@@ -22,7 +22,7 @@ from collections.abc import Iterator, Mapping
 
 from tidelog_core.errors import ErrorCode, TidelogError
 
-FIELDS_MAX = 50_000  # that are walked; Kafka's Java client needs three for a metric
+FIELDS_MAX = 50_000  # that are walked; Kafka's Java client needs about ten for a metric
 _FIRST_FIELD = 1
 _VARINT, _BYTES = 0, 2  # wire types
 _FIXED_SIZES = {1: 8, 5: 4}  # by wire type
@@ -107,7 +107,7 @@ class _Walk:
         while position < len(message):
             self._left -= 1
             if self._left < 0:
-                raise MalformedMetrics(f"the metrics have more than {FIELDS_MAX} resources")
+                raise MalformedMetrics(f"the metrics have more than {FIELDS_MAX} fields")
             start = position
             tag, position = _read_varint(message, position)
             content: memoryview | None = None

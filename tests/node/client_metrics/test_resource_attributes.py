@@ -87,6 +87,13 @@ def test_a_client_cannot_pose_as_another_one() -> None:
     assert one.resource.dropped_attributes_count == 3
 
 
+def test_attributes_without_end_are_refused_too() -> None:
+    resource = b"\x0a\x00" * (FIELDS_MAX + 1)  # attributes of two bytes
+    content = b"\x0a" + _varint(len(resource)) + resource
+    with pytest.raises(MalformedMetrics, match="more than 50000"):
+        added_to(b"\x0a" + _varint(len(content)) + content, ADDED)
+
+
 def test_a_resource_that_is_not_there_is_made() -> None:
     pushed = MetricsData(resource_metrics=[ResourceMetrics(schema_url="u")])
     actual = MetricsData.FromString(added_to(pushed.SerializeToString(), ADDED))
