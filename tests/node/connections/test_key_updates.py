@@ -181,6 +181,7 @@ def test_a_client_that_keeps_openssl_busy_is_disconnected(
         with pytest.raises(OSError, match="non-socket"):
             socket.socket(fileno=os.dup(descriptor))
     transport.close()
+    eventually(lambda: bool(caplog.records))  # The watch's thread logs after it has cut the read.
     [record] = caplog.records
     assert record.__dict__["reason"] == "the client sends TLS messages without any bytes"
     assert record.__dict__["client"] == "127.0.0.1"
