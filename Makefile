@@ -19,10 +19,10 @@ KTLS_TESTS := tests/node/connections/test_kernel_tls_transport.py tests/node/con
 # Most tests wait for servers, so there are more workers than cores. One worker runs all tests of a
 # file, and of some folders, so their servers start once. The longest come first
 # (tests/support/longest_files.py).
-TEST_WORKERS ?= 3
+TEST_WORKERS ?= 4
 WORKERS := -n $(TEST_WORKERS) --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup tools demo test test-compiled test-slow test-packages test-docs test-localstack test-ktls test-console lint format types docs site template checkov test-machine node-bundle job-bundle wheel bench bench-peers bench-secure scaling soak chaos simulate-diskless logins fuzz attack clean
+.PHONY: help setup tools demo test test-compiled test-slow test-packages test-docs test-localstack test-ktls test-aws test-kafka test-console lint format types docs site template checkov test-machine node-bundle job-bundle wheel bench bench-peers bench-secure scaling soak chaos simulate-diskless logins fuzz attack clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -43,7 +43,7 @@ $(TOOLS): $(STAMP) $(wildcard tools/*)
 demo: $(STAMP)  ## flights through the whole product: produce, consume, tier, evict, read with Spark
 	$(BIN)/python -m tools.demo
 
-test: $(STAMP) $(TOOLS)  ## the default suite, about 18 minutes on 2 cores
+test: $(STAMP) $(TOOLS)  ## the default suite, about 15 minutes on 2 cores
 	@# The modules are compiled beside the tests, at low priority.
 	nice $(BIN)/python -m tools.compiled & \
 	$(BIN)/python -m pytest $(WORKERS) $(PYTEST_FLAGS); \
@@ -69,6 +69,12 @@ test-localstack: $(STAMP) $(TOOLS)  ## the tests that use LocalStack; the defaul
 test-ktls: $(STAMP)  ## the tests of kernel TLS, on a kernel that has it, in an emulated machine; needs qemu
 	TIDELOG_CONFIG_SSL_KTLS_ENABLE=true $(BIN)/python -m tools.kernel_machine \
 		$(BIN)/python -m pytest -v --timeout 900 $(PYTEST_FLAGS) $(KTLS_TESTS)
+
+test-aws: $(STAMP) $(TOOLS)  ## stacks, functions and stores on MiniStack, LocalStack and DynamoDB Local, slow ones too
+	$(BIN)/python -m pytest -m "slow or not slow" tests/aws $(WORKERS) $(PYTEST_FLAGS)
+
+test-kafka: $(STAMP) $(TOOLS)  ## the same requests to a node and to Apache Kafka, slow ones too
+	$(BIN)/python -m pytest -m "slow or not slow" tests/kafka $(PYTEST_FLAGS)
 
 test-console: $(STAMP) $(TOOLS)  ## the console, in Chromium too
 	$(BIN)/python -m pytest -m "slow or not slow" tests/console $(PYTEST_FLAGS)

@@ -123,6 +123,7 @@ async def test_an_erasure_whose_store_is_throttled_or_loses_answers_is_whole_in_
         await jobs.check_erased(job_id)
 
 
+@pytest.mark.slow
 async def test_the_built_functions_start_a_job_continue_it_and_show_its_receipt(
     tmp_path: Path,
     built_template: Path,

@@ -39,7 +39,7 @@ JOB_SECONDS_MAX = 300.0  # MiniStack starts the function's process first
 EVENT_SECONDS = 2.0  # in which a function deals with an event, unless it has to start
 
 # Deploying is part of whichever test comes first.
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]  # stacks on MiniStack
 
 ROOT = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
 SPOKE_HTTP = ("X-Forwarded-Proto", "http")

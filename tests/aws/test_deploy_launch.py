@@ -30,7 +30,10 @@ from tests.support.waiting import eventually
 from tools import lambda_python, node_bundle, sam
 from tools.places import ROOT
 
-pytestmark = pytest.mark.usefixtures("aws_credentials")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.usefixtures("aws_credentials"),
+]  # machines' processes on MiniStack
 
 
 @pytest.fixture(scope="module")

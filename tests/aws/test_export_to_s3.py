@@ -98,6 +98,7 @@ def check(
     assert sorted(rows()) == list(range(60))
 
 
+@pytest.mark.slow
 def test_parquet_files_in_a_bucket_count_once_they_are_committed(location: str) -> None:
     def rows() -> list[int]:
         found: list[int] = []

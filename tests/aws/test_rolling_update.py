@@ -35,7 +35,7 @@ STACK = {
     }
 }
 
-pytestmark = pytest.mark.usefixtures("aws_credentials")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("aws_credentials")]
 
 
 def image_of(machine: Instance) -> ClusterImage:

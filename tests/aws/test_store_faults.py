@@ -18,6 +18,8 @@ from tests.support.store_proxy import StoreBehaviour
 from tests.support.waiting import eventually
 from tests.support.wire_client import WireClient
 
+pytestmark = pytest.mark.slow  # tests/node/tier and tests/faults have most of it without AWS
+
 HOLD_S = 0.3  # before a lost answer's connection ends: S3's callers would wait for long
 WRITES = frozenset({"PUT", "POST", "DELETE"})
 

@@ -142,6 +142,7 @@ def test_a_quick_run_has_two_steps_at_least(dimension: Dimension) -> None:
     assert steps_of(dimension, [1, 7], is_quick=True) == (1, 7)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["connections", pytest.param("client ids", marks=pytest.mark.slow)]
 )

@@ -64,6 +64,7 @@ def test_status_is_that_of_the_store(
     assert called("tier", "status", filled, "--admin-url", api.url).lines[0].startswith("TOPIC")
 
 
+@pytest.mark.slow
 def test_key_is_erased_by_a_job_that_tells_its_steps(
     api: LocalAdmin, filled: str, tmp_path: Path
 ) -> None:

@@ -525,6 +525,7 @@ def test_a_client_with_one_acl(peer: Peer) -> Iterator[tuple[str, Any]]:
     yield from answers_by_one_acl(peer, step=1)
 
 
+@pytest.mark.slow
 @compared
 def test_a_client_with_several_acls(peer: Peer) -> Iterator[tuple[str, Any]]:
     for number, rules in enumerate(

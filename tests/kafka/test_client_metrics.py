@@ -12,6 +12,8 @@ from tests.kafka.compare import Pair, compared
 from tests.kafka.test_tools import run
 from tests.support.peer import Peer
 
+pytestmark = pytest.mark.slow  # a broker of its own; make test-kafka
+
 Observations = Iterator[tuple[str, Any]]
 CLIENT_METRICS = 16
 TOOL = "ClientMetricsCommand"

@@ -46,6 +46,8 @@ from tools import kafka_broker
 from tools.places import ToolAbsent
 from tools.ports import free_port, free_ports
 
+pytestmark = pytest.mark.slow  # a broker of its own; make test-kafka
+
 HOUR_MS = 3_600_000
 LIFETIME_MS, EXPIRY_MS = 6 * HOUR_MS, 2 * HOUR_MS
 SECRET_KEY = "a secret key of 32 or so characters"

@@ -18,6 +18,8 @@ from tools import kafka_broker
 from tools.places import ToolAbsent
 from tools.ports import free_port, free_ports
 
+pytestmark = pytest.mark.slow  # a broker of its own; make test-kafka
+
 USER, PASSWORD, OTHER_USER = "alice", "secret", "bob"
 SCRAM = ScramMechanism.SCRAM_SHA_256
 MECHANISMS = (*ScramMechanism, "PLAIN")

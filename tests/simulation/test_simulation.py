@@ -25,7 +25,7 @@ from tests.simulation.mutations import MUTATIONS, Mutation
 from tests.simulation.node import TIMES, Machines
 from tests.simulation.simulation import Simulation, run_plan, run_seed, shrink
 
-SCHEDULES = 100
+SCHEDULES = 60
 PATTERN_SCHEDULES = 12
 MUTATION_SEEDS_MAX = 600
 

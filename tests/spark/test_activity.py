@@ -33,6 +33,8 @@ from tests.support.batches import batch_of
 from tests.support.node_process import NodeProcess
 from tests.support.peer import Peer
 
+pytestmark = pytest.mark.slow
+
 SOURCE = EventSource("cluster", 1)
 MARCH = int(datetime(2026, 3, 1, tzinfo=UTC).timestamp() * 1000)
 APRIL = int(datetime(2026, 4, 1, tzinfo=UTC).timestamp() * 1000)

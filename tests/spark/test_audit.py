@@ -138,6 +138,7 @@ def test_offsets_missing_within_and_between_segments_are_named(spark, tmp_path):
     ]
 
 
+@pytest.mark.slow
 def test_a_compacted_topic_may_have_gaps_and_skip_sequences_but_repeat_none(spark, tmp_path):
     history = History(tmp_path, configs={"cleanup.policy": "compact,delete"})
     history.add(ten(0), ten(20), end_offset=40)
@@ -255,6 +256,7 @@ def test_a_bucket_is_audited_by_itself(spark, tmp_path):
     assert report.problems
 
 
+@pytest.mark.slow
 def test_the_report_is_a_table_to_which_every_audit_adds(spark, tmp_path):
     history = History(tmp_path / "cluster").add_whole(1)
     history.add(ten(30))

@@ -42,6 +42,7 @@ def sink(address: str) -> dict[str, str]:
     return {"kafka.bootstrap.servers": address, "kafka.compression.type": "zstd"}
 
 
+@pytest.mark.slow
 def test_rows_become_json_under_their_key_in_order_and_only_once(spark, address, orders):
     topic = make_topic(address)
     request = BackfillRequest(
