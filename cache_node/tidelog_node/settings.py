@@ -99,6 +99,8 @@ def parse_settings(
     try:
         config = parse_config(NodeConfig, values["config_overrides"])
         values["listeners"] = parse_listeners(config, of_listeners, addresses)
+        if config.log_diskless_enable and not config.diskless_storage_system_enable:
+            problems.append("log.diskless.enable=true needs diskless.storage.system.enable=true")
     except InvalidConfig as error:
         problems.extend(error.problems)
     if problems:

@@ -16,9 +16,9 @@ from tidelog_core.diskless.chain_sealer import (
 )
 from tidelog_core.diskless.chain_store import ChainStore
 from tidelog_core.diskless.chain_writer import PutOutcome
-from tidelog_core.diskless.keys import ChainName
 from tidelog_core.diskless.wal_build import ObjectName, WalSlice, build_data_object, build_seal
 from tidelog_core.errors import CorruptObject, ObjectNotFound
+from tidelog_core.metadata.epoch_chains import ChainName
 from tidelog_core.objects.store import ObjectStore
 
 from tests.support.wal_objects import CLUSTER, HEIR, TOPIC_ID, batch

@@ -274,6 +274,12 @@ ALLOWED: tuple[Allowed, ...] = (
     ),
     Allowed(
         "test_topic_settings_are_described_in_every_version",
+        "/*/diskless.enable",
+        "Kafka has no topics that the object store acknowledges (KIP-1150)",
+        kafka="absent",
+    ),
+    Allowed(
+        "test_topic_settings_are_described_in_every_version",
         "/*/tier.kms.key.id",
         "Kafka leaves the encryption of tiered segments to plugins",
         kafka="absent",

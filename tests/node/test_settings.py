@@ -51,3 +51,15 @@ def test_a_node_on_every_address_must_say_where_it_is_reached() -> None:
     arguments = ["--host", "0.0.0.0", "--advertised-host", "node.example"]
     (listener,) = parse_settings(arguments, {}).listeners.clients
     assert listener.advertised_host == "node.example"
+
+
+def test_new_topics_cannot_be_diskless_by_default_where_none_may_be() -> None:
+    arguments = [
+        "--set",
+        "log.diskless.enable=true",
+        "--set",
+        "diskless.storage.system.enable=false",
+    ]
+    with pytest.raises(InvalidConfig, match=r"needs diskless\.storage\.system\.enable=true"):
+        parse_settings(arguments, {})
+    assert parse_settings(arguments[:2], {}).config_overrides == {"log.diskless.enable": "true"}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from tidelog_core.diskless.keys import ChainName
 from tidelog_core.diskless.wal_build import (
     BuiltObject,
     ForeignSlice,
@@ -17,6 +16,7 @@ from tidelog_core.diskless.wal_build import (
 )
 from tidelog_core.diskless.wal_footer import parse_object
 from tidelog_core.diskless.wal_rows import EpochRow, MarkRow
+from tidelog_core.metadata.epoch_chains import ChainName
 from tidelog_core.records.batch import Record, build_batch
 from tidelog_core.records.control import (
     ControlType,

@@ -10,6 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
+from tidelog_core.admin.diskless_topics import (
+    check_unchanged,
+    problems_of_diskless,
+    problems_of_new_diskless,
+    with_diskless_default,
+)
 from tidelog_core.config import (
     LOCAL_AS_TOTAL,
     UNLIMITED,
@@ -61,13 +67,22 @@ def check_names(names: Iterable[str]) -> None:
         raise InvalidRequest("Error due to duplicate config keys")
 
 
-def new_topic_configs(configs: Mapping[str, str | None], node: NodeConfig) -> dict[str, str]:
-    """Return the overrides of a topic that is being created. Raises ``InvalidConfig``."""
+def new_topic_configs(
+    configs: Mapping[str, str | None], node: NodeConfig, *, is_own: bool = False
+) -> dict[str, str]:
+    """Return the overrides of a topic that is being created. Raises ``InvalidConfig``.
+
+    ``is_own``: it is one of the cluster's own topics.
+    """
     missing = [name for name, value in configs.items() if value is None]
     if missing:
         raise InvalidConfig([f"Null value not supported for topic configs: {','.join(missing)}"])
     given = {name: value for name, value in configs.items() if value is not None}
+    given = with_diskless_default(given, node, is_own=is_own)
     validate_topic_configs(given, node)
+    problems = problems_of_new_diskless(topic_config(given, node), node, is_own=is_own)
+    if problems:
+        raise InvalidConfig(problems)
     return given
 
 
@@ -83,12 +98,16 @@ def alter_topic_configs(
     }
     altered = altered_configs(current, alterations, declared, defaults)
     validate_topic_configs(altered, node)
+    check_unchanged(effective, topic_config(altered, node))
     return altered
 
 
-def replace_topic_configs(new: Mapping[str, str], node: NodeConfig) -> dict[str, str]:
+def replace_topic_configs(
+    current: Mapping[str, str], new: Mapping[str, str], node: NodeConfig
+) -> dict[str, str]:
     """Return the topic's overrides where ``new`` are all of them. Raises ``InvalidConfig``."""
     validate_topic_configs(new, node)
+    check_unchanged(topic_config(current, node), topic_config(new, node))
     return dict(new)
 
 
@@ -144,6 +163,7 @@ def validate_topic_configs(configs: Mapping[str, str], node: NodeConfig) -> None
             problems.append(
                 f"local.retention.{unit} ({local}) must not exceed retention.{unit} ({total})"
             )
+    problems += problems_of_diskless(config, configs)
     if problems:
         raise InvalidConfig(problems)
 

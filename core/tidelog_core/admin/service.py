@@ -252,7 +252,9 @@ class ClusterAdmin:
     ) -> None:
         """Make ``configs`` all of the topic's settings; raises as ``alter_topic``."""
         await self._alter_topic(
-            name, lambda _: replace_topic_configs(configs, self._node_config()), validate_only
+            name,
+            lambda current: replace_topic_configs(current, configs, self._node_config()),
+            validate_only,
         )
 
     async def alter_group(

@@ -88,7 +88,7 @@ class TopicPlanner:
         # Lazy: most requests need neither, and both iterate over all topics.
         self._collisions: Collisions | None = None
         self._placer: ReplicaPlacer | None = None
-        self._configs: dict[frozenset[tuple[str, str | None]], dict[str, str]] = {}
+        self._configs: dict[tuple[frozenset[tuple[str, str | None]], bool], dict[str, str]] = {}
 
     def plan_new(self, new: NewTopic, *, topic_id: UUID, now_ms: int) -> TopicPlan:
         """Return the topic to create.
@@ -97,7 +97,8 @@ class TopicPlanner:
         ``InvalidPartitions``, ``InvalidReplicationFactor`` or ``InvalidReplicaAssignment``.
         """
         self._check_name(new.name)
-        configs = self._checked_configs(new.configs)
+        is_own = is_internal(new.name)
+        configs = self._checked_configs(new.configs, is_own)
         if new.assignments:
             replicas = _given_replicas(self._image, new)
         else:
@@ -108,7 +109,7 @@ class TopicPlanner:
             topic_id=topic_id,
             partition_count=len(replicas),
             configs=configs,
-            is_internal=is_internal(new.name),
+            is_internal=is_own,
             created_ms=now_ms,
         )
         plan = TopicPlan(topic, _partitions(topic_id, replicas, live=self._live))
@@ -160,12 +161,13 @@ class TopicPlanner:
         if collision is not None:
             raise InvalidTopic(f"Topic '{name}' collides with existing topic: {collision}")
 
-    def _checked_configs(self, configs: Mapping[str, str | None]) -> dict[str, str]:
+    def _checked_configs(self, configs: Mapping[str, str | None], is_own: bool) -> dict[str, str]:
         """Return the checked overrides; those of thousands of topics are mostly the same."""
-        key = frozenset(configs.items())
+        key = frozenset(configs.items()), is_own
         checked = self._configs.get(key)
         if checked is None:
-            checked = self._configs[key] = new_topic_configs(configs, self._node)
+            checked = new_topic_configs(configs, self._node, is_own=is_own)
+            self._configs[key] = checked
         return dict(checked)
 
     def _checked_assignments(

@@ -21,9 +21,9 @@ from typing import NamedTuple
 from tidelog_core.back_off import back_off_seconds
 from tidelog_core.diskless.chain_rules import ChainRules
 from tidelog_core.diskless.chain_writer import PutOutcome
-from tidelog_core.diskless.keys import ChainName
 from tidelog_core.diskless.steady_time import SteadyTime
 from tidelog_core.diskless.wal_header import NO_HEADER_CRC, WalHeader
+from tidelog_core.metadata.epoch_chains import ChainName
 
 ROUNDS_MAX = 64  # an owner that is still so much faster is alive: give up
 HEADERS_MAX = 1_024  # read in one round; owners have far fewer objects above a committed end

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from tidelog_core.diskless.chain_writer import PutOutcome
-from tidelog_core.diskless.keys import ChainName, WalKey, chain_prefix, parse_wal_key, wal_key
+from tidelog_core.diskless.keys import WalKey, chain_prefix, parse_wal_key, wal_key
 from tidelog_core.diskless.wal_footer import (
     SUFFIX_SIZE_BYTES,
     WalFooter,
@@ -15,6 +15,7 @@ from tidelog_core.diskless.wal_footer import (
 )
 from tidelog_core.diskless.wal_header import HEADER_SIZE, WalHeader, check_key, parse_header
 from tidelog_core.errors import ObjectExists, ObjectNotFound, OutcomeUnknown, StoreUnavailable
+from tidelog_core.metadata.epoch_chains import ChainName
 from tidelog_core.objects.store import ObjectStore
 
 

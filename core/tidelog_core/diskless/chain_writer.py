@@ -21,8 +21,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from tidelog_core.diskless.chain_rules import ChainRules
-from tidelog_core.diskless.epoch_chains import EpochChains, PartitionName, current_chain
-from tidelog_core.diskless.keys import ChainName
+from tidelog_core.diskless.epoch_chains import PartitionName, current_chain
 from tidelog_core.diskless.noted_ranges import (
     ForeignRange,
     NotedRange,
@@ -35,6 +34,7 @@ from tidelog_core.diskless.steady_time import SteadyTime
 from tidelog_core.diskless.wal_build import ForeignSlice
 from tidelog_core.diskless.wal_header import NO_HEADER_CRC, WalHeader, WalKind
 from tidelog_core.diskless.wal_rows import EpochRow, MarkRow
+from tidelog_core.metadata.epoch_chains import ChainName, EpochChains
 
 ATTEMPTS_AT_ONCE_MAX = 2  # a PUT and its hedge
 

@@ -1,15 +1,11 @@
-"""Which chain has which leader epoch of a partition: the part of its item that says so.
-
-The list is written only where leadership changes, in the write that changes it. A leader epoch
-is in one chain. An epoch ends at the first offset of the next one.
-"""
+"""What becomes of the list of a partition's leader epochs and their chains."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 from uuid import UUID
 
-from tidelog_core.diskless.keys import ChainName
+from tidelog_core.metadata.epoch_chains import ChainName, EpochChain, EpochChains
 
 
 class PartitionName(NamedTuple):
@@ -17,17 +13,6 @@ class PartitionName(NamedTuple):
 
     topic_id: UUID
     partition: int
-
-
-class EpochChain(NamedTuple):
-    """A leader epoch, and the chain that has its records."""
-
-    leader_epoch: int
-    chain: ChainName
-    first_offset: int
-
-
-EpochChains = tuple[EpochChain, ...]  # in order of leader epoch; the last one is the current one
 
 
 def current_chain(chains: EpochChains) -> EpochChain | None:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from tidelog_core.config import INT32_MAX, INT64_MAX
+from tidelog_core.metadata.epoch_chains import ChainName
 
 WAL_SUFFIX = ".wal"
 CHECKPOINT_SUFFIX = ".ckpt"
@@ -24,16 +25,6 @@ _KEY = re.compile(
     rf"(?P<cluster>{_NAME})/wal/(?P<broker>[0-9]{{10}})/(?P<chain>{_UUID})/"
     r"(?P<sequence>[0-9]{20})\.(?P<kind>wal|ckpt)"
 )
-
-
-class ChainName(NamedTuple):
-    """A chain: the sequence of WAL objects of one incarnation of a node."""
-
-    broker_id: int
-    chain_id: UUID
-
-    def __str__(self) -> str:
-        return f"{self.chain_id} of broker {self.broker_id}"
 
 
 class WalKey(NamedTuple):

@@ -12,12 +12,12 @@ from typing import NamedTuple
 from uuid import UUID
 
 from tidelog_core.diskless.epoch_chains import PartitionName
-from tidelog_core.diskless.keys import ChainName
 from tidelog_core.diskless.wal_footer import WalFooter
 from tidelog_core.diskless.wal_rows import NO_MARKER, BatchRow
 from tidelog_core.errors import CorruptObject
 from tidelog_core.log.producer_state import ProducerState
 from tidelog_core.log.values import AbortedTransaction, AppendOrigin
+from tidelog_core.metadata.epoch_chains import ChainName
 from tidelog_core.records.control import ControlType, EndTransactionMarker
 from tidelog_core.records.header import LOG_OVERHEAD, MAGIC, BatchHeader
 

@@ -15,14 +15,8 @@ from typing import NamedTuple
 
 from tidelog_core.diskless.chain_rules import ChainRules
 from tidelog_core.diskless.chain_sealer import ChainSealer
-from tidelog_core.diskless.epoch_chains import (
-    EpochChain,
-    EpochChains,
-    PartitionName,
-    begin_epoch,
-    current_chain,
-)
-from tidelog_core.diskless.keys import ChainName
+from tidelog_core.diskless.epoch_chains import PartitionName, begin_epoch, current_chain
+from tidelog_core.metadata.epoch_chains import ChainName, EpochChain, EpochChains
 
 
 class WriteOutcome(Enum):

@@ -8,7 +8,6 @@ from uuid import UUID
 
 from crc32c import crc32c
 
-from tidelog_core.diskless.keys import ChainName
 from tidelog_core.diskless.wal_footer import FOOTER_SIZE_BYTES_MAX
 from tidelog_core.diskless.wal_header import (
     HEADER_SIZE,
@@ -35,6 +34,7 @@ from tidelog_core.diskless.wal_rows import (
     pack_rows,
 )
 from tidelog_core.log.batch_scan import read_marker
+from tidelog_core.metadata.epoch_chains import ChainName
 from tidelog_core.records.header import BatchHeader, Buffer, iter_headers
 from tidelog_core.tier.sections import (
     HEADER_CRC,

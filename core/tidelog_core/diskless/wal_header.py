@@ -17,8 +17,9 @@ from uuid import UUID
 
 from crc32c import crc32c
 
-from tidelog_core.diskless.keys import ChainName, WalKey
+from tidelog_core.diskless.keys import WalKey
 from tidelog_core.errors import CorruptObject
+from tidelog_core.metadata.epoch_chains import ChainName
 from tidelog_core.records.header import Buffer
 from tidelog_core.tier.sections import ALIGNMENT, SECTION_COUNT_MAX
 

@@ -21,6 +21,11 @@ from tidelog_core.metadata.endpoints import (
     plaintext_endpoints,
     read_endpoints,
 )
+from tidelog_core.metadata.epoch_chains import (
+    EpochChains,
+    read_epoch_chains,
+    write_epoch_chains,
+)
 from tidelog_core.metadata.fields import Natural, Omitted, OrMinusOne, Positive, Stored
 from tidelog_core.metadata.record import Record, key_form
 from tidelog_core.metadata.store import Body, Check, ItemKey, JsonValue, Write
@@ -222,6 +227,10 @@ def partition_key(topic_id: UUID, partition: int) -> ItemKey:
     return ItemKey(partition_collection(topic_id), f"{partition:010d}")
 
 
+def _write_wal(partition: Partition) -> JsonValue:
+    return write_epoch_chains(partition.wal)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Partition(Record):
     """A partition's replicas, leader, ISR and log start offset."""
@@ -240,6 +249,9 @@ class Partition(Record):
     # The log's start after a restoration from a bucket without readable older records. These are
     # not known to be deleted, so the bucket does not get this log start. 0: none.
     restored_log_start: Omitted[Natural] = 0
+    # Of a diskless topic: the chains of its leader epochs. Epochs that the tier has are left out.
+    # Empty: no leader has appended yet.
+    wal: Annotated[Omitted[EpochChains], Stored(read_epoch_chains, _write_wal)] = ()
 
 
 class SegmentState(Enum):

@@ -17,11 +17,12 @@ from tidelog_core.diskless.chain_writer import (
     ReadHeader,
     WriterLimits,
 )
-from tidelog_core.diskless.epoch_chains import EpochChain, PartitionName
+from tidelog_core.diskless.epoch_chains import PartitionName
 from tidelog_core.diskless.noted_ranges import NotedRange
 from tidelog_core.diskless.put_pace import PaceLimits
 from tidelog_core.diskless.wal_build import BuiltObject, WalSlice, build_data_object, build_seal
 from tidelog_core.diskless.wal_header import WalHeader
+from tidelog_core.metadata.epoch_chains import EpochChain
 
 from tests.support.wal_objects import CHAIN, HEIR, TOPIC_ID, batch, foreign_slice, name
 

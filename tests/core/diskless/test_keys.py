@@ -7,14 +7,8 @@ from uuid import UUID
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tidelog_core.diskless.keys import (
-    ChainName,
-    WalKey,
-    chain_prefix,
-    checkpoint_key,
-    parse_wal_key,
-    wal_key,
-)
+from tidelog_core.diskless.keys import WalKey, chain_prefix, checkpoint_key, parse_wal_key, wal_key
+from tidelog_core.metadata.epoch_chains import ChainName
 from tidelog_core.objects.key_rules import check_key
 from tidelog_core.tier.keys import parse_segment_key
 

@@ -5,13 +5,7 @@ from __future__ import annotations
 import pytest
 from tidelog_core.diskless.chain_rules import ChainRules
 from tidelog_core.diskless.chain_sealer import ChainSealer
-from tidelog_core.diskless.epoch_chains import (
-    EpochChain,
-    PartitionName,
-    begin_epoch,
-    current_chain,
-    cut_tiered,
-)
+from tidelog_core.diskless.epoch_chains import PartitionName, begin_epoch, current_chain, cut_tiered
 from tidelog_core.diskless.replay import PartitionReplay, committed_slices
 from tidelog_core.diskless.steady_time import SteadyTime
 from tidelog_core.diskless.takeover import (
@@ -29,6 +23,7 @@ from tidelog_core.diskless.wal_build import WalSlice, build_data_object
 from tidelog_core.diskless.wal_footer import parse_object
 from tidelog_core.errors import CorruptObject
 from tidelog_core.log.producer_state import ProducerState
+from tidelog_core.metadata.epoch_chains import EpochChain
 
 from tests.core.diskless.test_chain_sealer import Bucket, data
 from tests.support.wal_objects import (

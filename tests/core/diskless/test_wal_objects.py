@@ -12,7 +12,7 @@ import pytest
 from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tidelog_core.diskless.keys import ChainName, WalKey
+from tidelog_core.diskless.keys import WalKey
 from tidelog_core.diskless.wal_build import (
     BuiltObject,
     ObjectName,
@@ -36,6 +36,7 @@ from tidelog_core.diskless.wal_header import (
 )
 from tidelog_core.diskless.wal_rows import LAYOUTS, EpochRow, WalSection
 from tidelog_core.errors import CorruptObject, CorruptRecordBatch
+from tidelog_core.metadata.epoch_chains import ChainName
 from tidelog_core.records.header import iter_headers
 
 from tests.support.wal_objects import (

@@ -14,6 +14,7 @@ from tidelog_core.errors import CorruptItem, InvalidConfig
 from tidelog_core.metadata.client_metrics import ClientMetricsOverrides
 from tidelog_core.metadata.dynamodb import DynamoDbMetadataStore
 from tidelog_core.metadata.endpoints import plaintext_endpoints
+from tidelog_core.metadata.epoch_chains import ChainName, EpochChain
 from tidelog_core.metadata.group_configs import GroupConfigOverrides
 from tidelog_core.metadata.location import open_metadata_store
 from tidelog_core.metadata.records import (
@@ -122,6 +123,37 @@ def test_a_partition_that_was_restored_in_part_says_from_where_and_no_other_does
     assert Partition.from_item(stored(restored)) == restored
     with pytest.raises(CorruptItem, match="restored_log_start"):
         Partition.from_item(stored(restored, restored_log_start=-1))
+
+
+WAL_ROW = [3, 1, "0badcafe-0000-4000-8000-00000000beef", 40]
+BAD_WALS = {
+    "no list": 7,
+    "short row": [WAL_ROW[:3]],
+    "text for a number": [["3", *WAL_ROW[1:]]],
+    "negative epoch": [[-1, *WAL_ROW[1:]]],
+    "true for a number": [[True, *WAL_ROW[1:]]],
+    "broker too large": [[3, 2**31, *WAL_ROW[2:]]],
+    "offset too large": [[*WAL_ROW[:3], 2**63]],
+    "no uuid": [[3, 1, "chain", 40]],
+    "uuid in capitals": [[3, 1, "0BADCAFE-0000-4000-8000-00000000BEEF", 40]],
+    "epoch twice": [WAL_ROW, WAL_ROW],
+    "offset goes back": [WAL_ROW, [4, *WAL_ROW[1:3], 39]],
+}
+
+
+def test_a_partition_without_chains_stores_nothing_of_them() -> None:
+    whole = next(record for record in RECORDS if isinstance(record, Partition))
+    assert "wal" not in whole.to_body()
+    assert Partition.from_item(stored(whole, wal=[WAL_ROW])).wal == (
+        EpochChain(3, ChainName(1, UUID("0badcafe-0000-4000-8000-00000000beef")), 40),
+    )
+
+
+@pytest.mark.parametrize("name", BAD_WALS)
+def test_chains_that_no_program_writes_are_refused(name: str) -> None:
+    whole = next(record for record in RECORDS if isinstance(record, Partition))
+    with pytest.raises(CorruptItem, match="wal cannot be read"):
+        Partition.from_item(stored(whole, wal=BAD_WALS[name]))
 
 
 def test_a_lease_tells_the_time_only_where_its_broker_did() -> None:

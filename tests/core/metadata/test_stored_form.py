@@ -26,6 +26,7 @@ from tidelog_core.metadata.consumer_groups import (
 from tidelog_core.metadata.cost_records import CostDay, CostHour
 from tidelog_core.metadata.delegation_tokens import DelegationToken
 from tidelog_core.metadata.endpoints import BrokerEndpoint, plaintext_endpoints
+from tidelog_core.metadata.epoch_chains import ChainName, EpochChain
 from tidelog_core.metadata.group_configs import GroupConfigOverrides
 from tidelog_core.metadata.groups import CommittedOffset, GroupMember, GroupOffsets, GroupRecord
 from tidelog_core.metadata.key_erasures import KeyErasure, ReplacedSegment, ReplicaErasure
@@ -148,6 +149,15 @@ RECORDS: dict[str, Any] = {
         adding=(3,),
         removing=(1,),
         restored_log_start=40,
+    ),
+    "partition diskless": Partition(
+        topic_id=T,
+        partition=12,
+        replicas=(1,),
+        leader=1,
+        leader_epoch=9,
+        isr=(1,),
+        wal=(EpochChain(8, ChainName(2, S), 0), EpochChain(9, ChainName(1, R), 70)),
     ),
     "segment": SegmentMeta(**SEGMENT, state=SegmentState.COPY_STARTED),
     "segment rewritten": SegmentMeta(

@@ -50,6 +50,29 @@ async def alter(
     return answer.responses[0]
 
 
+async def test_a_diskless_topic_is_created_shown_and_not_converted(tmp_path: Path) -> None:
+    async with cluster(tmp_path) as (node,):
+        await create(node, "a", diskless_enable="true")
+        await create(node, "b")
+        assert (await shown(node, TOPIC, "a"))["diskless.enable"] == ("true", OF_TOPIC)
+        assert (await shown(node, TOPIC, "b"))["diskless.enable"] == ("false", BUILT_IN)
+        of_node = await shown(node, BROKER, "1")
+        assert of_node["diskless.append.commit.interval.ms"] == ("100", BUILT_IN)
+        for topic, change in (
+            ("a", ("diskless.enable", DELETE, None)),
+            ("b", ("diskless.enable", SET, "true")),
+        ):
+            answer = await alter(node, TOPIC, topic, change)
+            assert answer.error_code is ErrorCode.invalid_config
+            assert "conversion is not offered yet" in answer.error_message
+        # The default is stored with the topic, so it may change later.
+        await alter(node, BROKER, "", ("log.diskless.enable", SET, "true"))
+        await create(node, "c")
+        await alter(node, BROKER, "", ("log.diskless.enable", DELETE, None))
+        assert (await shown(node, TOPIC, "c"))["diskless.enable"] == ("true", OF_TOPIC)
+        assert (await shown(node, TOPIC, "b"))["diskless.enable"] == ("false", BUILT_IN)
+
+
 @pytest.mark.parametrize("version", range(1, 5))
 async def test_every_topic_setting_is_described(tmp_path: Path, version: int) -> None:
     async with cluster(tmp_path) as (node,):

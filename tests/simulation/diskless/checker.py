@@ -20,11 +20,12 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from tidelog_core.diskless.bucket_survey import partition_tails
-from tidelog_core.diskless.epoch_chains import EpochChains, PartitionName
-from tidelog_core.diskless.keys import ChainName, parse_wal_key, wal_key
+from tidelog_core.diskless.epoch_chains import PartitionName
+from tidelog_core.diskless.keys import parse_wal_key, wal_key
 from tidelog_core.diskless.replay import CommittedSlice, committed_slices
 from tidelog_core.diskless.wal_footer import WalFooter, check_slice, parse_object
 from tidelog_core.diskless.wal_rows import BatchRow
+from tidelog_core.metadata.epoch_chains import ChainName, EpochChains
 
 from tests.simulation.checker import Violation
 

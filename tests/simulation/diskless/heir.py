@@ -9,7 +9,7 @@ from tidelog_core.diskless import chain_sealer, takeover
 from tidelog_core.diskless.chain_sealer import ChainSealer
 from tidelog_core.diskless.collection import collectable_of_sealed, needs_of
 from tidelog_core.diskless.epoch_chains import PartitionName
-from tidelog_core.diskless.keys import ChainName, chain_prefix, parse_wal_key, wal_key
+from tidelog_core.diskless.keys import chain_prefix, parse_wal_key, wal_key
 from tidelog_core.diskless.replay import PartitionReplay, committed_slices
 from tidelog_core.diskless.takeover import StoredChains, Takeover
 from tidelog_core.diskless.wal_build import ObjectName, build_seal
@@ -17,6 +17,7 @@ from tidelog_core.diskless.wal_footer import WalFooter
 from tidelog_core.diskless.wal_header import HEADER_SIZE, parse_header
 from tidelog_core.errors import CorruptObject
 from tidelog_core.log.producer_state import ProducerState
+from tidelog_core.metadata.epoch_chains import ChainName
 
 from tests.simulation.diskless.checker import CLUSTER, parsed
 

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from tidelog_core.diskless.epoch_chains import EpochChains, PartitionName
+from tidelog_core.diskless.epoch_chains import PartitionName
 from tidelog_core.diskless.takeover import StoredChains, WriteOutcome
+from tidelog_core.metadata.epoch_chains import EpochChains
 
 from tests.simulation.store import SimStore
 from tests.simulation.world import Endpoint

@@ -16,10 +16,10 @@ from uuid import UUID
 
 from tidelog_core.diskless import chain_writer
 from tidelog_core.diskless.chain_writer import ChainWriter, PutOutcome, WriterLimits
-from tidelog_core.diskless.epoch_chains import EpochChain, PartitionName
-from tidelog_core.diskless.keys import ChainName
+from tidelog_core.diskless.epoch_chains import PartitionName
 from tidelog_core.diskless.noted_ranges import NotedRange
 from tidelog_core.diskless.wal_header import WalHeader, WalKind
+from tidelog_core.metadata.epoch_chains import ChainName, EpochChain
 
 NAME = ChainName(1, UUID(int=1))
 PARTITION = PartitionName(UUID(int=2), 0)

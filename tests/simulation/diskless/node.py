@@ -17,7 +17,7 @@ from tidelog_core.diskless.chain_rules import ChainRules
 from tidelog_core.diskless.chain_writer import ChainWriter, WriterLimits
 from tidelog_core.diskless.collection import OwnedObjects, needs_of
 from tidelog_core.diskless.epoch_chains import PartitionName
-from tidelog_core.diskless.keys import ChainName, wal_key
+from tidelog_core.diskless.keys import wal_key
 from tidelog_core.diskless.noted_ranges import ForeignRange, ObjectContent
 from tidelog_core.diskless.put_pace import PaceLimits
 from tidelog_core.diskless.takeover import Handover, StoredChains, WriteOutcome
@@ -33,6 +33,7 @@ from tidelog_core.diskless.wal_rows import BatchRow
 from tidelog_core.errors import InvalidTxnState, OutOfOrderSequence
 from tidelog_core.log.producer_state import ProducerState
 from tidelog_core.log.values import AppendOrigin
+from tidelog_core.metadata.epoch_chains import ChainName
 from tidelog_core.records.control import (
     ControlType,
     EndTransactionMarker,

@@ -8,8 +8,8 @@ from random import Random
 from uuid import UUID
 
 from tidelog_core.diskless.chain_rules import ChainRules
-from tidelog_core.diskless.epoch_chains import EpochChain, PartitionName
-from tidelog_core.diskless.keys import ChainName
+from tidelog_core.diskless.epoch_chains import PartitionName
+from tidelog_core.metadata.epoch_chains import ChainName, EpochChain
 
 from tests.simulation.checker import Violation
 from tests.simulation.diskless.checker import DisklessChecker

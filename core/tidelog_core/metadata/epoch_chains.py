@@ -1,0 +1,74 @@
+"""Which chain has which leader epoch of a diskless partition: values, and how its item has them.
+
+The item has a list ``[leader epoch, broker id, chain id, first offset]`` for each epoch, in order.
+The list is written only where leadership changes, in the write that changes it. A leader epoch is
+in one chain. An epoch ends at the first offset of the next one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from tidelog_core.config import INT32_MAX, INT64_MAX
+from tidelog_core.metadata.fields import typed_rows
+from tidelog_core.metadata.store import JsonValue
+
+
+class ChainName(NamedTuple):
+    """A chain: the sequence of WAL objects of one incarnation of a node."""
+
+    broker_id: int
+    chain_id: UUID
+
+    def __str__(self) -> str:
+        return f"{self.chain_id} of broker {self.broker_id}"
+
+
+class EpochChain(NamedTuple):
+    """A leader epoch, and the chain that has its records."""
+
+    leader_epoch: int
+    chain: ChainName
+    first_offset: int
+
+
+EpochChains = tuple[EpochChain, ...]  # in order of leader epoch; the last one is the current one
+
+
+def write_epoch_chains(chains: EpochChains) -> JsonValue:
+    """Return the stored form of the list."""
+    return [
+        [one.leader_epoch, one.chain.broker_id, str(one.chain.chain_id), one.first_offset]
+        for one in chains
+    ]
+
+
+def read_epoch_chains(stored: Any, _: Mapping[str, Any]) -> EpochChains:
+    """Return the list of the stored form. Raises ``ValueError``."""
+    chains = tuple(
+        EpochChain(epoch, ChainName(broker_id, UUID(chain_id)), first_offset)
+        for epoch, broker_id, chain_id, first_offset in typed_rows(stored, int, int, str, int)
+    )
+    _check(chains)
+    if write_epoch_chains(chains) != [list(row) for row in stored]:
+        raise ValueError(f"{stored!r} has a value that no program writes so")
+    return chains
+
+
+def _check(chains: Iterable[EpochChain]) -> None:
+    before = None
+    for one in chains:
+        for what, number, most in (
+            ("leader epoch", one.leader_epoch, INT32_MAX),
+            ("broker id", one.chain.broker_id, INT32_MAX),
+            ("first offset", one.first_offset, INT64_MAX),
+        ):
+            if type(number) is not int or not 0 <= number <= most:
+                raise ValueError(f"{what} {number!r} is outside [0, {most}]")
+        if before is not None and (
+            one.leader_epoch <= before.leader_epoch or one.first_offset < before.first_offset
+        ):
+            raise ValueError(f"{one} does not follow {before}")
+        before = one
