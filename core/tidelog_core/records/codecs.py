@@ -27,6 +27,8 @@ DECOMPRESSED_SIZE_BYTES_MAX = 128 * 1024 * 1024
 _XERIAL_MAGIC = b"\x82SNAPPY\x00"
 _XERIAL_HEADER = struct.pack(">8sii", _XERIAL_MAGIC, 1, 1)
 _XERIAL_BLOCK_SIZE_BYTES = 32 * 1024
+# Of a gzip member behind the first; each further window is twice as large.
+_GZIP_WINDOW_BYTES_MIN = 256
 # The first buffer for an LZ4 frame; each further one is twice as large.
 _LZ4_ROOM_BYTES_MIN = 64 * 1024
 _LZ4_ROOM_RATIO = 4
@@ -127,26 +129,32 @@ def _too_large(size_bytes_max: int) -> _TooLarge:
 
 
 def _decompress_gzip(data: bytes | memoryview, size_bytes_max: int) -> bytes:
-    members: list[bytes] = []
-    size_bytes = 0
+    parts: list[bytes] = []
+    left = size_bytes_max + 1  # One byte more than allowed tells «too large» from «cut short».
+    rest = memoryview(data)
+    # A member copies what it was given behind its end. The first is mostly the only one and gets
+    # all at once; further ones get little at first, so that each copies little.
+    window_bytes = len(rest)
     while True:
         member = zlib.decompressobj(wbits=31)
-        try:
-            # One byte more than allowed distinguishes «too large» from «cut short».
-            part = member.decompress(data, size_bytes_max + 1 - size_bytes)
-        except zlib.error as error:
-            raise _BadData(str(error)) from None
-        size_bytes += len(part)
-        if size_bytes > size_bytes_max:
-            raise _too_large(size_bytes_max)
-        if not member.eof:
-            raise _BadData("it is cut short")
-        if not member.unused_data and not members:
-            return part
-        members.append(part)
-        if not member.unused_data:
-            return b"".join(members)
-        data = member.unused_data
+        while not member.eof:
+            given = rest[:window_bytes]
+            if not given:
+                raise _BadData("it is cut short")
+            try:
+                part = member.decompress(given, left)
+            except zlib.error as error:
+                raise _BadData(str(error)) from None
+            left -= len(part)
+            if not left:
+                raise _too_large(size_bytes_max)
+            if part:
+                parts.append(part)
+            rest = rest[len(given) - len(member.unused_data) :]
+            window_bytes *= 2
+        if not rest:
+            return parts[0] if len(parts) == 1 else b"".join(parts)
+        window_bytes = _GZIP_WINDOW_BYTES_MIN
 
 
 def _compress_xerial(data: bytes) -> bytes:

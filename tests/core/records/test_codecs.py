@@ -3,6 +3,7 @@ from __future__ import annotations
 import gzip
 import random
 import struct
+import time
 import tracemalloc
 
 import cramjam
@@ -11,7 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tidelog_core.errors import CorruptRecordBatch, InvalidConfig
-from tidelog_core.records.codecs import LEVELS, CompressionType, compress, decompress
+from tidelog_core.records.codecs import (
+    LEVELS,
+    CompressionType,
+    DecompressedTooLarge,
+    compress,
+    decompress,
+)
 
 from tests.core.records.samples import CODECS, COMPRESSING
 
@@ -131,6 +138,35 @@ def test_gzip_of_several_members_is_read_as_one() -> None:
     assert decompress(GZIP, data) == b"one two"
     with pytest.raises(CorruptRecordBatch):
         decompress(GZIP, data, size_bytes_max=6)
+
+
+@given(
+    parts=st.lists(st.binary(max_size=3000), min_size=1, max_size=8),
+    level=st.sampled_from([0, 1, 9]),
+    cut=st.integers(1, 30),
+)
+def test_any_gzip_members_are_read_as_one_and_refused_when_cut(
+    parts: list[bytes], level: int, cut: int
+) -> None:
+    whole = b"".join(parts)
+    data = b"".join(gzip.compress(part, level) for part in parts)
+    assert decompress(GZIP, data, size_bytes_max=len(whole)) == whole
+    assert decompress(GZIP, memoryview(data)) == whole
+    if whole:
+        with pytest.raises(DecompressedTooLarge):
+            decompress(GZIP, data, size_bytes_max=len(whole) - 1)
+    last = len(gzip.compress(parts[-1], level))
+    if cut < last:
+        with pytest.raises(CorruptRecordBatch):
+            decompress(GZIP, data[:-cut])
+
+
+def test_a_flood_of_empty_gzip_members_costs_no_more_than_their_bytes() -> None:
+    """Copying the rest behind each of these members would copy 105 GB."""
+    data = gzip.compress(b"") * (2 * MIB // 20) + gzip.compress(b"end")
+    began = time.thread_time()
+    assert decompress(GZIP, data) == b"end"
+    assert time.thread_time() - began < 1.5
 
 
 def test_snappy_is_written_as_the_java_client_writes_it() -> None:
