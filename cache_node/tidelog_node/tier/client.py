@@ -28,6 +28,7 @@ from tidelog_core.objects.key_rules import check_range
 from tidelog_core.objects.store import ObjectMeta
 
 from tidelog_node.tier.protocol import (
+    NICENESS,
     ByteRange,
     Fields,
     ForgetRequest,
@@ -80,6 +81,8 @@ class WorkerCommand:
     node_config: NodeConfig
     environment: Mapping[str, str] | None = None  # None: this process's
     log_format: str = TEXT
+    niceness: int = NICENESS
+    wal_bytes: int = 0  # of built objects of chains that the worker keeps
 
     def arguments(self) -> list[str]:
         """Return the command line."""
@@ -97,6 +100,8 @@ class WorkerCommand:
             f"--upload-bytes-per-second={config.remote_log_manager_copy_max_bytes_per_second}",
             f"--multipart-threshold={config.tier_multipart_threshold}",
             f"--log-format={self.log_format}",
+            f"--niceness={self.niceness}",
+            f"--wal-bytes={self.wal_bytes}",
             "--until-stdin-ends",
         ]
 
@@ -175,7 +180,7 @@ class TierClient:
         ``CorruptObject``, ``StorageError``.
         """
         for _ in range(OPEN_ATTEMPTS_MAX):
-            result = await self._call(ReadRequest(wanted, ahead))
+            result = await self.call(ReadRequest(wanted, ahead))
             try:
                 return ReadableFile(Path(result["path"]))
             except FileNotFoundError:
@@ -184,17 +189,21 @@ class TierClient:
 
     async def upload(self, request: UploadRequest) -> UploadResult:
         """Store a segment's two objects; durable on return. May be repeated with the same keys."""
-        return upload_result_from_fields(await self._call(request))
+        return upload_result_from_fields(await self.call(request))
 
     async def forget(self, keys: tuple[str, ...]) -> None:
         """Remove the cached ranges of these objects."""
-        await self._call(ForgetRequest(keys))
+        await self.call(ForgetRequest(keys))
 
     # -- the object store --
 
     async def put(self, key: str, data: bytes, *, kms_key_id: str = "") -> None:
         """Store ``data``, of at most INLINE_BYTES_MAX. Raises ``ObjectExists``."""
         await self._store("put", key, data.hex(), kms_key_id)
+
+    async def put_once(self, key: str, data: bytes, *, timeout_s: float) -> None:
+        """Store ``data`` with one request; see ``OneAttemptStore``."""
+        await self._store("put-once", key, data.hex(), timeout_s)
 
     async def put_file(self, key: str, path: Path, *, kms_key_id: str = "") -> None:
         """Store the file's bytes. Raises ``ObjectExists``."""
@@ -240,14 +249,15 @@ class TierClient:
         """Remove the objects that exist, also from the cache."""
         await self._store("delete", *keys)
 
-    async def _store(self, method: str, *arguments: str | int) -> Any:
-        return (await self._call(StoreRequest(method, arguments)))["found"]
+    async def _store(self, method: str, *arguments: str | float) -> Any:
+        return (await self.call(StoreRequest(method, arguments)))["found"]
 
     async def status(self) -> Mapping[str, Any]:
         """Return the worker's counters; ``TierWorker`` names them."""
-        return await self._call(StatusRequest())
+        return await self.call(StatusRequest())
 
-    async def _call(self, request: Request) -> Fields:
+    async def call(self, request: Request) -> Fields:
+        """Return the worker's answer. Raises the store's errors, ``TierUnavailable``."""
         with span(self._tracer, f"tier worker {type(request).__name__}", {}):
             return await self._answer_of(request)
 

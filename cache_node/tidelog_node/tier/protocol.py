@@ -37,8 +37,21 @@ from tidelog_core.log.values import AbortedTransaction
 from tidelog_core.tier.index_build import SegmentSource
 from tidelog_core.tier.keys import SegmentKeys
 
+from tidelog_node.tier.wal_messages import (
+    WalBuildFailed,
+    WalBuildRequest,
+    WalDropRequest,
+    WalFull,
+    WalNotBuilt,
+    WalPutRequest,
+    WalRequest,
+    wal_request_from_fields,
+    wal_request_to_fields,
+)
+
 MESSAGE_SIZE_BYTES_MAX = 64 << 20  # a segment can have many aborted transactions
 RANGES_MAX = 256
+NICENESS = 5  # of a worker: when processors are scarce the node runs first; see nice(2)
 
 _SIZE = Struct(">I")
 
@@ -107,7 +120,7 @@ class StatusRequest:
     """Request the worker's counters."""
 
 
-Request = ReadRequest | UploadRequest | StoreRequest | ForgetRequest | StatusRequest
+Request = ReadRequest | UploadRequest | StoreRequest | ForgetRequest | StatusRequest | WalRequest
 
 
 async def read_message(reader: asyncio.StreamReader) -> Fields | None:
@@ -159,6 +172,8 @@ def request_to_fields(request: Request) -> Fields:
             return {"op": "forget", "keys": list(keys)}
         case StatusRequest():
             return {"op": "status"}
+        case WalBuildRequest() | WalPutRequest() | WalDropRequest():
+            return wal_request_to_fields(request)
 
 
 def request_from_fields(fields: Fields) -> Request:
@@ -178,6 +193,8 @@ def request_from_fields(fields: Fields) -> Request:
                 return ForgetRequest(tuple(fields["keys"]))
             case "status":
                 return StatusRequest()
+            case "wal-build" | "wal-put" | "wal-drop":
+                return wal_request_from_fields(fields)
     except (KeyError, TypeError, ValueError) as error:
         raise ProtocolError(f"a request that is not whole: {error!r}") from None
     raise ProtocolError(f"an unknown request: {fields['op']!r}")
@@ -211,6 +228,9 @@ _PLAIN_ERRORS: Mapping[str, type[TidelogError]] = {
         StorageError,
         StoreUnavailable,
         TierUnavailable,
+        WalBuildFailed,
+        WalFull,
+        WalNotBuilt,
     )
 }
 

@@ -1,6 +1,7 @@
 """Encodes calls of the object store as JSON, between a node and its worker.
 
     put          key, bytes, id of a key of KMS
+    put-once     key, bytes, time limit in seconds
     replace      key, bytes
     put-file     key, path, id of a key of KMS
     get-range    key, start, end        -> bytes
@@ -17,6 +18,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tidelog_core.objects.one_attempt import put_once
 from tidelog_core.objects.store import ObjectMeta, ObjectStore
 
 from tidelog_node.tier.protocol import ProtocolError, StoreRequest
@@ -29,6 +31,8 @@ async def call_store(store: ObjectStore, request: StoreRequest) -> Any:
     match request.method, request.arguments:
         case "put", (key, data, kms_key_id):
             await store.put(key, bytes.fromhex(data), kms_key_id=kms_key_id)
+        case "put-once", (key, data, timeout_s):
+            await put_once(store, key, bytes.fromhex(data), timeout_s=float(timeout_s))
         case "replace", (key, data):
             await store.replace(key, bytes.fromhex(data))
         case "put-file", (key, path, kms_key_id):

@@ -1,11 +1,12 @@
-"""The tier worker: one process per node that does all object-store traffic.
+"""The tier worker: the process of a node that does its object-store traffic.
 
     python -m tidelog_node.tier.worker --socket PATH --objects URL --cache-dir PATH
 
 It listens on a Unix socket and serves the requests of ``protocol``, so a backfill takes no
 processor time from the node's event loop. Its only state is the cache, so killing it at any moment
 loses nothing: the node starts another one and sends its requests again. With ``--until-stdin-ends``
-it ends with the process that started it.
+it ends with the process that started it. A node that leads partitions of diskless topics has a
+second one for its chain, so that acks do not wait behind cold reads.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from tidelog_core.tier.keys import topic_folder_of
 from tidelog_node.tier.bandwidth import Bandwidth
 from tidelog_node.tier.chunk_cache import ChunkCache
 from tidelog_node.tier.protocol import (
+    NICENESS,
     Fields,
     ForgetRequest,
     ProtocolError,
@@ -51,13 +53,14 @@ from tidelog_node.tier.protocol import (
 from tidelog_node.tier.range_check import check_range_bytes
 from tidelog_node.tier.store_calls import call_store
 from tidelog_node.tier.upload import upload_segment
+from tidelog_node.tier.wal_messages import WalBuildRequest, WalDropRequest, WalPutRequest
+from tidelog_node.tier.wal_objects import WalObjects
 
 logger = logging.getLogger(__name__)
 
 THREAD_COUNT = 4
 REQUESTS_MAX = 1024  # of one connection; further ones are refused
 SOCKET_READ_SIZE_BYTES = 1 << 20
-NICENESS = 5  # when processors are scarce the node runs first; see nice(2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,6 +77,8 @@ class WorkerSettings:
     multipart_threshold: int
     ends_with_stdin: bool
     log_format: str
+    niceness: int
+    wal_bytes: int  # of built objects of chains; one object is kept whatever its size
 
 
 class TierWorker:
@@ -93,6 +98,7 @@ class TierWorker:
         )
         self._bandwidth = Bandwidth(settings.upload_bytes_per_second)
         self._uploads = asyncio.Semaphore(settings.upload_concurrency)
+        self._wal = WalObjects(store, built_bytes_max=settings.wal_bytes, executor=self._executor)
         self.upload_count = 0
 
     async def serve_connection(
@@ -154,6 +160,8 @@ class TierWorker:
                 return {}
             case StatusRequest():
                 return self._status()
+            case WalBuildRequest() | WalPutRequest() | WalDropRequest():
+                return await self._wal.answer(request)
 
     def _status(self) -> Fields:
         cache, usage = self._cache, self._store.usage
@@ -164,6 +172,7 @@ class TierWorker:
             "cache_miss_count": cache.miss_count,
             "get_count": cache.get_count,
             "upload_count": self.upload_count,
+            "wal_built_bytes": self._wal.built_bytes,
             "sent_bytes": usage.sent_bytes,
             "received_bytes": usage.received_bytes,
             "requests": [[*key, count] for key, count in usage.requests.items()],
@@ -258,6 +267,8 @@ def parse_arguments(arguments: list[str]) -> WorkerSettings:
     parser.add_argument(
         "--multipart-threshold", type=int, default=defaults.tier_multipart_threshold
     )
+    parser.add_argument("--niceness", type=int, default=NICENESS)
+    parser.add_argument("--wal-bytes", type=int, default=0)
     parser.add_argument("--log-format", choices=LOG_FORMATS, default=TEXT)
     parser.add_argument("--until-stdin-ends", action="store_true", dest="ends_with_stdin")
     return WorkerSettings(**vars(parser.parse_args(arguments)))
@@ -265,8 +276,8 @@ def parse_arguments(arguments: list[str]) -> WorkerSettings:
 
 def main() -> None:
     """Run the worker with the settings of the command line."""
-    os.nice(NICENESS)
     settings = parse_arguments(sys.argv[1:])
+    os.nice(settings.niceness)
     configure_logging("tier-worker", "INFO", log_format=settings.log_format)
     asyncio.run(run_worker(settings))
 

@@ -16,7 +16,10 @@ from tidelog_core.diskless.wal_footer import (
 from tidelog_core.diskless.wal_header import HEADER_SIZE, WalHeader, check_key, parse_header
 from tidelog_core.errors import ObjectExists, ObjectNotFound, OutcomeUnknown, StoreUnavailable
 from tidelog_core.metadata.epoch_chains import ChainName
+from tidelog_core.objects.one_attempt import put_once
 from tidelog_core.objects.store import ObjectStore
+
+PUT_TIMEOUT_S = 20.0
 
 
 class ListedObject(NamedTuple):
@@ -33,10 +36,13 @@ class ChainStore:
         self._store = store
         self._cluster_id = cluster_id
 
-    async def put(self, chain: ChainName, sequence: int, data: bytes) -> PutOutcome:
-        """Create the object. It is durable if the outcome is ``STORED``."""
+    async def put(
+        self, chain: ChainName, sequence: int, data: bytes, *, timeout_s: float = PUT_TIMEOUT_S
+    ) -> PutOutcome:
+        """Create the object with one request. It is durable if the outcome is ``STORED``."""
+        key = wal_key(self._cluster_id, chain, sequence)
         try:
-            await self._store.put(wal_key(self._cluster_id, chain, sequence), data)
+            await put_once(self._store, key, data, timeout_s=timeout_s)
         except ObjectExists:
             return PutOutcome.TAKEN
         except OutcomeUnknown:

@@ -340,6 +340,24 @@ class LocalLog:
             end_offset,
         )
 
+    def file_ranges(self, base_offset: int, end_offset: int) -> list[tuple[Path, int, int]]:
+        """Return the bytes ``[start, end)`` of segment files that hold these offsets, in order.
+
+        Both offsets are ends of batches, or the log's start. The files stay as they are while the
+        offsets are at or above the high watermark, and the log is not truncated: only settled
+        segments are compacted, moved to the tier or deleted. Another process may read them: what
+        was appended is written. Raises ``OffsetOutOfRange`` outside ``[local log start, log end]``,
+        ``StorageError``.
+        """
+        segments = self._segments
+        segments.check_online()
+        start, end = self.local_log_start_offset, segments.end_offset
+        for offset in (base_offset, end_offset):
+            if not start <= offset <= end:
+                raise OffsetOutOfRange(self.partition, offset, start=start, end=end)
+        with segments.storage_errors("read"):
+            return segments.file_ranges(base_offset, end_offset)
+
     def offset_for_timestamp(
         self, timestamp_ms: int, search: BatchSearch = find_record
     ) -> tuple[int, int] | None:

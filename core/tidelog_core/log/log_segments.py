@@ -260,6 +260,22 @@ class LogSegments:
                 raise self._storage_error("read", error) from error
         return None
 
+    def file_ranges(self, base_offset: int, end_offset: int) -> list[tuple[Path, int, int]]:
+        """Return the files' bytes ``[start, end)`` that hold ``[base_offset, end_offset)``."""
+        found: list[tuple[Path, int, int]] = []
+        for index in range(self.floor_index(base_offset), len(self.all)):
+            segment = self.all[index]
+            if segment.base_offset >= end_offset:
+                break
+            self.note_open(segment)
+            located = segment.locate(max(base_offset, segment.base_offset))
+            if located is None:
+                continue
+            start, end = located[0], segment.position_of(end_offset)
+            if end > start:
+                found.append((segment.path, start, end))
+        return found
+
     def _slice(
         self,
         segment: LogSegment,

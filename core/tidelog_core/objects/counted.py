@@ -18,6 +18,7 @@ from tidelog_core.errors import (
     StoreUnavailable,
     TidelogError,
 )
+from tidelog_core.objects.one_attempt import put_once
 from tidelog_core.objects.store import ObjectMeta, ObjectStore
 
 T = TypeVar("T")
@@ -85,6 +86,12 @@ class CountedObjectStore:
     async def put(self, key: str, data: bytes, *, kms_key_id: str = "") -> None:
         """Store ``data``; see ``ObjectStore``."""
         await self._counted("put", key, self._store.put(key, data, kms_key_id=kms_key_id))
+        self._note_sent(key, len(data))
+
+    async def put_once(self, key: str, data: bytes, *, timeout_s: float) -> None:
+        """Store ``data`` with one request; see ``OneAttemptStore``."""
+        attempt = put_once(self._store, key, data, timeout_s=timeout_s)
+        await self._counted("put", key, attempt)
         self._note_sent(key, len(data))
 
     async def put_file(self, key: str, path: Path, *, kms_key_id: str = "") -> None:

@@ -74,6 +74,9 @@ REFUSALS = frozenset(
     }
 )
 
+# Answers of 503 by which S3 asks for fewer requests: it has not carried the request out.
+SLOW_DOWN = frozenset({"SlowDown", "ServiceUnavailable", "RequestLimitExceeded"})
+
 MULTIPART_THRESHOLD_BYTES = 1 << 30  # One PUT takes at most 5 GiB. Source: S3 user guide.
 PART_SIZE_BYTES = 64 << 20
 PART_CONCURRENCY = 4
@@ -190,6 +193,29 @@ class S3ObjectStore:
             await self._put_in_parts(key, data, kms_key_id)
         else:
             await self._put_once(key, data, kms_key_id)
+
+    async def put_once(self, key: str, data: bytes, *, timeout_s: float) -> None:
+        """Store ``data`` with one PUT, which is not repeated; see ``OneAttemptStore``."""
+        check_key(key)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await obstore.put_async(
+                    self._clients.once,
+                    self._prefix + key,
+                    data,
+                    mode="create",
+                    use_multipart=False,
+                )
+        except AlreadyExistsError:
+            raise ObjectExists(key) from None
+        except (BaseError, FileNotFoundError, TimeoutError) as error:
+            self._note(error, "write")
+            if self._renewed(error) or _is_slowed(error):
+                raise StoreUnavailable(
+                    f"object {key!r} was not written: {_summary(error)}"
+                ) from error
+            raise _write_failure(key, error) from error
+        self._refusals.note_success("write")
 
     async def put_file(self, key: str, path: Path, *, kms_key_id: str = "") -> None:
         """Store the file's bytes, as they are at the call. The rest is as in ``put``."""
@@ -503,6 +529,15 @@ def _is_refusal(error: Exception) -> bool:
 def _is_unsent(error: Exception) -> bool:
     """Whether the request never reached S3. Only obstore's debug text shows this."""
     return "kind: Connect," in str(error)
+
+
+def _is_slowed(error: Exception) -> bool:
+    """Whether S3 has refused the request because there are too many. Source: S3, error responses.
+
+    An answer of 503 without S3's own code may come from a proxy, after the request was carried out.
+    """
+    code = _CODE.search(str(error))
+    return code is not None and code[1] in SLOW_DOWN
 
 
 def _has_expired(error: Exception) -> bool:

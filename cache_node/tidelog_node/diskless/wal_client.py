@@ -1,0 +1,64 @@
+"""The node's calls of its WAL worker: objects are built, kept and put there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tidelog_core.diskless.chain_store import ChainStore
+from tidelog_core.diskless.chain_writer import PutOutcome
+from tidelog_core.diskless.wal_build import ObjectName
+from tidelog_core.diskless.wal_header import WalHeader, parse_header
+from tidelog_core.diskless.wal_rows import EpochRow, MarkRow
+from tidelog_core.metadata.epoch_chains import ChainName
+
+from tidelog_node.tier.client import TierClient
+from tidelog_node.tier.wal_messages import (
+    SliceFiles,
+    WalBuildRequest,
+    WalDropRequest,
+    WalPutRequest,
+)
+
+
+class WalClient:
+    """The objects of one chain, by way of the worker. For one event loop."""
+
+    def __init__(self, client: TierClient, cluster_id: str, chain: ChainName) -> None:
+        self._client = client
+        self._chains = ChainStore(client, cluster_id)
+        self.cluster_id = cluster_id
+        self.chain = chain
+
+    async def build(
+        self,
+        name: ObjectName,
+        slices: Iterable[SliceFiles],
+        *,
+        epochs: tuple[EpochRow, ...],
+        marks: tuple[MarkRow, ...],
+    ) -> WalHeader:
+        """Have the object built and kept, and return its header. Equal requests have equal answers.
+
+        Raises ``WalBuildFailed`` if the files do not have the batches, ``WalFull`` until objects
+        are dropped, ``TierUnavailable``.
+        """
+        request = WalBuildRequest(name, tuple(slices), epochs, marks)
+        answer = await self._client.call(request)
+        return parse_header(bytes.fromhex(answer["header"]), key=f"{name.chain} {name.sequence}")
+
+    async def put(self, sequence: int, *, timeout_s: float) -> PutOutcome:
+        """Put the object by one request, and return what became of it.
+
+        Raises ``WalNotBuilt`` if the worker does not have it, ``TierUnavailable`` if the worker is
+        not there or has ended: the object may be written then, now or later.
+        """
+        request = WalPutRequest(self.cluster_id, self.chain, sequence, timeout_s)
+        return PutOutcome((await self._client.call(request))["outcome"])
+
+    async def drop(self, below: int) -> None:
+        """Have the objects below the sequence forgotten. Raises ``TierUnavailable``."""
+        await self._client.call(WalDropRequest(self.chain, below))
+
+    async def header(self, sequence: int) -> WalHeader | None:
+        """Return the header in the store; see ``ChainStore.header``."""
+        return await self._chains.header(self.chain, sequence)

@@ -1,0 +1,188 @@
+"""The requests about a chain's objects, between a node and its WAL worker.
+
+    wal-build     object's name, files of its slices, rows   -> its header; the bytes are kept
+    wal-put       chain, sequence, time limit                -> outcome of one PUT of the bytes
+    wal-drop      chain, sequence                            forgets the objects below the sequence
+
+A request that is repeated is harmless: an object that is kept is not built again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from tidelog_core.diskless.wal_build import ObjectName
+from tidelog_core.diskless.wal_rows import EpochRow, MarkRow, RowTable, WalSection, pack_rows
+from tidelog_core.errors import StorageError, TierUnavailable
+from tidelog_core.metadata.epoch_chains import ChainName
+
+Fields = dict[str, Any]
+
+
+class WalBuildFailed(StorageError):
+    """The files do not have the batches that the object is to be built from."""
+
+    hint = "if it lasts, look in the node's log for a disk that has failed"
+
+
+class WalNotBuilt(TierUnavailable):
+    """The worker does not keep this object: it has been started since. Build it again."""
+
+
+class WalFull(TierUnavailable):
+    """The worker keeps as many bytes of objects as it may. Try again after a commit."""
+
+
+class FileRange(NamedTuple):
+    """Bytes ``[start, end)`` of a segment file."""
+
+    path: str
+    start: int
+    end: int
+
+
+class SliceFiles(NamedTuple):
+    """Offsets ``[base_offset, end_offset)`` of a partition, and the files that have them."""
+
+    topic_id: UUID
+    partition: int
+    leader_epoch: int
+    base_offset: int
+    end_offset: int
+    ranges: tuple[FileRange, ...]  # in order
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of the ranges."""
+        return sum(one.end - one.start for one in self.ranges)
+
+
+@dataclass(frozen=True, slots=True)
+class WalBuildRequest:
+    """Build an object from segment files and keep it."""
+
+    name: ObjectName
+    slices: tuple[SliceFiles, ...]
+    epochs: tuple[EpochRow, ...] = ()
+    marks: tuple[MarkRow, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WalPutRequest:
+    """Put a kept object with one request."""
+
+    cluster_id: str
+    chain: ChainName
+    sequence: int
+    timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class WalDropRequest:
+    """Forget the kept objects of the chain below the sequence, and end their PUTs."""
+
+    chain: ChainName
+    below: int
+
+
+WalRequest = WalBuildRequest | WalPutRequest | WalDropRequest
+
+
+def wal_request_to_fields(request: WalRequest) -> Fields:
+    """Return the request as JSON values, without its number."""
+    match request:
+        case WalBuildRequest(name, slices, epochs, marks):
+            return {
+                "op": "wal-build",
+                "name": _pack_name(name),
+                "slices": [_pack_slice(one) for one in slices],
+                "epochs": pack_rows(WalSection.EPOCHS, epochs).hex(),
+                "marks": pack_rows(WalSection.MARKS, marks).hex(),
+            }
+        case WalPutRequest(cluster_id, chain, sequence, timeout_s):
+            return {
+                "op": "wal-put",
+                "cluster": cluster_id,
+                "chain": _pack_chain(chain),
+                "sequence": sequence,
+                "timeout_s": timeout_s,
+            }
+        case WalDropRequest(chain, below):
+            return {"op": "wal-drop", "chain": _pack_chain(chain), "below": below}
+
+
+def wal_request_from_fields(fields: Fields) -> WalRequest:
+    """Return the request. Raises ``KeyError``, ``TypeError`` or ``ValueError``."""
+    match fields["op"]:
+        case "wal-build":
+            epochs, marks = bytes.fromhex(fields["epochs"]), bytes.fromhex(fields["marks"])
+            return WalBuildRequest(
+                _unpack_name(fields["name"]),
+                tuple(map(_unpack_slice, fields["slices"])),
+                tuple(RowTable(EpochRow, WalSection.EPOCHS, memoryview(epochs))),
+                tuple(RowTable(MarkRow, WalSection.MARKS, memoryview(marks))),
+            )
+        case "wal-put":
+            return WalPutRequest(
+                str(fields["cluster"]),
+                _unpack_chain(fields["chain"]),
+                int(fields["sequence"]),
+                float(fields["timeout_s"]),
+            )
+        case "wal-drop":
+            return WalDropRequest(_unpack_chain(fields["chain"]), int(fields["below"]))
+    raise ValueError(f"an unknown request: {fields['op']!r}")
+
+
+def _pack_chain(chain: ChainName) -> list[object]:
+    return [chain.broker_id, str(chain.chain_id)]
+
+
+def _unpack_chain(packed: Sequence[Any]) -> ChainName:
+    broker_id, chain_id = packed
+    return ChainName(int(broker_id), UUID(chain_id))
+
+
+def _pack_name(name: ObjectName) -> list[object]:
+    return [
+        name.cluster_id,
+        _pack_chain(name.chain),
+        name.sequence,
+        name.committed_end,
+        name.previous_crc,
+        name.created_ms,
+    ]
+
+
+def _unpack_name(packed: Sequence[Any]) -> ObjectName:
+    cluster_id, chain, *numbers = packed
+    sequence, committed_end, previous_crc, created_ms = map(int, numbers)
+    return ObjectName(
+        str(cluster_id), _unpack_chain(chain), sequence, committed_end, previous_crc, created_ms
+    )
+
+
+def _pack_slice(one: SliceFiles) -> list[object]:
+    return [
+        str(one.topic_id),
+        one.partition,
+        one.leader_epoch,
+        one.base_offset,
+        one.end_offset,
+        [list(range_) for range_ in one.ranges],
+    ]
+
+
+def _unpack_slice(packed: Sequence[Any]) -> SliceFiles:
+    topic_id, partition, leader_epoch, base_offset, end_offset, ranges = packed
+    return SliceFiles(
+        UUID(topic_id),
+        int(partition),
+        int(leader_epoch),
+        int(base_offset),
+        int(end_offset),
+        tuple(FileRange(str(path), int(start), int(end)) for path, start, end in ranges),
+    )

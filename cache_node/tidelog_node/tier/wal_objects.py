@@ -1,0 +1,176 @@
+"""The WAL worker's work: builds objects of chains, keeps them until they are committed, puts them.
+
+Objects are built from segment files, so record bytes do not go through the node's event loop. The
+worker keeps at most ``built_bytes_max``, or one object of any size, and refuses more. An object is
+built once and put as often as the node says, always the same bytes. If the worker dies, the node
+has it built again by the same request, which gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from concurrent.futures import Executor
+from typing import TypeVar
+
+from tidelog_core.diskless.chain_store import ChainStore
+from tidelog_core.diskless.chain_writer import PutOutcome
+from tidelog_core.diskless.wal_build import BuiltObject, ObjectName, WalSlice, build_data_object
+from tidelog_core.diskless.wal_footer import parse_footer
+from tidelog_core.diskless.wal_header import WalHeader
+from tidelog_core.errors import CorruptObject, TidelogError
+from tidelog_core.metadata.epoch_chains import ChainName
+from tidelog_core.objects.store import ObjectStore
+
+from tidelog_node.tier.wal_messages import (
+    Fields,
+    FileRange,
+    SliceFiles,
+    WalBuildFailed,
+    WalBuildRequest,
+    WalDropRequest,
+    WalFull,
+    WalNotBuilt,
+    WalPutRequest,
+    WalRequest,
+)
+
+T = TypeVar("T")
+
+
+class _Kept:
+    """An object that is built, and its PUTs under way."""
+
+    __slots__ = ("data", "header", "puts")
+
+    def __init__(self, built: BuiltObject) -> None:
+        self.header: WalHeader = built.header
+        self.data = built.data
+        self.puts: set[asyncio.Task[PutOutcome]] = set()
+
+
+class WalObjects:
+    """Answers the requests of ``wal_messages``. For one event loop."""
+
+    def __init__(self, store: ObjectStore, *, built_bytes_max: int, executor: Executor) -> None:
+        self._store = store
+        self._built_bytes_max = built_bytes_max
+        self._executor = executor
+        self._building = asyncio.Lock()  # one at a time: each takes twice its size
+        self._kept: dict[tuple[ChainName, int], _Kept] = {}
+        self.built_bytes = 0  # of the kept objects
+
+    async def answer(self, request: WalRequest) -> Fields:
+        """Do what is asked and return the result.
+
+        Raises ``WalBuildFailed``, ``WalFull``, ``WalNotBuilt``.
+        """
+        match request:
+            case WalBuildRequest():
+                return {"header": (await self._build(request)).pack().hex()}
+            case WalPutRequest():
+                return {"outcome": (await self._put(request)).value}
+            case WalDropRequest(chain, below):
+                self._drop(chain, below)
+                return {}
+
+    async def _build(self, request: WalBuildRequest) -> WalHeader:
+        name = request.name
+        place = (name.chain, name.sequence)
+        async with self._building:
+            kept = self._kept.get(place)
+            if kept is None:
+                size_bytes = sum(one.size_bytes for one in request.slices)
+                if self._kept and self.built_bytes + size_bytes > self._built_bytes_max:
+                    raise WalFull(
+                        f"{self.built_bytes} bytes of objects are kept,"
+                        f" at most {self._built_bytes_max} may be"
+                    )
+                kept = _Kept(await self._on_a_thread(lambda: build_from_files(request)))
+                self._kept[place] = kept
+                self.built_bytes += len(kept.data)
+        return kept.header
+
+    async def _put(self, request: WalPutRequest) -> PutOutcome:
+        kept = self._kept.get((request.chain, request.sequence))
+        if kept is None:
+            raise WalNotBuilt(f"object {request.sequence} of {request.chain} is not built")
+        chains = ChainStore(self._store, request.cluster_id)
+        attempt = asyncio.create_task(
+            chains.put(request.chain, request.sequence, kept.data, timeout_s=request.timeout_s)
+        )
+        kept.puts.add(attempt)
+        try:
+            await asyncio.wait([attempt])
+        finally:
+            kept.puts.discard(attempt)
+            if not attempt.done():
+                attempt.cancel()
+        # The slower one of two PUTs is cancelled once the object is committed.
+        return PutOutcome.UNKNOWN if attempt.cancelled() else attempt.result()
+
+    def _drop(self, chain: ChainName, below: int) -> None:
+        for place in [one for one in self._kept if one[0] == chain and one[1] < below]:
+            kept = self._kept.pop(place)
+            self.built_bytes -= len(kept.data)
+            for attempt in kept.puts:
+                attempt.cancel()  # Its bytes would be kept until it is given up.
+
+    async def _on_a_thread(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, work)
+
+
+def build_from_files(request: WalBuildRequest) -> BuiltObject:
+    """Return the object. Raises ``WalBuildFailed`` if the files do not have what it needs."""
+    name = request.name
+    slices = [
+        WalSlice(one.topic_id, one.partition, one.leader_epoch, _read_slice(one))
+        for one in request.slices
+    ]
+    try:
+        built = build_data_object(name, slices, epochs=request.epochs, marks=request.marks)
+    except (TidelogError, ValueError) as error:
+        raise WalBuildFailed(f"object {name.sequence} cannot be built: {error}") from error
+    _check_offsets(request, built, name)
+    return built
+
+
+def _read_slice(one: SliceFiles) -> bytes:
+    parts = [_read_range(range_) for range_ in one.ranges]
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def _read_range(wanted: FileRange) -> bytes:
+    try:
+        descriptor = os.open(wanted.path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            data = os.pread(descriptor, wanted.end - wanted.start, wanted.start)
+        finally:
+            os.close(descriptor)
+    except (OSError, ValueError) as error:
+        raise WalBuildFailed(f"{wanted.path} cannot be read: {error}") from error
+    if len(data) != wanted.end - wanted.start:
+        raise WalBuildFailed(
+            f"{wanted.path} ends at {wanted.start + len(data)}, before {wanted.end}"
+        )
+    return data
+
+
+def _check_offsets(request: WalBuildRequest, built: BuiltObject, name: ObjectName) -> None:
+    """Raise unless every slice has the offsets that were asked for.
+
+    The files may have been replaced since the node looked the positions up.
+    """
+    footer = memoryview(built.data)[built.header.footer_position :]
+    try:
+        rows = parse_footer(footer, object_size=len(built.data), key="").slices
+    except CorruptObject as error:
+        raise WalBuildFailed(f"object {name.sequence} cannot be built: {error.problem}") from error
+    for one, row in zip(request.slices, rows, strict=True):
+        if (row.base_offset, row.end_offset) != (one.base_offset, one.end_offset):
+            raise WalBuildFailed(
+                f"the files of partition {one.partition} of topic {one.topic_id} have"
+                f" [{row.base_offset}, {row.end_offset}) instead of"
+                f" [{one.base_offset}, {one.end_offset})"
+            )

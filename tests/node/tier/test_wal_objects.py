@@ -1,0 +1,296 @@
+"""Building, keeping and putting objects of chains, in one process and in the worker's."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+from tidelog_core.diskless.chain_store import ChainStore
+from tidelog_core.diskless.chain_writer import PutOutcome
+from tidelog_core.diskless.wal_build import (
+    BuiltObject,
+    ObjectName,
+    WalSlice,
+    build_data_object,
+    build_seal,
+)
+from tidelog_core.diskless.wal_footer import parse_object
+from tidelog_core.diskless.wal_rows import EpochRow, MarkRow
+from tidelog_core.errors import OutcomeUnknown, TierUnavailable
+from tidelog_core.log.local_log import LocalLog
+from tidelog_core.objects.folder import FolderObjectStore
+from tidelog_core.objects.one_attempt import put_once
+from tidelog_node.diskless.wal_client import WalClient
+from tidelog_node.tier.client import TierClient, WorkerCommand
+from tidelog_node.tier.protocol import (
+    ProtocolError,
+    error_from_fields,
+    error_to_fields,
+    request_from_fields,
+    request_to_fields,
+)
+from tidelog_node.tier.wal_messages import (
+    FileRange,
+    SliceFiles,
+    WalBuildFailed,
+    WalBuildRequest,
+    WalDropRequest,
+    WalFull,
+    WalNotBuilt,
+    WalPutRequest,
+)
+from tidelog_node.tier.wal_objects import WalObjects, build_from_files
+
+from tests.support.batches import batch
+from tests.support.log_building import open_log
+from tests.support.tier_node import CONFIG, READY_TIMEOUT_S
+from tests.support.wal_objects import CHAIN, CLUSTER, HEIR, TOPIC_ID
+
+EPOCHS = (EpochRow(TOPIC_ID.bytes, 0, 0, 0, HEIR.chain_id.bytes, HEIR.broker_id, 0, 41),)
+MARKS = (MarkRow(TOPIC_ID.bytes, 0, 0, 3, 8),)
+
+
+def log_of(directory: Path, batch_count: int = 12, **settings: Any) -> LocalLog:
+    log = open_log(directory, **settings)
+    for number in range(batch_count):
+        log.append_as_leader(batch(1 + number % 3), leader_epoch=0)
+    return log
+
+
+def files_of(log: LocalLog, partition: int, base_offset: int, end_offset: int) -> SliceFiles:
+    ranges = [
+        FileRange(str(p), start, end) for p, start, end in log.file_ranges(base_offset, end_offset)
+    ]
+    return SliceFiles(TOPIC_ID, partition, 0, base_offset, end_offset, tuple(ranges))
+
+
+def bytes_of(one: SliceFiles) -> bytes:
+    return b"".join(Path(path).read_bytes()[start:end] for path, start, end in one.ranges)
+
+
+def place(sequence: int = 0) -> ObjectName:
+    return ObjectName(CLUSTER, CHAIN, sequence, 0, 0, 1_700_000_000_000)
+
+
+def expected(request: WalBuildRequest) -> BuiltObject:
+    """Build it without files."""
+    slices = [WalSlice(one.topic_id, one.partition, 0, bytes_of(one)) for one in request.slices]
+    return build_data_object(request.name, slices, epochs=request.epochs, marks=request.marks)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[LocalLog]:
+    log = log_of(tmp_path / "log", segment_bytes=500)
+    yield log
+    log.close()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> FolderObjectStore:
+    return FolderObjectStore(tmp_path / "objects")
+
+
+@pytest.fixture
+async def objects(store: FolderObjectStore) -> AsyncIterator[WalObjects]:
+    executor = ThreadPoolExecutor(2)
+    yield WalObjects(store, built_bytes_max=8_000, executor=executor)
+    executor.shutdown()
+
+
+def request_of(log: LocalLog, sequence: int = 0, *, end_offset: int = 24) -> WalBuildRequest:
+    slices = (files_of(log, 0, 0, end_offset), files_of(log, 1, 3, 12))
+    return WalBuildRequest(place(sequence), slices, EPOCHS, MARKS)
+
+
+async def put(objects: WalObjects, sequence: int = 0) -> PutOutcome:
+    answer = await objects.answer(WalPutRequest(CLUSTER, CHAIN, sequence, 20.0))
+    return PutOutcome(answer["outcome"])
+
+
+def test_requests_and_errors_come_back_as_they_were(log: LocalLog) -> None:
+    for request in (
+        request_of(log),
+        WalBuildRequest(place(), ()),
+        WalPutRequest(CLUSTER, CHAIN, 5, 1.5),
+        WalDropRequest(CHAIN, 7),
+    ):
+        assert request_from_fields(request_to_fields(request)) == request
+    for error in (WalBuildFailed("a"), WalNotBuilt("b"), WalFull("c")):
+        found = error_from_fields(error_to_fields(error))
+        assert (type(found), str(found)) == (type(error), str(error))
+    broken = request_to_fields(request_of(log))
+    broken["slices"][0].pop()
+    with pytest.raises(ProtocolError):
+        request_from_fields(broken)
+
+
+async def test_an_object_has_the_bytes_of_the_files_whatever_segments_they_are_in(
+    log: LocalLog, objects: WalObjects, store: FolderObjectStore
+) -> None:
+    request = request_of(log)
+    assert max(len(one.ranges) for one in request.slices) > 1
+    built = expected(request)
+    answer = await objects.answer(request)
+    assert answer == {"header": built.header.pack().hex()}
+    assert await put(objects) is PutOutcome.STORED
+    (key,) = [meta.key async for meta in store.list("")]
+    assert await store.get(key) == built.data
+    assert len(parse_object(built.data, key=key).slices) == 2
+    assert await put(objects) is PutOutcome.TAKEN  # ours, but the store cannot say so
+
+
+async def test_an_object_is_built_once_and_kept_until_it_is_dropped(
+    log: LocalLog, objects: WalObjects
+) -> None:
+    request = request_of(log)
+    answer = await objects.answer(request)
+    size_bytes = objects.built_bytes
+    assert size_bytes == len(expected(request).data)
+    log.directory.rename(log.directory.with_name("gone"))
+    assert await objects.answer(request) == answer
+    assert objects.built_bytes == size_bytes
+    await objects.answer(WalDropRequest(HEIR, 99))
+    await objects.answer(WalDropRequest(CHAIN, 0))
+    assert objects.built_bytes == size_bytes
+    await objects.answer(WalDropRequest(CHAIN, 1))
+    assert objects.built_bytes == 0
+    with pytest.raises(WalNotBuilt):
+        await put(objects)
+    with pytest.raises(WalBuildFailed, match="No such file"):
+        await objects.answer(request)
+    log.directory.with_name("gone").rename(log.directory)
+    assert await objects.answer(request) == answer  # as after the death of a worker
+
+
+def test_files_that_have_something_else_are_refused(log: LocalLog, tmp_path: Path) -> None:
+    request = request_of(log)
+    one = request.slices[0]
+    path, start, end = one.ranges[-1]
+    shorter = one._replace(ranges=(*one.ranges[:-1], FileRange(path, start, end + 1)))
+    cut = one._replace(ranges=(*one.ranges[:-1], FileRange(path, start, end - 1)))
+    moved = one._replace(base_offset=one.base_offset + 1)
+    missing = one._replace(ranges=one.ranges[:-1])
+    damaged = tmp_path / "zeros"
+    damaged.write_bytes(bytes(200))
+    zeros = one._replace(ranges=(FileRange(str(damaged), 0, 200),))
+    nothing = one._replace(ranges=())
+    for wrong, problem in (
+        (shorter, "ends at"),
+        (cut, "cannot be built"),
+        (moved, "instead of"),
+        (missing, "instead of"),
+        (zeros, "cannot be built"),
+        (nothing, "no batch"),
+    ):
+        with pytest.raises(WalBuildFailed, match=problem):
+            build_from_files(WalBuildRequest(request.name, (wrong,)))
+
+
+async def test_more_objects_than_may_be_kept_are_refused(
+    log: LocalLog, objects: WalObjects
+) -> None:
+    sequence = 0
+    with contextlib.suppress(WalFull):
+        for sequence in range(10):
+            await objects.answer(request_of(log, sequence))
+    assert 1 < sequence < 9
+    with pytest.raises(WalFull, match="at most 8000"):
+        await objects.answer(request_of(log, sequence))
+    assert objects.built_bytes <= 8_000 + len(expected(request_of(log)).data)
+    await objects.answer(WalDropRequest(CHAIN, sequence))
+    large = log_of(log.directory.with_name("large"), 200)
+    one = files_of(large, 0, 0, large.log_end_offset)
+    await objects.answer(WalBuildRequest(place(), (one,)))  # alone, it may be of any size
+    assert objects.built_bytes > 8_000
+    large.close()
+
+
+async def test_requests_at_once_keep_to_the_limit_and_build_an_object_once(
+    log: LocalLog, objects: WalObjects
+) -> None:
+    requests = [request_of(log, number // 3) for number in range(60)]
+    answers = await asyncio.gather(
+        *(objects.answer(one) for one in requests), return_exceptions=True
+    )
+    kept = [one for one in answers if isinstance(one, dict)]
+    assert all(isinstance(one, WalFull) for one in answers if not isinstance(one, dict))
+    assert len(kept) == 3 * len({one["header"] for one in kept})
+    assert objects.built_bytes <= 8_000 + len(expected(requests[0]).data)
+
+
+# -- the process --
+
+
+@pytest.fixture
+async def client(tmp_path: Path) -> AsyncIterator[TierClient]:
+    client = TierClient(
+        WorkerCommand(
+            socket=tmp_path / "wal.sock",
+            objects=f"file://{tmp_path}/objects",
+            cache_dir=tmp_path / "cache",
+            node_config=CONFIG,
+            niceness=0,
+            wal_bytes=1 << 20,
+        )
+    )
+    client.start()
+    yield client
+    await client.close()
+
+
+@pytest.mark.slow
+async def test_a_worker_that_was_killed_builds_the_same_object_again(
+    log: LocalLog, client: TierClient, tmp_path: Path
+) -> None:
+    wal = WalClient(client, CLUSTER, CHAIN)
+    request = request_of(log)
+
+    async def build() -> object:
+        return await wal.build(request.name, request.slices, epochs=EPOCHS, marks=MARKS)
+
+    header = await build()
+    assert client.worker_pid is not None
+    assert os.getpriority(os.PRIO_PROCESS, client.worker_pid) == os.getpriority(os.PRIO_PROCESS, 0)
+    assert (await client.status())["wal_built_bytes"] > 0
+    os.kill(client.worker_pid, signal.SIGKILL)
+    while client.is_connected:
+        with contextlib.suppress(TierUnavailable):
+            await client.status()
+    await client.wait_ready(READY_TIMEOUT_S)
+    with pytest.raises(WalNotBuilt):
+        await wal.put(0, timeout_s=20)
+    # The log has gone on, and its segments have been rolled since.
+    log.append_as_leader(batch(3), leader_epoch=0)
+    log.roll()
+    assert await build() == header
+    assert await wal.put(0, timeout_s=20) is PutOutcome.STORED
+    assert await wal.header(0) == header
+    assert await wal.header(1) is None
+    (found,) = (tmp_path / "objects").rglob("*.wal")
+    assert found.read_bytes() == expected(request).data
+    await wal.drop(1)
+    assert (await client.status())["wal_built_bytes"] == 0
+
+
+async def test_seals_are_put_through_the_worker_with_exact_outcomes(client: TierClient) -> None:
+    chains = ChainStore(client, CLUSTER)
+    chain = CHAIN._replace(chain_id=uuid4())
+    seal = build_seal(ObjectName(CLUSTER, chain, 0, 0, 0, 0), HEIR).data
+    assert await chains.put(chain, 0, seal) is PutOutcome.STORED
+    assert await chains.put(chain, 0, seal) is PutOutcome.TAKEN
+    assert [one.sequence for one in await chains.list(chain)] == [0]
+
+
+async def test_a_folder_that_takes_too_long_leaves_the_outcome_unknown(
+    store: FolderObjectStore,
+) -> None:
+    with pytest.raises(OutcomeUnknown):
+        await put_once(store, "a/b", b"c", timeout_s=0)
