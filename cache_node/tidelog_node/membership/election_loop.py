@@ -45,6 +45,7 @@ from tidelog_core.metadata.store import COMMIT_WRITES_MAX
 from tidelog_core.model import NO_LEADER, RESERVED_TOPICS
 from tidelog_core.replication.change import ChangeReason, PartitionChange
 from tidelog_core.replication.election_coordinators import ElectionCoordinators
+from tidelog_core.replication.heirs import is_diskless
 from tidelog_core.replication.partition_writer import write_changes
 from tidelog_core.turns import Turn
 from tidelog_core.waiting import wait_and_clear
@@ -272,6 +273,8 @@ class ElectionLoop:
         self, state: _RoundState, name: str, partition: Partition, is_unclean_allowed: bool
     ) -> PartitionChange | None:
         """Return the partition's takeover; note the topic if it may be taken over later."""
+        if self._is_diskless(name):
+            return self._inherit(name, partition)
         elector, peers = self._membership.elector, self._membership.peers
         now_ms, broker_id = self._membership.now_ms(), self._membership.broker_id
         is_held, is_vacant = broker_id in partition.replicas, self._is_vacant(partition)
@@ -302,6 +305,20 @@ class ElectionLoop:
             self._waiting.add(name)
         return change
 
+    def _inherit(self, name: str, partition: Partition) -> PartitionChange | None:
+        """Return the takeover of a diskless partition; note the topic while it has no leader."""
+        if not is_readable(partition) or not self._is_vacant(partition):
+            return None
+        assert self._grace_until_ms is not None
+        self._waiting.add(name)
+        is_grace = self._membership.now_ms() < self._grace_until_ms
+        if is_grace and self._has_other_leader(partition):
+            return None
+        live = self._membership.live_brokers(self._node.view.image)
+        change = self._membership.elector.inherit(partition, self._membership.peers, live)
+        self._takeovers_left -= change is not None
+        return change
+
     def _shrink_isr(self, name: str, partition: Partition) -> PartitionChange | None:
         """Return the removal of dead followers from a live leader's ISR, if the limit allows."""
         elector, peers = self._membership.elector, self._membership.peers
@@ -329,6 +346,10 @@ class ElectionLoop:
 
     def _has_other_leader(self, partition: Partition) -> bool:
         return partition.leader not in (NO_LEADER, self._membership.broker_id)
+
+    def _is_diskless(self, name: str) -> bool:
+        topic = self._node.view.image.topic(name)
+        return topic is not None and is_diskless(topic)
 
     def _is_unclean_allowed(self, topic: Topic) -> bool:
         if topic.name in RESERVED_TOPICS:

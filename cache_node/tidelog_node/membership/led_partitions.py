@@ -22,8 +22,9 @@ from tidelog_core.errors import StoreUnavailable
 from tidelog_core.metadata.image import ClusterImage
 from tidelog_core.metadata.records import Partition
 from tidelog_core.model import RESERVED_TOPICS
-from tidelog_core.replication.change import PartitionChange
-from tidelog_core.replication.election import hand_over
+from tidelog_core.replication.change import ChangeReason, PartitionChange
+from tidelog_core.replication.election import hand_over, move_lead
+from tidelog_core.replication.heirs import is_diskless
 from tidelog_core.replication.partition_writer import write_changes
 from tidelog_core.waiting import wait_and_clear
 
@@ -144,9 +145,13 @@ class LedPartitions:
 
     def _drainable(self, image: ClusterImage) -> list[tuple[str, Partition, int]]:
         elector, peers = self._membership.elector, self._membership.peers
+        live = self._membership.live_brokers(image)
         found = []
         for name, partition in self._led(image):
-            successor = elector.drain_successor(partition, peers)
+            if self._is_diskless(image, name):
+                successor = elector.diskless_successor(partition, peers, live)
+            else:
+                successor = elector.drain_successor(partition, peers)
             if successor is not None:
                 found.append((name, partition, successor))
         return found
@@ -159,6 +164,10 @@ class LedPartitions:
             if name in RESERVED_TOPICS:
                 changes.append(hand_over(partition, successor, is_leaving=True))
                 continue
+            if self._is_diskless(self._node.view.image, name):
+                # Its chain has every record: nothing has to be waited for.
+                changes.append(move_lead(partition, successor, ChangeReason.HAND_OVER))
+                continue
             key = (partition.topic_id, partition.partition, successor)
             if now_ms < begun.get(key, -HAND_OVER_AGAIN_MS) + HAND_OVER_AGAIN_MS:
                 continue
@@ -169,6 +178,10 @@ class LedPartitions:
             else:
                 changes.append(hand_over(partition, successor, is_leaving=True))
         return changes
+
+    def _is_diskless(self, image: ClusterImage, name: str) -> bool:
+        topic = image.topic(name)
+        return topic is not None and is_diskless(topic)
 
     async def _wait_for_change(self, seconds_max: float) -> None:
         version = self._node.view.image.version

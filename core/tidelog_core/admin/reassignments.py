@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
+from tidelog_core.admin.diskless_topics import check_one_replica
 from tidelog_core.admin.partition_changes import Decide
 from tidelog_core.errors import InvalidReplicationFactor
 from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.records import Partition
-from tidelog_core.replication.change import PartitionChange
+from tidelog_core.replication.change import ChangeReason, PartitionChange
+from tidelog_core.replication.election import move_lead
+from tidelog_core.replication.heirs import is_diskless
+from tidelog_core.replication.placement import require_valid_replicas
 from tidelog_core.replication.reassignment import (
     cancel_reassignment,
     start_reassignment,
@@ -26,6 +30,9 @@ def reassignment(target: Sequence[int] | None, *, view: ClusterView, may_resize:
     def decide(partition: Partition) -> PartitionChange | None:
         if target is None:
             return cancel_reassignment(partition)
+        topic = view.image.topic(view.image.topic_names.get(partition.topic_id, ""))
+        if topic is not None and is_diskless(topic):
+            return _move_diskless(partition, target, view.image.brokers.keys())
         before = len(target_replicas(partition))
         if not may_resize and len(target) != before:
             raise InvalidReplicationFactor(
@@ -34,3 +41,14 @@ def reassignment(target: Sequence[int] | None, *, view: ClusterView, may_resize:
         return start_reassignment(partition, target, broker_ids=view.image.brokers.keys())
 
     return decide
+
+
+def _move_diskless(
+    partition: Partition, target: Sequence[int], broker_ids: Set[int]
+) -> PartitionChange | None:
+    """Return the write by which another broker is to lead: there are no records to copy."""
+    require_valid_replicas(target, broker_ids)
+    check_one_replica(len(target))
+    if partition.replicas == tuple(target):
+        return None
+    return move_lead(partition, target[0], ChangeReason.REASSIGNMENT_ENDED)

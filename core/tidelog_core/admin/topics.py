@@ -13,6 +13,7 @@ from uuid import UUID
 
 from tidelog_core.admin import assignment
 from tidelog_core.admin.configs import new_topic_configs
+from tidelog_core.admin.diskless_topics import check_one_replica
 from tidelog_core.admin.names import Collisions, is_internal, validate_topic_name
 from tidelog_core.config import NodeConfig
 from tidelog_core.errors import (
@@ -28,6 +29,7 @@ from tidelog_core.errors import (
 from tidelog_core.metadata.image import ClusterImage
 from tidelog_core.metadata.records import DeletedTopic, Partition, Topic
 from tidelog_core.model import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
+from tidelog_core.replication.heirs import DISKLESS_ENABLE
 from tidelog_core.replication.placement import ReplicaPlacer
 
 USE_DEFAULT = -1
@@ -99,10 +101,17 @@ class TopicPlanner:
         self._check_name(new.name)
         is_own = is_internal(new.name)
         configs = self._checked_configs(new.configs, is_own)
+        has_chain = configs.get(DISKLESS_ENABLE) == "true"
         if new.assignments:
             replicas = _given_replicas(self._image, new)
+            if has_chain:
+                check_one_replica(len(replicas[0]))
         else:
             count, factor = _wanted_size(new, self._node)
+            if has_chain and new.replication_factor == USE_DEFAULT:
+                factor = 1
+            elif has_chain:
+                check_one_replica(factor)
             replicas = self._spread(count, factor)
         topic = Topic(
             name=new.name,

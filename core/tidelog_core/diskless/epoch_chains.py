@@ -26,12 +26,13 @@ def begin_epoch(
     """Return the list in which the heir leads the next epoch, from the end of the one before on.
 
     Whoever writes it has sealed the current chain, or leads and has ended its own epoch.
-    ``after_epoch`` is the partition's last leader epoch, if that is in no chain.
+    ``after_epoch`` is the partition's leader epoch, which may be in no chain: an election has begun
+    it, and the elected leader writes this.
     """
     last = current_chain(chains)
     if last is not None and end_offset < last.first_offset:
         raise ValueError(f"epoch {last.leader_epoch} begins at {last.first_offset}, not before")
-    last_epoch = after_epoch if last is None else last.leader_epoch
+    last_epoch = after_epoch if last is None else max(after_epoch, last.leader_epoch)
     return (*chains, EpochChain(last_epoch + 1, heir, end_offset))
 
 

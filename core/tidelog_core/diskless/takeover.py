@@ -32,6 +32,7 @@ class StoredChains(NamedTuple):
 
     version: int
     chains: EpochChains
+    leader_epoch: int = -1  # as read: an election begins one that no chain has yet
 
 
 class ReadItems(NamedTuple):
@@ -76,19 +77,21 @@ class Takeover:
     """The heir's part after ``ChainSealer``. Used by one task."""
 
     def __init__(
-        self, sealer: ChainSealer, heir: ChainName, *, rules: ChainRules | None = None
+        self, sealer: ChainSealer | None, heir: ChainName, *, rules: ChainRules | None = None
     ) -> None:
+        """Without a sealer it takes new partitions, whose items name no chain."""
         self._sealer = sealer
         self._heir = heir
         self._rules = rules or ChainRules()
         # Found by replay, and fixed once the chain is sealed: of this epoch. A late write of others
         # may name a sealed chain again, for a later one.
-        self._ends: dict[PartitionName, tuple[EpochChain, int]] = {}
+        self._ends: dict[PartitionName, tuple[EpochChain | None, int]] = {}
         self._planned: dict[PartitionName, StoredChains] = {}
 
     def may_begin(self) -> bool:
         """Return whether the chain's partitions may be taken now."""
-        return self._rules.may_take_over(is_sealed=self._sealer.end is not None)
+        is_sealed = self._sealer is None or self._sealer.end is not None
+        return self._rules.may_take_over(is_sealed=is_sealed)
 
     def begin(self) -> list[TakeoverDecision]:
         """The chain is sealed."""
@@ -103,23 +106,19 @@ class Takeover:
             if stored is not None and current_chain(stored.chains) == current_chain(planned.chains):
                 decisions.append(Lead(name, stored, self._end_of(name)))
         self._planned.clear()
-        left = {
-            name: stored
-            for name, stored in items.items()
-            if (last := current_chain(stored.chains)) and last.chain == self._sealer.chain
-        }
+        left = {name: stored for name, stored in items.items() if self._is_left(stored)}
         if not left:
-            return [*decisions, Finished(self._sealer.end)]
+            return [*decisions, Finished(self._end)]
         if all(self._is_replayed(name, stored) for name, stored in left.items()):
             return [*decisions, self._write(left)]
-        return [*decisions, Replay(left, self._sealer.end)]
+        return [*decisions, Replay(left, self._end)]
 
     def on_replayed(
         self, items: Mapping[PartitionName, StoredChains], ends: Mapping[PartitionName, int]
     ) -> list[TakeoverDecision]:
         """The partitions end there."""
         for name, stored in items.items():
-            self._ends[name] = (stored.chains[-1], ends[name])
+            self._ends[name] = (current_chain(stored.chains), ends[name])
         return [self._write(items)]
 
     def on_written(self, outcome: WriteOutcome) -> list[TakeoverDecision]:
@@ -131,13 +130,21 @@ class Takeover:
             for name, stored in self._planned.items()
         ]
         self._planned.clear()
-        return [*led, Finished(self._sealer.end)]
+        return [*led, Finished(self._end)]
+
+    @property
+    def _end(self) -> int | None:
+        return None if self._sealer is None else self._sealer.end
+
+    def _is_left(self, stored: StoredChains) -> bool:
+        last = current_chain(stored.chains)
+        if self._sealer is None or last is None:
+            return self._sealer is None and last is None
+        return last.chain == self._sealer.chain
 
     def _write(self, items: Mapping[PartitionName, StoredChains]) -> WriteEpochs:
         self._planned = {
-            name: StoredChains(
-                stored.version, begin_epoch(stored.chains, self._heir, self._end_of(name))
-            )
+            name: _with_next_epoch(stored, self._heir, self._end_of(name))
             for name, stored in items.items()
         }
         return WriteEpochs(dict(self._planned))
@@ -146,7 +153,7 @@ class Takeover:
         return self._ends[name][1]
 
     def _is_replayed(self, name: PartitionName, stored: StoredChains) -> bool:
-        return name in self._ends and self._ends[name][0] == stored.chains[-1]
+        return name in self._ends and self._ends[name][0] == current_chain(stored.chains)
 
 
 class Handover:
@@ -171,8 +178,8 @@ class Handover:
 
     def begin(self) -> WriteEpochs:
         """Return the write that ends the epoch."""
-        chains = begin_epoch(self._stored.chains, self._successor, self._end_offset)
-        return WriteEpochs({self._partition: StoredChains(self._stored.version, chains)})
+        planned = _with_next_epoch(self._stored, self._successor, self._end_offset)
+        return WriteEpochs({self._partition: planned})
 
     def on_written(self, outcome: WriteOutcome) -> ReadItems | Finished:
         """The write was answered, or given up."""
@@ -186,3 +193,8 @@ class Handover:
             return Finished(None)
         self._stored = stored
         return self.begin()
+
+
+def _with_next_epoch(stored: StoredChains, heir: ChainName, end_offset: int) -> StoredChains:
+    chains = begin_epoch(stored.chains, heir, end_offset, after_epoch=stored.leader_epoch)
+    return stored._replace(chains=chains)

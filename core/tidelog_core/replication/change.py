@@ -15,6 +15,7 @@ class ChangeReason(Enum):
     TAKEOVER = "takeover"
     UNCLEAN_TAKEOVER = "unclean-takeover"
     HAND_OVER = "hand-over"
+    CHAIN_ENTERED = "chain-entered"
     LEAVE_ISR = "leave-isr"
     ALTER_ISR = "alter-isr"
     REASSIGNMENT_STARTED = "reassignment-started"

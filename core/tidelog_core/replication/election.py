@@ -30,6 +30,9 @@ replica of, and decides whether it should act:
   takes no records, or it is stopping. It hands over to ISR members without a reason, takes over
   after them, and is not given leadership back as the preferred leader. It leads what no other
   broker can.
+- A *diskless* partition is led by any live broker. Each broker computes the same heir (``heirs``),
+  and the heir writes its own takeover. The write only says who is to lead: it leads once it has
+  ended the chain before, and has entered the partition into its own.
 - Without any live member of the ISR the partition waits, unless the topic allows unclean
   elections: then the first live replica takes over with itself as the only member,
   provided (checked in the commit) that no lease of an ISR member has moved.
@@ -43,9 +46,11 @@ from uuid import UUID
 
 from tidelog_core.metadata.records import Partition
 from tidelog_core.metadata.stand_in import is_readable
+from tidelog_core.metadata.store import Check
 from tidelog_core.model import NO_LEADER
 from tidelog_core.replication.change import ChangeReason, PartitionChange
 from tidelog_core.replication.election_coordinators import COORDINATOR_PLACES, STEP_IN_DELAY_MS
+from tidelog_core.replication.heirs import heir_of
 from tidelog_core.replication.leases import PeerLeases
 
 PREFERRED_STABLE_MS = 300_000  # Kafka's leader.imbalance.check.interval.seconds
@@ -150,6 +155,36 @@ class LeaderElector:
         if now_ms < since_ms + place * self._step_in_delay_ms:
             return None
         return self._change(partition, peers, self._broker_id, is_clean=is_clean)
+
+    def inherit(
+        self, partition: Partition, peers: PeerLeases, live: Iterable[int]
+    ) -> PartitionChange | None:
+        """Return the write by which this broker is to lead a diskless partition, if it should.
+
+        It may lead once it has entered the partition into its chain. ``live`` are the brokers that
+        can serve, this one among them. Its own lease must allow it to act.
+        """
+        if not self._is_vacant(partition, peers):
+            return None
+        if partition.leader != self._broker_id and self._heir(partition, peers, live) != (
+            self._broker_id
+        ):
+            return None
+        must_stay_dead = {partition.leader} - {NO_LEADER, self._broker_id}
+        checks = tuple(peers.check(broker_id) for broker_id in must_stay_dead)
+        return move_lead(partition, self._broker_id, ChangeReason.TAKEOVER, checks)
+
+    def diskless_successor(
+        self, partition: Partition, peers: PeerLeases, live: Iterable[int]
+    ) -> int | None:
+        """Return the other broker that should lead a diskless partition, ``None`` if none can."""
+        others = (b for b in live if b != self._broker_id and not peers.is_stepping_down(b))
+        return heir_of(partition, others)
+
+    def _heir(self, partition: Partition, peers: PeerLeases, live: Iterable[int]) -> int | None:
+        live = tuple(live)
+        able = [b for b in live if not self._steps_down(b, peers)]
+        return heir_of(partition, able or live)
 
     def elect(
         self, partition: Partition, peers: PeerLeases, *, now_ms: float
@@ -318,6 +353,29 @@ def hand_over(partition: Partition, successor: int, *, is_leaving: bool = False)
         ),
         ChangeReason.HAND_OVER,
     )
+
+
+def move_lead(
+    partition: Partition,
+    broker_id: int,
+    reason: ChangeReason,
+    checks: tuple[Check, ...] = (),
+) -> PartitionChange:
+    """Return the write that names the broker as the one that is to lead a diskless partition.
+
+    Its records are in chains and in the tier, so the broker need not have been a replica, and the
+    one before keeps none.
+    """
+    after = dataclasses.replace(
+        partition,
+        leader=broker_id,
+        leader_epoch=partition.leader_epoch + 1,
+        replicas=(broker_id,),
+        isr=(broker_id,),
+        adding=(),
+        removing=(),
+    )
+    return PartitionChange(after, reason, checks)
 
 
 def _key(partition: Partition) -> PartitionKey:

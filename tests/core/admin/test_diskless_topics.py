@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
+from uuid import UUID
 
 import pytest
 from tidelog_core.admin.configs import (
@@ -12,13 +14,28 @@ from tidelog_core.admin.configs import (
     new_topic_configs,
     replace_topic_configs,
 )
+from tidelog_core.admin.reassignments import reassignment
+from tidelog_core.admin.topics import NewTopic, TopicPlan, TopicPlanner
 from tidelog_core.config import NodeConfig, topic_config
-from tidelog_core.errors import InvalidConfig
+from tidelog_core.errors import InvalidConfig, InvalidReplicationFactor
+from tidelog_core.metadata.endpoints import plaintext_endpoints
+from tidelog_core.metadata.image import ClusterImage, ClusterView
+from tidelog_core.metadata.records import Broker, put
+
+from tests.support.memory_store import MemoryMetadataStore
 
 NODE = NodeConfig()
 BY_DEFAULT = NodeConfig(log_diskless_enable=True)
 NOT_HERE = NodeConfig(diskless_storage_system_enable=False)
 DISKLESS = {"diskless.enable": "true"}
+TOPIC_ID = UUID(int=7)
+
+
+def brokers(count: int) -> dict[int, Broker]:
+    return {
+        n: Broker(broker_id=n, incarnation=UUID(int=n), endpoints=plaintext_endpoints("h", n))
+        for n in range(count)
+    }
 
 
 def alter(
@@ -94,3 +111,49 @@ def test_a_diskless_topic_does_not_lose_that_with_its_other_settings() -> None:
     with pytest.raises(InvalidConfig, match="a request that replaces all settings must say"):
         replace_topic_configs(DISKLESS, {"retention.ms": "5"}, NODE)
     assert replace_topic_configs({}, {"retention.ms": "5"}, BY_DEFAULT) == {"retention.ms": "5"}
+
+
+def planned(new: NewTopic, node: NodeConfig = NODE) -> TopicPlan:
+    planner = TopicPlanner(ClusterImage(brokers=brokers(3)), node=node)
+    return planner.plan_new(new, topic_id=TOPIC_ID, now_ms=0)
+
+
+@pytest.mark.parametrize("factor", [-1, 1])
+def test_a_partition_has_one_replica_whatever_the_nodes_default(factor: int) -> None:
+    node = NodeConfig(default_replication_factor=3, log_diskless_enable=True)
+    plan = planned(NewTopic(name="t", partition_count=6, replication_factor=factor), node)
+    assert [len(partition.replicas) for partition in plan.partitions] == [1] * 6
+    assert {partition.leader for partition in plan.partitions} == {0, 1, 2}
+
+
+@pytest.mark.parametrize(
+    "new",
+    [
+        NewTopic(name="t", partition_count=1, replication_factor=3, configs=DISKLESS),
+        NewTopic(name="t", assignments=((0, (0, 1)),), configs=DISKLESS),
+    ],
+    ids=["factor", "assignment"],
+)
+def test_more_replicas_are_refused_with_what_is_offered(new: NewTopic) -> None:
+    with pytest.raises(InvalidReplicationFactor, match="replication factor 1 or -1"):
+        planned(new)
+
+
+async def test_a_reassignment_moves_the_lead_by_one_write() -> None:
+    store = MemoryMetadataStore()
+    plan = planned(NewTopic(name="t", partition_count=1, configs=DISKLESS))
+    await store.commit([put(plan.topic), *(put(partition) for partition in plan.partitions)])
+    for broker in brokers(3).values():
+        await store.commit([put(broker)])
+    view = ClusterView(store)
+    await view.refresh()
+    [partition] = view.image.partitions("t")
+    other = (partition.leader + 1) % 3
+    change = reassignment([other], view=view, may_resize=True)(partition)
+    assert change is not None
+    assert change.after == dataclasses.replace(
+        partition, leader=other, replicas=(other,), isr=(other,), leader_epoch=1
+    )
+    assert reassignment([partition.leader], view=view, may_resize=True)(partition) is None
+    with pytest.raises(InvalidReplicationFactor, match="one replica a partition"):
+        reassignment([0, 1], view=view, may_resize=True)(partition)

@@ -151,6 +151,24 @@ def test_epochs_follow_each_other_and_end_where_the_next_begins() -> None:
     assert begin_epoch((), CHAIN, 9, after_epoch=5) == (EpochChain(6, CHAIN, 9),)
 
 
+def test_an_epoch_that_an_election_began_is_in_no_chain() -> None:
+    chains = begin_epoch((), CHAIN, 0)
+    assert begin_epoch(chains, HEIR, 4, after_epoch=7)[-1] == EpochChain(8, HEIR, 4)
+    assert begin_epoch(chains, HEIR, 4, after_epoch=0)[-1] == EpochChain(1, HEIR, 4)
+
+
+def test_new_partitions_are_taken_without_a_chain_before() -> None:
+    takeover = Takeover(None, HEIR)
+    assert takeover.begin() == [ReadItems()]
+    new = StoredChains(1, (), leader_epoch=3)
+    assert takeover.on_items({P0: new, P1: OTHERS}) == [Replay({P0: new}, None)]
+    [write] = takeover.on_replayed({P0: new}, {P0: 0})
+    entered = StoredChains(1, (EpochChain(4, HEIR, 0),), leader_epoch=3)
+    assert write == WriteEpochs({P0: entered})
+    led = Lead(P0, entered._replace(version=2), 0)
+    assert takeover.on_written(WriteOutcome.WRITTEN) == [led, Finished(None)]
+
+
 def replayed(partition: int, start: int) -> PartitionReplay:
     state = ProducerState(end_offset=start, expiration_ms=10**9)
     replay = PartitionReplay(PartitionName(TOPIC_ID, partition), 7, state)

@@ -1,0 +1,110 @@
+"""Who is to lead diskless partitions, which have one replica and any live node may lead."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from pathlib import Path
+
+from tidelog_core.metadata.records import Partition
+from tidelog_core.replication.heirs import heir_of
+
+from tests.node.membership.virtual_cluster import LEASE_S, VirtualCluster, virtual_cluster
+from tests.support.virtual_time import run
+
+
+async def create(cluster: VirtualCluster, *, partitions: int, leader: int = 1) -> None:
+    await cluster.create("t", partitions=partitions, replicas=(leader,), diskless_enable="true")
+    await asyncio.sleep(3)
+
+
+def assert_led_alone(partition: Partition) -> None:
+    assert partition.replicas == partition.isr == (partition.leader,)
+
+
+def test_all_other_nodes_inherit_the_partitions_of_a_dead_one(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with virtual_cluster(tmp_path, brokers=4) as cluster:
+            await create(cluster, partitions=60)
+            await cluster[1].kill()
+            await asyncio.sleep(LEASE_S + 3)
+            found = await cluster.partitions("t")
+            for partition in found:
+                assert partition.leader == heir_of(partition, (2, 3, 4))
+                assert partition.leader_epoch == 1
+                assert_led_alone(partition)
+                assert cluster[partition.leader].leads("t", partition.partition)
+            assert min(Counter(partition.leader for partition in found).values()) >= 10
+
+    run(main())
+
+
+def test_the_next_heir_takes_over_if_the_first_one_has_died_too(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with virtual_cluster(tmp_path) as cluster:
+            await create(cluster, partitions=8)
+            await cluster[1].kill()
+            await cluster[2].kill()
+            await asyncio.sleep(2 * LEASE_S)
+            assert set(await cluster.leaders("t")) == {3}
+
+    run(main())
+
+
+def test_a_restarted_node_takes_its_own_again_in_the_next_epoch(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with virtual_cluster(tmp_path) as cluster:
+            await create(cluster, partitions=4)
+            await cluster[1].kill()
+            await cluster[1].start(was_clean=False)
+            await asyncio.sleep(2)
+            for partition in await cluster.partitions("t"):
+                assert (partition.leader, partition.leader_epoch) == (1, 1)
+                assert cluster[1].leads("t", partition.partition)
+
+    run(main())
+
+
+def test_a_leader_that_was_away_comes_back_to_nothing_and_takes_nothing(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with virtual_cluster(tmp_path) as cluster:
+            await create(cluster, partitions=4)
+            cluster[1].link.is_cut = True
+            await asyncio.sleep(LEASE_S + 3)
+            cluster[1].link.is_cut = False
+            await asyncio.sleep(LEASE_S)
+            for partition in await cluster.partitions("t"):
+                assert partition.leader in (2, 3)
+                assert partition.leader_epoch == 1
+                assert not cluster[1].leads("t", partition.partition)
+
+    run(main())
+
+
+def test_a_node_that_stops_hands_all_over_at_once(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with virtual_cluster(tmp_path) as cluster:
+            await create(cluster, partitions=20)
+            loop = asyncio.get_running_loop()
+            began = loop.time()
+            await cluster[1].stop()
+            assert loop.time() - began < 1
+            for partition in await cluster.partitions("t"):
+                assert partition.leader == heir_of(partition, (2, 3))
+                assert partition.leader_epoch == 1
+                assert_led_alone(partition)
+
+    run(main())
+
+
+def test_the_last_node_keeps_what_it_leads(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with virtual_cluster(tmp_path, brokers=1) as cluster:
+            await create(cluster, partitions=2)
+            await cluster[1].stop()
+            assert await cluster.leaders("t") == [1, 1]
+            await cluster[1].start()
+            await asyncio.sleep(2)
+            assert cluster[1].leads("t", 0)
+
+    run(main())
