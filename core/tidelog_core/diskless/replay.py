@@ -13,7 +13,7 @@ from uuid import UUID
 
 from tidelog_core.diskless.epoch_chains import PartitionName
 from tidelog_core.diskless.wal_footer import WalFooter
-from tidelog_core.diskless.wal_rows import NO_MARKER, BatchRow
+from tidelog_core.diskless.wal_rows import NO_MARKER, BatchRow, RowRange
 from tidelog_core.errors import CorruptObject
 from tidelog_core.log.producer_state import ProducerState
 from tidelog_core.log.values import AbortedTransaction, AppendOrigin
@@ -46,7 +46,7 @@ def committed_slices(footer: WalFooter) -> list[CommittedSlice]:
     found: list[CommittedSlice] = []
     at = 0
     for row in footer.slices:
-        batches = [footer.batches[number] for number in range(at, at + row.batch_count)]
+        batches = RowRange(footer.batches, at, row.batch_count)
         at += row.batch_count
         if not row.is_foreign:
             found.append(
@@ -65,7 +65,7 @@ def committed_slices(footer: WalFooter) -> list[CommittedSlice]:
                 )
             )
     for reference in footer.references:
-        batches = [footer.batches[number] for number in range(at, at + reference.batch_count)]
+        batches = RowRange(footer.batches, at, reference.batch_count)
         at += reference.batch_count
         found.append(
             CommittedSlice(

@@ -222,6 +222,25 @@ class RowTable(Sequence[Row], Generic[Row]):
             yield self._make(*row)
 
 
+class RowRange(Sequence[Row], Generic[Row]):
+    """Some consecutive rows of a table, read where they are."""
+
+    __slots__ = ("_count", "_start", "_table")
+
+    def __init__(self, table: RowTable[Row], start: int, count: int) -> None:
+        self._table = table
+        self._start = start
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, row: int) -> Row:  # type: ignore[override]  # no slices
+        if not 0 <= row < self._count:
+            raise IndexError(f"row {row} of {self._count}")
+        return self._table[self._start + row]
+
+
 def pack_rows(kind: WalSection, rows: Iterable[tuple[object, ...]]) -> bytes:
     """Return the section with these rows. Raises ``struct.error`` if a field does not fit."""
     pack = LAYOUTS[kind].struct.pack

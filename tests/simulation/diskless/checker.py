@@ -10,7 +10,8 @@ slices, in the order in which they were committed, are the history of a partitio
 4. no leader's last stable offset passes a transaction that is open;
 5. an object never changes, and nothing is deleted that is needed, or that may be committed yet;
 6. a reference in a committed object names a committed object;
-7. a new leader knows the end, and the open transactions, of what was committed;
+7. a new leader knows the end, and the open transactions, of what was committed, and where the
+   records are that the tier lacks;
 8. in the end the bucket has the history, also by itself, and every producer goes on.
 """
 
@@ -21,6 +22,7 @@ from typing import NamedTuple
 
 from tidelog_core.diskless.bucket_survey import partition_tails
 from tidelog_core.diskless.epoch_chains import PartitionName
+from tidelog_core.diskless.heir_replay import ReplayedPartition
 from tidelog_core.diskless.keys import parse_wal_key, wal_key
 from tidelog_core.diskless.replay import CommittedSlice, committed_slices
 from tidelog_core.diskless.wal_footer import WalFooter, check_slice, parse_object
@@ -207,6 +209,21 @@ class DisklessChecker:
         self._require(
             named.leader_epoch == leader_epoch and end == named.first_offset,
             f"partition {partition.partition} is led from {end} on instead of {named}",
+        )
+
+    def on_replayed(
+        self, partition: PartitionName, tier_end: int, replayed: ReplayedPartition
+    ) -> None:
+        """An heir knows the partition, and what it must fetch."""
+        there = [
+            one._replace(batches=())
+            for one in self.slices[partition]
+            if tier_end < one.end_offset <= replayed.end_offset
+        ]
+        self._require(
+            list(replayed.slices) == there,
+            f"partition {partition.partition}: an heir would fetch {replayed.slices}, from"
+            f" {tier_end} to {replayed.end_offset} there is {there}",
         )
 
     def on_committed(self, partition: PartitionName, start: int, entries: list[Entry]) -> None:

@@ -9,13 +9,12 @@ from tidelog_core.diskless import chain_sealer, takeover
 from tidelog_core.diskless.chain_sealer import ChainSealer
 from tidelog_core.diskless.collection import collectable_of_sealed, needs_of
 from tidelog_core.diskless.epoch_chains import PartitionName
+from tidelog_core.diskless.heir_replay import ReplayGap, ReplayStart, replay_partitions
 from tidelog_core.diskless.keys import chain_prefix, parse_wal_key, wal_key
-from tidelog_core.diskless.replay import PartitionReplay, committed_slices
 from tidelog_core.diskless.takeover import StoredChains, Takeover
 from tidelog_core.diskless.wal_build import ObjectName, build_seal
 from tidelog_core.diskless.wal_footer import WalFooter
 from tidelog_core.diskless.wal_header import HEADER_SIZE, parse_header
-from tidelog_core.errors import CorruptObject
 from tidelog_core.log.producer_state import ProducerState
 from tidelog_core.metadata.epoch_chains import ChainName
 
@@ -225,29 +224,21 @@ class ReplayTask:
                 self._replay()
                 self._on_done(self)
                 return
-        except (CorruptObject, ValueError):
+        except ReplayGap:
             pass  # the tier has what is missing by now
         self.node.after(RETRY_MS, self.start)
 
     def _replay(self) -> None:
-        for partition, stored in self.items.items():
-            replay = PartitionReplay(partition, -1, self._tiers[partition])
-            *_, last = stored.chains
-            for number, entry in enumerate(stored.chains):
-                begins_at = entry.first_offset
-                if begins_at > replay.end_offset:
-                    raise ValueError("a chain's records are missing")
-                replay.begin_epoch(entry.leader_epoch, begins_at)
-                for (chain, _), footer in sorted(self._footers.items(), key=lambda one: one[0]):
-                    if chain != entry.chain:
-                        continue
-                    for one in committed_slices(footer):
-                        following = (
-                            None if entry is last else stored.chains[number + 1].first_offset
-                        )
-                        if following is None or one.end_offset <= following:
-                            replay.apply(one, key=str(footer.header.sequence))
-            self.states[partition] = self.node.setup.shell.replayed(replay.state)
+        starts = {
+            partition: ReplayStart(stored.chains, self._tiers[partition])
+            for partition, stored in self.items.items()
+        }
+        ends = {} if self._sealed is None or self._end is None else {self._sealed: self._end}
+        tier_ends = {partition: start.tier.end_offset for partition, start in starts.items()}
+        found = replay_partitions(starts, self._footers.values(), ends=ends)
+        for partition, replayed in found.items():
+            self.node.checker.on_replayed(partition, tier_ends[partition], replayed)
+            self.states[partition] = self.node.setup.shell.replayed(replayed.state)
 
 
 class CollectionTask:
