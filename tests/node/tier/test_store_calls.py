@@ -42,7 +42,7 @@ class DirectClient(TierClient):
         )
         self._objects = FolderObjectStore(folder)
 
-    async def _call(self, request: Request) -> Fields:
+    async def call(self, request: Request) -> Fields:
         request = request_from_fields(json.loads(json.dumps(request_to_fields(request))))
         assert isinstance(request, StoreRequest)
         try:
