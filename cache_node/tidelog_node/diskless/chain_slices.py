@@ -1,0 +1,151 @@
+"""Where the committed records of partitions are in their chains, from the footers alone.
+
+A partition's item names its chains by leader epoch. Of each chain all footers are read, 64 at once,
+and only the slices that are wanted are kept: those above the end of the tier. The slices of a
+partition follow each other without a gap; what is missing was acknowledged, and is an error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+from uuid import UUID
+
+from tidelog_core.diskless.chain_store import ChainStore, ListedObject
+from tidelog_core.diskless.epoch_chains import PartitionName
+from tidelog_core.diskless.keys import wal_key
+from tidelog_core.diskless.wal_footer import WalFooter
+from tidelog_core.errors import CorruptObject, ObjectNotFound
+from tidelog_core.metadata.epoch_chains import ChainName, EpochChains
+
+FOOTERS_AT_ONCE_MAX = 64
+
+
+class StoredSlice(NamedTuple):
+    """A committed run of batches of one partition, and the object that has its bytes."""
+
+    chain: ChainName  # that has the bytes
+    sequence: int
+    leader_epoch: int
+    base_offset: int
+    end_offset: int  # exclusive
+    position: int
+    size_bytes: int
+    crc32c: int
+
+
+class WantedSlices(NamedTuple):
+    """What is read of one partition."""
+
+    chains: EpochChains
+    start_offset: int  # the tier, or a log start, has everything below
+
+
+# By partition and by the chain in which they were committed, in order of sequence.
+FoundSlices = dict[PartitionName, dict[ChainName, list[StoredSlice]]]
+
+
+async def find_slices(
+    chains: ChainStore,
+    wanted: Mapping[PartitionName, WantedSlices],
+    ends: Mapping[ChainName, int],
+) -> FoundSlices:
+    """Return the slices above each partition's start, of all chains that its item names.
+
+    ``ends`` has the sequences of the seals of those chains that are the last of a partition.
+    Raises ``CorruptObject`` for a footer, which may be of any partition, and the store's errors.
+    """
+    found: FoundSlices = {name: defaultdict(list) for name in wanted}
+    for chain in sorted({entry.chain for one in wanted.values() for entry in one.chains}):
+        listed = await chains.list(chain)
+        end = ends.get(chain)
+        below = [one for one in listed if end is None or one.sequence < end]
+        for at in range(0, len(below), FOOTERS_AT_ONCE_MAX):
+            some = below[at : at + FOOTERS_AT_ONCE_MAX]
+            for footer in await asyncio.gather(*(_footer(chains, chain, one) for one in some)):
+                if footer is not None and not footer.is_seal:
+                    _keep(footer, wanted, found)
+    return found
+
+
+async def _footer(chains: ChainStore, chain: ChainName, listed: ListedObject) -> WalFooter | None:
+    try:
+        return await chains.footer(chain, listed)
+    except ObjectNotFound:
+        return None  # It was collected after the listing, so the tier has its slices.
+
+
+def _keep(
+    footer: WalFooter, wanted: Mapping[PartitionName, WantedSlices], found: FoundSlices
+) -> None:
+    chain, sequence = footer.header.chain, footer.header.sequence
+    for row in footer.slices:
+        name = PartitionName(UUID(bytes=row.topic_id), row.partition)
+        if row.is_foreign or name not in wanted or row.end_offset <= wanted[name].start_offset:
+            continue
+        place = (row.position, row.size_bytes, row.crc32c)
+        one = StoredSlice(
+            chain, sequence, row.leader_epoch, row.base_offset, row.end_offset, *place
+        )
+        found[name][chain].append(one)
+    for ref in footer.references:
+        name = PartitionName(UUID(bytes=ref.topic_id), ref.partition)
+        if name not in wanted or ref.end_offset <= wanted[name].start_offset:
+            continue
+        gateway = ChainName(ref.broker_id, UUID(bytes=ref.chain_id))
+        place = (ref.position, ref.size_bytes, ref.crc32c)
+        one = StoredSlice(
+            gateway, ref.sequence, ref.leader_epoch, ref.base_offset, ref.end_offset, *place
+        )
+        found[name][chain].append(one)
+
+
+def log_of(
+    name: PartitionName,
+    wanted: WantedSlices,
+    found: Mapping[ChainName, Sequence[StoredSlice]],
+    *,
+    cluster_id: str,
+) -> tuple[list[StoredSlice], int]:
+    """Return the partition's slices in order of offset, and where its log ends.
+
+    Each epoch takes part up to where the next one begins: what a chain has above was never
+    acknowledged. Raises ``CorruptObject`` with the partition and the object before which offsets
+    are missing, or the chain that does not have them.
+    """
+    slices: list[StoredSlice] = []
+    at = wanted.start_offset
+    for one, following in _by_epoch(wanted.chains, found):
+        if following is not None and one.end_offset > following:
+            continue
+        if one.end_offset <= at:
+            continue
+        if one.base_offset > at:
+            key = wal_key(cluster_id, one.chain, one.sequence)
+            raise CorruptObject(
+                key, f"offsets [{at}, {one.base_offset}) of {name} are missing before it"
+            )
+        slices.append(one)
+        at = one.end_offset
+    last = wanted.chains[-1] if wanted.chains else None
+    if last is not None and last.first_offset > at:
+        raise CorruptObject(
+            f"of chain {last.chain}",
+            f"epoch {last.leader_epoch} of {name} begins at {last.first_offset}, and the chains"
+            f" before it have its records up to {at}",
+        )
+    return slices, at
+
+
+def _by_epoch(
+    chains: EpochChains, found: Mapping[ChainName, Sequence[StoredSlice]]
+) -> Iterator[tuple[StoredSlice, int | None]]:
+    """Yield the slices of each epoch in order, and where the next epoch begins."""
+    starts: list[int | None] = [entry.first_offset for entry in chains[1:]]
+    for entry, following in zip(chains, [*starts, None], strict=False):
+        some = (s for s in found.get(entry.chain, ()) if s.leader_epoch == entry.leader_epoch)
+        # References come behind an object's own slices.
+        for one in sorted(some, key=lambda one: one.base_offset):
+            yield one, following

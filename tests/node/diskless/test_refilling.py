@@ -1,0 +1,229 @@
+"""What a log is made of before its partition is led: the local bytes that are right, and chains."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from tidelog_core.diskless.chain_store import ChainStore
+from tidelog_core.diskless.keys import wal_key
+from tidelog_core.errors import CorruptObject
+from tidelog_core.log.local_log import LocalLog
+from tidelog_core.log.producer_snapshot import encode_snapshot
+from tidelog_core.log.values import CorruptLog
+from tidelog_core.metadata.image import ClusterView
+from tidelog_core.metadata.records import Cluster, put
+from tidelog_core.objects.memory import MemoryObjectStore
+from tidelog_node.diskless.chain_slices import StoredSlice, WantedSlices, find_slices, log_of
+from tidelog_node.diskless.refilling import LogRefill
+from tidelog_node.replica import Replica
+
+from tests.node.diskless.chained_log import (
+    CLUSTER,
+    NAME,
+    ChainedLog,
+    filled,
+    new_chain,
+    replica_over,
+)
+from tests.support.batches import batch
+from tests.support.log_building import content_of, open_log
+from tests.support.memory_store import MemoryMetadataStore
+from tests.support.node_context import node_context
+
+
+class CountedStore(MemoryObjectStore):
+    """A store that counts what is read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read_bytes = 0
+
+    async def get_range(self, key: str, start: int, end: int) -> bytes:
+        data = await super().get_range(key, start, end)
+        self.read_bytes += len(data)
+        return data
+
+
+class Refilled:
+    """Refills logs from one chained log."""
+
+    def __init__(self, chained: ChainedLog, store: CountedStore, view: ClusterView) -> None:
+        self.chained, self.store = chained, store
+        self._refill = LogRefill(node_context(MemoryMetadataStore(), view), store)
+
+    async def slices(self, start: int = 0) -> tuple[list[StoredSlice], int]:
+        wanted = WantedSlices(self.chained.chains, start)
+        found = await find_slices(ChainStore(self.store, CLUSTER), {NAME: wanted}, {})
+        return log_of(NAME, wanted, found[NAME], cluster_id=CLUSTER)
+
+    async def __call__(self, replica: Replica, start: int = 0) -> LocalLog:
+        slices, end = await self.slices(start)
+        self.store.read_bytes = 0
+        await self._refill.refill(replica, NAME, slices, end)
+        return replica.log
+
+
+def assert_same(log: LocalLog, other: LocalLog) -> None:
+    assert content_of(log) == content_of(other)
+    assert log.high_watermark == log.log_end_offset == other.log_end_offset
+    assert log.last_stable_offset == other.last_stable_offset
+    assert log.leader_epochs == other.leader_epochs
+    assert encode_snapshot(log.producers.state) == encode_snapshot(other.producers.state)
+
+
+@pytest.fixture
+async def view() -> ClusterView:
+    metadata = MemoryMetadataStore()
+    await metadata.commit([put(Cluster(cluster_id=CLUSTER))])
+    view = ClusterView(metadata)
+    await view.refresh()
+    return view
+
+
+@pytest.fixture
+async def refilled(tmp_path: Path, view: ClusterView) -> AsyncIterator[Refilled]:
+    store = CountedStore()
+    chained = await filled(store, tmp_path / "leader")
+    yield Refilled(chained, store, view)
+    chained.log.close()
+
+
+async def test_an_empty_log_gets_everything_back(refilled: Refilled, tmp_path: Path) -> None:
+    log = await refilled(replica_over(tmp_path / "heir"))
+    assert_same(log, refilled.chained.log)
+    log.close()
+    # And it is a log like any other afterwards.
+    assert_same(await refilled(replica_over(tmp_path / "heir")), refilled.chained.log)
+    assert refilled.store.read_bytes == 0
+
+
+async def test_a_log_that_has_everything_reads_nothing(refilled: Refilled, tmp_path: Path) -> None:
+    refilled.chained.log.flush()
+    shutil.copytree(tmp_path / "leader", tmp_path / "again")
+    log = await refilled(replica_over(tmp_path / "again"))
+    assert refilled.store.read_bytes == 0
+    assert_same(log, refilled.chained.log)
+
+
+async def test_records_that_no_chain_has_are_cut(refilled: Refilled, tmp_path: Path) -> None:
+    shutil.copytree(tmp_path / "leader", tmp_path / "again")
+    replica = replica_over(tmp_path / "again")
+    ahead = batch(3, producer_id=7, producer_epoch=0, base_sequence=12)
+    replica.log.append_as_leader(ahead, leader_epoch=5)
+    assert_same(await refilled(replica), refilled.chained.log)
+
+
+@pytest.mark.parametrize("seed", range(25))
+async def test_whatever_a_crash_left_the_log_is_the_chains(
+    refilled: Refilled, tmp_path: Path, seed: int
+) -> None:
+    """Files are cut at any byte, lost, or have other bytes."""
+    chance = random.Random(seed)
+    folder = tmp_path / "crashed"
+    shutil.copytree(tmp_path / "leader", folder)
+    files = sorted(path for path in folder.iterdir() if path.is_file())
+    for path in chance.sample(files, chance.randint(1, 4)):
+        data = bytearray(path.read_bytes())
+        match chance.choice(("cut", "flip", "lose")):
+            case "cut":
+                path.write_bytes(data[: chance.randrange(len(data) + 1)])
+            case "flip" if data:
+                data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+                path.write_bytes(data)
+            case _:
+                path.unlink()
+    replica = replica_over(folder)
+    try:
+        replica.open()
+    except CorruptLog:
+        # It cannot be opened at all: the node sets it aside and begins with an empty one.
+        replica = replica_over(tmp_path / "anew")
+    assert_same(await refilled(replica), refilled.chained.log)
+
+
+async def test_bytes_that_no_crc_of_a_batch_covers_are_compared_too(
+    refilled: Refilled, tmp_path: Path
+) -> None:
+    """A batch's base offset and leader epoch: the log opens with any of them."""
+    folder = tmp_path / "crashed"
+    shutil.copytree(tmp_path / "leader", folder)
+    path = min(folder.glob("*.log"))
+    data = bytearray(path.read_bytes())
+    data[15] ^= 8  # the first batch's leader epoch
+    path.write_bytes(data)
+    assert_same(await refilled(replica_over(folder)), refilled.chained.log)
+    assert refilled.store.read_bytes == len(content_of(refilled.chained.log))
+
+
+async def test_a_log_begins_with_the_batch_that_has_the_log_start(
+    refilled: Refilled, tmp_path: Path
+) -> None:
+    """DeleteRecords may have gone to the middle of a batch, and then the disk was lost."""
+    chained = refilled.chained
+    begin = chained.log.log_end_offset
+    await chained.append(batch(1), batch(5), batch(1))
+    replica = replica_over(tmp_path / "heir", log_start_offset=begin + 3)
+    log = await refilled(replica, begin + 3)
+    assert content_of(log) == chained.bytes_from(begin + 1)
+    replica.keep_back_deleted()
+    assert (log.log_start_offset, log.log_end_offset) == (begin + 3, begin + 7)
+
+
+async def test_a_slice_with_other_bytes_is_an_error_that_names_it(
+    refilled: Refilled, tmp_path: Path
+) -> None:
+    slices, _ = await refilled.slices()
+    broken = slices[3]
+    key = wal_key(CLUSTER, broken.chain, broken.sequence)
+    data = bytearray(await refilled.store.get(key))
+    data[broken.position + 70] ^= 1
+    await refilled.store.replace(key, bytes(data))
+    replica = replica_over(tmp_path / "heir")
+    with pytest.raises(CorruptObject, match="its CRC does not match") as caught:
+        await refilled(replica)
+    assert caught.value.key == key
+    assert str(NAME) in caught.value.problem
+    # What came before is right; a local copy of the slice would have been too.
+    assert replica.log.log_end_offset == broken.base_offset
+    shutil.copytree(tmp_path / "leader", tmp_path / "again")
+    assert_same(await refilled(replica_over(tmp_path / "again")), refilled.chained.log)
+
+
+async def test_a_missing_object_is_found_by_the_gap_it_leaves(refilled: Refilled) -> None:
+    slices, _ = await refilled.slices()
+    await refilled.store.delete([wal_key(CLUSTER, slices[2].chain, slices[2].sequence)])
+    with pytest.raises(CorruptObject, match="are missing before it") as caught:
+        await refilled.slices()
+    assert caught.value.key == wal_key(CLUSTER, slices[3].chain, slices[3].sequence)
+
+
+async def test_a_chain_that_ends_before_the_next_epoch_begins_is_an_error(
+    refilled: Refilled,
+) -> None:
+    slices, _ = await refilled.slices()
+    last = [one for one in slices if one.leader_epoch == 2][-1]
+    await refilled.store.delete([wal_key(CLUSTER, last.chain, last.sequence)])
+    with pytest.raises(CorruptObject, match=r"are missing before it|begins at"):
+        await refilled.slices()
+
+
+async def test_what_a_zombie_wrote_above_the_next_epoch_is_no_part_of_the_log(
+    tmp_path: Path, view: ClusterView
+) -> None:
+    store = CountedStore()
+    chained = ChainedLog(open_log(tmp_path / "leader"), store)
+    first, second = new_chain(1), new_chain(2)
+    chained.begin(0, first)
+    await chained.append(batch(2))
+    entry = chained.chains[-1]
+    chained.begin(1, second)
+    await chained.append(batch(1))
+    zombie = ChainedLog(open_log(tmp_path / "zombie"), store, (entry,), {first: 1})
+    zombie.log.truncate_fully_and_start_at(2)
+    await zombie.append(batch(4), sequence=2)  # above the gap at 1
+    refilled = Refilled(chained, store, view)
+    assert_same(await refilled(replica_over(tmp_path / "heir")), chained.log)
