@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
+from tidelog_core.diskless.chain_object import ChainObject
 from tidelog_core.diskless.chain_rules import ChainRules
 from tidelog_core.diskless.epoch_chains import PartitionName, current_chain
 from tidelog_core.diskless.noted_ranges import (
@@ -62,7 +63,7 @@ class WriterLimits:
 
 
 class BuildObject(NamedTuple):
-    """Build the object from local logs; then ``on_built``."""
+    """Build the object from local logs; then ``on_built``, or ``on_build_failed``."""
 
     sequence: int
     committed_end: int
@@ -101,33 +102,6 @@ class Deposed(NamedTuple):
 Decision = BuildObject | PutObject | ReadHeader | Committed | Deposed
 
 
-class _Object:
-    """An object from its being built until it is committed."""
-
-    __slots__ = (
-        "attempts",
-        "content",
-        "ends",
-        "failures",
-        "header",
-        "hedge_ms",
-        "is_reading",
-        "last_attempt",
-        "retry_ms",
-    )
-
-    def __init__(self, content: ObjectContent) -> None:
-        self.content = content
-        self.ends = content.ends()
-        self.header: WalHeader | None = None  # None: being built
-        self.attempts: dict[int, float] = {}  # unanswered PUTs, and when they were sent
-        self.last_attempt = 0
-        self.hedge_ms: float | None = None
-        self.retry_ms: float | None = None
-        self.failures = 0
-        self.is_reading = False
-
-
 class ChainWriter:
     """One chain, from its first object until it is sealed. Used by one task."""
 
@@ -148,7 +122,7 @@ class ChainWriter:
         self._time = SteadyTime(now_ms)
         self._pace = PutPace(self.limits.pace)
         self._waiting = NotedRanges(self.limits.object_bytes_max)
-        self._objects: dict[int, _Object] = {}
+        self._objects: dict[int, ChainObject] = {}
         self._stored: set[int] = set()  # at or above the committed end
         self._in_flight_bytes = 0
         self._previous_crc = NO_HEADER_CRC
@@ -249,8 +223,20 @@ class ChainWriter:
         """The object is built. The next one can be built on it."""
         built = self._objects[sequence]
         built.header = header
+        built.failures = 0
         self._previous_crc = header.crc
         return [self._put(sequence, built, self._time.advance(now_ms)), *self.tick(now_ms)]
+
+    def on_build_failed(self, sequence: int, now_ms: float) -> list[Decision]:
+        """A local file could not be read: the same object is built later.
+
+        Its sequence is taken, so nothing behind it is committed before. Nothing of it was put.
+        """
+        now = self._time.advance(now_ms)
+        one = self._objects.get(sequence)
+        if one is None or one.header is not None or self.is_deposed:
+            return []
+        return self._retry_later(one, now)
 
     def on_put(
         self, sequence: int, attempt: int, outcome: PutOutcome, now_ms: float
@@ -345,13 +331,17 @@ class ChainWriter:
         content = self._waiting.take()
         sequence = self.next_sequence
         self.next_sequence += 1
-        self._objects[sequence] = _Object(content)
+        one = ChainObject(content, self.committed_end, self._previous_crc)
+        self._objects[sequence] = one
         self._in_flight_bytes += content.size_bytes
-        return BuildObject(sequence, self.committed_end, self._previous_crc, content)
+        return self._order(sequence, one)
+
+    def _order(self, sequence: int, one: ChainObject) -> BuildObject:
+        return BuildObject(sequence, one.committed_end, one.previous_crc, one.content)
 
     # -- putting --
 
-    def _put(self, sequence: int, one: _Object, now: float) -> PutObject:
+    def _put(self, sequence: int, one: ChainObject, now: float) -> PutObject:
         one.last_attempt += 1
         one.attempts[one.last_attempt] = now
         one.retry_ms = None
@@ -365,22 +355,26 @@ class ChainWriter:
         return PutObject(sequence, one.last_attempt)
 
     def _repeat(self, now: float) -> Iterable[Decision]:
-        """Yield the PUTs that are due once more."""
+        """Yield the builds and PUTs that are due once more."""
         for sequence, one in self._objects.items():
-            if sequence in self._stored or one.header is None or one.is_reading:
+            if sequence in self._stored or one.is_reading:
                 continue
-            if any(at is not None and at <= now for at in (one.hedge_ms, one.retry_ms)):
+            if one.header is None:
+                if one.retry_ms is not None and one.retry_ms <= now:
+                    one.retry_ms = None
+                    yield self._order(sequence, one)
+            elif any(at is not None and at <= now for at in (one.hedge_ms, one.retry_ms)):
                 yield self._put(sequence, one, now)
 
-    def _retry_later(self, one: _Object, now: float) -> list[Decision]:
-        """Repeat the PUT after a while, unless an answer is still under way."""
+    def _retry_later(self, one: ChainObject, now: float) -> list[Decision]:
+        """Repeat the build or PUT after a while, unless an answer is still under way."""
         one.failures += 1
         if not one.attempts and not one.is_reading and one.retry_ms is None:
             one.hedge_ms = None
             one.retry_ms = now + self._pace.retry_delay_ms(one.failures)
         return []
 
-    def _read(self, sequence: int, one: _Object) -> list[Decision]:
+    def _read(self, sequence: int, one: ChainObject) -> list[Decision]:
         if sequence in self._stored or one.is_reading:
             return []
         one.is_reading = True

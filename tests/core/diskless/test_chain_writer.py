@@ -116,6 +116,46 @@ def test_a_full_buffer_flushes_at_once() -> None:
     assert put == PutObject(0, 1)
 
 
+def test_a_build_that_failed_is_ordered_again_and_nothing_overtakes_it() -> None:
+    owner = Owner()
+    owner.fill(1)
+    writer = owner.writer
+    first, *others = writer.note(NotedRange(P0, 7, 1, 2, 1_000), owner.now)
+    assert isinstance(first, BuildObject)
+    assert (first.sequence, others) == (1, [])
+    assert writer.on_build_failed(1, owner.now) == []
+    assert writer.note(NotedRange(P0, 7, 2, 3, 1_000), owner.now) == []  # waits for it
+    assert owner.delay() == 50
+    assert writer.tick(owner.now + 49) == []
+    # What is committed meanwhile changes nothing: it is the same object.
+    assert names(owner.put(0, STORED)) == ["Committed"]
+    owner.now += 50
+    assert writer.tick(owner.now) == [first]
+    assert owner.delay() is None
+    assert writer.on_build_failed(1, owner.now) == []
+    assert owner.delay() == 100  # longer every time
+    owner.now += 100
+    assert owner.take(writer.tick(owner.now))[:2] == [first, PutObject(1, 1)]
+    assert writer.next_sequence == 3  # the one that has waited is built behind it
+    assert owner.built[2].header.previous_crc == owner.built[1].header.crc
+    owner.put(1, UNKNOWN)
+    assert owner.delay() == 50  # failures of the build are not the PUT's
+
+
+def test_a_failed_build_of_an_object_that_is_built_or_not_there_changes_nothing() -> None:
+    owner = Owner()
+    owner.fill(1)
+    before = owner.delay()
+    for sequence in (0, 1, 7):
+        assert owner.writer.on_build_failed(sequence, owner.now) == []
+    assert owner.delay() == before
+    owner.writer.note(NotedRange(P0, 7, 1, 2, 1_000), owner.now)
+    owner.put(0, TAKEN)
+    assert names(owner.header(0, build_seal(name(0), HEIR).header)) == ["Deposed"]
+    assert owner.writer.on_build_failed(1, owner.now) == []
+    assert owner.delay() is None
+
+
 def test_objects_are_chained_and_say_what_was_committed() -> None:
     owner = Owner()
     owner.fill(2)
