@@ -13,6 +13,7 @@ import pytest
 import yaml
 from tidelog_core.authorizer_settings import parse_super_users
 from tidelog_core.metadata.acls import acl_key
+from tidelog_core.metadata.admin_jobs import admin_job_key
 from tidelog_core.metadata.delegation_tokens import delegation_token_key
 from tidelog_core.metadata.dynamodb_items import key_of
 from tidelog_core.metadata.roles import role_key
@@ -293,6 +294,7 @@ def test_nodes_alone_can_read_and_write_the_keys_of_users_and_acls() -> None:
     token = delegation_token_key("an-id")
     keys = [key_of(key)["pk"]["S"] for key in (user, decoy_secret_key(), token)]
     rights = [key_of(key)["pk"]["S"] for key in (acl_key("0"), role_key("r"))]
+    job = key_of(admin_job_key(UUID(int=1)))["pk"]["S"]  # has the key of an erasure until its end
     for name, _ in resources("AWS::IAM::Role"):
         granted = statements(name)
         allowed = [one for one in granted if one["Effect"] == "Allow"]
@@ -303,6 +305,8 @@ def test_nodes_alone_can_read_and_write_the_keys_of_users_and_acls() -> None:
         denied, *more = [one for one in granted if one["Effect"] == "Deny"]
         assert denied["Action"] == "dynamodb:*"
         assert_denied(denied, keys if name == "AdminRole" else keys + rights)
+        if name not in ("AdminRole", "AdminJobsRole"):
+            assert_denied(denied, [job])
         for one in more:  # The admin API reads the rights of its callers.
             assert name == "AdminRole"
             writes = {"dynamodb:PutItem", "dynamodb:UpdateItem", "dynamodb:DeleteItem"}
