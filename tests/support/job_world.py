@@ -63,12 +63,12 @@ class JobWorld:
             self.offsets += [log.end_offset + at for at, key in enumerate(keys) if key == "k1"]
             await self.partition.copy([plain(log, *keys)])
 
-    async def add(self, kind: JobKind, request: str) -> UUID:
-        job = new_job(uuid4(), kind, request, caller=CALLER, now_ms=wall_clock_ms())
+    async def add(self, kind: JobKind, request: str, caller: str = CALLER) -> UUID:
+        job = new_job(uuid4(), kind, request, caller=caller, now_ms=wall_clock_ms())
         return (await self.jobs.add(job)).job_id
 
-    async def add_verification(self, *topics: str) -> UUID:
-        return await self.add(JobKind.VERIFICATION, VerificationRequest(topics).to_json())
+    async def add_verification(self, *topics: str, caller: str = CALLER) -> UUID:
+        return await self.add(JobKind.VERIFICATION, VerificationRequest(topics).to_json(), caller)
 
     async def add_erasure(self, key: bytes = KEY, *, is_dry_run: bool = False) -> UUID:
         request = ErasureRequest(TOPIC, key, is_dry_run=is_dry_run, timeout_seconds=1)

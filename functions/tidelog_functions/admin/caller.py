@@ -15,7 +15,7 @@ from tidelog_core.authorizer_settings import parse_super_users
 from tidelog_core.config import NodeConfig
 from tidelog_core.metadata.image import ClusterImage
 from tidelog_core.metadata.rights import Rights
-from tidelog_core.model import USER_KIND
+from tidelog_core.model import ANONYMOUS, USER_KIND
 from tidelog_core.security.acl import CLUSTER_NAME, AclOperation, ResourceType
 from tidelog_core.security.authorization import Authorizer, Client
 
@@ -59,10 +59,10 @@ class AdminAuthorizer:
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who sent a request. ``NO_AUTHORIZER`` may do everything."""
+    """Who sent a request."""
 
     client: Client
-    rights: Rights | None = None
+    rights: Rights | None = None  # None: there is no authorizer, and the caller may do everything
     is_dry_run: bool = False  # nothing is denied, but logged
 
     @property
@@ -102,4 +102,4 @@ class Caller:
         return not self.is_dry_run
 
 
-NO_AUTHORIZER = Caller(Client((f"{USER_KIND}:ANONYMOUS",), ""))
+NOBODY = Caller(Client((str(ANONYMOUS),), ""))

@@ -31,9 +31,9 @@ from tidelog_core.objects.location import open_object_store
 from tidelog_core.objects.store import ObjectStore
 from tidelog_core.replication.lease_clock import lease_clock_ms
 from tidelog_core.replication.leases import PeerLeases, lease_times, read_leases
+from tidelog_core.security.authorization import Client
 
 from tidelog_functions.admin.caller import (
-    NO_AUTHORIZER,
     AdminAuthorizer,
     Caller,
     principal_of,
@@ -127,9 +127,9 @@ class AdminCluster:
 
     async def caller(self, identity: str | None, host: str) -> Caller:
         """Return the caller with its rights, read now if there is an authorizer."""
-        if self._authorizer is None:
-            return NO_AUTHORIZER
         principal = self._anonymous if identity is None else principal_of(identity)
+        if self._authorizer is None:
+            return Caller(Client((principal,), host))
         return self._authorizer.caller(await self.view.refresh(), principal, host)
 
     def objects(self) -> ObjectStore:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
 
-from tidelog_functions.admin.caller import NO_AUTHORIZER, Caller
+from tidelog_functions.admin.caller import NOBODY, Caller
 from tidelog_functions.admin.http import JSON_TYPE, HttpRequest
 from tidelog_functions.admin.problems import HttpProblem
 from tidelog_functions.admin.schema import Checker, Schema
@@ -27,7 +27,7 @@ class Call:
     operation: str
     parameters: Mapping[str, Any]  # of path and query; includes defaults
     body: Mapping[str, Any]  # empty if the operation has none
-    caller: Caller = NO_AUTHORIZER
+    caller: Caller = NOBODY
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,8 @@ from tidelog_functions.admin_jobs import states
 
 logger = logging.getLogger(__name__)
 
-UNENDED_MAX = 10
+UNENDED_MAX = 20
+CALLER_UNENDED_MAX = 5  # of one caller, so that the others have room too
 JOBS_MAX = 100  # the oldest that have ended are removed first
 RENEWALS_MAX = 20  # attempts: the API and a run write the item at the same time
 
@@ -48,8 +49,8 @@ class TooManyJobs(TidelogError):
     code = ErrorCode.throttling_quota_exceeded
     hint = "try again when one has ended, or cancel one: `tidelog admin-job list`"
 
-    def __init__(self, count: int) -> None:
-        super().__init__(f"{count} jobs are running or waiting already")
+    def __init__(self, owner: str, count: int) -> None:
+        super().__init__(f"{owner} has {count} jobs that wait or run, and may have no more")
 
 
 class HoldLost(Interrupted):
@@ -75,9 +76,11 @@ class JobStore:
         found = [one for one in jobs if one.job_id == job.job_id]
         if found:
             return found[0]
-        unended = sum(not one.has_ended for one in jobs)
-        if unended >= UNENDED_MAX:
-            raise TooManyJobs(unended)
+        unended = [one.caller for one in jobs if not one.has_ended]
+        if (own := unended.count(job.caller)) >= CALLER_UNENDED_MAX:
+            raise TooManyJobs(job.caller, own)
+        if len(unended) >= UNENDED_MAX:
+            raise TooManyJobs("the cluster", len(unended))
         ended = sorted((one for one in jobs if one.has_ended), key=lambda one: one.due_ms)
         for old in ended[: max(0, len(jobs) - JOBS_MAX + 1)]:
             await self.remove(old)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from uuid import UUID, uuid4
 
 import pytest
+from tidelog_functions.admin_jobs.store import CALLER_UNENDED_MAX, UNENDED_MAX
 
-from tests.support.admin_calls import Api
+from tests.support.admin_calls import CALLER, Answered, Api, an_event
 
 
 class NoRuns:
@@ -14,6 +15,16 @@ class NoRuns:
 
     async def start(self, job_id: UUID) -> None:
         pass
+
+
+BOB = "arn:aws:sts::123456789012:assumed-role/ops/bob"
+
+
+def starting(api: Api, identity: str) -> Answered:
+    """Return the answer to that caller's request to count a key."""
+    event = an_event("POST", "/erasures", {"topic": "t", "key_base64": "aw==", "dry_run": True})
+    event["requestContext"]["authorizer"] = {"iam": {"userArn": identity}}
+    return api.send(event)
 
 
 @pytest.fixture
@@ -53,3 +64,22 @@ def test_a_request_that_has_no_room_in_a_job_is_refused(topics: Api) -> None:
     assert topics("POST", "/verifications", {"topics": ["t", "nowhere"]}).status == 404
     assert topics.done("GET", "/jobs")["jobs"] == []
     assert topics.done("POST", "/verifications", {"topics": ["t", "u"]})["topics"] == ["t", "u"]
+
+
+def test_the_jobs_of_one_caller_leave_room_for_those_of_others(topics: Api) -> None:
+    """Without an authorizer too: callers are told apart by their IAM identity."""
+    for _ in range(CALLER_UNENDED_MAX):
+        assert topics.done("POST", "/verifications", {})["caller"] == CALLER
+    refused = topics("POST", "/verifications", {})
+    assert refused.problem == (409, "THROTTLING_QUOTA_EXCEEDED")
+    assert f"{CALLER} has {CALLER_UNENDED_MAX} jobs that wait or run" in refused.body["detail"]
+    assert "cancel one" in refused.body["hint"]
+    others = starting(topics, BOB)
+    assert (others.status, others.body["caller"]) == (
+        202,
+        "User:arn:aws:iam::123456789012:role/ops",
+    )
+    ended = topics.done("GET", "/jobs")["jobs"][-1]["job_id"]
+    topics.done("POST", f"/jobs/{ended}/cancel")
+    topics.done("POST", "/verifications", {})
+    assert UNENDED_MAX >= 4 * CALLER_UNENDED_MAX

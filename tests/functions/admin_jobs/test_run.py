@@ -19,7 +19,13 @@ from tidelog_core.metadata.store import ABSENT, Write
 from tidelog_functions.admin_jobs import states
 from tidelog_functions.admin_jobs.handler import sweep
 from tidelog_functions.admin_jobs.run import Outcome, Run, run_job
-from tidelog_functions.admin_jobs.store import JOBS_MAX, UNENDED_MAX, JobNotFound, TooManyJobs
+from tidelog_functions.admin_jobs.store import (
+    CALLER_UNENDED_MAX,
+    JOBS_MAX,
+    UNENDED_MAX,
+    JobNotFound,
+    TooManyJobs,
+)
 from tidelog_functions.invocation import TimeLimit
 
 from tests.support.job_world import CALLER, JobWorld, Looks, in_a_thread
@@ -326,8 +332,11 @@ async def test_a_hold_is_renewed_while_the_work_blocks_and_a_waiting_run_hears_o
 
 async def test_jobs_are_limited_and_old_ones_are_removed(tmp_path: Path) -> None:
     async with world(tmp_path, 1) as jobs:
-        unended = [await jobs.add_verification() for _ in range(UNENDED_MAX)]
-        with pytest.raises(TooManyJobs, match="10 jobs are running or waiting"):
+        unended = [
+            await jobs.add_verification(caller=f"User:{number // CALLER_UNENDED_MAX}")
+            for number in range(UNENDED_MAX)
+        ]
+        with pytest.raises(TooManyJobs, match="the cluster has 20 jobs that wait or run"):
             await jobs.add_verification()
         for job_id in unended:
             await jobs.jobs.change(job_id, lambda job: states.cancelled(job, now_ms=job.due_ms))
