@@ -25,10 +25,12 @@ if TYPE_CHECKING:
     from urllib.request import Request
 
 SECONDS_MAX = 60.0  # of one request; the API answers within 28
-WAIT_SECONDS = 15  # for news of a job, in one request
+WAIT_SECONDS = 15  # for news of a job, in one request; an API on AWS answers at once
+LOOK_SECONDS_MIN, LOOK_SECONDS_MAX = 0.5, 4.0  # between two requests for news
 PAGE = 1_000
 ANSWER_BYTES_MAX = 64 * 1024 * 1024
 PAUSES_SECONDS = (1.0, 2.0, 4.0)  # after answers of ``AWAY``, and without one
+UNENDED = frozenset({"waiting", "running"})  # states of a job
 AWAY = frozenset({429, 502, 503, 504})
 SIGNED_HOSTS = ".amazonaws.com"
 TOKEN_FILE_VARIABLE = "TIDELOG_ADMIN_TOKEN_FILE"
@@ -121,7 +123,7 @@ class AdminApi:
         # With an id of ours, a request that is sent again starts nothing twice.
         job_id = str(uuid4())
         job = self._ask_again("POST", path, {**body, "job_id": job_id})
-        known = 0
+        known, look_seconds = 0, LOOK_SECONDS_MIN
         try:
             while True:
                 for step in job["steps"]:
@@ -135,7 +137,13 @@ class AdminApi:
                 if job["state"] == "cancelled":
                     raise CommandFailed(f"job {job_id} was cancelled; what it has done stays done")
                 query = {"after_step": known, "wait_seconds": WAIT_SECONDS}
+                next_look = time.monotonic() + look_seconds
                 job = self._ask_again("GET", f"/jobs/{job_id}", query=query)
+                if job["step_count"] > known or job["state"] not in UNENDED:
+                    look_seconds = LOOK_SECONDS_MIN
+                else:
+                    time.sleep(max(0.0, next_look - time.monotonic()))
+                    look_seconds = min(2 * look_seconds, LOOK_SECONDS_MAX)
         except KeyboardInterrupt:
             note(f"job {job_id} goes on: `tidelog admin-job show` or `cancel` it")
             raise

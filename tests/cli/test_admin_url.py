@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from uuid import uuid4
@@ -15,7 +16,7 @@ from tidelog_cli.admin_api import TOKEN_FILE_VARIABLE, AdminApi
 from tidelog_cli.failures import CommandFailed
 
 from tests.support.command import called
-from tests.support.http_answers import HttpAnswers
+from tests.support.http_answers import Asked, HttpAnswers
 from tests.support.local_admin import LocalAdmin, local_admin
 from tests.support.node_process import NodeProcess
 from tests.support.waiting import eventually
@@ -184,6 +185,19 @@ def test_the_url_is_taken_from_the_context_or_the_environment_if_no_stores_are_g
     monkeypatch.setenv("TIDELOG_ADMIN_URL", api.url)
     assert called(*status).document[0]["topic"] == filled
     assert filled in called("admin-job", "list").out.decode()
+
+
+def test_a_command_that_is_answered_at_once_does_not_ask_again_at_once() -> None:
+    ends = time.monotonic() + 1.2
+
+    def answer(_: Asked) -> tuple[int, str]:
+        is_done = time.monotonic() >= ends
+        job = {"state": "done" if is_done else "running", "step_count": 1, "steps": []}
+        return 200, json.dumps({**job, "result": {"ok": True}, "problem": None})
+
+    with HttpAnswers(answer) as server:
+        assert AdminApi(server.url).run_job("/verifications", {})[1] == {"ok": True}
+        assert 3 <= len(server.asked) <= 6
 
 
 def test_no_redirection_takes_a_token_to_another_server(

@@ -64,6 +64,8 @@ class HttpAnswers:
                 self.end_headers()
                 self.wfile.write(data)
 
+            do_GET = do_POST
+
             def log_message(self, *_: object) -> None:
                 pass
 

@@ -94,6 +94,8 @@ class AdminCluster:
         self.settings = settings
         self.is_on_aws = settings.metadata_url.startswith(AWS_METADATA)
         self.jobs: JobStarter | None = None  # None: nothing runs jobs
+        # Whether requests may wait for news of a job: on Lambda each holds one of few executions.
+        self.waits_for_news = False
         self.static_config = settings.node_config
         self._anonymous = anonymous
         has_authorizer = bool(settings.node_config.authorizer_class_name)

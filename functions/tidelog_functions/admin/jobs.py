@@ -70,10 +70,11 @@ async def list_jobs(cluster: AdminCluster, call: Call) -> HttpAnswer:
 
 
 async def describe_job(cluster: AdminCluster, call: Call) -> HttpAnswer:
-    """Return a job, once it has more steps than the caller knows, or after a time."""
+    """Return a job; if requests may wait, once it has more steps than the caller knows."""
     after_step = call.parameters["after_step"]
+    wait_seconds = call.parameters["wait_seconds"] if cluster.waits_for_news else 0
     loop, jobs = asyncio.get_running_loop(), _jobs(cluster)
-    deadline = loop.time() + call.parameters["wait_seconds"]
+    deadline = loop.time() + wait_seconds
     job = await _visible(cluster, call)
     if cluster.jobs is not None and is_overdue(job, wall_clock_ms()):
         await cluster.jobs.start(job.job_id)

@@ -55,6 +55,7 @@ async def serve(settings: AdminSettings, port: int, *, token: str | None) -> Non
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     cluster = AdminCluster.open(settings.function, anonymous=settings.anonymous)
     starter = cluster.jobs = ThreadStarter(settings.function)
+    cluster.waits_for_news = True
     api = AdminApi(cluster, load_contract(), requires_identity=settings.requires_identity)
 
     async def answer(request: web.Request) -> web.Response:

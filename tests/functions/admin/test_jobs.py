@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from uuid import UUID, uuid4
 
 import pytest
@@ -83,3 +84,12 @@ def test_the_jobs_of_one_caller_leave_room_for_those_of_others(topics: Api) -> N
     topics.done("POST", f"/jobs/{ended}/cancel")
     topics.done("POST", "/verifications", {})
     assert UNENDED_MAX >= 4 * CALLER_UNENDED_MAX
+
+
+def test_an_api_with_few_executions_answers_about_a_job_at_once(topics: Api) -> None:
+    """Five clients that wait for their jobs would hold all of Lambda's executions."""
+    job_id = topics.done("POST", "/verifications", {})["job_id"]
+    began = time.monotonic()
+    job = topics.done("GET", f"/jobs/{job_id}", wait_seconds=20)
+    assert (job["state"], job["steps"]) == ("waiting", [])
+    assert time.monotonic() - began < 10
