@@ -94,12 +94,17 @@ def make_leader(
     log_end_offset: int = 0,
     high_watermark: int = 0,
     min_insync_replicas: int = 1,
+    commits_by_chain: bool = False,
 ) -> LeaderState[str]:
     return LeaderState(
         make_partition() if partition is None else partition,
         log_end_offset=log_end_offset,
         high_watermark=high_watermark,
-        rules=ReplicationRules(min_insync_replicas=min_insync_replicas, lag_time_max_ms=LAG_MS),
+        rules=ReplicationRules(
+            min_insync_replicas=min_insync_replicas,
+            lag_time_max_ms=LAG_MS,
+            commits_by_chain=commits_by_chain,
+        ),
         now_ms=0,
     )
 

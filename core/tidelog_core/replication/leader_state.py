@@ -33,6 +33,10 @@ Possible interleavings, and why they are safe:
   every ISR member has fetched in this epoch (or has left the ISR).
 - *Fencing.* The caller checks its lease before each call that leads to an answer. While a
   hand-over may have landed nothing is acknowledged (``is_serving``): the successor may lead.
+- *Diskless partitions* (``commits_by_chain``). The object store commits: a record is committed
+  once its object is in the leader's chain (``on_chain_committed``). Followers hold nothing
+  back, and ``min_insync_replicas`` does not apply. The leader may lead only after everything in
+  its log was committed by the chains before its own.
 - Acks are pending by offset. They complete when the high watermark passes them, and all
   fail when the leadership ends: the producer retries at the next leader, which has the
   records if they were committed, and then also the producer's sequence numbers.
@@ -82,6 +86,7 @@ class ReplicationRules:
     lag_time_max_ms: int = LAG_TIME_MAX_MS
     retry_ms: int = RETRY_MS
     hand_over_ms: int = HAND_OVER_MS
+    commits_by_chain: bool = False  # read when a leader epoch begins
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +115,8 @@ class LeaderState(Generic[Token]):
         self.leader_epoch = partition.leader_epoch
         self.epoch_start_offset = log_end_offset
         self.rules = rules
+        self.commits_by_chain = rules.commits_by_chain
+        self._chain_end = log_end_offset  # the chain has committed every record below
         self.high_watermark = high_watermark
         self.log_end_offset = log_end_offset
         self.is_deposed = False
@@ -159,6 +166,8 @@ class LeaderState(Generic[Token]):
 
     @property
     def _required_count(self) -> int:
+        if self.commits_by_chain:
+            return 0
         return min(self.rules.min_insync_replicas, len(self.partition.replicas))
 
     # -- producing --
@@ -181,6 +190,11 @@ class LeaderState(Generic[Token]):
         for follower in self.followers.values():
             follower.note_growth(self.log_end_offset)
         self.log_end_offset = log_end_offset
+        return self.advance(now_ms)
+
+    def on_chain_committed(self, end_offset: int, now_ms: float) -> bool:
+        """Note that the chain has every record below this. Returns whether the HW moved."""
+        self._chain_end = max(self._chain_end, end_offset)
         return self.advance(now_ms)
 
     def owe_ack(self, required_offset: int, token: Token) -> None:
@@ -251,6 +265,8 @@ class LeaderState(Generic[Token]):
     def advance(self, now_ms: float) -> bool:
         """Move the high watermark as far as it may go. Returns whether it moved."""
         offset = self.log_end_offset
+        if self.commits_by_chain:
+            return self._advance_to(min(offset, self._chain_end))
         for follower_id, follower in self.followers.items():
             if follower.log_end_offset < offset and (
                 follower_id in self._maximal_isr or self._is_about_to_join(follower, now_ms)
@@ -258,6 +274,9 @@ class LeaderState(Generic[Token]):
                 offset = follower.log_end_offset
                 if offset <= self.high_watermark:
                     return False  # True of most appends, so it is checked first.
+        return self._advance_to(offset)
+
+    def _advance_to(self, offset: int) -> bool:
         if offset <= self.high_watermark or self.is_deposed or self.is_under_min_isr:
             return False
         self.high_watermark = offset
