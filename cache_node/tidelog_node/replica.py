@@ -54,6 +54,21 @@ class ReplicaWaiter(Protocol):
         """Check the replica again now: the records waited for may never arrive."""
 
 
+class ChainAppends(Protocol):
+    """The chain of this node that has a diskless partition's leader epoch.
+
+    It sets ``Replica.chain`` when the partition is entered, and ``None`` when it leaves.
+    """
+
+    def on_append(
+        self, replica: Replica, base_offset: int, end_offset: int, size_bytes: int
+    ) -> None:
+        """Note that the replica's log has got the records ``[base_offset, end_offset)``."""
+
+    def leave(self, replica: Replica) -> None:
+        """Take nothing more of the replica: another leader epoch began, or it was dropped."""
+
+
 class Replica:
     """This node's copy of one partition. For the node's event loop, except where noted."""
 
@@ -69,6 +84,7 @@ class Replica:
         "_remote_of",
         "_troubled",
         "_unified",
+        "chain",
         "config",
         "followed",
         "follower_waiters",
@@ -76,6 +92,7 @@ class Replica:
         "held_since",
         "inspects_records",
         "is_across_zones",
+        "is_diskless",
         "is_dropped",
         "is_internal",
         "is_leader",
@@ -104,6 +121,7 @@ class Replica:
         on_trouble: Callable[[Replica], None],
         on_offline: Callable[[Replica], None],
         on_exchanged: Callable[[Replica], None],
+        is_diskless: bool = False,
         remote_of: Callable[[Replica], RecordSource] | None = None,
         traffic: TopicTraffic | None = None,
     ) -> None:
@@ -121,7 +139,11 @@ class Replica:
         self.is_across_zones = False  # the followed leader is in another zone
         self.is_dropped = False  # deleted, or moved to other nodes
         self.is_internal = partition.topic in RESERVED_TOPICS
-        self.role: ReplicaRole | None = None  # None: the partition has no other replica
+        self.is_diskless = is_diskless and not self.is_internal
+        # None: the partition has no other replica, and is not diskless.
+        self.role: ReplicaRole | None = None
+        # None: not diskless, or not entered into a chain of this node.
+        self.chain: ChainAppends | None = None
         self.settled_epoch = -1  # the last leader epoch in which this log was fit to lead
         # For committed records, and for all records; both are notified of all other changes.
         self.waiters: set[ReplicaWaiter] = set()
@@ -321,6 +343,14 @@ class Replica:
         if self.follower_waiters:
             for waiter in tuple(self.follower_waiters):
                 waiter.on_append(info.size_bytes)
+        if self.chain is not None:
+            self.chain.on_append(self, info.base_offset, info.last_offset + 1, info.size_bytes)
+
+    def on_chain_committed(self, end_offset: int) -> None:
+        """Note that the chain has every record below the offset."""
+        role, log = self.role, self._log
+        if role is not None and log is not None:
+            role.on_chain_committed(log, end_offset)
 
     def append_as_follower(self, batches: memoryview) -> AppendInfo:
         """Append the leader's records. Raises as ``LocalLog.append_as_follower``."""
@@ -442,5 +472,10 @@ def require_epoch(replica: Replica, current_leader_epoch: int) -> None:
 
 
 def has_flush_policy(config: TopicConfig) -> bool:
-    """Return whether a topic is configured to flush by count or time."""
+    """Return whether acks of a topic wait for flushes, by count or time.
+
+    Those of a diskless topic wait for the object store alone.
+    """
+    if config.diskless_enable:
+        return False
     return config.flush_messages < INT64_MAX or config.flush_ms < INT64_MAX

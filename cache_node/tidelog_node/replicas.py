@@ -4,9 +4,9 @@
 node has a ``Replica``. Its log is opened on first use. If the last shutdown was not clean,
 every log is recovered before the node serves clients.
 
-A partition with several replicas has a ``ReplicaRole`` too, and its log is opened soon:
-leader and followers need its end. The partitions of the reserved topics only have a leader:
-no role and no log.
+A partition with several replicas has a ``ReplicaRole`` too, and so has a diskless one. Its log is
+opened soon: leader and followers need its end. The partitions of the reserved topics only have a
+leader: no role and no log.
 
 The log of a deleted topic's partition is renamed soon after the deletion, and its files are
 removed by the executor. If the node was down at the deletion, its next start removes the log.
@@ -41,7 +41,7 @@ from tidelog_node.logs.removal import LogRemoval, remove
 from tidelog_node.logs.replica_logs import ReplicaLogs
 from tidelog_node.node_context import NodeContext
 from tidelog_node.replica import Replica, has_flush_policy, require_epoch
-from tidelog_node.replication.role_changes import RoleChanges
+from tidelog_node.replication.role_changes import RoleChanges, leave_chain
 
 logger = logging.getLogger(__name__)
 
@@ -295,6 +295,8 @@ class ReplicaManager:
             on_trouble=self.trouble.notify,
             on_offline=self._publish_trouble_soon,
             on_exchanged=self.exchanged.notify,
+            # A partition with a chain is diskless even if its topic's item became unreadable.
+            is_diskless=config.diskless_enable or bool(partition.wal),
             remote_of=self._remote_of,
             traffic=self._node.counters.topics.of(topic.name),
         )
@@ -316,9 +318,11 @@ class ReplicaManager:
                 replica.opened_log.update_config(config)
         replica.log_start_offset = partition.log_start_offset
         replica.note_changed()
-        has_others = len(partition.replicas) > 1 and not replica.is_internal
+        needs_role = replica.is_diskless or (
+            len(partition.replicas) > 1 and not replica.is_internal
+        )
         replica.followed = partition
-        if replica.role is None and not has_others:
+        if replica.role is None and not needs_role:
             self.roles.follow_alone(replica, partition)
             return
         if replica.role is None:
@@ -381,9 +385,24 @@ class ReplicaManager:
         self._follow_topic(self._node.view.image, topic, only_news=True)
 
     def confirm_lead(self, replica: Replica, leader_epoch: int) -> None:
-        """Let the replica lead in this epoch: its log was compared with the tier."""
+        """Let the replica lead in this epoch: its log was compared with the tier.
+
+        Or it is a diskless partition's log that has exactly what is committed, and was entered
+        into a chain of this node in this epoch.
+        """
         replica.settled_epoch = leader_epoch
         self._follow_topic(self._node.view.image, replica.partition.topic)
+
+    def end_lead(self, replica: Replica) -> None:
+        """End the lead of a diskless partition whose chain takes nothing more.
+
+        Its pending acks fail with ``NotLeaderOrFollower``. If this node leads by the partition's
+        record, it is to be entered again: see ``RoleChanges.unentered_lead``.
+        """
+        led = self.led_by_id.get(replica.topic_id.bytes, {})  # by name: the same dict
+        led.pop(replica.partition.partition, None)
+        with replica.opening:
+            self.roles.end_lead(replica)
 
     def follow_again(self, topic: str) -> None:
         """Update the topic's replicas to the image again: a log was added or removed."""
@@ -398,6 +417,7 @@ class ReplicaManager:
     def _drop(self, replicas: Sequence[Replica]) -> None:
         """Remove the logs of partitions that were deleted, or moved to other nodes."""
         for replica in replicas:
+            leave_chain(replica)
             if replica.role is not None:
                 replica.role.end()
             replica.is_leader = False

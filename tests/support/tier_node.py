@@ -160,7 +160,9 @@ class TierNode:
         await self.store.commit([Write(key, changed.to_body(), ANY_VERSION)])
 
     def replica(self, name: str = TOPIC) -> Replica:
-        return self.replicas.leader(TopicPartition(name, 0))
+        found = self.replicas.get(TopicPartition(name, 0))
+        assert found is not None
+        return found
 
     # -- records --
 
@@ -176,14 +178,15 @@ class TierNode:
         return produced
 
     def produce_segments(
-        self, replica: Replica, count: int, *, batch_count: int = 5
+        self, replica: Replica, count: int, *, batch_count: int = 5, flushes: bool = True
     ) -> list[bytes]:
         """Append and seal segments; return the bytes of each."""
         segments = []
         for _ in range(count):
             segments.append(self.produce(replica, batch_count))
             replica.log.roll()
-        replica.log.flush()
+        if flushes:
+            replica.log.flush()
         return segments
 
     # -- the tier --

@@ -162,7 +162,7 @@ class PartitionReader:
             if replica is None:
                 leaders = self._replicas.leaders
                 raise leaders.refusal(name, wanted.partition, is_id=reading.has_ids)
-            if not reading.can_serve:
+            if not (reading.can_serve or replica.is_diskless):
                 raise NotLeaderOrFollower("this node has lost touch with the cluster")
             if reading.request.replica_id >= 0:
                 result = self._read_for_follower(reading, replica, wanted, bytes_max)

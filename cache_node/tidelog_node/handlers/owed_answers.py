@@ -1,4 +1,4 @@
-"""Produce answers that wait for replication, for flushes, or both.
+"""Produce answers that wait for replication or a chain, for flushes, or both.
 
 Each partition's leader state knows its waiting acks. One timer for all waiting requests is all that
 runs in the meantime. A follower's fetch releases the acks of many requests at once; the answers
@@ -26,7 +26,7 @@ Topics = list[tuple[bytes, list[ProduceResult]]]
 
 
 class OwedAck:
-    """One partition of a request that waits for other replicas."""
+    """One partition of a request that waits for other replicas, or for a chain."""
 
     __slots__ = (
         "_index",

@@ -1,7 +1,8 @@
 """Produce: appends the batches from the receive buffer, and answers with the results.
 
 The call itself returns the answer unless the topic wants the log flushed first
-(``flush.messages``), or ``acks=all`` waits for other replicas: see ``owed_answers``. With
+(``flush.messages``), or ``acks=all`` waits for other replicas: see ``owed_answers``. On diskless
+partitions ``acks=1`` is ``acks=all``, and waits for the partition's chain. With
 ``acks=0`` there is no answer: an error closes the connection, and so makes the producer look for
 the leader again.
 
@@ -263,8 +264,9 @@ class ProduceHandler:
         gate, transactional_id = self._gate, request.transactional_id
         assert transactional_id is not None
         version = context.api_version
-        is_free = gate is None or gate.is_free(request, self._led_by(context), version=version)
-        if gate is None or is_free or not self._can_serve():
+        led_by = self._led_by(context)
+        is_free = gate is None or gate.is_free(request, led_by, version=version)
+        if gate is None or is_free or not (self._can_serve() or _has_diskless(request, led_by)):
             return self._append(request, context, None, inspected)
         if not request.acks:
             raise CloseConnection(
@@ -339,7 +341,7 @@ class ProduceHandler:
                         raise refusal
                     if replica is None:
                         raise self._refusal(name, index, has_ids=has_ids)
-                    if not can_serve:
+                    if not (can_serve or replica.is_diskless):
                         raise NotLeaderOrFollower("this node has lost touch with the cluster")
                     guard = None if verified is None else verified.guard(name, index)
                     known = None if inspected is None else (inspected, place)
@@ -359,7 +361,8 @@ class ProduceHandler:
                     result_index = len(results) - 1
                     due = self._flusher.appended(replica)
                     flushes.extend(OwedFlush(flush, results, result_index) for flush in due)
-                if acks == ACKS_ALL and replica.role is not None:
+                waits = acks == ACKS_ALL or (acks != 0 and replica.is_diskless)
+                if waits and replica.role is not None:
                     required_offset = info.last_offset + 1
                     if replica.log.high_watermark < required_offset:
                         result_index = len(results) - 1
@@ -438,6 +441,16 @@ def _names_other_leaders(topics: Topics) -> bool:
     for _, results in topics:
         for result in results:
             if result.error_code == ErrorCode.not_leader_or_follower:
+                return True
+    return False
+
+
+def _has_diskless(request: ProduceRequest, led_by: Mapping[bytes, Mapping[int, Replica]]) -> bool:
+    for name, partitions in request.topics:
+        led = led_by.get(name, _NONE)
+        for index, _ in partitions:
+            replica = led.get(index)
+            if replica is not None and replica.is_diskless:
                 return True
     return False
 

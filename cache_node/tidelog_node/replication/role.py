@@ -1,8 +1,8 @@
-"""This node's role in one replicated partition, tied to its log.
+"""This node's role in one replicated or diskless partition, tied to its log.
 
 ``PartitionState`` decides. The role carries it out: it puts the leader epoch and the high watermark
 into the log, gives acks to waiting producers, and wakes waiting readers. A partition with a single
-replica has no role: its leader commits by appending.
+replica has no role unless it is diskless: its leader commits by appending.
 
 Acks are given only while the node may answer (``may_serve``). The errors at the end of a leadership
 are always given.
@@ -155,6 +155,12 @@ class ReplicaRole:
         is_behind = fetch_offset < offset_before
         if is_behind or leader.followers[follower_id].wants_in or leader.is_handing_over:
             self._wants_write()
+
+    def on_chain_committed(self, log: LocalLog, end_offset: int) -> None:
+        """Note that the chain has every record of a diskless partition below the offset."""
+        leader = self._state.leader
+        if leader is not None and leader.on_chain_committed(end_offset, self._clock_ms()):
+            self.follow_high_watermark(log)
 
     def owe_ack(self, required_offset: int, waiter: AckWaiter) -> None:
         """Give ``waiter`` its ack once every record below ``required_offset`` is committed."""

@@ -1,7 +1,7 @@
 """Brings each replica's role in line with the record of its partition.
 
-A partition with several replicas has a ``ReplicaRole``. One with a single replica has none: its
-leader commits by appending.
+A partition with several replicas has a ``ReplicaRole``, and every diskless one. Any other with a
+single replica has none: its leader commits by appending.
 """
 
 from __future__ import annotations
@@ -35,13 +35,19 @@ class RoleChanges:
         # epoch is settled (``ReplicaManager.confirm_lead``), or at once if there are no
         # subscribers.
         self.uncertain_lead = Subscribers[Replica]()
+        # It leads a diskless partition by its record, but no chain of this node has the leader
+        # epoch. It leads once the partition is entered (``ReplicaManager.confirm_lead``). May be
+        # notified again for the same epoch.
+        self.unentered_lead = Subscribers[Replica]()
 
     def make(self, replica: Replica) -> ReplicaRole:
-        """Return a role for one of several replicas. The records in its log count as committed."""
+        """Return a role. The records in the replica's log count as committed."""
+        # A chain that takes objects proves by itself that no other node leads its partitions.
+        may_serve = always if replica.is_diskless else self._node.standing.can_serve
         return ReplicaRole(
             self._node.broker_id,
             clock_ms=self._node.standing.now_ms,
-            may_serve=self._node.standing.can_serve,
+            may_serve=may_serve,
             wake_readers=replica.wake_readers,
             notify_waiters=replica.notify_waiters,
             wants_write=partial(self.wants_write.notify, replica),
@@ -62,23 +68,34 @@ class RoleChanges:
             replica.wake()  # Its item became unreadable, or readable again.
 
     def follow(self, replica: Replica, partition: Partition) -> None:
-        """Follow the record of a partition with several replicas. Raises as ``Replica.log``."""
+        """Follow the record of a partition that has a role. Raises as ``Replica.log``."""
         role = replica.role
         assert role is not None
         rules = ReplicationRules(
             min_insync_replicas=replica.config.min_insync_replicas,
             lag_time_max_ms=self._node.config().replica_lag_time_max_ms,
+            commits_by_chain=replica.is_diskless,
         )
         leads = self._node.standing.leads(partition)
-        if leads and self.uncertain_lead and self._is_uncertain(replica, role, partition):
-            role.end()
-            replica.is_leader, replica.leader_epoch = False, partition.leader_epoch
-            replica.wake()
+        if leads and replica.is_diskless:
+            if not has_entered(replica, partition):
+                # It may have been entered already in an epoch that the image does not show yet.
+                is_ahead = replica.settled_epoch > partition.leader_epoch
+                if not is_ahead:
+                    leave_chain(replica)
+                self._keep_waiting(replica, role, partition)
+                if not is_ahead:
+                    self.unentered_lead.notify(replica)
+                return
+        elif leads and self.uncertain_lead and self._is_uncertain(replica, role, partition):
+            self._keep_waiting(replica, role, partition)
             self.uncertain_lead.notify(replica)
             return
         if leads and (role.leader is None or role.leader.leader_epoch != partition.leader_epoch):
             replica.keep_back_deleted()
         was_leader = replica.is_leader
+        if not leads:
+            leave_chain(replica)
         change = role.on_partition(partition, replica.log, leads=leads, rules=rules)
         replica.is_leader = role.leader is not None
         self._count(replica, partition, was_leader=was_leader)
@@ -91,6 +108,26 @@ class RoleChanges:
             replica.wake()
         if change is RoleChange.BECAME_FOLLOWER:
             self.following.notify(replica)
+
+    def end_lead(self, replica: Replica) -> None:
+        """End the lead of a diskless partition, whose chain takes nothing more.
+
+        It is to be entered again, in a later leader epoch, if its record still names this node.
+        """
+        role, partition = replica.role, replica.followed
+        if role is None or partition is None or not replica.is_leader:
+            return
+        leave_chain(replica)
+        self._keep_waiting(replica, role, partition)
+        replica.settled_epoch = -1
+        if self._node.standing.leads(partition):
+            self.unentered_lead.notify(replica)
+
+    def _keep_waiting(self, replica: Replica, role: ReplicaRole, partition: Partition) -> None:
+        """Have the replica neither lead nor follow until its lead is confirmed."""
+        role.end()
+        replica.is_leader, replica.leader_epoch = False, partition.leader_epoch
+        replica.wake()
 
     def _count(self, replica: Replica, partition: Partition, *, was_leader: bool) -> None:
         """Count a leadership that begins. The replica still has the epoch before."""
@@ -110,3 +147,19 @@ class RoleChanges:
             and broker_id in before.isr
         )
         return not was_in_sync or not (self._was_clean or replica.settled_epoch >= 0)
+
+
+def has_entered(replica: Replica, partition: Partition) -> bool:
+    """Return whether a chain of this node has the diskless partition in its leader epoch."""
+    return replica.chain is not None and replica.settled_epoch == partition.leader_epoch
+
+
+def leave_chain(replica: Replica) -> None:
+    """Have the chain that has the replica take nothing more of it."""
+    if replica.chain is not None:
+        replica.chain.leave(replica)
+
+
+def always() -> bool:
+    """Return true."""
+    return True

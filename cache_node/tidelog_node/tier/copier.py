@@ -9,6 +9,7 @@ interrupted is continued under the same id; after any other failure it is cleane
 
 Only flushed and replicated records without open transactions are copied. If the tier were ahead
 of the records that survive a power cut, its offsets could later be assigned to other records.
+Committed records of diskless topics survive it without a flush, because the object store has them.
 """
 
 from __future__ import annotations
@@ -230,7 +231,7 @@ class Copier:
 
     async def _next(self, led: LedPartition, log: LocalLog) -> SealedSegment | None:
         tiered_end = (await led.remote.whole()).tiered_end(log.log_start_offset)
-        settled = min(log.high_watermark, log.last_stable_offset, log.recovery_point)
+        settled = min(log.high_watermark, log.last_stable_offset, log.durable_end)
         due = select_copies(log.sealed_above(tiered_end), tiered_end=tiered_end, up_to=settled)
         led.copied_up_to = tiered_end
         return due[0] if due else None

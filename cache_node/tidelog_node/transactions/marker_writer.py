@@ -1,6 +1,7 @@
 """Writes transaction markers to led partitions, and sends markers to other brokers.
 
-A marker is acknowledged once every ISR member has it, flushed if the topic has a flush policy.
+A marker is acknowledged once every ISR member has it, flushed if the topic has a flush policy. On a
+diskless partition it is acknowledged once the partition's chain has it.
 Partitions of ``__consumer_offsets`` have no log. For them the group coordinator commits or drops
 the transaction's offsets.
 Source: ``KafkaApis.handleWriteTxnMarkersRequest`` of Kafka.
@@ -130,7 +131,7 @@ class MarkerWriter:
 
     async def _append(self, marker: Marker, partition: TopicPartition) -> None:
         replica = self._replicas.leader(partition)
-        if not self._node.standing.can_serve():
+        if not (self._node.standing.can_serve() or replica.is_diskless):
             raise NotLeaderOrFollower("this node has lost touch with the cluster")
         if replica.is_internal:
             return  # A partition that carries leadership only has no transactions.
@@ -154,7 +155,7 @@ class MarkerWriter:
 
 
 class _Ack:
-    """Waits until a marker is on every ISR member."""
+    """Waits until a marker is on every ISR member, or in the chain."""
 
     def __init__(self) -> None:
         self.future: asyncio.Future[None] = asyncio.get_running_loop().create_future()

@@ -84,8 +84,12 @@ class Flusher:
 
     async def _flush(self, replica: Replica) -> None:
         log = replica.opened_log
-        pending = None if log is None else log.begin_flush()
-        if log is None or pending is None:
+        if log is None:
+            return
+        # The active segment of a diskless log takes appends: a flush would only delay them.
+        up_to = log.tiered_up_to if replica.is_diskless and log.needs_flush else None
+        pending = log.begin_flush(up_to)
+        if pending is None:
             return
         try:
             await self._loop.run_in_executor(self._executor, pending.run)

@@ -19,7 +19,8 @@ as at a node start:
   been acknowledged, by this node or by a leader that it followed. If the disk has lost some,
   continuing would assign acknowledged offsets to other records. So the log stays offline, and one
   ERROR says that a restart continues without them: a person decides, and may look for the records
-  first.
+  first. The records of a diskless partition are in its chains and in the tier: its log is brought
+  to their end before the node leads again.
 - *A damaged log* is set aside, never removed, if another node leads and this one is not in sync:
   the replica begins with an empty log and gets every record from the leader and the tier. The last
   replica in sync stays offline: ``tidelog repair`` shows the rest of it.
@@ -48,6 +49,7 @@ from tidelog_node.logs.directories import LogDirectories
 from tidelog_node.node_context import NodeContext
 from tidelog_node.replica import Replica
 from tidelog_node.replicas import ReplicaManager
+from tidelog_node.replication.role_changes import leave_chain
 
 logger = logging.getLogger(__name__)
 
@@ -209,7 +211,8 @@ class LogReopener:
             if replica.opened_log is not before or partition is None or not self._is_ready(replica):
                 return
             is_last = partition.isr == (self._node.broker_id,)
-            if is_last and after.log_end_offset < end_offset:
+            is_short = after.log_end_offset < end_offset
+            if is_last and is_short and not replica.is_diskless:
                 self._give_up(replica, after.log_end_offset, end_offset)
                 return
             is_taken = True
@@ -224,6 +227,7 @@ class LogReopener:
     ) -> None:
         if is_last:
             replica.is_leader = False
+            leave_chain(replica)
             if replica.role is not None:
                 replica.role.end()
         replica.take(log)

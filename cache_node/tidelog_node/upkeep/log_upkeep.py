@@ -99,7 +99,8 @@ class LogUpkeep:
         try:
             if log.maybe_roll():
                 replica.note_changed()
-                self._flusher.request(replica)
+                if not replica.is_diskless:
+                    self._flusher.request(replica)
                 return
         except StorageError as error:
             if not replica.note_failure(error):

@@ -211,6 +211,16 @@ class LocalLog:
         return self._durability.recovery_point
 
     @property
+    def durable_end(self) -> int:
+        """The end of the records that no crash takes back from the partition, exclusive.
+
+        They are flushed. Of a diskless topic they are committed: the object store has them.
+        """
+        if self._segments.config.diskless_enable:
+            return self._high_watermark
+        return self._durability.recovery_point
+
+    @property
     def leader_epoch(self) -> int:
         """The latest leader epoch that the log has seen, -1 if none."""
         return self._epochs.latest
@@ -659,7 +669,13 @@ class LocalLog:
 
     @property
     def needs_flush(self) -> bool:
-        """Whether a flush is due: a sealed segment, ``flush.messages`` or ``flush.ms``."""
+        """Whether a flush is due: a sealed segment, ``flush.messages`` or ``flush.ms``.
+
+        The log of a diskless topic is flushed up to the end of the tier, so that a restart need not
+        read what was tiered. Nothing waits for it.
+        """
+        if self._segments.config.diskless_enable:
+            return self._durability.recovery_point < self.tiered_up_to
         return self._durability.needs_flush
 
     def flush(self, up_to: int | None = None) -> None:

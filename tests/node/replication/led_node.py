@@ -160,11 +160,17 @@ class LedNode:
 
     def send(self, *values: bytes, acks: int = -1, timeout_ms: int = 30_000) -> Any:
         """Produce one batch; return the partition's answer, or the future of it."""
-        batch = memoryview(bytearray(batch_of(*values)))
-        request = ProduceRequest(None, acks, timeout_ms, [(TOPIC.encode(), [(0, batch)])])
-        return _answer(
-            0, PRODUCE_VERSION, self.produce.handle(request, context_of(PRODUCE_VERSION, api_key=0))
-        )
+        return self.send_batch(batch_of(*values), acks=acks, timeout_ms=timeout_ms)
+
+    def send_batch(self, batch: bytes, *, acks: int = -1, timeout_ms: int = 30_000) -> Any:
+        """Produce the batch; return the partition's answer, or the future of it.
+
+        With acks=0 there is none, and ``None`` is returned.
+        """
+        records = memoryview(bytearray(batch))
+        request = ProduceRequest(None, acks, timeout_ms, [(TOPIC.encode(), [(0, records)])])
+        reply = self.produce.handle(request, context_of(PRODUCE_VERSION, api_key=0))
+        return _answer(0, PRODUCE_VERSION, reply) if acks else None
 
     def read(
         self,

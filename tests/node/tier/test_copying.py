@@ -25,6 +25,7 @@ from tidelog_core.tier.index_file import IndexFile
 from tidelog_core.tier.keys import segment_keys
 from tidelog_core.tier.manifest import ClusterManifest, TopicManifest
 
+from tests.support.hand_chain import DISKLESS, HandChain
 from tests.support.tier_node import START_MS, TOPIC, TierNode, running_node
 from tests.support.waiting import eventually_async
 
@@ -46,6 +47,23 @@ async def test_sealed_segments_are_copied_whole_with_two_objects_each(tmp_path: 
         assert replica.log.local_log_start_offset == 0  # nothing is old yet
         status = await node.tier.client.status()
         assert status["upload_count"] == 3
+
+
+async def test_a_diskless_log_is_copied_up_to_the_end_of_its_chain_without_a_flush(
+    tmp_path: Path,
+) -> None:
+    async with running_node(tmp_path) as node:
+        replica = await node.create_topic(configs=DISKLESS)
+        HandChain().enter(node.replicas, replica, replica.leader_epoch)
+        segments = node.produce_segments(replica, 3, flushes=False)
+        node.produce(replica, 2)
+        replica.on_chain_committed(149)  # a record short of the third segment's end
+        await node.wait_copied(replica, 2)
+        assert await node.verify(replica) == segments[:2]
+        assert replica.log.recovery_point == 0
+        replica.on_chain_committed(150)
+        await node.wait_copied(replica, 3)
+        assert replica.log.tiered_up_to == 150
 
 
 async def test_the_bucket_tells_which_cluster_and_topic_it_holds(tmp_path: Path) -> None:

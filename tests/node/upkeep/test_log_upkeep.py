@@ -22,6 +22,7 @@ from tidelog_node.upkeep.log_upkeep import RETRY_MS, LogUpkeep
 
 from tests.node.replication.led_node import LedNode, led_node
 from tests.support.batches import batch_of
+from tests.support.hand_chain import DISKLESS, HandChain
 
 HOUR_MS = 3_600_000
 PRODUCER = (7, 0, 0)
@@ -335,3 +336,38 @@ async def test_a_caller_that_is_cancelled_takes_the_flush_from_no_other(tmp_path
             impatient.cancel()
         await patient
         assert replica.log.recovery_point == replica.log.log_end_offset == 2
+
+
+async def test_acks_and_rolls_of_a_diskless_topic_wait_for_no_flush(tmp_path: Path) -> None:
+    async with flushing(tmp_path) as one:
+        replica = await one.create(**DISKLESS, **{"flush.messages": "1", "segment.ms": "1"})
+        HandChain().enter(one.node.replicas, replica, 0)
+        with busy_executor(one.node.flusher), busy_executor(one.flusher):
+            owed = one.node.send(b"a")
+            replica.on_chain_committed(1)
+            assert (await owed).base_offset == 0
+            one.changes.publish()
+            one.sweep(after_ms=10)
+            assert replica.log.active_segment_base_offset == 1
+            one.changes.publish()
+            assert not one.flusher._running
+            assert not one.node.flusher._running
+
+
+async def test_a_diskless_log_is_flushed_up_to_the_end_of_the_tier(tmp_path: Path) -> None:
+    async with flushing(tmp_path) as one:
+        replica = await one.create(**DISKLESS)
+        HandChain().enter(one.node.replicas, replica, 0)
+        for _ in range(3):
+            replica.append(bytearray(batch_of(b"x")))
+            replica.log.roll()
+        replica.on_chain_committed(3)
+        one.changes.publish()
+        assert not one.flusher._running
+        replica.log.set_tiered_up_to(2)
+        replica.note_changed()
+        one.changes.publish()
+        await asyncio.gather(*one.flusher._running.values())
+        assert replica.log.recovery_point == 2
+        one.changes.publish()
+        assert not one.flusher._running
