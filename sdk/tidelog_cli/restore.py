@@ -50,13 +50,15 @@ def restore(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Restore a cluster from its bucket alone: topics, settings and tiered records.
+    """Restore a cluster from its bucket alone: topics, settings and records.
 
     For a lost metadata store. Writes topics, partitions and segments into an empty metadata
-    store; objects are only read. Then start the nodes with empty data directories and the
-    same object store. Not restored, because the bucket does not contain them: records that
-    were not tiered, groups and their offsets, node settings. Foreign and damaged objects are
-    named, and the rest is restored. Exit status: 0 everything restored, 1 not everything.
+    store. Chains of diskless topics are sealed, other objects are only read. Then start the
+    nodes with empty data directories and the same object store. Diskless topics get every
+    acknowledged record back. Not restored, because the bucket does not contain them: other
+    topics' records that were not tiered, groups and their offsets, node settings. Foreign and
+    damaged objects are named, and the rest is restored. Exit status: 0 everything restored,
+    1 not everything.
     """
     metadata_url, objects_url = _locate(from_, metadata, data_dir, is_dry=dry_run)
     broker_ids = parse_brokers(brokers)
@@ -112,9 +114,11 @@ async def _restore(
     replication_factor: int | None,
     cluster_id: str | None,
 ) -> Restoration:
+    from tidelog_core.clock import wall_clock_ms
     from tidelog_core.metadata.location import opened_metadata_store
     from tidelog_core.objects.location import opened_object_store
     from tidelog_core.restoration.plan import plan_restoration
+    from tidelog_core.restoration.sealing import seal_chains
     from tidelog_core.restoration.survey import find_cluster, read_count, survey
     from tidelog_core.restoration.writing import require_restorable, write_restoration
 
@@ -125,6 +129,7 @@ async def _restore(
             note(text)
         if store is not None:
             await require_restorable(store, cluster.cluster_id)  # Checked before hours of reading.
+            await seal_chains(objects, cluster, broker_id=brokers[0], clock_ms=wall_clock_ms)
         with show_reading(read_count(cluster)) as advance:
             found = await survey(objects, cluster, on_read=advance)
         restoration = plan_restoration(
@@ -142,6 +147,7 @@ def _print_summary(restoration: Restoration, *, is_written: bool) -> None:
         print(f"{problem.object}: {problem.text}")
     segments = [segment for topic in restoration.topics for segment in topic.segments]
     count = len(restoration.problems)
+    chained = sum(chained_offsets(topic) for topic in restoration.topics)
     if restoration.left_out:
         note(f"{len(restoration.left_out)} objects were left out; see --json for the reasons")
     if restoration.fewer_replicas:
@@ -150,8 +156,20 @@ def _print_summary(restoration: Restoration, *, is_written: bool) -> None:
     print(
         f"cluster {restoration.cluster_id} {'restored' if is_written else 'can be restored'}: "
         f"{len(restoration.topics)} topics, {len(segments)} segments, "
-        f"{sum(segment.size_bytes for segment in segments)} bytes; "
+        f"{sum(segment.size_bytes for segment in segments)} bytes"
+        + (f", {chained} offsets in chains" if chained else "")
+        + "; "
         + (counted(count, "problem") if count else "no problems")
+    )
+
+
+def chained_offsets(restored: RestoredTopic) -> int:
+    """Return the number of offsets above the tier that chains have."""
+    ends = _tiered_ends(restored)
+    partitions = {p.partition: p for p in restored.plan.partitions}
+    return sum(
+        max(0, tail.end_offset - max(ends.get(number, 0), partitions[number].log_start_offset))
+        for number, tail in restored.tails.items()
     )
 
 
@@ -168,11 +186,8 @@ def _document(restoration: Restoration, *, is_written: bool) -> dict[str, object
 
 
 def _topic(restored: RestoredTopic) -> dict[str, object]:
-    counts: Counter[int] = Counter()
-    ends: dict[int, int] = {}
-    for segment in restored.segments:
-        counts[segment.partition] += 1
-        ends[segment.partition] = max(ends.get(segment.partition, 0), segment.end_offset)
+    counts = Counter(segment.partition for segment in restored.segments)
+    ends, tails = _tiered_ends(restored), restored.tails
     return {
         "topic": restored.plan.topic.name,
         "topic_id": str(restored.plan.topic.topic_id),
@@ -183,10 +198,20 @@ def _topic(restored: RestoredTopic) -> dict[str, object]:
                 "segments": counts[partition.partition],
                 "log_start": partition.log_start_offset,
                 "tiered_end": ends.get(partition.partition),
+                "chain_end": tails[partition.partition].end_offset
+                if partition.partition in tails
+                else None,
             }
             for partition in restored.plan.partitions
         ],
     }
+
+
+def _tiered_ends(restored: RestoredTopic) -> dict[int, int]:
+    ends: dict[int, int] = {}
+    for segment in restored.segments:
+        ends[segment.partition] = max(ends.get(segment.partition, 0), segment.end_offset)
+    return ends
 
 
 def _remarks(remarks: Sequence[Remark]) -> list[dict[str, str]]:

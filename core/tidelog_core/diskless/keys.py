@@ -9,22 +9,15 @@ store lists a chain in order of its sequences.
 
 from __future__ import annotations
 
-import re
 from typing import NamedTuple
 from uuid import UUID
 
 from tidelog_core.config import INT32_MAX, INT64_MAX
 from tidelog_core.metadata.epoch_chains import ChainName
+from tidelog_core.tier.keys import WAL_KEY
 
 WAL_SUFFIX = ".wal"
 CHECKPOINT_SUFFIX = ".ckpt"
-
-_UUID = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
-_NAME = r"(?!\.{1,2}/)[A-Za-z0-9._-]+"  # any that a store takes, as in tier/keys.py
-_KEY = re.compile(
-    rf"(?P<cluster>{_NAME})/wal/(?P<broker>[0-9]{{10}})/(?P<chain>{_UUID})/"
-    r"(?P<sequence>[0-9]{20})\.(?P<kind>wal|ckpt)"
-)
 
 
 class WalKey(NamedTuple):
@@ -61,7 +54,7 @@ def checkpoint_key(cluster_id: str, chain: ChainName, sequence: int) -> str:
 
 def parse_wal_key(key: str) -> WalKey | None:
     """Parse the key; return ``None`` if it is not that of a chain's object."""
-    match = _KEY.fullmatch(key)
+    match = WAL_KEY.fullmatch(key)
     if match is None or not key.isascii():
         return None
     broker_id, sequence = int(match["broker"]), int(match["sequence"])

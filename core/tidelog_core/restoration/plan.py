@@ -7,22 +7,29 @@ Values that the bucket does not have are chosen so that nothing old is mistaken 
   continue, and OffsetForLeaderEpoch shows them that the log was truncated (KIP-320).
 - **Producer ids** continue far above the greatest one too: a new producer must not get the id
   of one whose sequences are still known.
+- **Diskless partitions** go on in their chains. The first leader finds there what the tier lacks,
+  as after the death of another one.
 - **The first replica alone is in sync.** Its log begins at the end of the tier, and a replica
   in sync is never sent to the tier: the others join the ISR once they have caught up.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+import dataclasses
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from uuid import UUID
 
 from tidelog_core.admin.configs import new_topic_configs
 from tidelog_core.admin.names import is_internal, validate_topic_name
 from tidelog_core.admin.topics import PARTITIONS_MAX, TopicPlan
 from tidelog_core.config import INT32_MAX, NodeConfig
+from tidelog_core.diskless.bucket_chains import ChainedPartition, ChainSurvey
 from tidelog_core.errors import InvalidConfig, InvalidTopic
 from tidelog_core.metadata.records import Partition, SegmentMeta, Topic
 from tidelog_core.replication.placement import ReplicaPlacer, Replicas
+from tidelog_core.restoration.chain_tail import ChainTail, join_tail
 from tidelog_core.restoration.selection import Remark, Selection
 from tidelog_core.restoration.survey import Survey, SurveyedTopic
 
@@ -39,6 +46,7 @@ class RestoredTopic:
 
     plan: TopicPlan
     segments: tuple[SegmentMeta, ...]  # of all partitions
+    tails: Mapping[int, ChainTail] = field(default_factory=dict)  # in chains, by partition
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,19 +75,27 @@ def plan_restoration(
     broker_count = len(set(brokers))
     restored = []
     fewer_replicas = []
-    producer_id_max = -1
+    chained = survey.chains.partitions
+    producer_id_max = max((one.producer_id_max for one in chained.values()), default=-1)
+    problems += _nameless(survey)
     for topic in _wanted(survey.topics, left_out, problems):
         for selection in topic.selections.values():
             left_out += selection.left_out
             problems += selection.problems
             producer_id_max = max(producer_id_max, selection.producer_id_max)
         assert topic.manifest is not None
-        factor = replication_factor or topic.manifest.replication_factor or REPLICATION_FACTOR_MAX
-        if replication_factor is None:
-            if (topic.manifest.replication_factor or 0) > broker_count:
+        had, asked = topic.manifest.replication_factor, replication_factor
+        if topic.manifest.configs.get("diskless.enable") == "true":
+            had, asked = had or 1, None  # The bucket has its records: replicas are caches.
+        factor = asked or had or REPLICATION_FACTOR_MAX
+        if asked is None:
+            if (had or 0) > broker_count:
                 fewer_replicas.append(topic.manifest.name)
             factor = min(factor, broker_count)
-        restored.append(_restored_topic(topic, placer, factor))
+        planned = _restored_topic(topic, survey.chains, placer, factor)
+        for tail in planned.tails.values():
+            problems += tail.problems
+        restored.append(planned)
     return Restoration(
         cluster_id=survey.cluster_id,
         topics=tuple(restored),
@@ -88,6 +104,22 @@ def plan_restoration(
         problems=tuple(problems),
         fewer_replicas=tuple(fewer_replicas),
     )
+
+
+def _nameless(survey: Survey) -> list[Remark]:
+    """Return the chains' records of topics that no manifest names: a problem for each topic."""
+    known = {topic.objects.topic_id for topic in survey.topics}
+    first: dict[UUID, ChainedPartition] = {}
+    counts: Counter[UUID] = Counter()
+    for name, found in survey.chains.partitions.items():
+        if name.topic_id not in known and found.runs:
+            first.setdefault(name.topic_id, found)
+            counts[name.topic_id] += sum(run.end_offset - run.base_offset for run in found.runs)
+    text = "it has records of a topic whose manifest is not there; chains have {} offsets of {}"
+    return [
+        Remark(found.runs[0].key, text.format(counts[topic_id], topic_id))
+        for topic_id, found in first.items()
+    ]
 
 
 def _wanted(
@@ -135,22 +167,44 @@ def _trouble(topic: SurveyedTopic) -> str | None:
     return None
 
 
-def _partition_count(topic: SurveyedTopic) -> int:
+def _partition_count(topic: SurveyedTopic, chained: Iterable[int] = ()) -> int:
     """Return the number of partitions; the manifest may be from before the last one was added."""
     assert topic.manifest is not None
-    return max([topic.manifest.partition_count, *(n + 1 for n in topic.selections)])
+    numbers = [*topic.selections, *chained]
+    return max([topic.manifest.partition_count, *(number + 1 for number in numbers)])
 
 
 def _restored_topic(
-    topic: SurveyedTopic, placer: ReplicaPlacer, replication_factor: int
+    topic: SurveyedTopic, chains: ChainSurvey, placer: ReplicaPlacer, replication_factor: int
 ) -> RestoredTopic:
     manifest = topic.manifest
     assert manifest is not None
-    count = _partition_count(topic)
-    partitions = tuple(
-        _restored_partition(topic, number, replicas)
-        for number, replicas in enumerate(placer.place(count, replication_factor))
-    )
+    chained = {
+        name.partition: found
+        for name, found in chains.partitions.items()
+        if name.topic_id == manifest.topic_id and name.partition < PARTITIONS_MAX
+    }
+    count = _partition_count(topic, chained)
+    partitions: list[Partition] = []
+    segments: list[SegmentMeta] = []
+    tails: dict[int, ChainTail] = {}
+    for number, replicas in enumerate(placer.place(count, replication_factor)):
+        selection = topic.selections.get(number, _NOTHING_TIERED)
+        kept = [segment.meta for segment in selection.segments]
+        found, tail = chained.get(number), None
+        if found is not None:
+            start = max(selection.log_start_offset, found.log_start_offset)
+            tiered_end = max((segment.end_offset for segment in kept), default=start)
+            tail = tails[number] = join_tail(
+                found, tiered_end=tiered_end, log_start_offset=start, has_segments=bool(kept)
+            )
+            if tail.starts_at is not None:
+                kept = []
+        partition = _restored_partition(manifest.topic_id, number, replicas, selection)
+        if found is not None and tail is not None:
+            partition = _chained_partition(partition, found, tail)
+        partitions.append(partition)
+        segments += kept
     restored = Topic(
         name=manifest.name,
         topic_id=manifest.topic_id,
@@ -158,24 +212,40 @@ def _restored_topic(
         configs=manifest.configs,
         created_ms=manifest.created_ms,
     )
-    segments = tuple(
-        segment.meta for selection in topic.selections.values() for segment in selection.segments
-    )
-    return RestoredTopic(TopicPlan(restored, partitions), segments)
+    return RestoredTopic(TopicPlan(restored, tuple(partitions)), tuple(segments), tails)
 
 
-def _restored_partition(topic: SurveyedTopic, number: int, replicas: Replicas) -> Partition:
-    assert topic.manifest is not None
-    selection = topic.selections.get(number, _NOTHING_TIERED)
+def _restored_partition(
+    topic_id: UUID, number: int, replicas: Replicas, selection: Selection
+) -> Partition:
     start = selection.log_start_offset
     return Partition(
-        topic_id=topic.manifest.topic_id,
+        topic_id=topic_id,
         partition=number,
         replicas=replicas,
         leader=replicas[0],
         # It takes over in the next epoch: this one is of the leader that is lost.
-        leader_epoch=min(selection.leader_epoch_max + LEADER_EPOCH_JUMP, INT32_MAX - 1),
+        leader_epoch=_next_epoch(selection.leader_epoch_max),
         isr=replicas[:1],
         log_start_offset=start,
         restored_log_start=start if start > selection.deleted_end else 0,
     )
+
+
+def _chained_partition(partition: Partition, found: ChainedPartition, tail: ChainTail) -> Partition:
+    """Return the partition with its tail. The log start is known from the chain as well."""
+    start = max(partition.log_start_offset, found.log_start_offset)
+    restored_start = partition.restored_log_start if start == partition.log_start_offset else 0
+    if tail.starts_at is not None:
+        start = restored_start = max(start, tail.starts_at)
+    return dataclasses.replace(
+        partition,
+        wal=tail.wal,
+        leader_epoch=max(partition.leader_epoch, _next_epoch(found.leader_epoch_max)),
+        log_start_offset=start,
+        restored_log_start=restored_start,
+    )
+
+
+def _next_epoch(leader_epoch_max: int) -> int:
+    return min(leader_epoch_max + LEADER_EPOCH_JUMP, INT32_MAX - 1)

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from tidelog_core.diskless.bucket_chains import ChainSurvey, survey_chains
 from tidelog_core.errors import (
     ClusterNotFound,
     CorruptObject,
@@ -59,7 +60,8 @@ class Survey:
 
     cluster_id: str
     topics: list[SurveyedTopic]
-    problems: list[Remark]  # of the cluster's manifest, and foreign objects
+    problems: list[Remark]  # of the cluster's manifest, foreign objects, and objects of chains
+    chains: ChainSurvey = field(default_factory=ChainSurvey)
 
 
 async def list_clusters(
@@ -97,21 +99,26 @@ def read_count(cluster: ClusterObjects) -> int:
     segments = (
         segment for topic in topics for held in topic.partitions.values() for segment in held
     )
-    return 1 + len(topics) + sum(segment.index is not None for segment in segments)
+    index_count = sum(segment.index is not None for segment in segments)
+    return 1 + len(topics) + index_count + len(cluster.chain_objects)
 
 
 async def survey(
     objects: ObjectStore, cluster: ClusterObjects, *, on_read: OnRead = lambda _: None
 ) -> Survey:
-    """Return the content of the cluster's manifests and index objects.
+    """Return the content of the cluster's manifests, index objects and chains.
 
-    Raises the store's errors if it is unreachable.
+    Chains are sealed before, or nobody writes them. Raises the store's errors if it is unreachable.
     """
     reading = _Reading(objects, on_read)
     problems = [Remark(key, "it is no object of the tier's") for key in cluster.foreign]
     problems += await reading.check_cluster(cluster)
     topics = [await reading.topic(topic) for topic in cluster.topics.values()]
-    return Survey(cluster.cluster_id, topics, problems)
+    chains = await survey_chains(
+        objects, cluster.cluster_id, cluster.chain_objects, on_read=on_read
+    )
+    problems += [Remark(key, text) for key, text in chains.problems]
+    return Survey(cluster.cluster_id, topics, problems, chains)
 
 
 async def check_manifests(

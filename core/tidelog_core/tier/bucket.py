@@ -17,6 +17,8 @@ from tidelog_core.tier.keys import (
     LOG_SUFFIX,
     SegmentKey,
     cluster_manifest_key,
+    is_probe_key,
+    is_wal_key,
     parse_deletion_key,
     parse_erasure_receipt_key,
     parse_log_start_key,
@@ -79,6 +81,7 @@ class ClusterObjects:
     cluster_id: str
     has_manifest: bool = False
     topics: dict[str, TopicObjects] = field(default_factory=dict)  # by folder
+    chain_objects: list[ObjectMeta] = field(default_factory=list)  # of diskless topics, by key
     foreign: list[str] = field(default_factory=list)  # keys below the cluster's folder
 
     @property
@@ -119,7 +122,9 @@ class _Sorting:
             starts[start.partition] = max(start.offset, starts.get(start.partition, 0))
         elif (topic_id := parse_topic_manifest_key(key)) is not None:
             self._topic(key, topic_id).has_manifest = True
-        elif parse_erasure_receipt_key(key) is not None:
+        elif is_wal_key(key):
+            self._cluster(cluster_id).chain_objects.append(found)
+        elif parse_erasure_receipt_key(key) is not None or is_probe_key(key):
             return  # It does not describe the content.
         elif (deletion := parse_deletion_key(key)) is not None:
             self._topic(f"{deletion.folder}/", deletion.topic_id).is_deleted = True

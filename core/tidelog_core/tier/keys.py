@@ -7,6 +7,7 @@
     <cluster id>/<topic>-<topic id>/<partition>/log-start-<offset>.json    where the log starts
     <cluster id>/<topic>-<topic id>/<partition>/<segment>.log              a segment's bytes
     <cluster id>/<topic>-<topic id>/<partition>/<segment>.index            their description
+    <cluster id>/wal/…                                                     ``diskless.keys``
 
 ``<segment>`` is the base offset (20 digits), the leader epoch of the leader that copied
 it, and the segment's id. Every attempt has another id, so no two attempts share a key.
@@ -49,6 +50,12 @@ _LOG_START_KEY = re.compile(
     rf"{_NAME}/{_NAME}-(?P<topic_id>{_UUID})/(?P<partition>{_PARTITION})/"
     rf"log-start-(?P<offset>[0-9]{{20}})\.json"
 )
+# Of objects of chains: ``diskless.keys`` parses them.
+WAL_KEY = re.compile(
+    rf"(?P<cluster>{_NAME})/wal/(?P<broker>[0-9]{{10}})/(?P<chain>{_UUID})/"
+    r"(?P<sequence>[0-9]{20})\.(?P<kind>wal|ckpt)"
+)
+_PROBE_KEY = re.compile(rf"{_NAME}/wal/probe-{_UUID}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +185,16 @@ def parse_deletion_key(key: str) -> DeletionKey | None:
     """Parse the key; return ``None`` if it is not a topic's deletion object's."""
     match = _DELETION_KEY.fullmatch(key)
     return None if match is None else DeletionKey(UUID(match["topic_id"]), match["folder"])
+
+
+def is_wal_key(key: str) -> bool:
+    """Return whether the key is one of a chain's objects."""
+    return WAL_KEY.fullmatch(key) is not None
+
+
+def is_probe_key(key: str) -> bool:
+    """Return whether the key is that of a probe's object: a crash may leave one."""
+    return _PROBE_KEY.fullmatch(key) is not None
 
 
 def parse_log_start_key(key: str) -> LogStartKey | None:

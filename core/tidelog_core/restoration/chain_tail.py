@@ -1,0 +1,58 @@
+"""Joins what the chains have of a diskless partition to its tiered segments.
+
+The log goes on in the chains where the tier ends: by leader epoch, then by offset. Nothing is
+copied. The partition's item gets the list of its chains, and the next leader reads them as after
+the death of another one. A log cannot have a gap, so with a gap it begins behind the last one.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from tidelog_core.diskless.bucket_chains import ChainedPartition, EpochRun
+from tidelog_core.diskless.epoch_chains import cut_tiered
+from tidelog_core.metadata.epoch_chains import EpochChain, EpochChains
+from tidelog_core.restoration.selection import Remark
+
+
+class ChainTail(NamedTuple):
+    """The part of a partition that chains have."""
+
+    wal: EpochChains
+    end_offset: int
+    # Behind a gap: the log begins here, and what is before it is left out. ``None``: no gap.
+    starts_at: int | None
+    problems: tuple[Remark, ...]
+
+
+def join_tail(
+    found: ChainedPartition, *, tiered_end: int, log_start_offset: int, has_segments: bool
+) -> ChainTail:
+    """Return the tail that continues the tier.
+
+    Below ``log_start_offset`` nothing is missed. Without segments ``tiered_end`` is the same.
+    """
+    end_offset, starts_at = tiered_end, None
+    problems: list[Remark] = []
+    used: list[EpochRun] = []
+    for run in found.runs:
+        if run.base_offset > max(end_offset, log_start_offset):
+            text = f"offsets [{end_offset}, {run.base_offset}) are missing before it"
+            if has_segments or used:
+                text += ", and what is before them is left out"
+            problems.append(Remark(run.key, text))
+            used, starts_at = [], run.base_offset
+        used.append(run)
+        end_offset = max(end_offset, run.end_offset)
+    return ChainTail(_chains(used, tiered_end), end_offset, starts_at, tuple(problems))
+
+
+def _chains(runs: list[EpochRun], tiered_end: int) -> EpochChains:
+    """Return the list for the partition's item, without epochs that the tier has."""
+    chains: list[EpochChain] = []
+    for run in runs:
+        last = chains[-1] if chains else None
+        if last is not None and run.leader_epoch <= last.leader_epoch:
+            continue
+        chains.append(EpochChain(run.leader_epoch, run.chain, run.base_offset))
+    return cut_tiered(tuple(chains), tiered_end)
