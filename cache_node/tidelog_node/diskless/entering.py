@@ -1,0 +1,305 @@
+"""Brings the diskless partitions that this node is to lead into its chain; then it leads them.
+
+    elected → seal the chain before → read the items → find its slices, refill the log
+            → one conditional write: next epoch, own chain, end offset → enter → lead
+
+An election only names the node that is to lead: after a start, after a leader's death, by a
+handover. The chain that the item names may still be written, by an earlier leader that does not
+know. So its end is made certain first, and the write that names this node's chain is what begins
+the next epoch. A new partition has no chain: its first leader only writes.
+
+Partitions with the same chain before are taken together. A partition whose records cannot be read
+stays without a leader and is tried again; the others go on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Protocol
+
+from tidelog_core.diskless import takeover
+from tidelog_core.diskless.chain_sealer import ChainSealer
+from tidelog_core.diskless.chain_store import ChainStore
+from tidelog_core.diskless.epoch_chains import PartitionName, current_chain, cut_tiered
+from tidelog_core.diskless.takeover import StoredChains, Takeover, WriteOutcome
+from tidelog_core.errors import CorruptItem, StoreUnavailable, TidelogError
+from tidelog_core.metadata.epoch_chains import ChainName, EpochChains
+from tidelog_core.metadata.records import Partition, partition_key
+from tidelog_core.replication.change import ChangeReason, PartitionChange
+from tidelog_core.replication.partition_writer import write_changes
+from tidelog_core.waiting import wait_and_clear
+
+from tidelog_node.diskless.log_recovery import LogRecovery
+from tidelog_node.diskless.sealing import seal_chain
+from tidelog_node.node_context import NodeContext
+from tidelog_node.replica import Replica
+from tidelog_node.replicas import ReplicaManager
+
+logger = logging.getLogger(__name__)
+
+RETRY_SECONDS = 1.0
+WRITES_MAX = 10  # of one group, before it begins again
+CHAINS_AT_ONCE_MAX = 8
+
+
+class EntryChain(Protocol):
+    """The chain of this node that takes partitions; ``OwnedChain``."""
+
+    @property
+    def name(self) -> ChainName:
+        """Its name."""
+
+    @property
+    def is_deposed(self) -> bool:
+        """Whether it takes nothing more, because somebody sealed it."""
+
+    def enter(
+        self,
+        replica: Replica,
+        stored: EpochChains,
+        *,
+        end_offset: int,
+        previous_sequence: int,
+    ) -> None:
+        """Take the partition. Raises ``ValueError`` unless the last of ``stored`` names it."""
+
+
+class LeadEntries:
+    """Enters the partitions that ``RoleChanges.unentered_lead`` names. ``run`` is one task."""
+
+    def __init__(
+        self,
+        node: NodeContext,
+        *,
+        replicas: ReplicaManager,
+        own_chain: Callable[[], Awaitable[EntryChain]],
+        chains: ChainStore,
+        recovery: LogRecovery,
+    ) -> None:
+        """``own_chain`` returns the chain that takes partitions now: after a deposal another.
+
+        It raises the store's errors, and ``InvalidConfig`` if chains cannot be kept in this store.
+        """
+        self._node = node
+        self._replicas = replicas
+        self._own_chain = own_chain
+        self._chains = chains
+        self._recovery = recovery
+        self._waiting: dict[PartitionName, Replica] = {}
+        self._entering: set[PartitionName] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._slots = asyncio.Semaphore(CHAINS_AT_ONCE_MAX)
+        self._stir = asyncio.Event()
+        self._unsubscribe = replicas.roles.unentered_lead.subscribe(self._note)
+
+    async def run(self) -> None:
+        """Enter partitions until cancelled."""
+        try:
+            while True:
+                await wait_and_clear(self._stir, None)
+                for before, group in self._take_waiting().items():
+                    self._entering |= group.keys()
+                    task = asyncio.create_task(self._enter(before, group), name="entering leads")
+                    self._tasks.add(task)
+                    task.add_done_callback(self._tasks.discard)
+        finally:
+            self._unsubscribe()
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _note(self, replica: Replica) -> None:
+        self._waiting[name_of(replica)] = replica
+        self._stir.set()
+
+    def _take_waiting(self) -> dict[ChainName | None, dict[PartitionName, Replica]]:
+        """Return the partitions to enter now, by the chain that their items name last."""
+        groups: dict[ChainName | None, dict[PartitionName, Replica]] = {}
+        for name, replica in tuple(self._waiting.items()):
+            if name in self._entering:
+                continue  # Noted again when that has ended.
+            del self._waiting[name]
+            partition = self._unentered(replica)
+            if partition is not None:
+                last = current_chain(partition.wal)
+                groups.setdefault(last and last.chain, {})[name] = replica
+        return groups
+
+    def _unentered(self, replica: Replica) -> Partition | None:
+        """Return the partition's record, if this node is to lead it and does not yet."""
+        if replica.is_leader or self._replicas.get(replica.partition) is not replica:
+            return None
+        image = self._node.view.image
+        partitions = image.partitions(replica.partition.topic)
+        index = replica.partition.partition
+        if index >= len(partitions) or partitions[index].topic_id != replica.topic_id:
+            return None
+        return partitions[index] if self._node.standing.leads(partitions[index]) else None
+
+    async def _enter(self, before: ChainName | None, group: dict[PartitionName, Replica]) -> None:
+        delay_seconds = 0.0
+        try:
+            async with self._slots:
+                await self._take_over(before, dict(group))
+        except (TidelogError, OSError) as error:
+            logger.warning(
+                "diskless partitions not led yet, will retry",
+                extra={"count": len(group), "chain": str(before), "reason": str(error)},
+            )
+            delay_seconds = RETRY_SECONDS
+        except Exception:
+            # Any failure: the partitions have no leader until they are entered.
+            logger.exception("diskless partitions not led yet, will retry")
+            delay_seconds = RETRY_SECONDS
+        finally:
+            self._entering -= group.keys()
+        left = [replica for replica in group.values() if self._unentered(replica) is not None]
+        if left:
+            asyncio.get_running_loop().call_later(
+                max(delay_seconds, RETRY_SECONDS), self._note_all, left
+            )
+        self._stir.set()
+
+    def _note_all(self, replicas: Iterable[Replica]) -> None:
+        for replica in replicas:
+            self._note(replica)
+
+    async def _take_over(
+        self, before: ChainName | None, group: dict[PartitionName, Replica]
+    ) -> None:
+        """Take the group's partitions from the chain; those that fail are left out.
+
+        Raises the stores' errors, and ``CorruptObject``.
+        """
+        own, sealer, sealed_at = await self._own_chain(), None, -1
+        if before is not None:
+            sealer = ChainSealer(before, now_ms=self._node.standing.now_ms())
+            sealed_at = await seal_chain(self._node, self._chains, sealer, heir=own.name)
+            logger.info("chain sealed", extra={"chain": str(before), "sequence": sealed_at})
+        taken = _Taken(group, own, sealed_at)
+        steps = Takeover(sealer, own.name)
+        decisions: Sequence[takeover.TakeoverDecision] = steps.begin()
+        write_count = 0
+        while decisions:
+            decision, *rest = decisions
+            match decision:
+                case takeover.ReadItems():
+                    await self._read(taken)
+                    decisions = [*rest, *steps.on_items(taken.stored())]
+                case takeover.Replay(items, end):
+                    seals = {} if before is None or end is None else {before: end}
+                    ends = await self._recover(taken, items, seals)
+                    left = {name: items[name] for name in ends}
+                    decisions = [*rest, *(steps.on_replayed(left, ends) if left else ())]
+                case takeover.WriteEpochs(items):
+                    write_count += 1
+                    if write_count > WRITES_MAX:
+                        raise StoreUnavailable(f"epochs are not written after {WRITES_MAX} tries")
+                    decisions = [*rest, *steps.on_written(await self._write(taken, items))]
+                case takeover.Lead(name, stored, end_offset):
+                    self._lead(taken, name, stored, end_offset)
+                    decisions = rest
+                case takeover.Finished():
+                    decisions = rest
+
+    # -- the steps --
+
+    async def _read(self, taken: _Taken) -> None:
+        """Read the group's items. Raises the store's errors."""
+        keys = {partition_key(name.topic_id, name.partition): name for name in taken.group}
+        items = await self._node.store.get_many(keys)
+        taken.records.clear()
+        for key, item in items.items():
+            with contextlib.suppress(CorruptItem):  # The image says so, and has no leader.
+                record = Partition.from_item(item)
+                if self._node.standing.leads(record):
+                    taken.records[keys[key]] = record
+
+    async def _recover(
+        self,
+        taken: _Taken,
+        items: Mapping[PartitionName, StoredChains],
+        seals: Mapping[ChainName, int],
+    ) -> dict[PartitionName, int]:
+        """Make the logs what tier and chains have; return their ends. Raises the store's errors."""
+        records = {name: taken.records[name] for name in items}
+        recovered = await self._recovery.recover(taken.group, records, seals)
+        for name in items.keys() - recovered.keys():
+            del taken.group[name]
+        taken.tiered_ends |= {name: one.tiered_end for name, one in recovered.items()}
+        return {name: one.end_offset for name, one in recovered.items()}
+
+    async def _write(
+        self, taken: _Taken, items: Mapping[PartitionName, StoredChains]
+    ) -> WriteOutcome:
+        """Write the next epochs, in several transactions if they are many."""
+        changes = [
+            PartitionChange(
+                dataclasses.replace(
+                    taken.records[name],
+                    version=stored.version,
+                    leader_epoch=stored.chains[-1].leader_epoch,
+                    wal=cut_tiered(stored.chains, taken.tiered_ends[name]),
+                ),
+                ChangeReason.CHAIN_ENTERED,
+            )
+            for name, stored in items.items()
+        ]
+        outcome = await write_changes(self._node.store, changes)
+        with contextlib.suppress(StoreUnavailable):
+            await self._node.view.refresh()
+        if len(outcome.written) == len(changes):
+            return WriteOutcome.WRITTEN
+        if outcome.unknown or outcome.refused:
+            await asyncio.sleep(RETRY_SECONDS)
+            return WriteOutcome.UNKNOWN
+        return WriteOutcome.CONFLICT
+
+    def _lead(
+        self, taken: _Taken, name: PartitionName, stored: StoredChains, end_offset: int
+    ) -> None:
+        replica, epoch = taken.group[name], stored.chains[-1].leader_epoch
+        if self._replicas.get(replica.partition) is not replica:
+            return
+        if taken.own.is_deposed:
+            raise StoreUnavailable(f"the chain {taken.own.name} was sealed in the meantime")
+        taken.own.enter(
+            replica, stored.chains, end_offset=end_offset, previous_sequence=taken.sealed_at
+        )
+        self._replicas.confirm_lead(replica, epoch)
+        logger.info(
+            "diskless partition led",
+            extra={
+                "partition": str(replica.partition),
+                "leader_epoch": epoch,
+                "offset": end_offset,
+            },
+        )
+
+
+@dataclasses.dataclass(slots=True)
+class _Taken:
+    """Partitions that are taken together from one chain."""
+
+    group: dict[PartitionName, Replica]
+    own: EntryChain
+    sealed_at: int  # the sequence of the seal; -1: there was no chain
+    records: dict[PartitionName, Partition] = dataclasses.field(default_factory=dict)
+    tiered_ends: dict[PartitionName, int] = dataclasses.field(default_factory=dict)
+
+    def stored(self) -> dict[PartitionName, StoredChains]:
+        """Return what the items say of chains, as last read."""
+        return {
+            name: StoredChains(record.version, record.wal, record.leader_epoch)
+            for name, record in self.records.items()
+            if name in self.group
+        }
+
+
+def name_of(replica: Replica) -> PartitionName:
+    """Return the replica's partition by its topic's id."""
+    return PartitionName(replica.topic_id, replica.partition.partition)

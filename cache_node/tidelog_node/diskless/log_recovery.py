@@ -1,0 +1,109 @@
+"""Recovers the logs of partitions from the tier and their chains, before they are led.
+
+The chains are listed first, then the tier is read: what a listing lacks had been collected, so the
+tier has it by then. A log that ends below the tier's end begins again there, with the producers and
+leader epochs of the last tiered segment; what follows comes from the chains.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from tidelog_core.diskless.chain_store import ChainStore
+from tidelog_core.diskless.epoch_chains import PartitionName
+from tidelog_core.errors import TidelogError
+from tidelog_core.metadata.epoch_chains import ChainName
+from tidelog_core.metadata.records import Partition
+
+from tidelog_node.diskless.chain_slices import FoundSlices, WantedSlices, find_slices, log_of
+from tidelog_node.diskless.refilling import LogRefill
+from tidelog_node.follower.catch_up import CatchUp
+from tidelog_node.node_context import NodeContext
+from tidelog_node.replica import Replica
+from tidelog_node.tier.history import TierHistory, tier_end
+
+logger = logging.getLogger(__name__)
+
+PARTITIONS_AT_ONCE_MAX = 16
+
+
+class RecoveredLog(NamedTuple):
+    """A log that has every committed record, and nothing else."""
+
+    tiered_end: int  # the tier has everything below
+    end_offset: int
+
+
+class LogRecovery:
+    """Recovers logs. For the tasks of one event loop."""
+
+    def __init__(
+        self,
+        node: NodeContext,
+        *,
+        chains: ChainStore,
+        refill: LogRefill,
+        history: TierHistory,
+        catch_up: CatchUp,
+    ) -> None:
+        self._node = node
+        self._chains = chains
+        self._refill = refill
+        self._history = history
+        self._catch_up = catch_up
+        self._slots = asyncio.Semaphore(PARTITIONS_AT_ONCE_MAX)
+
+    async def recover(
+        self,
+        replicas: Mapping[PartitionName, Replica],
+        records: Mapping[PartitionName, Partition],
+        seals: Mapping[ChainName, int],
+    ) -> dict[PartitionName, RecoveredLog]:
+        """Recover the logs of ``records``; return those that could be.
+
+        ``seals`` has where the last chains end. Raises the store's errors, and ``CorruptObject``
+        if it is not known which partitions have records in an object.
+        """
+        wanted = {
+            name: WantedSlices(record.wal, record.log_start_offset)
+            for name, record in records.items()
+        }
+        found = await find_slices(self._chains, wanted, seals)
+        recovered: dict[PartitionName, RecoveredLog] = {}
+
+        async def recover(name: PartitionName) -> None:
+            async with self._slots:
+                try:
+                    recovered[name] = await self._recover(replicas[name], records[name], found)
+                except (TidelogError, OSError) as error:
+                    logger.error(
+                        "diskless partition cannot be recovered, will retry",
+                        extra={
+                            "partition": str(replicas[name].partition),
+                            "reason": str(error),
+                            "hint": getattr(error, "hint", ""),
+                        },
+                    )
+
+        async with asyncio.TaskGroup() as group:
+            for name in records:
+                group.create_task(recover(name))
+        return recovered
+
+    async def _recover(
+        self, replica: Replica, record: Partition, found: FoundSlices
+    ) -> RecoveredLog:
+        name = PartitionName(record.topic_id, record.partition)
+        await self._catch_up.before_leading(replica)
+        segments = await self._history.segments(record.topic_id, record.partition)
+        tier = tier_end(segments, record.log_start_offset)
+        start_offset = record.log_start_offset if tier is None else tier.offset
+        wanted = WantedSlices(record.wal, start_offset)
+        slices, end_offset = log_of(
+            name, wanted, found[name], cluster_id=self._node.view.image.cluster_id
+        )
+        await self._refill.refill(replica, name, slices, end_offset)
+        return RecoveredLog(start_offset, end_offset)

@@ -1,0 +1,319 @@
+"""How a node comes to lead diskless partitions: new ones, its own of before, and other nodes'."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kio.schema.errors import ErrorCode
+from tidelog_core.diskless.chain_store import ChainStore
+from tidelog_core.diskless.chain_writer import PutOutcome
+from tidelog_core.diskless.epoch_chains import current_chain
+from tidelog_core.diskless.keys import wal_key
+from tidelog_core.diskless.wal_build import ObjectName, WalSlice, build_data_object
+from tidelog_core.diskless.wal_header import WalKind
+from tidelog_core.errors import OutcomeUnknown, StoreUnavailable
+from tidelog_core.metadata.epoch_chains import ChainName, EpochChains
+from tidelog_core.metadata.store import Check, Write
+from tidelog_core.objects.memory import MemoryObjectStore
+from tidelog_node.diskless import entering
+from tidelog_node.diskless.entering import LeadEntries
+from tidelog_node.diskless.log_recovery import LogRecovery
+from tidelog_node.diskless.refilling import LogRefill
+from tidelog_node.follower.catch_up import CatchUp
+from tidelog_node.replica import Replica
+from tidelog_node.tier.history import TierHistory
+
+from tests.node.diskless.chained_log import new_chain
+from tests.node.replication.led_node import LedNode, led_node
+from tests.support.batches import batch_of
+from tests.support.hand_chain import DISKLESS, HandChain
+from tests.support.log_building import read_bytes
+
+
+class StoredChain(HandChain):
+    """A chain whose objects are put when a test says so."""
+
+    def __init__(self, store: MemoryObjectStore, cluster_id: str) -> None:
+        super().__init__()
+        self.name: ChainName = new_chain()
+        self.is_deposed = False
+        self.entered: list[tuple[str, int, int]] = []  # partition, epoch, sequence before
+        self._store, self._cluster_id = store, cluster_id
+        self._sequence = 0
+        self._ends: dict[Replica, int] = {}
+
+    def take(
+        self, replica: Replica, stored: EpochChains, *, end_offset: int, previous_sequence: int
+    ) -> None:
+        current = current_chain(stored)
+        assert current is not None
+        assert (current.chain, current.first_offset) == (self.name, end_offset)
+        assert replica.log.log_end_offset == replica.log.high_watermark == end_offset
+        self.entered.append((str(replica.partition), current.leader_epoch, previous_sequence))
+        self._ends[replica] = end_offset
+        replica.chain = self
+
+    async def commit(self, *replicas: Replica) -> PutOutcome:
+        """Put what these logs have got into one object, and say so if that was done."""
+        slices = []
+        for replica in replicas:
+            data = read_bytes(replica.log, self._ends[replica])
+            epoch = replica.leader_epoch
+            slices.append(WalSlice(replica.topic_id, replica.partition.partition, epoch, data))
+        name = ObjectName(self._cluster_id, self.name, self._sequence, self._sequence, 0, 0)
+        chains = ChainStore(self._store, self._cluster_id)
+        data = build_data_object(name, slices).data
+        outcome = await chains.put(self.name, self._sequence, data)
+        if outcome is PutOutcome.STORED:
+            self._sequence += 1
+            for replica in replicas:
+                self._ends[replica] = replica.log.log_end_offset
+                replica.on_chain_committed(self._ends[replica])
+        return outcome
+
+
+class NoIndexes:
+    """The index objects of a tier without segments."""
+
+    async def get(self, *_: object) -> Any:
+        raise AssertionError
+
+
+class EnteringNode:
+    """A node, its chain, and what enters its partitions."""
+
+    def __init__(self, node: LedNode, objects: MemoryObjectStore) -> None:
+        self.node, self.objects = node, objects
+        self.cluster_id = node.view.image.cluster_id
+        self.chain = StoredChain(objects, self.cluster_id)
+        self.chain_calls = 0
+
+    async def own_chain(self) -> Any:
+        self.chain_calls += 1
+        if self.chain.is_deposed:
+            self.chain = StoredChain(self.objects, self.cluster_id)
+        return _Entry(self.chain)
+
+    def replica(self, partition: int = 0) -> Replica:
+        return self.node.replica(partition)
+
+    async def until(self, is_true: Callable[[], bool]) -> None:
+        async with asyncio.timeout(20):
+            while not is_true():  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+
+    async def until_led(self, partition: int = 0) -> Replica:
+        await self.until(lambda: self.replica(partition).is_leader)
+        return self.replica(partition)
+
+    async def send(self, *values: bytes, **fields: Any) -> Any:
+        """Produce one batch, commit it, and return the answer."""
+        answer = self.node.send_batch(batch_of(*values, **fields))
+        assert await self.chain.commit(self.replica()) is PutOutcome.STORED
+        return await answer
+
+    def stored(self, partition: int = 0) -> Any:
+        return self.node.view.image.partitions("t")[partition]
+
+
+class _Entry:
+    """The chain as ``LeadEntries`` knows it."""
+
+    def __init__(self, chain: StoredChain) -> None:
+        self._chain = chain
+        self.name = chain.name
+        self.enter = chain.take
+
+    @property
+    def is_deposed(self) -> bool:
+        return self._chain.is_deposed
+
+
+@asynccontextmanager
+async def entering_node(
+    folder: Path, objects: MemoryObjectStore | None = None
+) -> AsyncIterator[EnteringNode]:
+    async with led_node(folder) as node:
+        it = EnteringNode(node, MemoryObjectStore() if objects is None else objects)
+        history = TierHistory(
+            store=node.store,
+            indexes=NoIndexes(),  # type: ignore[arg-type]
+            view=node.view,
+        )
+        chains = ChainStore(it.objects, it.cluster_id)
+        catch_up = CatchUp(node.context, history=history, timeout_s=1)
+        entries = LeadEntries(
+            node.context,
+            replicas=node.replicas,
+            own_chain=it.own_chain,
+            chains=chains,
+            recovery=LogRecovery(
+                node.context,
+                chains=chains,
+                refill=LogRefill(node.context, it.objects),
+                history=history,
+                catch_up=catch_up,
+            ),
+        )
+        work = asyncio.create_task(entries.run())
+        try:
+            for replica in node.replicas.replicas():  # as at a start
+                node.replicas.follow_again(replica.partition.topic)
+            yield it
+        finally:
+            work.cancel()
+            await asyncio.gather(work, return_exceptions=True)
+
+
+@pytest.fixture(autouse=True)
+def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(entering, "RETRY_SECONDS", 0.02)
+
+
+async def create(it: EnteringNode, *, partitions: int = 1) -> None:
+    await it.node.create_topic(replicas=(1,), partition_count=partitions, **DISKLESS)
+
+
+async def test_a_new_partition_is_led_once_its_item_names_the_chain(tmp_path: Path) -> None:
+    async with entering_node(tmp_path) as it:
+        await create(it)
+        assert it.node.send(b"early").error_code is ErrorCode.not_leader_or_follower
+        replica = await it.until_led()
+        stored = it.stored()
+        assert stored.leader_epoch == replica.leader_epoch == 1
+        assert stored.wal == ((1, it.chain.name, 0),)
+        assert it.chain.entered == [("t-0", 1, -1)]
+        assert (await it.send(b"a")).base_offset == 0
+        assert replica.log.high_watermark == 1
+
+
+async def test_many_partitions_cost_few_writes(tmp_path: Path) -> None:
+    async with entering_node(tmp_path) as it:
+        commits: list[int] = []
+        commit = it.node.store.commit
+
+        async def counted(writes: Sequence[Write], *, checks: Sequence[Check] = ()) -> None:
+            commits.append(len(writes))
+            await commit(writes, checks=checks)
+
+        it.node.store.commit = counted  # type: ignore[method-assign]
+        await create(it, partitions=79)
+        await it.until(lambda: all(r.is_leader for r in it.node.replicas.replicas()))
+        creation, *entries = commits
+        assert (creation, sum(entries)) == (80, 79)
+        assert len(entries) <= 10  # logs are opened a few at a time
+
+
+@pytest.mark.parametrize("is_disk_lost", [False, True], ids=["disk kept", "disk lost"])
+async def test_a_restarted_node_has_what_its_chain_before_committed(
+    tmp_path: Path, is_disk_lost: bool
+) -> None:
+    objects = MemoryObjectStore()
+    async with entering_node(tmp_path, objects) as it:
+        await create(it)
+        await it.until_led()
+        first = await it.send(b"a", b"b", producer=(7, 0, 0))
+        before = it.chain
+        it.node.send_batch(batch_of(b"never acknowledged", producer=(7, 0, 2)))
+    if is_disk_lost:
+        shutil.rmtree(tmp_path / "data")
+    async with entering_node(tmp_path, objects) as it:
+        replica = await it.until_led()
+        assert it.stored().wal == ((1, before.name, 0), (2, it.chain.name, 2))
+        assert it.chain.entered == [("t-0", 2, 1)]
+        assert replica.log.log_end_offset == replica.log.high_watermark == 2
+        assert replica.log.leader_epochs == ((1, 0), (2, 2))
+        # The same batch again, then the next one.
+        again = it.node.send_batch(batch_of(b"a", b"b", producer=(7, 0, 0)))
+        assert again.base_offset == first.base_offset
+        assert (await it.send(b"c", producer=(7, 0, 2))).base_offset == 2
+        # Whoever still has the chain before meets the seal.
+        header = await ChainStore(objects, it.cluster_id).header(before.name, 1)
+        assert header is not None
+        assert header.kind is WalKind.SEAL
+
+
+async def test_a_deposed_leader_takes_its_partitions_into_another_chain(tmp_path: Path) -> None:
+    async with entering_node(tmp_path) as it:
+        await create(it)
+        replica = await it.until_led()
+        await it.send(b"a")
+        owed = it.node.send_batch(batch_of(b"b"))
+        before, it.chain.is_deposed = it.chain, True
+        it.node.replicas.end_lead(replica)
+        assert (await owed).error_code is ErrorCode.not_leader_or_follower
+        await it.until(lambda: replica.is_leader and it.chain is not before)
+        assert [entry.leader_epoch for entry in it.stored().wal] == [1, 2]
+        assert (await it.send(b"b")).base_offset == 1
+
+
+@pytest.mark.parametrize("is_done", [False, True], ids=["not written", "written"])
+async def test_a_write_of_unknown_outcome_is_read_again(tmp_path: Path, is_done: bool) -> None:
+    async with entering_node(tmp_path) as it:
+        failures = [OutcomeUnknown("lost"), OutcomeUnknown("lost"), StoreUnavailable("away")]
+        commit = it.node.store.commit
+
+        async def unsure(writes: Sequence[Write], *, checks: Sequence[Check] = ()) -> None:
+            error = failures.pop() if failures and writes[0].id.key.isdigit() else None
+            if error is None or (is_done and isinstance(error, OutcomeUnknown)):
+                await commit(writes, checks=checks)
+            if error is not None:
+                raise error
+
+        await create(it)
+        it.node.store.commit = unsure  # type: ignore[method-assign]
+        replica = await it.until_led()
+        assert [entry.chain for entry in it.stored().wal] == [it.chain.name]
+        assert replica.leader_epoch == it.stored().wal[-1].leader_epoch
+
+
+async def test_a_damaged_slice_keeps_its_partition_offline_and_no_other(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    objects = MemoryObjectStore()
+    async with entering_node(tmp_path, objects) as it:
+        await create(it, partitions=2)
+        replicas = [await it.until_led(n) for n in range(2)]
+        for replica in replicas:
+            replica.append(bytearray(batch_of(b"kept")))
+        await it.chain.commit(*replicas)
+        key = wal_key(it.cluster_id, it.chain.name, 0)
+    whole = await objects.get(key)
+    broken = bytearray(whole)
+    broken[112 + 61] ^= 1  # the first slice's
+    await objects.replace(key, bytes(broken))
+    shutil.rmtree(tmp_path / "data")
+    async with entering_node(tmp_path, objects) as it:
+        await it.until_led(1)
+        await it.until(lambda: it.chain_calls > 3)
+        assert not it.replica(0).is_leader
+        reasons = [
+            str(vars(record)["reason"]) for record in caplog.records if "reason" in vars(record)
+        ]
+        assert any(key in reason and "partition=0" in reason for reason in reasons)
+        await objects.replace(key, whole)
+        await it.until_led(0)
+        assert it.replica(0).log.log_end_offset == 1
+
+
+async def test_a_chain_sealed_by_others_in_the_meantime_is_not_entered(tmp_path: Path) -> None:
+    async with entering_node(tmp_path) as it:
+        first = it.chain
+        commit = it.node.store.commit
+
+        async def slow(writes: Sequence[Write], *, checks: Sequence[Check] = ()) -> None:
+            await commit(writes, checks=checks)
+            first.is_deposed = True
+
+        await create(it)
+        it.node.store.commit = slow  # type: ignore[method-assign]
+        await it.until_led()
+        assert not first.entered
+        # The epoch in which nothing was written is named no longer.
+        assert it.stored().wal == ((2, it.chain.name, 0),)
