@@ -1,64 +1,106 @@
 """Which objects of a chain may be deleted.
 
-An object is needed until every slice in it is tiered, or below its partition's log start and in a
-checkpoint. An owner deletes only what the header of its last committed object says to have existed.
-An heir finds that object, and takes no deleted place for one that was never filled. Everybody else
-deletes only from sealed chains. Seals stay for ever: a resumed owner must meet them.
+An object is needed until every slice in it is tiered, or below a log start that a checkpoint has.
+An owner deletes only what the header of its last committed object says to have existed. An heir
+finds that object, and takes no deleted place for one that was never filled. Everybody else deletes
+only from sealed chains. Seals stay for ever: a resumed owner must meet them.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from uuid import UUID
 
 from tidelog_core.config import INT64_MAX
 from tidelog_core.diskless.chain_rules import ChainRules
 from tidelog_core.diskless.epoch_chains import PartitionName
+from tidelog_core.diskless.offset_runs import OffsetRuns
+from tidelog_core.diskless.stored_checkpoints import StoredCheckpoints
 from tidelog_core.diskless.wal_footer import WalFooter
 from tidelog_core.diskless.wal_header import WalHeader
 
 DELETE_COUNT_MAX = 1_000  # keys in one request of S3
 
 
+class UnneededEnds:
+    """Up to which offset no reader and no heir needs a partition's records in chains.
+
+    That is the end of the tier. A greater log start counts only once a stored checkpoint has it:
+    from the tier's end, no heir could go on over a gap. So log starts come in by no other way.
+    """
+
+    def __init__(
+        self,
+        tier_ends: Mapping[PartitionName, int],
+        checkpoints: StoredCheckpoints | None = None,
+        *,
+        deleted_topics: Collection[UUID] = (),
+    ) -> None:
+        self._tier_ends = tier_ends
+        self._checkpoints = checkpoints or StoredCheckpoints()
+        self._deleted_topics = deleted_topics
+
+    def of(self, name: PartitionName) -> int:
+        """Return the offset below which nothing is needed, -1 if nothing is known."""
+        if name.topic_id in self._deleted_topics:
+            return INT64_MAX
+        return max(self._tier_ends.get(name, -1), self._checkpoints.log_start(name))
+
+
 class OwnedObjects:
-    """An owner's committed objects, and what each of them is needed for."""
+    """An owner's committed objects, and how many partitions need each of them."""
 
     def __init__(self, rules: ChainRules | None = None) -> None:
         self._rules = rules or ChainRules()
-        self._needs: OrderedDict[int, Mapping[PartitionName, int]] = OrderedDict()
+        self._needed_by: OrderedDict[int, int] = OrderedDict()  # sequence → partitions
+        self._runs: dict[PartitionName, OffsetRuns] = {}
         self._last: WalHeader | None = None
 
     def __len__(self) -> int:
-        return len(self._needs)
+        return len(self._needed_by)
 
     def add(self, header: WalHeader, ends: Mapping[PartitionName, int]) -> None:
         """An object is committed, the next one; ``ends`` are the offsets that it ends at."""
-        self._needs[header.sequence] = dict(ends)
+        self._needed_by[header.sequence] = len(ends)
+        for name, end_offset in ends.items():
+            runs = self._runs.get(name)
+            if runs is None:
+                runs = self._runs[name] = OffsetRuns()
+            runs.add(header.sequence, end_offset)
         self._last = header
 
-    def collectable(self, unneeded_ends: Mapping[PartitionName, int]) -> list[int]:
+    def collectable(self, unneeded: UnneededEnds) -> list[int]:
         """Return the sequences that may be deleted now, at most 1,000, oldest first.
 
-        ``unneeded_ends`` has for each partition its tier's end. A greater log start counts only
-        up to where a stored checkpoint has the producers: from the tier's end, no heir can go on
-        over a gap. A deleted topic's partitions are unneeded up to the greatest offset.
+        What was not needed once is not needed any more: ends never go back.
         """
         if self._last is None:
             return []
+        self._forget(unneeded)
         end = self._rules.collection_end(self._last)
         found: list[int] = []
-        for sequence, ends in self._needs.items():
+        for sequence, count in self._needed_by.items():
             if sequence >= end or len(found) == DELETE_COUNT_MAX:
                 break
-            if is_unneeded(ends, unneeded_ends):
+            if not count:
                 found.append(sequence)
         return found
 
     def on_deleted(self, sequences: Iterable[int]) -> None:
         """They are deleted."""
         for sequence in sequences:
-            self._needs.pop(sequence, None)
+            self._needed_by.pop(sequence, None)
+
+    def _forget(self, unneeded: UnneededEnds) -> None:
+        done: list[PartitionName] = []
+        for name, runs in self._runs.items():
+            for sequence in runs.take(unneeded.of(name)):
+                self._needed_by[sequence] -= 1
+            if not runs:
+                done.append(name)
+        for name in done:
+            del self._runs[name]
 
 
 def needs_of(footer: WalFooter) -> dict[PartitionName, int]:
@@ -77,18 +119,16 @@ def needs_of(footer: WalFooter) -> dict[PartitionName, int]:
     return needs
 
 
-def is_unneeded(
-    ends: Mapping[PartitionName, int], unneeded_ends: Mapping[PartitionName, int]
-) -> bool:
-    """Return whether nothing at or above the partitions' ends is in an object with these ends."""
-    return all(end <= unneeded_ends.get(name, -1) for name, end in ends.items())
+def is_unneeded(ends: Mapping[PartitionName, int], unneeded: UnneededEnds) -> bool:
+    """Return whether nothing of an object is needed that ends at these offsets."""
+    return all(end <= unneeded.of(name) for name, end in ends.items())
 
 
 def collectable_of_sealed(
     end: int,
     listed: Iterable[int],
     ends_of: Mapping[int, Mapping[PartitionName, int]],
-    unneeded_ends: Mapping[PartitionName, int],
+    unneeded: UnneededEnds,
     rules: ChainRules | None = None,
 ) -> list[int]:
     """Return the sequences of a sealed chain that may be deleted, at most 1,000.
@@ -102,6 +142,6 @@ def collectable_of_sealed(
         for sequence in listed
         if sequence > end
         or (sequence == end and not keeps_seal)
-        or (sequence in ends_of and is_unneeded(ends_of[sequence], unneeded_ends))
+        or (sequence in ends_of and is_unneeded(ends_of[sequence], unneeded))
     ]
     return found[:DELETE_COUNT_MAX]

@@ -15,7 +15,7 @@ from uuid import UUID
 from tidelog_core.diskless import chain_writer, takeover
 from tidelog_core.diskless.chain_rules import ChainRules
 from tidelog_core.diskless.chain_writer import ChainWriter, WriterLimits
-from tidelog_core.diskless.collection import OwnedObjects, needs_of
+from tidelog_core.diskless.collection import OwnedObjects, UnneededEnds, needs_of
 from tidelog_core.diskless.epoch_chains import PartitionName
 from tidelog_core.diskless.keys import wal_key
 from tidelog_core.diskless.noted_ranges import ForeignRange, ObjectContent
@@ -547,9 +547,10 @@ class Incarnation:
             tier.state.advance_high_watermark(end)
             self.checker.on_tiered(partition, start, log.entries(start, end))
 
-    def unneeded(self) -> dict[PartitionName, int]:
+    def unneeded(self) -> UnneededEnds:
         """Return up to where partitions are tiered."""
-        return {partition: tier.end for partition, tier in self.setup.tiers.items()}
+        ends = {partition: tier.end for partition, tier in self.setup.tiers.items()}
+        return UnneededEnds(ends)
 
     def _collect_own(self) -> None:
         found = self.owned.collectable(self.unneeded())
