@@ -34,9 +34,8 @@ from tidelog_core.errors import (
 )
 from tidelog_core.log.local_log import LocalLog
 from tidelog_core.log.values import SealedSegment
-from tidelog_core.metadata.image import ClusterImage
 from tidelog_core.metadata.leadership import require_leadership
-from tidelog_core.metadata.records import SegmentMeta, SegmentState, Topic
+from tidelog_core.metadata.records import SegmentMeta, SegmentState
 from tidelog_core.model import NO_TIMESTAMP
 from tidelog_core.retention.clock_rule import Witness
 from tidelog_core.retention.selection import (
@@ -50,9 +49,7 @@ from tidelog_core.tier.index_build import SegmentSource
 from tidelog_core.tier.integrity import NO_HASH
 from tidelog_core.tier.keys import (
     SegmentKeys,
-    cluster_manifest_key,
     segment_keys,
-    topic_manifest_key,
 )
 from tidelog_core.tier.lifecycle import (
     AT_ONCE,
@@ -63,13 +60,13 @@ from tidelog_core.tier.lifecycle import (
     start_copy,
     start_deletions,
 )
-from tidelog_core.tier.manifest import ClusterManifest, TopicManifest
-from tidelog_core.tier.persisting import persist, persist_log_start
+from tidelog_core.tier.persisting import persist_log_start
 from tidelog_core.tier.planning import select_copies, select_leftovers
 
 from tidelog_node.node_context import NodeContext
 from tidelog_node.tier.client import TierClient
 from tidelog_node.tier.led_partition import LedPartition, TieredReplica, known_tiered_end
+from tidelog_node.tier.manifests import BucketManifests
 from tidelog_node.tier.protocol import UploadRequest
 from tidelog_node.tracing.tracer import span
 
@@ -98,8 +95,7 @@ class Copier:
         self._client = client
         self._has_own_clock = has_own_clock
         self.witness: Witness | None = None  # the bucket's time at the last copy
-        # The manifests last persisted, by key, each with the version of the topic's item then.
-        self._manifests: dict[str, tuple[ClusterManifest | TopicManifest, int]] = {}
+        self._manifests = BucketManifests(node, client)
         self.copied_count = 0
         self.evicted_bytes = 0
 
@@ -355,13 +351,7 @@ class Copier:
 
         Raises the store's errors.
         """
-        image = self._node.view.image
-        cluster = ClusterManifest(cluster_id=image.cluster_id)
-        await self._ensure(cluster_manifest_key(image.cluster_id), cluster)
-        topic = image.topic_by_id(led.leadership.topic_id)
-        if topic is not None:
-            key = topic_manifest_key(image.cluster_id, topic.name, topic.topic_id)
-            await self._ensure(key, _manifest(topic, image), topic.version)
+        await self._manifests.ensure([led.leadership.topic_id])
 
     async def publish_log_start(self, led: LedPartition, stored: int) -> None:
         """Publish the log start offset in the bucket. Idempotent. The caller holds the lock.
@@ -386,30 +376,6 @@ class Copier:
         )
         led.published_log_start = stored
 
-    async def _ensure(
-        self, key: str, manifest: ClusterManifest | TopicManifest, version: int = 0
-    ) -> None:
-        # The version counts too: if settings were changed and changed back, another leader may have
-        # written those in between.
-        if self._manifests.get(key) != (manifest, version):
-            await persist(self._client, key, manifest.to_bytes())
-            self._manifests[key] = manifest, version
-
     def forget_topic(self, topic_id: UUID) -> None:
         """Forget the manifest of a deleted topic."""
-        for key in [key for key in self._manifests if str(topic_id) in key]:
-            del self._manifests[key]
-
-
-def _manifest(topic: Topic, image: ClusterImage) -> TopicManifest:
-    # During a reassignment the added replicas count and those being removed do not. Partitions may
-    # differ permanently.
-    counts = [len(set(p.replicas) - set(p.removing)) for p in image.partitions(topic.name)]
-    return TopicManifest(
-        name=topic.name,
-        topic_id=topic.topic_id,
-        partition_count=topic.partition_count,
-        created_ms=topic.created_ms,
-        replication_factor=max(counts, default=None),
-        configs=topic.configs,
-    )
+        self._manifests.forget_topic(topic_id)
