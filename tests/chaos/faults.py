@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import errno
 import random
+import shutil
 import sqlite3
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -45,11 +46,15 @@ class Faults:
         lease_s: float,
         chance: random.Random,
         is_sabotage: bool = False,
+        is_diskless: bool = False,
     ) -> None:
-        """``is_sabotage`` tears logs that nobody else has, which no cluster can stand."""
+        """``is_sabotage`` tears logs that nobody else has, which no replicated cluster can stand.
+
+        With ``is_diskless`` any log may be torn: the object store has it.
+        """
         self._cluster = cluster
         self._lease_s = lease_s
-        self._is_sabotage = is_sabotage
+        self._tears_any = is_sabotage or is_diskless
         self._chance = chance
         self._may_tear_at_s = 0.0
         self._by_kind: dict[FaultKind, Callable[[PlannedFault], Awaitable[Undo]]] = {
@@ -61,6 +66,8 @@ class Faults:
             FaultKind.DISK_FULL: self._disk,
             FaultKind.DISK_FAILING: self._disk,
             FaultKind.TORN: self._torn,
+            FaultKind.KILL_ALL: self._kill_all,
+            FaultKind.DISK_LOST: self._disk_lost,
             FaultKind.CUT: self._network,
             FaultKind.HOLD: self._network,
             FaultKind.SLOW: self._network,
@@ -101,6 +108,24 @@ class Faults:
         nodes = self._targets(fault)
         await asyncio.gather(*(node.kill() for node in nodes))
         return lambda: _start(nodes)
+
+    async def _kill_all(self, fault: PlannedFault) -> Undo:
+        """Kill every node; half of the times all disks are lost with them."""
+        if fault.amount < 0.5:
+            return await self._kill(fault)
+        return await self._disk_lost(fault)
+
+    async def _disk_lost(self, fault: PlannedFault) -> Undo:
+        nodes = self._targets(fault)
+        await asyncio.gather(*(node.kill() for node in nodes))
+        for node in nodes:
+            await asyncio.to_thread(shutil.rmtree, node.process.data_dir, ignore_errors=True)
+
+        async def undo() -> str:
+            await _start(nodes)
+            return "disks lost"
+
+        return undo
 
     async def _restart(self, fault: PlannedFault) -> Undo:
         nodes = self._targets(fault)
@@ -171,7 +196,7 @@ class Faults:
         torn = 0
         loop = asyncio.get_running_loop()
         is_due = loop.time() >= self._may_tear_at_s
-        if self._is_sabotage or (is_due and await self._others_have_it_all(node)):
+        if self._tears_any or (is_due and await self._others_have_it_all(node)):
             for directory in node.partition_dirs():
                 if self._chance.random() < 0.8:
                     torn += tear(directory, self._chance)

@@ -28,6 +28,7 @@ class ChaosOptions:
     transactions_min: int = 0  # committed ones
     node_count: int = 3
     replication_factor: int = 1
+    is_diskless: bool = False  # every topic
     partition_count: int = 3  # of each of the two topics to begin with
     kinds: tuple[FaultKind, ...] | None = None  # None: all that such a cluster must stand
     dynamodb_url: str | None = None  # None: SQLite
@@ -41,14 +42,15 @@ class ChaosOptions:
     def topic_configs(self) -> dict[str, str]:
         """What every topic of the run is made with."""
         in_sync = min(2, self.replication_factor)
-        return {**_TOPIC_CONFIGS, "min.insync.replicas": str(in_sync)}
+        diskless = {"diskless.enable": "true"} if self.is_diskless else {}
+        return {**_TOPIC_CONFIGS, "min.insync.replicas": str(in_sync), **diskless}
 
     @property
     def title(self) -> str:
         """The run in a line, with the seed that makes it again."""
         store = "SQLite" if self.dynamodb_url is None else "DynamoDB"
+        replicas = f"replication factor {self.replication_factor}"
+        if self.is_diskless:
+            replicas = "diskless"
         length = f"{self.rounds} rounds" if self.rounds else f"{self.seconds:g} s"
-        return (
-            f"chaos: seed {self.seed}, {length}, {self.node_count} nodes,"
-            f" replication factor {self.replication_factor}, {store}"
-        )
+        return f"chaos: seed {self.seed}, {length}, {self.node_count} nodes, {replicas}, {store}"

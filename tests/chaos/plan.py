@@ -27,6 +27,8 @@ class FaultKind(StrEnum):
     DISK_FULL = "disk-full"  # nothing can be written
     DISK_FAILING = "disk-failing"  # EIO on whatever is read or written
     TORN = "torn"  # kill -9, and what was not flushed is lost or garbled
+    KILL_ALL = "kill-all"  # kill -9 of every node at once
+    DISK_LOST = "disk-lost"  # kill -9, and the data directory is gone
     CUT = "cut"  # connections reset, no new ones
     HOLD = "hold"  # one direction says nothing, then everything at once
     SLOW = "slow"  # delay and little bandwidth
@@ -47,6 +49,8 @@ PROCESS_LANE = (
     FaultKind.DISK_FULL,
     FaultKind.DISK_FAILING,
     FaultKind.TORN,
+    FaultKind.KILL_ALL,
+    FaultKind.DISK_LOST,
 )
 DISK_FAULTS = frozenset({FaultKind.DISK_FULL, FaultKind.DISK_FAILING})
 NETWORK_LANE = (FaultKind.CUT, FaultKind.HOLD, FaultKind.SLOW, FaultKind.RESET)
@@ -58,6 +62,8 @@ STORE_LANE = (
     FaultKind.STORE_CUT,
 )
 _LANES = (PROCESS_LANE, NETWORK_LANE, STORE_LANE, CLIENT_LANE)
+# No node has what the others lack: any disk may go, all at once too.
+_DISKLESS_ONLY = frozenset({FaultKind.KILL_ALL, FaultKind.DISK_LOST})
 _DYNAMODB_ONLY = frozenset({FaultKind.STORE_SLOW, FaultKind.STORE_FAILING, FaultKind.STORE_CUT})
 # At once, for how many nodes: mostly one.
 _TARGET_WEIGHTS = (8, 3, 1)
@@ -79,10 +85,12 @@ class PlannedFault:
         return self.at_s + self.duration_s
 
 
-def kinds_for(*, replication_factor: int, has_dynamodb: bool) -> tuple[FaultKind, ...]:
+def kinds_for(
+    *, replication_factor: int, has_dynamodb: bool, is_diskless: bool = False
+) -> tuple[FaultKind, ...]:
     """Return the kinds that such a cluster must stand."""
-    left_out: set[FaultKind] = set()
-    if replication_factor == 1:
+    left_out: set[FaultKind] = set() if is_diskless else set(_DISKLESS_ONLY)
+    if replication_factor == 1 and not is_diskless:
         left_out.add(FaultKind.TORN)  # Nobody else has what is lost.
     left_out |= {FaultKind.STORE_LOCK} if has_dynamodb else _DYNAMODB_ONLY
     return tuple(kind for kind in FaultKind if kind not in left_out)
@@ -142,6 +150,8 @@ def _lane(
             count = chance.choices((1, 2, 3), _TARGET_WEIGHTS)[0]
             if kind is FaultKind.TORN:
                 count = 1  # More than one at a time is more than replication promises.
+            if kind is FaultKind.KILL_ALL:
+                count = node_count
             targets = chance.sample(range(1, node_count + 1), min(count, node_count))
             yield PlannedFault(kind, at_s, duration_s, tuple(sorted(targets)), chance.random())
             at_s += duration_s + chance.uniform(*GAP_SECONDS)
@@ -151,7 +161,13 @@ def _duration(chance: random.Random, kind: FaultKind, lease_s: float) -> float:
     match kind:
         case FaultKind.PAUSE:
             return lease_s + chance.uniform(0.5, 2.0)
-        case FaultKind.KILL | FaultKind.TORN | FaultKind.RESTART:
+        case (
+            FaultKind.KILL
+            | FaultKind.TORN
+            | FaultKind.RESTART
+            | FaultKind.KILL_ALL
+            | FaultKind.DISK_LOST
+        ):
             # Back at once, or when others have taken over.
             return chance.choice((0.0, chance.uniform(0, 2.0), lease_s + chance.uniform(1.0, 3.0)))
         case FaultKind.RESET:

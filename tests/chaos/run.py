@@ -217,6 +217,7 @@ def _kinds(options: ChaosOptions) -> tuple[FaultKind, ...]:
     return options.kinds or kinds_for(
         replication_factor=options.replication_factor,
         has_dynamodb=options.dynamodb_url is not None,
+        is_diskless=options.is_diskless,
     )
 
 
@@ -240,6 +241,7 @@ async def _do_faults(
         lease_s=options.lease_s,
         chance=scene.chance("faults"),
         is_sabotage=options.is_sabotage,
+        is_diskless=options.is_diskless,
     )
     nemesis = Nemesis(
         faults,

@@ -23,7 +23,8 @@ as at a node start:
   to their end before the node leads again.
 - *A damaged log* is set aside, never removed, if another node leads and this one is not in sync:
   the replica begins with an empty log and gets every record from the leader and the tier. The last
-  replica in sync stays offline: ``tidelog repair`` shows the rest of it.
+  replica in sync stays offline: ``tidelog repair`` shows the rest of it. A diskless partition's log
+  is always set aside: everything that was acknowledged is in its chains and in the tier.
 
 Attempts are repeated after growing delays. A log that needs a person is tried again once other
 replicas lead without it. Trouble and its end are reported once each.
@@ -133,7 +134,7 @@ class LogReopener:
 
     def _needs_repair(self, replica: Replica) -> bool:
         """Whether the log is damaged, no other replica is in sync, and that is not reported yet."""
-        is_new = replica not in self._given_up
+        is_new = replica not in self._given_up and not replica.is_diskless
         return replica.damage is not None and is_new and self._is_last(replica)
 
     def _is_last(self, replica: Replica) -> bool:
@@ -150,7 +151,9 @@ class LogReopener:
             return False
         log, is_member = replica.opened_log, self._node.broker_id in partition.isr
         if log is None:
-            # Damaged: only the leader's records can replace it.
+            # Damaged: only the leader's records can replace it, or those of its chains.
+            if replica.is_diskless:
+                return replica.damage is not None
             is_led = partition.leader not in (-1, self._node.broker_id)
             return replica.damage is not None and is_led and not is_member
         return log.may_be_reopened and (not is_member or partition.isr == (self._node.broker_id,))
@@ -186,7 +189,7 @@ class LogReopener:
             return
         aside = self._directories.set_aside(replica)
         logger.warning(
-            "damaged log set aside, it is fetched again from the leader",
+            "damaged log set aside, it is fetched again",
             extra={
                 "partition": str(replica.partition),
                 "path": str(aside),
