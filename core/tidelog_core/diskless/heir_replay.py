@@ -7,14 +7,16 @@ not be there. Nothing may be missing above: whatever is, was acknowledged.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from tidelog_core.config import INT64_MAX
+from tidelog_core.diskless.checkpoint import Checkpoint
 from tidelog_core.diskless.epoch_chains import PartitionName
 from tidelog_core.diskless.replay import CommittedSlice, PartitionReplay, committed_slices
 from tidelog_core.diskless.wal_footer import WalFooter
 from tidelog_core.errors import CorruptObject
+from tidelog_core.log.producer_snapshot import CorruptSnapshot, decode_snapshot
 from tidelog_core.log.producer_state import ProducerState
 from tidelog_core.log.values import AbortedTransaction
 from tidelog_core.metadata.epoch_chains import ChainName, EpochChain, EpochChains
@@ -43,7 +45,7 @@ class ReplayedPartition(NamedTuple):
     # The records above the end of the tier and the log start, in order and without a gap. Batches
     # are left out. The first one may begin before that.
     slices: tuple[CommittedSlice, ...]
-    aborted: tuple[AbortedTransaction, ...]  # that ended in what was replayed
+    aborted: tuple[AbortedTransaction, ...]  # that ended in what was replayed from footers
 
     @property
     def end_offset(self) -> int:
@@ -51,22 +53,78 @@ class ReplayedPartition(NamedTuple):
         return self.state.end_offset
 
 
+def footers_from(
+    starts: Mapping[PartitionName, ReplayStart], checkpoints: Collection[Checkpoint] = ()
+) -> dict[ChainName, int]:
+    """Return for each chain the sequence from which on ``replay_partitions`` needs its footers.
+
+    Chains whose footers are not needed at all are left out.
+    """
+    needed: dict[ChainName, int] = {}
+    for name, start in starts.items():
+        best = _best_checkpoint(name, start, checkpoints)
+        known_end = start.tier.end_offset if best is None else best.partitions[name].end_offset
+        for entry, end_offset in _epochs(start.chains):
+            if end_offset > known_end:
+                is_there = best is not None and best.chain == entry.chain
+                sequence = best.sequence if best is not None and is_there else 0
+                needed[entry.chain] = min(sequence, needed.get(entry.chain, sequence))
+    return needed
+
+
 def replay_partitions(
     starts: Mapping[PartitionName, ReplayStart],
     footers: Iterable[WalFooter],
     *,
     ends: Mapping[ChainName, int],
+    checkpoints: Collection[Checkpoint] = (),
 ) -> dict[PartitionName, ReplayedPartition]:
     """Return the partitions as the chains have them. The starts' producers are changed.
 
     ``ends`` has the seals' sequences of the chains that the caller has sealed: what is there or
-    above is not committed. Raises ``ReplayGap``.
+    above is not committed. ``checkpoints`` may be those of any chains, in any order. Raises
+    ``ReplayGap``, and ``CorruptSnapshot`` of a checkpoint.
     """
-    found = _index(starts, footers, ends)
-    return {
-        partition: _replay_one(partition, start, found.get(partition, {}))
-        for partition, start in starts.items()
-    }
+    begun = {name: _begin(name, start, checkpoints) for name, start in starts.items()}
+    found = _index(begun, footers, ends)
+    return {name: _replay_one(one, found.get(name, {})) for name, one in begun.items()}
+
+
+class _Begun(NamedTuple):
+    """A partition with what its tier and the best checkpoint say."""
+
+    chains: EpochChains
+    replay: PartitionReplay
+    fetched_from: int  # nothing below is fetched
+    slices: tuple[CommittedSlice, ...]  # that the checkpoint knows
+
+
+def _best_checkpoint(
+    name: PartitionName, start: ReplayStart, checkpoints: Iterable[Checkpoint]
+) -> Checkpoint | None:
+    """Return the checkpoint that has most of the partition, ``None`` if the tier has as much."""
+    best, best_end = None, start.tier.end_offset
+    for checkpoint in checkpoints:
+        one = checkpoint.partitions.get(name)
+        if one is not None and one.end_offset > best_end:
+            best, best_end = checkpoint, one.end_offset
+    return best
+
+
+def _begin(name: PartitionName, start: ReplayStart, checkpoints: Collection[Checkpoint]) -> _Begun:
+    starts = [
+        one.partitions[name].log_start_offset for one in checkpoints if name in one.partitions
+    ]
+    fetched_from = max([start.tier.end_offset, start.log_start_offset, *starts])
+    best = _best_checkpoint(name, start, checkpoints)
+    if best is None:
+        return _Begun(start.chains, PartitionReplay(name, -1, start.tier), fetched_from, ())
+    known = best.partitions[name]
+    state = decode_snapshot(known.producers, expiration_ms=start.tier.expiration_ms)
+    if state.end_offset != known.end_offset:
+        raise CorruptSnapshot(f"it is as of {state.end_offset} instead of {known.end_offset}")
+    replay = PartitionReplay(name, -1, state)
+    return _Begun(start.chains, replay, fetched_from, known.slices)
 
 
 class _Found(NamedTuple):
@@ -80,7 +138,7 @@ _Index = dict[tuple[ChainName, int], list[_Found]]  # of one partition, by chain
 
 
 def _index(
-    starts: Mapping[PartitionName, ReplayStart],
+    begun: Mapping[PartitionName, _Begun],
     footers: Iterable[WalFooter],
     ends: Mapping[ChainName, int],
 ) -> dict[PartitionName, _Index]:
@@ -90,8 +148,8 @@ def _index(
         if header.sequence >= ends.get(header.chain, INT64_MAX):
             continue
         for one in committed_slices(footer):
-            start = starts.get(one.partition)
-            if start is None or one.end_offset <= start.tier.end_offset:
+            partition = begun.get(one.partition)
+            if partition is None or one.end_offset <= partition.replay.end_offset:
                 continue
             of_partition = found.setdefault(one.partition, {})
             place = (header.chain, one.leader_epoch)
@@ -99,11 +157,10 @@ def _index(
     return found
 
 
-def _replay_one(partition: PartitionName, start: ReplayStart, found: _Index) -> ReplayedPartition:
-    fetched_from = max(start.tier.end_offset, start.log_start_offset)
-    replay = PartitionReplay(partition, -1, start.tier)
+def _replay_one(begun: _Begun, found: _Index) -> ReplayedPartition:
+    replay = begun.replay
     try:
-        for entry, end_offset in _epochs(start.chains):
+        for entry, end_offset in _epochs(begun.chains):
             replay.begin_epoch(entry.leader_epoch, entry.first_offset)
             of_epoch = found.get((entry.chain, entry.leader_epoch), [])
             for sequence, one in sorted(of_epoch, key=_place):
@@ -112,8 +169,8 @@ def _replay_one(partition: PartitionName, start: ReplayStart, found: _Index) -> 
                     replay.apply(one, key=f"{sequence} of {entry.chain}")
     except (ValueError, CorruptObject) as error:
         raise ReplayGap(str(error)) from None
-    slices = [one for one in replay.slices if one.end_offset > fetched_from]
-    _check_whole(replay, slices, fetched_from)
+    slices = [one for one in (*begun.slices, *replay.slices) if one.end_offset > begun.fetched_from]
+    _check_whole(replay, slices, begun.fetched_from)
     return ReplayedPartition(replay.state, tuple(slices), tuple(replay.aborted))
 
 

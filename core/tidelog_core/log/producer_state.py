@@ -151,6 +151,11 @@ class ProducerState:
     def __len__(self) -> int:
         return len(self._producers)
 
+    @property
+    def expiration_ms(self) -> int:
+        """How long an idle producer is remembered."""
+        return self._expiration_ms
+
     def items(self) -> Iterator[tuple[int, ProducerEntry]]:
         """Iterate over producer ids and their states."""
         return iter(self._producers.items())

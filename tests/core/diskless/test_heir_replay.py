@@ -5,15 +5,23 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tidelog_core.diskless.checkpoint import (
+    Checkpoint,
+    CheckpointedPartition,
+    pack_checkpoint,
+    parse_checkpoint,
+)
 from tidelog_core.diskless.epoch_chains import PartitionName
 from tidelog_core.diskless.heir_replay import (
     ReplayedPartition,
     ReplayGap,
     ReplayStart,
+    footers_from,
     replay_partitions,
 )
 from tidelog_core.diskless.wal_build import WalSlice, build_data_object
 from tidelog_core.diskless.wal_footer import WalFooter, parse_object
+from tidelog_core.log.producer_snapshot import CorruptSnapshot, encode_snapshot
 from tidelog_core.log.producer_state import ProducerState
 from tidelog_core.metadata.epoch_chains import ChainName, EpochChain, EpochChains
 
@@ -60,10 +68,30 @@ def replay(
     tier_end: int = 0,
     log_start: int = 0,
     ends: dict[ChainName, int] | None = None,
+    checkpoints: list[Checkpoint] | None = None,
 ) -> ReplayedPartition:
     state = ProducerState(end_offset=tier_end, expiration_ms=10**15)
     starts = {P0: ReplayStart(chains, state, log_start)}
-    return replay_partitions(starts, footers, ends=ends or {})[P0]
+    found = replay_partitions(starts, footers, ends=ends or {}, checkpoints=checkpoints or ())
+    return found[P0]
+
+
+def checkpoint_of(
+    sequence: int, replayed: ReplayedPartition, *, log_start: int = 0, chain: ChainName = CHAIN
+) -> Checkpoint:
+    """Return the checkpoint of the partition as it was replayed, by way of its bytes."""
+    one = CheckpointedPartition(
+        log_start,
+        0,
+        replayed.end_offset,
+        encode_snapshot(replayed.state),
+        tuple(one for one in replayed.slices if one.end_offset > log_start),
+    )
+    place = name(sequence, committed_end=sequence, chain=chain)
+    built = pack_checkpoint(place, {P0: one})
+    read = parse_checkpoint(built.data, key="x")
+    assert read == Checkpoint(chain, sequence, {P0: one})
+    return read
 
 
 def spans(replayed: ReplayedPartition) -> list[tuple[ChainName, int, int, int]]:
@@ -155,6 +183,62 @@ def test_references_and_partitions_of_others_are_told_apart() -> None:
     state = ProducerState(expiration_ms=1)
     found = replay_partitions({foreign: ReplayStart((), state)}, [footer], ends={})
     assert found[foreign] == ReplayedPartition(state, (), ())
+
+
+@pytest.mark.parametrize("log_start", [0, 3, 4])
+def test_a_checkpoint_takes_the_place_of_the_objects_below(log_start: int) -> None:
+    footers = [wal(n, (0, 2 * n, 2)) for n in range(4)]
+    whole = replay(footers, log_start=log_start)
+    known = checkpoint_of(3, replay(footers[:3]), log_start=log_start)
+    older = checkpoint_of(1, replay(footers[:1]))
+    starts = {P0: ReplayStart(ALONE, ProducerState(expiration_ms=1))}
+    assert footers_from(starts, [older, known]) == {CHAIN: 3}
+    for checkpoints in ([known], [known, older], [older, known]):
+        # The item that was read may be older than the checkpoint.
+        replayed = replay(footers[3:], checkpoints=checkpoints)
+        assert spans(replayed) == spans(whole)
+        assert retained(replayed.state) == retained(whole.state)
+        assert replay(footers, checkpoints=checkpoints).slices == replayed.slices
+    with pytest.raises(ReplayGap):
+        replay(footers[2:] if log_start < 4 else footers[3:])
+
+
+def test_a_checkpoint_that_the_tier_has_passed_is_not_used() -> None:
+    footers = [wal(n, (0, 2 * n, 2)) for n in range(4)]
+    known = checkpoint_of(2, replay(footers[:2]))
+    state = ProducerState(end_offset=4, expiration_ms=1)
+    assert footers_from({P0: ReplayStart(ALONE, state)}, [known]) == {CHAIN: 0}
+    assert spans(replay(footers[2:], tier_end=4, checkpoints=[known])) == [
+        (CHAIN, 2, 4, 6),
+        (CHAIN, 3, 6, 8),
+    ]
+
+
+def test_footers_are_read_from_where_nothing_else_says_what_they_do() -> None:
+    def needed(chains: EpochChains, tier_end: int, *checkpoints: Checkpoint) -> object:
+        state = ProducerState(end_offset=tier_end, expiration_ms=1)
+        return footers_from({P0: ReplayStart(chains, state)}, checkpoints)
+
+    assert needed(TWICE, 0) == {CHAIN: 0, HEIR: 0}
+    assert needed(TWICE, 4) == {CHAIN: 0, HEIR: 0}
+    assert needed(TWICE, 6) == {CHAIN: 0}
+    assert needed((), 0) == {}
+    first = replay([wal(0, (0, 0, 4))])
+    in_heir = checkpoint_of(9, first, chain=HEIR)
+    assert needed(TWICE, 0, in_heir) == {CHAIN: 0, HEIR: 9}
+    in_chain = checkpoint_of(9, first)
+    assert needed(TWICE, 0, in_chain) == {CHAIN: 9, HEIR: 0}
+    # The other partition of the chain has no checkpoint.
+    state = ProducerState(expiration_ms=1)
+    starts = {P0: ReplayStart(ALONE, state), P1: ReplayStart(ALONE, state)}
+    assert footers_from(starts, [in_chain]) == {CHAIN: 0}
+
+
+def test_a_checkpoint_whose_producers_are_of_another_offset_is_refused() -> None:
+    known = checkpoint_of(1, replay([wal(0, (0, 0, 2))]))
+    one = known.partitions[P0]._replace(end_offset=3)
+    with pytest.raises(CorruptSnapshot, match="as of 2 instead of 3"):
+        replay([], checkpoints=[known._replace(partitions={P0: one})])
 
 
 @given(st.lists(st.integers(1, 3), max_size=12), st.data())
