@@ -72,6 +72,8 @@ def _sections(scenario: Scenario) -> list[str]:
         "## Nodes and machines",
         report.processes_table(scenario),
         report.machines_table(scenario),
+        "## Diskless topics",
+        report.diskless_table(day),
         "## Elsewhere",
         report.rivals_table(day),
     ]

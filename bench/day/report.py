@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tidelog_core.cost.counts import METADATA_READ, METADATA_WRITE
 
-from bench.day import bill, contention, limits, rivals
+from bench.day import bill, contention, diskless, limits, rivals
 from bench.day.amounts import Amounts
 from bench.day.hours import Day, Hour
 from bench.day.operations import COSTS
@@ -280,6 +280,19 @@ def rivals_table(day: Day) -> str:
     rows.append(["**all**", *(f"**{sum(one.values()):,.0f}**" for one in bills.values())])
     produced_tb = scenario.produced_gb_per_s * DAY_S / 1000
     rows.append(["a TB", *(f"{sum(one.values()) / produced_tb:,.1f}" for one in bills.values())])
+    return markdown(rows)
+
+
+def diskless_table(day: Day) -> str:
+    """Return the bills of the day with replicated and with diskless topics."""
+    bills = {name: _by_kind(lines) for name, lines in diskless.bills(day).items()}
+    rows: list[Row] = [["$ a day", *bills]]
+    rows += [
+        [kind, *(f"{one[kind]:,.0f}" for one in bills.values())] for kind in bills["replicated"]
+    ]
+    rows.append(["**all**", *(f"**{sum(one.values()):,.0f}**" for one in bills.values())])
+    produced_gb = day_total(day).produced_gb
+    rows.append(["a GB", *(f"{sum(one.values()) / produced_gb:.4f}" for one in bills.values())])
     return markdown(rows)
 
 

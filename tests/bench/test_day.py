@@ -11,7 +11,7 @@ import pytest
 from tidelog_core.replication.election_coordinators import STEP_IN_DELAY_MS
 from tidelog_core.replication.leases import LeaseTimes
 
-from bench.day import bill, contention, limits, report, rivals, table_load
+from bench.day import bill, contention, diskless, limits, report, rivals, table_load
 from bench.day.cluster import build
 from bench.day.flows import Placement, lead
 from bench.day.prices import MACHINES
@@ -45,6 +45,7 @@ def test_the_document_has_the_tables_that_the_simulation_gives() -> None:
         report.keys_table(day),
         report.requests_table(day),
         report.bill_table(day),
+        report.diskless_table(day),
         report.rivals_table(day),
         report.processes_table(day.scenario),
         report.machines_table(day.scenario),
@@ -225,6 +226,39 @@ def test_the_bill_of_a_day_by_hand() -> None:
     assert math.isclose(lines["S3 storage"], stored * 0.023)
     commits = SMALL.commits_per_s * DAY_S
     assert math.isclose(lines["DynamoDB, offset commits"], commits * 8 * 0.625e-6, rel_tol=1e-6)
+
+
+def test_diskless_topics_pay_nothing_for_followers_and_for_every_object() -> None:
+    day = simulate(SMALL, step_s=600.0)
+    replicated, now, slower, replicas, gateways = diskless.bills(day).values()
+    assert [line.what for line in now] == [line.what for line in replicated]
+    dollars = [
+        {line.what: line.dollars for line in lines} for lines in (now, slower, replicas, gateways)
+    ]
+    produced = sum(hour.produced_gb for hour in day.hours)
+    cold = sum(hour.across_gb["cold reads"] for hour in day.hours)
+    transfer = [one["transfer between zones"] for one in dollars]
+    of_readers, of_producers = SMALL.readers * 2 / 3, 2 / 3
+    assert math.isclose(transfer[0], (produced * (of_readers + of_producers) + cold) * 0.02)
+    assert transfer[1] == transfer[0]
+    assert transfer[0] > transfer[2] > transfer[3]
+    # Twelve nodes, each ten objects a second at most, of which 5 % are sent twice.
+    assert math.isclose(diskless.puts_per_s(SMALL, diskless.FORMS[0]), 12 * 10 * 1.05)
+    assert math.isclose(diskless.puts_per_s(SMALL, diskless.FORMS[1]), 12 * 4 * 1.05)
+    puts = diskless.puts_per_s(SMALL, diskless.FORMS[0]) * DAY_S * 5e-6
+    assert dollars[0]["S3 requests"] > puts
+    assert dollars[0]["S3 requests"] > 2 * dollars[1]["S3 requests"]
+    gets = 12 * 10 * 4 * DAY_S * 0.4e-6
+    assert math.isclose(dollars[2]["S3 requests"] - dollars[0]["S3 requests"], gets)
+
+
+def test_partitions_of_few_records_are_sealed_every_hour() -> None:
+    """Of 24 partitions the hottest fill a segment sooner by themselves."""
+    slow = dataclasses.replace(SMALL, produced_gb_per_s=0.01)
+    full = build(slow).share * slow.produced_gb_per_s * DAY_S / SEGMENT_GB
+    assert full.max() > 24 > full.min()
+    early = diskless.early_segments(slow)
+    assert math.isclose(early, sum(24 - count for count in full if count < 24))
 
 
 def test_kafka_without_a_tier_pays_for_three_copies_and_direct_to_s3_for_no_crossing() -> None:
