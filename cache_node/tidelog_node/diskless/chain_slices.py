@@ -58,6 +58,7 @@ async def find_slices(
     Raises ``CorruptObject`` for a footer, which may be of any partition, and the store's errors.
     """
     found: FoundSlices = {name: defaultdict(list) for name in wanted}
+    names = {(name.topic_id.bytes, name.partition): name for name in wanted}
     for chain in sorted({entry.chain for one in wanted.values() for entry in one.chains}):
         listed = await chains.list(chain)
         end = ends.get(chain)
@@ -66,7 +67,7 @@ async def find_slices(
             some = below[at : at + FOOTERS_AT_ONCE_MAX]
             for footer in await asyncio.gather(*(_footer(chains, chain, one) for one in some)):
                 if footer is not None and not footer.is_seal:
-                    _keep(footer, wanted, found)
+                    _keep(footer, names, wanted, found)
     return found
 
 
@@ -78,12 +79,15 @@ async def _footer(chains: ChainStore, chain: ChainName, listed: ListedObject) ->
 
 
 def _keep(
-    footer: WalFooter, wanted: Mapping[PartitionName, WantedSlices], found: FoundSlices
+    footer: WalFooter,
+    names: Mapping[tuple[bytes, int], PartitionName],
+    wanted: Mapping[PartitionName, WantedSlices],
+    found: FoundSlices,
 ) -> None:
     chain, sequence = footer.header.chain, footer.header.sequence
     for row in footer.slices:
-        name = PartitionName(UUID(bytes=row.topic_id), row.partition)
-        if row.is_foreign or name not in wanted or row.end_offset <= wanted[name].start_offset:
+        name = names.get((row.topic_id, row.partition))
+        if name is None or row.is_foreign or row.end_offset <= wanted[name].start_offset:
             continue
         place = (row.position, row.size_bytes, row.crc32c)
         one = StoredSlice(
@@ -91,8 +95,8 @@ def _keep(
         )
         found[name][chain].append(one)
     for ref in footer.references:
-        name = PartitionName(UUID(bytes=ref.topic_id), ref.partition)
-        if name not in wanted or ref.end_offset <= wanted[name].start_offset:
+        name = names.get((ref.topic_id, ref.partition))
+        if name is None or ref.end_offset <= wanted[name].start_offset:
             continue
         gateway = ChainName(ref.broker_id, UUID(bytes=ref.chain_id))
         place = (ref.position, ref.size_bytes, ref.crc32c)

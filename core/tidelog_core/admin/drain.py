@@ -8,11 +8,13 @@ If a partition has no other live member of the ISR, or loses it later, this brok
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 
 from tidelog_core.errors import EligibleLeadersNotAvailable
 from tidelog_core.metadata.records import Partition
 from tidelog_core.replication.change import ChangeReason, PartitionChange
-from tidelog_core.replication.election import hand_over
+from tidelog_core.replication.election import hand_over, move_lead
+from tidelog_core.replication.heirs import heir_of
 from tidelog_core.replication.leases import PeerLeases
 from tidelog_core.replication.reassignment import target_replicas
 
@@ -43,3 +45,18 @@ def drain_leader(partition: Partition, broker_id: int, peers: PeerLeases) -> Par
     if successor is None:
         raise EligibleLeadersNotAvailable("No other replica is in sync and alive.")
     return hand_over(drained, successor)
+
+
+def drain_diskless(
+    partition: Partition, broker_id: int, live: Iterable[int]
+) -> PartitionChange | None:
+    """Return the write that names another live broker for a diskless partition, or ``None``.
+
+    Raises ``EligibleLeadersNotAvailable`` if no other broker lives.
+    """
+    if not needs_drain(partition, broker_id):
+        return None
+    heir = heir_of(partition, (b for b in live if b != broker_id))
+    if heir is None:
+        raise EligibleLeadersNotAvailable("No other broker is alive.")
+    return move_lead(partition, heir, ChangeReason.HAND_OVER)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
-from tidelog_core.admin.drain import drain_leader, needs_drain
+from tidelog_core.admin.drain import drain_diskless, drain_leader, needs_drain
 from tidelog_core.admin.partition_changes import change_partitions
 from tidelog_core.errors import EligibleLeadersNotAvailable
 from tidelog_core.metadata.records import Partition
 from tidelog_core.model import TopicPartition
 from tidelog_core.replication.change import PartitionChange
+from tidelog_core.replication.heirs import is_diskless
 
 from tidelog_functions.admin.cluster import AdminCluster
 from tidelog_functions.admin.contract import Call
@@ -56,20 +57,26 @@ async def drain_broker(cluster: AdminCluster, call: Call) -> HttpAnswer:
     kept: dict[TopicPartition, str] = {}
     wanted: dict[TopicPartition, Callable[[Partition], PartitionChange | None]] = {}
 
+    live = cluster.live(image)
+
     def decide(partition: Partition) -> PartitionChange | None:
         return drain_leader(partition, broker_id, cluster.peers)
 
-    for topic in image.topics:
-        for partition in image.partitions(topic):
+    def decide_diskless(partition: Partition) -> PartitionChange | None:
+        return drain_diskless(partition, broker_id, live)
+
+    for topic in image.topics.values():
+        decide_one = decide_diskless if is_diskless(topic) else decide
+        for partition in image.partitions(topic.name):
             if not needs_drain(partition, broker_id):
                 continue
-            name = TopicPartition(topic, partition.partition)
+            name = TopicPartition(topic.name, partition.partition)
             try:
-                decide(partition)
+                decide_one(partition)
             except EligibleLeadersNotAvailable as error:
                 kept[name] = str(error)
             else:
-                wanted[name] = decide
+                wanted[name] = decide_one
     some = dict(list(wanted.items())[:PARTITIONS_PER_DRAIN_MAX])
     results = await change_partitions(cluster.store, cluster.view, some)
     kept |= {name: str(error) for name, error in results.items() if error is not None}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from uuid import UUID
 
 import pytest
-from tidelog_core.admin.drain import drain_leader
+from tidelog_core.admin.drain import drain_diskless, drain_leader
 from tidelog_core.errors import EligibleLeadersNotAvailable
 from tidelog_core.metadata.records import BrokerLease, Partition
 from tidelog_core.model import NO_LEADER
@@ -88,3 +88,15 @@ def test_where_nobody_else_can_lead_nothing_is_decided(
 ) -> None:
     with pytest.raises(EligibleLeadersNotAvailable):
         drain_leader(partition, 1, peers_of(*live))
+
+
+def test_a_diskless_partition_goes_to_any_broker_that_lives() -> None:
+    change = drain_diskless(a_partition(1), 1, (1, 5, 6))
+    assert change is not None
+    after = change.after
+    assert after.leader in (5, 6)
+    assert after.replicas == after.isr == (after.leader,)
+    assert after.leader_epoch == 5
+    assert drain_diskless(after, 1, (1, 5, 6)) is None
+    with pytest.raises(EligibleLeadersNotAvailable):
+        drain_diskless(a_partition(1), 1, (1,))
