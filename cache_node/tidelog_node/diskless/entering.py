@@ -38,6 +38,7 @@ from tidelog_node.diskless.sealing import seal_chain
 from tidelog_node.node_context import NodeContext
 from tidelog_node.replica import Replica
 from tidelog_node.replicas import ReplicaManager
+from tidelog_node.tier.manifests import BucketManifests
 
 logger = logging.getLogger(__name__)
 
@@ -79,6 +80,7 @@ class LeadEntries:
         own_chain: Callable[[], Awaitable[EntryChain]],
         chains: ChainStore,
         recovery: LogRecovery,
+        manifests: BucketManifests,
     ) -> None:
         """``own_chain`` returns the chain that takes partitions now: after a deposal another.
 
@@ -89,6 +91,7 @@ class LeadEntries:
         self._own_chain = own_chain
         self._chains = chains
         self._recovery = recovery
+        self._manifests = manifests
         self._waiting: dict[PartitionName, Replica] = {}
         self._entering: set[PartitionName] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -180,6 +183,8 @@ class LeadEntries:
             sealer = ChainSealer(before, now_ms=self._node.standing.now_ms())
             sealed_at = await seal_chain(self._node, self._chains, sealer, heir=own.name)
             logger.info("chain sealed", extra={"chain": str(before), "sequence": sealed_at})
+        # Who restores from the bucket alone must know the topic of every acknowledged record.
+        await self._manifests.ensure({name.topic_id for name in group})
         taken = _Taken(group, own, sealed_at)
         steps = Takeover(sealer, own.name)
         decisions: Sequence[takeover.TakeoverDecision] = steps.begin()

@@ -21,6 +21,8 @@ from tidelog_core.errors import OutcomeUnknown, StoreUnavailable
 from tidelog_core.metadata.epoch_chains import ChainName, EpochChains
 from tidelog_core.metadata.store import Check, Write
 from tidelog_core.objects.memory import MemoryObjectStore
+from tidelog_core.tier.keys import topic_manifest_key
+from tidelog_core.tier.manifest import TopicManifest
 from tidelog_node.diskless import entering
 from tidelog_node.diskless.entering import LeadEntries
 from tidelog_node.diskless.log_recovery import LogRecovery
@@ -28,6 +30,7 @@ from tidelog_node.diskless.refilling import LogRefill
 from tidelog_node.follower.catch_up import CatchUp
 from tidelog_node.replica import Replica
 from tidelog_node.tier.history import TierHistory
+from tidelog_node.tier.manifests import BucketManifests
 
 from tests.node.diskless.chained_log import new_chain
 from tests.node.replication.led_node import LedNode, led_node
@@ -160,6 +163,7 @@ async def entering_node(
                 history=history,
                 catch_up=catch_up,
             ),
+            manifests=BucketManifests(node.context, it.objects),
         )
         work = asyncio.create_task(entries.run())
         try:
@@ -189,6 +193,9 @@ async def test_a_new_partition_is_led_once_its_item_names_the_chain(tmp_path: Pa
         assert stored.leader_epoch == replica.leader_epoch == 1
         assert stored.wal == ((1, it.chain.name, 0),)
         assert it.chain.entered == [("t-0", 1, -1)]
+        # The bucket knows the topic before it acknowledges anything.
+        key = topic_manifest_key(it.cluster_id, "t", stored.topic_id)
+        assert TopicManifest.parse(await it.objects.get(key), key=key).topic_id == stored.topic_id
         assert (await it.send(b"a")).base_offset == 0
         assert replica.log.high_watermark == 1
 
