@@ -41,7 +41,7 @@ from tidelog_node.logs.removal import LogRemoval, remove
 from tidelog_node.logs.replica_logs import ReplicaLogs
 from tidelog_node.node_context import NodeContext
 from tidelog_node.replica import Replica, has_flush_policy, require_epoch
-from tidelog_node.replication.role_changes import RoleChanges, leave_chain
+from tidelog_node.replication.role_changes import RoleChanges
 
 logger = logging.getLogger(__name__)
 
@@ -361,6 +361,7 @@ class ReplicaManager:
 
     def _go_offline(self, replica: Replica, error: Exception, *, is_known: bool = False) -> None:
         replica.is_leader = False
+        self.roles.led_by_chain.discard(replica)
         replica.followed = None
         replica.wake()
         if is_known:
@@ -417,10 +418,7 @@ class ReplicaManager:
     def _drop(self, replicas: Sequence[Replica]) -> None:
         """Remove the logs of partitions that were deleted, or moved to other nodes."""
         for replica in replicas:
-            leave_chain(replica)
-            if replica.role is not None:
-                replica.role.end()
-            replica.is_leader = False
+            self.roles.drop(replica)
             self._opening.discard(replica)
             replica.drop()
             replica.wake()

@@ -65,6 +65,7 @@ async def open_logs(settings: NodeSettings, stack: AsyncExitStack, cluster: Clus
         open_files=OpenFiles(_open_files_max(node.static_config)),
         disk=disk,
     )
+    membership.leads_by_chain = lambda: bool(replicas.roles.led_by_chain)
     inspector = BatchInspector()
     eraser = EvictingEraser(node, replicas=replicas)
     tier = TierService(

@@ -5,7 +5,8 @@
 
 - ``can_serve`` before each answer that promises something: an ack, records, a position;
 - ``leads`` before this node acts as a partition's leader;
-- ``live_brokers`` for the brokers that clients are sent to.
+- ``live_brokers`` for the brokers that clients are sent to. This node is one of them without its
+  lease too while it leads diskless partitions: their chains prove that no other node leads.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ class Membership:
         self._known: set[int] = set()
         self._dead: frozenset[int] = frozenset()
         self._reading = 0  # increases whenever the known or dead brokers change
+        self.leads_by_chain: Callable[[], bool] = lambda: False  # any partition
         self._live: tuple[Mapping[int, Broker], int, bool, Mapping[int, Broker]] | None
         self._live = None
 
@@ -75,15 +77,19 @@ class Membership:
 
     def live_brokers(self, image: ClusterImage) -> Mapping[int, Broker]:
         """Return the registered brokers that can serve: the same object until they change."""
-        can_serve = self.can_serve()
+        is_here = self.can_serve() or self.leads_by_chain()
         if (
             self._live is None
             or self._live[0] is not image.brokers
             or self._live[1] != self._reading
-            or self._live[2] != can_serve
+            or self._live[2] != is_here
         ):
-            live = {b: broker for b, broker in image.brokers.items() if self.is_live(b)}
-            self._live = (image.brokers, self._reading, can_serve, live)
+            live = {
+                b: broker
+                for b, broker in image.brokers.items()
+                if (is_here if b == self.broker_id else self.peers.is_live(b))
+            }
+            self._live = (image.brokers, self._reading, is_here, live)
         return self._live[3]
 
     @property

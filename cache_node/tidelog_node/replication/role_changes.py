@@ -35,6 +35,7 @@ class RoleChanges:
         # epoch is settled (``ReplicaManager.confirm_lead``), or at once if there are no
         # subscribers.
         self.uncertain_lead = Subscribers[Replica]()
+        self.led_by_chain: set[Replica] = set()  # the diskless ones that this node leads
         # It leads a diskless partition by its record, but no chain of this node has the leader
         # epoch. It leads once the partition is entered (``ReplicaManager.confirm_lead``). May be
         # notified again for the same epoch.
@@ -98,6 +99,8 @@ class RoleChanges:
             leave_chain(replica)
         change = role.on_partition(partition, replica.log, leads=leads, rules=rules)
         replica.is_leader = role.leader is not None
+        if replica.is_diskless:
+            self._note_led(replica)
         self._count(replica, partition, was_leader=was_leader)
         replica.leader_epoch = partition.leader_epoch
         if replica.is_leader:
@@ -127,7 +130,22 @@ class RoleChanges:
         """Have the replica neither lead nor follow until its lead is confirmed."""
         role.end()
         replica.is_leader, replica.leader_epoch = False, partition.leader_epoch
+        self.led_by_chain.discard(replica)
         replica.wake()
+
+    def drop(self, replica: Replica) -> None:
+        """End the role of a replica that is gone from this node."""
+        leave_chain(replica)
+        self.led_by_chain.discard(replica)
+        if replica.role is not None:
+            replica.role.end()
+        replica.is_leader = False
+
+    def _note_led(self, replica: Replica) -> None:
+        if replica.is_leader:
+            self.led_by_chain.add(replica)
+        else:
+            self.led_by_chain.discard(replica)
 
     def _count(self, replica: Replica, partition: Partition, *, was_leader: bool) -> None:
         """Count a leadership that begins. The replica still has the epoch before."""

@@ -86,6 +86,23 @@ def test_a_store_that_hangs_fences_the_node_and_frees_it_when_it_answers(tmp_pat
     run(main())
 
 
+def test_a_fenced_node_is_shown_to_clients_only_while_it_leads_by_its_chain(
+    tmp_path: Path,
+) -> None:
+    async def main() -> None:
+        async with virtual_cluster(tmp_path, brokers=1) as cluster:
+            membership, image = cluster[1].membership, cluster[1].view.image
+            assert 1 in membership.live_brokers(image)
+            cluster[1].link.delay_s = 20
+            await asyncio.sleep(LEASE_S)
+            for leads in (False, True, False):
+                membership.leads_by_chain = lambda leads=leads: leads  # type: ignore[misc]
+                assert (1 in membership.live_brokers(image)) == leads
+            cluster[1].link.delay_s = 0
+
+    run(main())
+
+
 def test_a_stopped_process_does_nothing_until_it_has_renewed_and_read(tmp_path: Path) -> None:
     """The clock tells it before any of its tasks has run."""
 
