@@ -29,7 +29,7 @@ from tidelog_core.message_schemas import load_request_schema, load_response_sche
 
 from tidelog_node.answers import Answer, CloseConnection, ControlReply, OwedReply, Reply
 from tidelog_node.counters import NodeCounters
-from tidelog_node.partition_pace import MANY_ELEMENTS, PartitionPace
+from tidelog_node.partition_pace import MANY_ELEMENTS, NotYet, PartitionPace
 from tidelog_node.request_turns import LargeRequest, LargeRequests
 from tidelog_node.routes import EncodedResponse, HotRoute, RequestContext, Route
 from tidelog_node.session import NO_NODE, Session
@@ -160,7 +160,7 @@ class Dispatch:
             timer.resume()
         try:
             answer = hot.handle(request, context)
-        except CloseConnection:
+        except (CloseConnection, NotYet):
             raise
         except Exception as problem:
             logger.exception("request failed")

@@ -23,11 +23,18 @@ def frame(api_key: int, version: int, correlation_id: int, body: bytes, *, tags:
     return struct.pack(">i", len(data)) + data
 
 
-def produce_body(topic: str, records: bytes | None, *, partition: int = 0, acks: int = 1) -> bytes:
+def produce_body(
+    topic: str,
+    records: bytes | None,
+    *,
+    partition: int = 0,
+    acks: int = 1,
+    timeout_ms: int = 1000,
+) -> bytes:
     """Return the body of a Produce request of versions 3 to 8."""
     name = topic.encode()
     return (
-        struct.pack(">hhi", -1, acks, 1000)
+        struct.pack(">hhi", -1, acks, timeout_ms)
         + struct.pack(">ih", 1, len(name))
         + name
         + struct.pack(">ii", 1, partition)

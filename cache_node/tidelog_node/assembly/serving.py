@@ -52,6 +52,7 @@ from tidelog_node.handlers.configs import ConfigHandlers
 from tidelog_node.handlers.controllers import ControllerHandlers
 from tidelog_node.handlers.delegation_tokens import DelegationTokenHandlers
 from tidelog_node.handlers.delete_records import DeleteRecordsHandler
+from tidelog_node.handlers.diskless_admission import DisklessAdmission
 from tidelog_node.handlers.elections import ElectionHandlers
 from tidelog_node.handlers.fetch import FetchHandler
 from tidelog_node.handlers.find_coordinator import FindCoordinatorHandlers
@@ -93,6 +94,7 @@ class Serving:
 
     server: Server
     produce: ProduceHandler
+    admission: DisklessAdmission  # of its requests
     fetch: FetchHandler
     share_fetch: ShareFetchHandler
     share_exchange: ShareExchange | None  # of quotas, if they are those of the cluster
@@ -131,8 +133,10 @@ def build_serving(
         node.view, node.static_config, clock_ms=monotonic_ms, counters=node.counters
     )
     stack.callback(throttle.start(node.view))
+    admission = DisklessAdmission()
     produce = ProduceHandler(
         node,
+        admission=admission,
         replicas=logs.replicas,
         flusher=logs.flusher,
         inspector=logs.inspector,
@@ -238,6 +242,7 @@ def build_serving(
     return Serving(
         server,
         produce,
+        admission,
         fetch,
         share_fetch,
         share_exchange=exchange,

@@ -51,6 +51,7 @@ from tidelog_node.answers import (
 )
 from tidelog_node.audit.transfers import TransferRecorder
 from tidelog_node.authorization.access import Access
+from tidelog_node.handlers.diskless_admission import DisklessAdmission
 from tidelog_node.handlers.owed_answers import OwedAck, OwedAnswer, OwedAnswers, OwedFlush, Topics
 from tidelog_node.handlers.produce_inspection import (
     InspectionResults,
@@ -111,11 +112,14 @@ class ProduceHandler:
         access: Access | None = None,
         throttle: Throttle | None = None,
         record: TransferRecorder | None = None,
+        admission: DisklessAdmission | None = None,
     ) -> None:
         """Without a ``gate`` no transaction can begin here, without ``access`` all may write.
 
         Without a ``throttle`` there are no quotas. ``record`` records who produces to what.
+        ``admission`` knows when requests for diskless partitions must wait.
         """
+        self._admission = admission or DisklessAdmission()
         self._access = access
         self._throttle = throttle
         self._record = record
@@ -148,7 +152,14 @@ class ProduceHandler:
         )
 
     def handle(self, request: ProduceRequest, context: RequestContext) -> Answer:
-        """Append the request's batches and return the answer. Raises ``CloseConnection``."""
+        """Append the request's batches and return the answer.
+
+        Raises ``CloseConnection``, and ``NotYet`` if the request must wait for room in the chain.
+        """
+        if self._admission.is_active and not self._is_admitted(request, context):
+            if not request.acks:
+                raise CloseConnection("the object store takes no records", is_expected=True)
+            return self._refuse(request, context, ErrorCode.request_timed_out)
         if self._throttle is not None and self._throttle.is_active:
             # When it has come, not when it is answered: no later request is read in between.
             self._throttle.produced(context, context.size_bytes)
@@ -168,6 +179,11 @@ class ProduceHandler:
             if inspected.is_spent:
                 return self._hold(request, context, inspected)
         return self._carry_out(request, context, inspected)
+
+    def _is_admitted(self, request: ProduceRequest, context: RequestContext) -> bool:
+        if not _has_diskless(request, self._led_by(context)):
+            return True
+        return self._admission.admit(context.session, request.timeout_ms)
 
     def _authorized(
         self, access: Access, request: ProduceRequest, context: RequestContext

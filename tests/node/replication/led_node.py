@@ -22,6 +22,7 @@ from tidelog_core.metadata.sqlite import SqliteMetadataStore
 from tidelog_core.model import TopicPartition
 from tidelog_node.answers import Reply
 from tidelog_node.handlers.delete_records import DeleteRecordsHandler
+from tidelog_node.handlers.diskless_admission import DisklessAdmission
 from tidelog_node.handlers.fetch import FetchHandler
 from tidelog_node.handlers.list_offsets import ListOffsetsHandler
 from tidelog_node.handlers.produce import ProduceHandler
@@ -80,8 +81,13 @@ class LedNode:
         await self.replicas.start()
         self.flusher = Flusher(self.executor)
         self.inspector = BatchInspector()
+        self.admission = DisklessAdmission()
         self.produce = ProduceHandler(
-            self.context, replicas=self.replicas, flusher=self.flusher, inspector=self.inspector
+            self.context,
+            replicas=self.replicas,
+            flusher=self.flusher,
+            inspector=self.inspector,
+            admission=self.admission,
         )
         self.fetch = FetchHandler(
             self.context, replicas=self.replicas, closest=RackAwareness(self.context)
