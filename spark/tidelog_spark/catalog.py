@@ -1,8 +1,8 @@
 """Loads the partitions to plan from the metadata store.
 
-The object store is never listed. The partitions' segments are read before their log start
-offsets: retention advances the log start first and deletes afterwards, so a segment that
-is missing from the listing is below the log start.
+The object store is listed only for chains of diskless topics. The partitions' segments are read
+before their log start offsets: retention advances the log start first and deletes afterwards, so
+a segment that is missing from the listing is below the log start.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
@@ -17,7 +18,9 @@ from types import MappingProxyType
 from typing import TypeVar
 from uuid import UUID
 
+from tidelog_core.diskless.epoch_chains import PartitionName
 from tidelog_core.errors import CorruptItem, InvalidConfig, UnknownTopicOrPartition
+from tidelog_core.metadata.epoch_chains import EpochChains
 from tidelog_core.metadata.records import (
     TOPIC_COLLECTION,
     Cluster,
@@ -35,6 +38,7 @@ from tidelog_core.metadata.store import ALL_KEYS, Item, ItemKey, KeyRange, Metad
 from tidelog_core.model import TopicPartition
 from tidelog_core.tier.keys import segment_keys
 
+from tidelog_spark.chain_tails import ChainTails, is_gap_known
 from tidelog_spark.option_values import Assign, Selection, Subscribe, SubscribePattern
 from tidelog_spark.partition_log import PartitionLog, partition_log
 
@@ -43,6 +47,7 @@ R = TypeVar("R")
 
 CALLS_AT_ONCE_MAX = 16
 GETS_OF_ONE_TOPIC_MAX = 4
+DISKLESS_ENABLE = "diskless.enable"
 NOTHING_READ: Mapping[tuple[UUID, int], int] = MappingProxyType({})
 
 
@@ -84,11 +89,13 @@ async def load_catalog(
     known: Collection[TopicPartition] = (),
     is_tier_wanted: bool = True,
     list_from: Mapping[tuple[UUID, int], int] = NOTHING_READ,
+    tails: ChainTails | None = None,
 ) -> Catalog:
     """Return the selected partitions, with their segments if the tier is wanted.
 
     ``list_from`` gives, by topic id and number, the offset from which segments are needed;
-    all segments are listed if those leave a gap.
+    all segments are listed if those leave a gap. With ``tails`` the logs of diskless topics
+    continue in chains.
 
     Raises ``UnknownTopicOrPartition`` with everything selected by name that does not exist,
     except ``known`` topics: a stream has read those before they were deleted. Raises
@@ -115,6 +122,8 @@ async def load_catalog(
     if absent:
         raise UnknownTopicOrPartition(f"there is no partition {', '.join(absent)}")
     there = [(topic, p) for topic, p in wanted if p < topic.partition_count]
+    if tails is not None:
+        await _read_tails(metadata, tails, cluster_id, there)
     segments: list[list[Item]] = [[]] * len(there)
     if is_tier_wanted:
         ranges = [
@@ -132,8 +141,7 @@ async def load_catalog(
             try:
                 listed_from = list_from.get((topic.topic_id, number), 0)
                 log = _log(topic, name, found, of_segments, listed_from)
-                if not log.is_listed_enough:
-                    log = await _log_of_all(metadata, topic, name, found)
+                log = await _whole_log(metadata, topic, log, found, tails)
                 logs.append(log)
             except CorruptItem as error:
                 if not isinstance(selection, SubscribePattern):
@@ -148,6 +156,40 @@ async def load_catalog(
         unreadable_topics,
         unreadable,
     )
+
+
+async def _whole_log(
+    metadata: MetadataStore,
+    topic: Topic,
+    log: PartitionLog,
+    item: Item,
+    tails: ChainTails | None,
+) -> PartitionLog:
+    """Return the log without gaps that come from listing some segments only, and its tail."""
+    if not log.is_listed_enough:
+        log = await _log_of_all(metadata, topic, log.partition, item)
+    if tails is None:
+        return log
+    found = tails.with_tail(log, is_over_gaps=False)
+    if not is_gap_known(found):
+        return found
+    # A segment that was not listed may have these offsets.
+    log = await _log_of_all(metadata, topic, log.partition, item)
+    return tails.with_tail(log, is_over_gaps=True)
+
+
+async def _read_tails(
+    metadata: MetadataStore, tails: ChainTails, cluster_id: str, wanted: list[tuple[Topic, int]]
+) -> None:
+    """Read the chains of diskless partitions, whose items are read for that."""
+    diskless = [(topic, n) for topic, n in wanted if topic.configs.get(DISKLESS_ENABLE) == "true"]
+    items = await _partition_items(metadata, diskless)
+    chains: dict[PartitionName, EpochChains] = {}
+    for topic, number in diskless:
+        if (item := items.get(partition_key(topic.topic_id, number))) is not None:
+            with suppress(CorruptItem):  # It is read again for its log start, and reported.
+                chains[PartitionName(topic.topic_id, number)] = Partition.from_item(item).wal
+    await tails.read(cluster_id, chains)
 
 
 async def _selected_topics(

@@ -68,6 +68,7 @@ OPTION_NAMES = tuple(
             *_BATCH_NAMES,
             *_STREAM_NAMES,
             *_NODE_NAMES,
+            "disklessTail",
             "failOnDataLoss",
             "includeHeaders",
             "isolation",
@@ -125,7 +126,9 @@ class ReadOptions:
     fail_on_data_loss: bool = True
     is_read_committed: bool = False
     keys: frozenset[bytes] | None = None  # only rows with one of these keys; None: all rows
-    nodes: NodeOptions | None = None  # None: the log ends at its tiered end
+    nodes: NodeOptions | None = None  # None: the log ends where the bucket's records end
+    # Whether records of diskless topics that are not tiered are read from chains, without nodes.
+    is_tail_read: bool = True
     topic_ids: Mapping[str, UUID] = field(default_factory=dict)  # that topics must have
     # Only for streams.
     max_offsets_per_trigger: int | None = None
@@ -165,6 +168,7 @@ def parse_options(given: Mapping[str, str], *, is_stream: bool = False) -> ReadO
         is_read_committed=_is_read_committed(reader, is_bookmarked=is_bookmarked),
         keys=_keys(reader),
         nodes=_nodes(reader),
+        is_tail_read=reader.parsed("disklessTail", parse_bool, default=True),
         topic_ids=_topic_ids(start, end),
         max_offsets_per_trigger=reader.parsed(
             "maxOffsetsPerTrigger", values.parse_row_count, default=None

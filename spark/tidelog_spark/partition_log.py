@@ -9,11 +9,61 @@ from uuid import UUID
 
 import numpy as np
 from numpy.typing import NDArray
+from tidelog_core.diskless.keys import wal_key
+from tidelog_core.diskless.partition_tail import TailSlice, TailView
 from tidelog_core.log.values import AbortedTransaction
 from tidelog_core.metadata.records import SegmentMeta, SegmentState
 from tidelog_core.model import TopicPartition
 from tidelog_core.tier.key_filter import KeyFilter
 from tidelog_core.tier.stretches import Stretch, stretches_of
+
+
+@dataclass(frozen=True, slots=True)
+class LogTail:
+    """The part of a diskless partition's log that chains have and the tier lacks."""
+
+    cluster_id: str
+    view: TailView
+    end_offset: int  # exclusive, for the isolation level of the read
+
+    def key_of(self, one: TailSlice) -> str:
+        """Return the key of the object that has the slice."""
+        return wal_key(self.cluster_id, one.chain, one.sequence)
+
+    def between(self, start_offset: int, end_offset: int) -> tuple[TailSlice, ...]:
+        """Return the slices that overlap ``[start_offset, end_offset)`` above the tier."""
+        start = max(start_offset, self.view.start_offset)
+        if start >= end_offset:
+            return ()
+        slices = self.view.slices
+        first = bisect_right(slices, start, key=lambda one: one.end_offset)
+        last = bisect_left(slices, end_offset, key=lambda one: one.base_offset)
+        return slices[first:last]
+
+    def holes(self, start_offset: int, end_offset: int) -> list[tuple[int, int]]:
+        """Return the ranges in ``[start_offset, end_offset)`` above the tier that no slice has."""
+        holes: list[tuple[int, int]] = []
+        next_offset = max(start_offset, self.view.start_offset)
+        for one in self.between(start_offset, end_offset):
+            if one.base_offset > next_offset:
+                holes.append((next_offset, one.base_offset))
+            next_offset = one.end_offset
+        if next_offset < end_offset:
+            holes.append((next_offset, end_offset))
+        return holes
+
+    def batch_at_time(self, timestamp_ms: int) -> tuple[int, int] | None:
+        """Return offsets ``[start, end)`` of the first batch with a record at or after the time."""
+        view = self.view
+        for one in self.between(view.start_offset, self.end_offset):
+            if one.max_timestamp_ms < timestamp_ms:
+                continue
+            for row in one.batches:
+                end_offset = row.base_offset + row.last_offset_delta + 1
+                if row.max_timestamp_ms >= timestamp_ms and end_offset > view.start_offset:
+                    start = max(row.base_offset, view.start_offset)
+                    return None if start >= self.end_offset else (start, end_offset)
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,17 +78,21 @@ class PartitionLog:
     topic_id: UUID | None = None  # identifies the topic to the nodes
     # Start of the listing of its segments; earlier segments are unknown.
     listed_from: int = 0
+    tail: LogTail | None = None  # in chains; ``None`` if they are not read
 
     @property
     def end_offset(self) -> int:
-        """Return the log's end, on the nodes if they are asked, else in the tier."""
-        if self.node_end_offset is None:
-            return self.tiered_end_offset
-        return max(self.tiered_end_offset, self.node_end_offset)
+        """Return the log's end, on the nodes or in chains if they are asked, else in the tier."""
+        ends = [self.tiered_end_offset]
+        if self.node_end_offset is not None:
+            ends.append(self.node_end_offset)
+        if self.tail is not None:
+            ends.append(self.tail.end_offset)
+        return max(ends)
 
     @property
     def tiered_end_offset(self) -> int:
-        """Return the tier's end. Later records are only on the nodes."""
+        """Return the tier's end. Later records are only on the nodes, or in chains."""
         if not self.stretches:
             return self.log_start_offset
         return max(self.stretches[-1].end_offset, self.log_start_offset)
@@ -104,6 +158,20 @@ class SegmentIndex:
     def may_contain(self, keys: Collection[bytes]) -> bool:
         """Return whether the segment may contain one of the keys; ``False`` is certain."""
         return self.key_filter is None or any(map(self.key_filter.may_contain, keys))
+
+
+def slice_index(one: TailSlice) -> SegmentIndex:
+    """Return the index of a slice's batches, with positions in its object."""
+    rows = np.frombuffer(one.rows, dtype=np.dtype(one.batches.layout.fields))
+    bases = rows["base_offset"].astype(np.int64)
+    return SegmentIndex(
+        base_offsets=bases,
+        last_offsets=bases + rows["last_offset_delta"],
+        positions=rows["position"].astype(np.int64),
+        sizes=rows["size_bytes"].astype(np.int64),
+        max_timestamps=rows["max_timestamp_ms"].astype(np.int64),
+        aborted=(),
+    )
 
 
 def partition_log(

@@ -4,15 +4,15 @@
 all of them, then the splits. It requests only index objects of segments that are read in
 part, split, searched by time or by key, or searched for aborted transactions.
 
-Offsets after the tiered end are read from the nodes, if the log has their end there: the
-nodes answer for any offset, so segments may be tiered after planning.
+Offsets after the tiered end are read from the objects of chains, if the log has such a tail, or
+from the nodes, if the log has their end there: the nodes answer for any offset, so segments may
+be tiered after planning.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import ParamSpec, TypeVar
 from uuid import UUID
 
@@ -26,6 +26,7 @@ from tidelog_core.tier.stretches import Stretch
 from tidelog_spark.option_values import EARLIEST, LATEST, Limit, OffsetLimit
 from tidelog_spark.options import ReadOptions
 from tidelog_spark.partition_log import PartitionLog, SegmentIndex
+from tidelog_spark.slicing import Slice, TimeLimits, cut_slices, tail_slices
 
 SPLIT_SIZE_BYTES = 64 * 1024 * 1024
 
@@ -52,24 +53,6 @@ class NoSuchTimestamp(TidelogError):
     """No tiered record is as new as the start time of the read."""
 
     code = ErrorCode.offset_out_of_range
-
-
-@dataclass(frozen=True, slots=True)
-class Slice:
-    """Whole batches of one segment object, and the valid offsets in them.
-
-    A slice with a timestamp is a single batch. ``from_timestamp_ms``: rows before the first
-    one at or after this time are skipped. ``until_timestamp_ms``: rows from the first one at
-    or after this time on are skipped.
-    """
-
-    object_key: str
-    position: int  # bytes
-    size_bytes: int
-    start_offset: int
-    end_offset: int  # exclusive
-    from_timestamp_ms: int | None = None
-    until_timestamp_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +97,7 @@ class _Wanted:
     log: PartitionLog
     start_offset: int
     end_offset: int  # exclusive
-    from_timestamp_ms: int | None = None  # for the batch of start_offset
-    until_timestamp_ms: int | None = None  # for the batch of until_offset
-    until_offset: int = -1
+    times: TimeLimits
     aborted: tuple[AbortedTransaction, ...] = ()
 
 
@@ -185,15 +166,26 @@ class _Planner:
         if low < log.log_start_offset:
             self._lost(log, low, min(high, log.log_start_offset), "were deleted")
         if high > log.end_offset:
-            where = "are not tiered yet" if log.node_end_offset is None else "are not written yet"
+            is_tiered_only = log.node_end_offset is None and log.tail is None
+            where = "are not tiered yet" if is_tiered_only else "are not written yet"
             self._lost(log, max(low, log.end_offset), high, where)
         start, end = max(start, log.log_start_offset), min(end, log.end_offset)
         for hole in log.holes(start, min(end, log.tiered_end_offset)):
             self._lost(log, *hole, "are in no tiered segment")
+        if log.tail is not None:
+            for hole in log.tail.holes(start, end):
+                self._lost(log, *hole, "are in no tiered segment, and in no object of a chain")
         if start >= end:
             return None
         aborted = self._aborted(log, start, end) if self._options.is_read_committed else ()
-        return _Wanted(log, start, end, from_ms, until_ms, until_offset, aborted)
+        # Offsets whose batch is a separate slice, because its rows are selected by time.
+        times = TimeLimits(
+            -1 if from_ms is None else start,
+            from_ms,
+            -1 if until_ms is None else max(until_offset, start),
+            until_ms,
+        )
+        return _Wanted(log, start, end, times, aborted)
 
     def splits_of(self, wanted: _Wanted, split_size_bytes: int) -> list[Split]:
         """Return the partition's splits of about the size, divided between batches."""
@@ -222,7 +214,7 @@ class _Planner:
             for slices in splits
         ]
         tail_start = max(wanted.start_offset, wanted.log.tiered_end_offset)
-        if tail_start < wanted.end_offset:
+        if tail_start < wanted.end_offset and wanted.log.tail is None:
             tail = Tail(tail_start, wanted.end_offset)
             found.append(Split(topic, partition, (), tail=tail, topic_id=wanted.log.topic_id))
         return found
@@ -279,7 +271,7 @@ class _Planner:
                 first = int(fits[0])
                 start = max(int(index.base_offsets[first]), stretch.start_offset)
                 return start, min(int(index.last_offsets[first]) + 1, stretch.end_offset)
-        return None
+        return None if log.tail is None else log.tail.batch_at_time(timestamp_ms)
 
     def _aborted(self, log: PartitionLog, start: int, end: int) -> tuple[AbortedTransaction, ...]:
         """Return the aborted transactions with records in the range.
@@ -294,6 +286,8 @@ class _Planner:
             if index is None:
                 raise _Lacking  # After the loop, to request all missing ones at once.
             found.update(dict.fromkeys(index.aborted))
+        if log.tail is not None:
+            found.update(dict.fromkeys(log.tail.view.aborted))
         return tuple(
             transaction
             for transaction in found
@@ -309,6 +303,10 @@ class _Planner:
             is_lacking |= found is None
         if is_lacking:
             raise _Lacking
+        if wanted.log.tail is not None:
+            slices += tail_slices(
+                wanted.log.tail, wanted.start_offset, wanted.end_offset, wanted.times
+            )
         return slices
 
     def _slices_of(self, wanted: _Wanted, stretch: Stretch, split_size_bytes: int) -> list[Slice]:
@@ -319,63 +317,12 @@ class _Planner:
         key = self._key_of(wanted.log.partition, segment)
         start, end = stretch.start_offset, stretch.end_offset
         is_whole = (start, end) == (segment.base_offset, segment.end_offset)
-        # Offsets whose batch is a separate slice, because its rows are selected by time.
-        from_offset = wanted.start_offset if wanted.from_timestamp_ms is not None else -1
-        until_offset = max(wanted.until_offset, wanted.start_offset)
-        if wanted.until_timestamp_ms is None:
-            until_offset = -1
-        is_timed = start <= from_offset < end or start <= until_offset < end
+        is_timed = wanted.times.is_in(start, end)
         if is_whole and not is_timed and segment.size_bytes <= split_size_bytes:
             return [Slice(key, 0, segment.size_bytes, start, end)] if segment.size_bytes else []
         index = self._index(wanted.log, segment)
-        first = int(np.searchsorted(index.last_offsets, start))
-        last = int(np.searchsorted(index.base_offsets, end))
-        from_batch = _batch_of(index, from_offset, stretch)
-        until_batch = _batch_of(index, until_offset, stretch)
-        slices = []
-        for begin, stop in _cuts(index, first, last, {from_batch, until_batch}, split_size_bytes):
-            position = int(index.positions[begin])
-            slices.append(
-                Slice(
-                    key,
-                    position,
-                    int(index.positions[stop - 1] + index.sizes[stop - 1]) - position,
-                    max(int(index.base_offsets[begin]), start),
-                    min(int(index.last_offsets[stop - 1]) + 1, end),
-                    wanted.from_timestamp_ms if begin == from_batch else None,
-                    wanted.until_timestamp_ms if begin == until_batch else None,
-                )
-            )
-        return slices
+        return cut_slices(key, index, (start, end), wanted.times, split_size_bytes)
 
 
 def _asked(limit: Limit, partition: TopicPartition) -> int:
     return limit.by_partition[partition] if limit.everywhere is None else limit.everywhere
-
-
-def _batch_of(index: SegmentIndex, offset: int, stretch: Stretch) -> int:
-    """Return the batch that contains the offset, -1 for an offset outside the stretch."""
-    if not stretch.start_offset <= offset < stretch.end_offset:
-        return -1
-    return int(np.searchsorted(index.last_offsets, offset))
-
-
-def _cuts(
-    index: SegmentIndex, first: int, last: int, alone: Collection[int], size_bytes: int
-) -> list[tuple[int, int]]:
-    """Return ranges ``[begin, end)`` of batches of about the size; those in ``alone`` singly.
-
-    Batches are never divided. Ranges have about the same size, so the last is not tiny.
-    """
-    edges = {first, last}
-    edges |= {edge for batch in alone if first <= batch < last for edge in (batch, batch + 1)}
-    ordered = sorted(edges)
-    runs: list[tuple[int, int]] = []
-    for begin, end in pairwise(ordered):
-        start = int(index.positions[begin])
-        total = int(index.positions[end - 1] + index.sizes[end - 1]) - start
-        count = min(-(-total // size_bytes), end - begin)
-        ideal = start + np.arange(1, count) * total // count
-        inner = begin + np.searchsorted(index.positions[begin:end], ideal)
-        runs += pairwise([begin, *dict.fromkeys(inner.tolist()), end])
-    return [(begin, end) for begin, end in runs if begin < end]

@@ -12,18 +12,21 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import replace
+from itertools import islice
 from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
 from tidelog_core.config import INT64_MAX
+from tidelog_core.diskless.slice_bytes import check_slice_bytes, placed_batches
 from tidelog_core.errors import CorruptObject, ObjectNotFound
 from tidelog_core.objects.store import ObjectStore
 
 from tidelog_spark.decode import AbortedRange, BatchDecoder, RowRange
 from tidelog_spark.loop_thread import LoopThread
-from tidelog_spark.planning import DataLost, Slice, Split
+from tidelog_spark.planning import DataLost, Split
+from tidelog_spark.slicing import Slice
 
 logger = logging.getLogger(__name__)
 
@@ -81,7 +84,7 @@ def first_offset_of_time(part: Slice, data: bytes) -> int:
     """
     rows = RowRange(topic="", partition=0, start_offset=part.start_offset, end_offset=INT64_MAX)
     decoder = BatchDecoder(rows, object_key=part.object_key, position=part.position)
-    for batch in decoder.feed(data):
+    for batch in decoder.feed(checked_bytes(part, data)):
         times = batch.column("timestamp").cast(pa.int64()).to_numpy() // 1000
         found = _first(times >= part.from_timestamp_ms)
         if found < len(times):
@@ -128,9 +131,26 @@ def _read_slice(
         ),
     )
     decoder = BatchDecoder(rows, object_key=part.object_key, position=part.position)
-    for _ in _chunks(part):
-        yield from decoder.feed(next(pieces))
+    chunks: Iterator[bytes | memoryview] = islice(pieces, len(_chunks(part)))
+    if part.crc32c is not None or part.base_offset is not None:
+        chunks = iter((checked_bytes(part, b"".join(chunks)),))
+    for chunk in chunks:
+        yield from decoder.feed(chunk)
     decoder.finish()
+
+
+def checked_bytes(part: Slice, data: bytes) -> bytes | memoryview:
+    """Return the slice's batches with their offsets. Raises ``CorruptObject``.
+
+    Slices with a CRC, or whose batches lack their offsets, are no larger than an object that a
+    node uploads at once.
+    """
+    key, position = part.object_key, part.position
+    if part.crc32c is not None:
+        check_slice_bytes(data, part.crc32c, key=key, position=position)
+    if part.base_offset is None:
+        return data
+    return memoryview(placed_batches(data, part.base_offset, key=key, position=position))
 
 
 def _read_timed(

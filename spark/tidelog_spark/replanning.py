@@ -20,7 +20,8 @@ from tidelog_core.model import TopicPartition
 from tidelog_spark.limits import OtherTopic
 from tidelog_spark.option_values import Assign, OffsetLimit
 from tidelog_spark.options import ReadOptions
-from tidelog_spark.planning import DataLost, Plan, Slice, Split
+from tidelog_spark.planning import DataLost, Plan, Split
+from tidelog_spark.slicing import Slice
 
 logger = logging.getLogger(__name__)
 
@@ -62,7 +63,7 @@ def replan(
 
 
 def _read_of(split: Split, run: list[Slice], options: ReadOptions) -> ReadOptions:
-    """Return the options to read only the run's offsets, all of which are tiered."""
+    """Return the options to read only the run's offsets, all of which are in the bucket."""
     partition = TopicPartition(split.topic, split.partition)
     return replace(
         options,
@@ -71,6 +72,7 @@ def _read_of(split: Split, run: list[Slice], options: ReadOptions) -> ReadOption
         end=OffsetLimit(None, {partition: run[-1].end_offset}),
         min_partitions=0,
         nodes=None,
+        is_tail_read=options.nodes is None and options.is_tail_read,
         # A topic created again has other records at these offsets.
         topic_ids={} if split.topic_id is None else {split.topic: split.topic_id},
     )

@@ -21,6 +21,7 @@ from tidelog_core.objects.store import ObjectStore
 
 from tidelog_spark.bookmarks import Bookmark
 from tidelog_spark.catalog import Catalog, load_catalog
+from tidelog_spark.chain_tails import ChainTails
 from tidelog_spark.limits import check_limits, end_offsets, start_offsets, with_node_ends
 from tidelog_spark.option_values import OffsetLimit, TimestampLimit
 from tidelog_spark.options import ReadOptions, parse_options
@@ -51,6 +52,7 @@ class Sources:
     metadata: MetadataStore
     objects: ObjectStore
     nodes: Nodes | None
+    tails: ChainTails | None  # None: chains are not read
 
 
 def plan_read(options: ReadOptions) -> Plan:
@@ -92,14 +94,17 @@ async def open_sources(options: ReadOptions) -> AsyncIterator[Sources]:
         opened_object_store(options.objects) as objects,
     ):
         if options.nodes is None:
-            yield Sources(metadata, objects, None)
+            tails = None
+            if options.is_tail_read:
+                tails = ChainTails(objects, is_read_committed=options.is_read_committed)
+            yield Sources(metadata, objects, None, tails)
             return
         from tidelog_spark.nodes import Nodes
 
         nodes = Nodes(options.nodes, is_read_committed=options.is_read_committed)
         await nodes.start()
         try:
-            yield Sources(metadata, objects, nodes)
+            yield Sources(metadata, objects, nodes, None)
         finally:
             await nodes.close()
 
@@ -126,7 +131,7 @@ async def _attempts(
 
 
 async def _read_catalog(options: ReadOptions, sources: Sources) -> Catalog:
-    catalog = await load_catalog(sources.metadata, options.selection)
+    catalog = await load_catalog(sources.metadata, options.selection, tails=sources.tails)
     for name, problem in catalog.warnings.items():
         logger.warning("cannot be read, left out", extra={"item": name, "reason": problem})
     if sources.nodes is not None:

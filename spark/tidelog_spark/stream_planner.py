@@ -5,6 +5,9 @@ is cached for a while: a tier grows only when a segment is sealed, and each read
 segments' metadata, from the segment being read on. All segments are listed if those leave
 a gap, and from time to time: a segment copied by another leader may start far below the
 end of the one before, and be the only new one.
+
+Chains of diskless topics are listed more often than the metadata is read. If objects were collected
+or a chain has ended, the metadata says how the logs continue, and is read at once.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from tidelog_core.errors import InvalidConfig, ObjectNotFound
 from tidelog_core.model import TopicPartition
 
 from tidelog_spark.catalog import Catalog, load_catalog
+from tidelog_spark.chain_tails import ChainTails, is_gap_known
 from tidelog_spark.limits import check_limits, start_offsets, with_node_ends
 from tidelog_spark.loop_thread import LoopThread
 from tidelog_spark.option_values import OffsetLimit
@@ -41,6 +45,7 @@ NOWHERE = Positions({})
 
 TIER_READ_INTERVAL_S = 1.0
 NODE_READ_INTERVAL_S = 0.1
+CHAIN_READ_INTERVAL_S = 0.2
 LIST_ALL_INTERVAL_S = 60.0
 
 
@@ -59,6 +64,7 @@ class StreamPlanner:
         self._sources: Sources | None = None
         self._catalog: Catalog | None = None
         self._read_at_s = 0.0
+        self._chains_read_at_s = 0.0
         self._listed_all_at_s = -math.inf
         self._unreadable: set[str] = set()  # already warned of
 
@@ -81,9 +87,9 @@ class StreamPlanner:
         there on. Raises as ``load_catalog``.
         """
         is_old = monotonic() - self._read_at_s >= self._read_interval_s
-        if self._catalog is None or is_fresh or is_old:
+        if self._catalog is None or is_fresh or is_old or self._follow_chains():
             self._catalog = self._run(self._load_catalog(read_to))
-            self._read_at_s = monotonic()
+            self._read_at_s = self._chains_read_at_s = monotonic()
         return self._catalog
 
     def initial(self) -> Positions:
@@ -101,6 +107,27 @@ class StreamPlanner:
         """
         return self._run(self._splits(start, end))
 
+    def _follow_chains(self) -> bool:
+        """Bring the tails up to date if it is time; return whether the metadata is to be read."""
+        is_old = monotonic() - self._chains_read_at_s >= CHAIN_READ_INTERVAL_S
+        if not is_old or self._sources is None or self._sources.tails is None:
+            return False
+        is_needed = self._run(self._read_chains(self._sources.tails))
+        self._chains_read_at_s = monotonic()
+        return is_needed
+
+    async def _read_chains(self, tails: ChainTails) -> bool:
+        assert self._catalog is not None
+        found = await tails.read_again()
+        if found is None or found.is_collected or found.is_sealed:
+            return found is not None
+        if found.is_grown:
+            logs = [tails.with_tail(log, is_over_gaps=False) for log in self._catalog.logs]
+            if any(map(is_gap_known, logs)):
+                return True
+            self._catalog = replace(self._catalog, logs=tuple(logs))
+        return False
+
     async def _load_catalog(self, read_to: Positions) -> Catalog:
         sources = await self._open()
         nodes, now_s = sources.nodes, monotonic()
@@ -115,6 +142,7 @@ class StreamPlanner:
             known=read_to.offsets.keys(),
             is_tier_wanted=nodes is None,
             list_from=list_from,
+            tails=sources.tails,
         )
         self._warn(catalog)
         if nodes is None:
@@ -135,6 +163,7 @@ class StreamPlanner:
                     sources.metadata,
                     self._options.selection,
                     known=start.offsets.keys() | end.offsets.keys(),
+                    tails=sources.tails,
                 )
             batch = batch_ranges(start, end, catalog)
             logs = self._logs(catalog, batch.ranges)
@@ -161,7 +190,7 @@ class StreamPlanner:
         return self._options.nodes is None and all(
             partition in logs
             and logs[partition].listed_from <= start.offsets.get(partition, 0)
-            and offset <= logs[partition].tiered_end_offset
+            and offset <= logs[partition].end_offset
             for partition, offset in end.offsets.items()
         )
 
@@ -175,14 +204,14 @@ class StreamPlanner:
         return found
 
     def _with_end(self, log: PartitionLog, one: OffsetRange) -> PartitionLog:
-        if one.end <= log.tiered_end_offset:
+        if one.end <= (log.tiered_end_offset if log.tail is None else log.end_offset):
             return log
         if self._options.nodes is None:
             raise InvalidConfig(
                 [
-                    f"the micro-batch reads {log.partition} to offset {one.end} and its tier ends"
-                    f" at {log.tiered_end_offset}: give 'kafka.bootstrap.servers' as before, or"
-                    " wait until it is tiered"
+                    f"the micro-batch reads {log.partition} to offset {one.end} and the bucket has"
+                    f" it up to {log.end_offset}: give 'kafka.bootstrap.servers' or"
+                    " 'disklessTail' as before, or wait until it is tiered"
                 ]
             )
         # The nodes had these offsets when the micro-batch was first planned.

@@ -15,7 +15,8 @@ from tidelog_spark.jobs.decoding import DecoderSpec
 from tidelog_spark.jobs.export_table import ExportConflict, SchemaConflict, TimePartitions
 from tidelog_spark.jobs.exporting import grouped
 from tidelog_spark.jobs.parquet_table import ParquetTable, committed_files
-from tidelog_spark.planning import DataLost, Slice, Split
+from tidelog_spark.planning import DataLost, Split
+from tidelog_spark.slicing import Slice
 
 from tests.spark.exported import Source, time_of
 

@@ -89,7 +89,7 @@ def test_every_problem_is_reported_together():
     [
         ("include_headers", "did you mean 'includeHeaders'?"),
         ("startTimestamp", "did you mean 'startingTimestamp'?"),
-        ("topic", "the options are asOf, assign, endingOffsets"),
+        ("topic", "the options are asOf, assign, disklessTail"),
         ("bootstrap.servers", "is named 'kafka.bootstrap.servers'"),
         ("kafka.group.id", "is for a consumer group"),
         ("kafka.max.poll.records", "is for a Kafka client"),

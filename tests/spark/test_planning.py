@@ -26,10 +26,10 @@ from tidelog_spark.planning import (
     MissingIndexes,
     NoSuchTimestamp,
     Plan,
-    Slice,
     Tail,
     plan,
 )
+from tidelog_spark.slicing import Slice
 
 TOPIC_ID = UUID(int=1)
 T0 = TopicPartition("t", 0)

@@ -41,7 +41,7 @@ class TieredCluster:
     @property
     def options(self) -> dict[str, str]:
         """The options that name the stores."""
-        return {"metadata": f"sqlite:///{self._database}", "objects": self.objects.as_uri()}
+        return {"metadata": f"sqlite:///{self.database}", "objects": self.objects.as_uri()}
 
     def create_topic(
         self,
@@ -196,18 +196,19 @@ class TieredCluster:
         return segment_keys(CLUSTER_ID, topic, meta)
 
     @property
-    def _database(self) -> Path:
+    def database(self) -> Path:
+        """The file of the metadata."""
         return self.folder / "metadata.db"
 
     async def _get(self, key: ItemKey) -> Item | None:
-        store = SqliteMetadataStore(self._database)
+        store = SqliteMetadataStore(self.database)
         try:
             return await store.get(key)
         finally:
             await store.close()
 
     async def _commit(self, *writes: Write) -> None:
-        store = SqliteMetadataStore(self._database)
+        store = SqliteMetadataStore(self.database)
         try:
             await store.commit(writes)
         finally:

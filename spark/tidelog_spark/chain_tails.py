@@ -1,0 +1,72 @@
+"""The tails of diskless partitions, read from chains without a node.
+
+A read asks once, a stream again and again: then each live chain is listed once, and only what is
+new is read. Partitions' items are read before the chains are listed, and segments after: see
+``tidelog_core.diskless.tail_reader``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from uuid import UUID
+
+from tidelog_core.diskless.chain_store import ChainStore
+from tidelog_core.diskless.epoch_chains import PartitionName
+from tidelog_core.diskless.tail_reader import Refreshed, TailReader
+from tidelog_core.metadata.epoch_chains import EpochChains
+from tidelog_core.objects.store import ObjectStore
+
+from tidelog_spark.partition_log import LogTail, PartitionLog
+
+Items = Mapping[PartitionName, EpochChains]
+
+
+class ChainTails:
+    """The tails of the selected partitions. Used from one task."""
+
+    def __init__(self, objects: ObjectStore, *, is_read_committed: bool) -> None:
+        self._objects = objects
+        self._is_read_committed = is_read_committed
+        self._cluster_id = ""
+        self._reader: TailReader | None = None
+        self._items: Items = {}
+
+    async def read(self, cluster_id: str, items: Items) -> None:
+        """List the chains of these partitions, whose items were read before.
+
+        Raises ``CorruptObject`` and ``StoreUnavailable``.
+        """
+        if self._reader is None:
+            self._cluster_id = cluster_id
+            self._reader = TailReader(ChainStore(self._objects, cluster_id))
+        self._items = {name: chains for name, chains in items.items() if chains}
+        await self._refresh()
+
+    async def read_again(self) -> Refreshed | None:
+        """List the same chains again; ``None`` if there are none. Raises as ``read``."""
+        return await self._refresh() if self._items else None
+
+    def with_tail(self, log: PartitionLog, *, is_over_gaps: bool) -> PartitionLog:
+        """Return the log with its tail, if it is diskless."""
+        name = None if log.topic_id is None else _name(log.topic_id, log)
+        chains = None if name is None else self._items.get(name)
+        if self._reader is None or name is None or chains is None:
+            return log
+        view = self._reader.view(name, log.tiered_end_offset, chains, is_over_gaps=is_over_gaps)
+        end_offset = view.stable_offset if self._is_read_committed else view.end_offset
+        return replace(log, tail=LogTail(self._cluster_id, view, end_offset))
+
+    async def _refresh(self) -> Refreshed:
+        assert self._reader is not None
+        chains = {one.chain for chains in self._items.values() for one in chains}
+        return await self._reader.refresh(self._items.keys(), chains)
+
+
+def is_gap_known(log: PartitionLog) -> bool:
+    """Return whether offsets between the tier and the tail, or in the tail, are nowhere."""
+    return log.tail is not None and log.tail.view.missing is not None
+
+
+def _name(topic_id: UUID, log: PartitionLog) -> PartitionName:
+    return PartitionName(topic_id, log.partition.partition)
