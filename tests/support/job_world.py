@@ -27,7 +27,7 @@ from tests.support.tiered_partition import CLUSTER_ID, TOPIC, TieredPartition
 
 KEY = b"k1"
 CALLER = "User:alice"
-RUNS_MAX = 200
+RUNS_MAX = 1_000
 
 
 class Looks:
@@ -70,8 +70,10 @@ class JobWorld:
     async def add_verification(self, *topics: str, caller: str = CALLER) -> UUID:
         return await self.add(JobKind.VERIFICATION, VerificationRequest(topics).to_json(), caller)
 
-    async def add_erasure(self, key: bytes = KEY, *, is_dry_run: bool = False) -> UUID:
-        request = ErasureRequest(TOPIC, key, is_dry_run=is_dry_run, timeout_seconds=1)
+    async def add_erasure(
+        self, key: bytes = KEY, *, is_dry_run: bool = False, timeout_seconds: int = 1
+    ) -> UUID:
+        request = ErasureRequest(TOPIC, key, is_dry_run=is_dry_run, timeout_seconds=timeout_seconds)
         return await self.add(JobKind.ERASURE, request.to_json())
 
     async def run(self, job_id: UUID, context: Looks | None = None) -> RunResult:
@@ -82,8 +84,11 @@ class JobWorld:
         """Run the job until it has ended, each time with a new context; return the runs."""
         for count in range(1, RUNS_MAX):
             await self.honour()
-            if (await self.run(job_id, context())).outcome is Outcome.ENDED:
+            result = await self.run(job_id, context())
+            if result.outcome is Outcome.ENDED:
                 return count
+            if result.outcome is Outcome.PAUSED:
+                await self.let_hold_lapse(job_id)
         raise AssertionError(f"not ended after {RUNS_MAX} runs: {await self.job(job_id)}")
 
     async def job(self, job_id: UUID) -> AdminJob:

@@ -37,7 +37,7 @@ class Position:
     phase: Phase = Phase.REQUESTING
     partition: int = 0  # the number of those that the phase is done with
     after: int = 0  # segments of the next one that end here or before are searched
-    waited_ms: int = 0
+    wait_ends_ms: int | None = None  # Unix time; None: nothing is waited for
 
 
 @dataclass(slots=True)
@@ -52,21 +52,29 @@ class ErasureProgress:
 
     def enter(self, phase: Phase) -> None:
         """Begin a phase."""
-        self.position = Position(phase, waited_ms=self.position.waited_ms)
+        self.position = Position(phase)
 
     def searched(self, end_offset: int) -> None:
         """Note that the next partition is searched up to there."""
-        self.position = dataclasses.replace(self.position, after=end_offset)
+        self.position = dataclasses.replace(self.position, after=end_offset, wait_ends_ms=None)
 
     def next_partition(self) -> None:
         """Note that the phase is done with one more partition."""
         at = self.position
-        self.position = dataclasses.replace(at, partition=at.partition + 1, after=0)
+        self.position = Position(at.phase, at.partition + 1)
 
-    def waited(self, ms: int) -> None:
-        """Note a wait."""
+    def may_wait(self, wait_ms: int, *, now_ms: int) -> bool:
+        """Return whether a wait goes on, which ends ``wait_ms`` after the first call."""
         at = self.position
-        self.position = dataclasses.replace(at, waited_ms=at.waited_ms + ms)
+        ends_ms = now_ms + wait_ms
+        if at.wait_ends_ms is not None:
+            ends_ms = min(ends_ms, at.wait_ends_ms)  # The clock may have been set back.
+        self.position = dataclasses.replace(at, wait_ends_ms=ends_ms)
+        return now_ms < ends_ms
+
+    def end_wait(self) -> None:
+        """Note that nothing is waited for any more: the next wait has all its time."""
+        self.position = dataclasses.replace(self.position, wait_ends_ms=None)
 
     def note(self, partition: int, erased: ErasedSegment) -> None:
         """Note a segment in place of earlier notes of the same records."""

@@ -178,19 +178,31 @@ class ErasureRun:
 
     async def _await_replicas(self) -> None:
         told = set[str]()
-        while self.progress.position.waited_ms < self._wait_seconds * 1000:
-            waiting_for = await _problems(self._tiers, self._key_sha256)
-            if not waiting_for:
+        while waiting_for := await _problems(self._tiers, self._key_sha256):
+            if not self._may_wait():
                 return
             if not waiting_for <= told:
                 self._on_step(f"waiting: {_in_short(sorted(waiting_for))}")
             told = waiting_for
-            await self._wait(POLL_SECONDS)
+            await self._sleep(POLL_SECONDS)
 
-    async def _wait(self, seconds: float) -> None:
-        """Wait for other processes, and note it."""
-        await self._sleep(seconds)
-        self.progress.waited(round(seconds * 1000))
+    def _may_wait(self) -> bool:
+        """Return whether the current wait for other processes goes on."""
+        wait_ms = round(self._wait_seconds * 1000)
+        return self.progress.may_wait(wait_ms, now_ms=self._tiers[0].clock_ms())
+
+    async def _when_free(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Do the work once the claim is free. Raises ``PartitionClaimed`` after the wait."""
+        while True:
+            try:
+                return await work()
+            except PartitionClaimed:
+                if not self._may_wait():
+                    raise
+            except Interrupted:
+                self.progress.end_wait()  # The claim was free.
+                raise
+            await self._sleep(POLL_SECONDS)
 
     async def _search(self, tier: PartitionTier) -> None:
         progress, number = self.progress, tier.partition
@@ -207,16 +219,14 @@ class ErasureRun:
             return
         steps = _NotedSteps(self, number)
         try:
-            erased = await _when_free(
+            erased = await self._when_free(
                 lambda: erase_from_tier(
                     tier,
                     self._key,
                     holder=progress.holder,
                     after=progress.position.after,
                     steps=steps,
-                ),
-                self._wait_seconds,
-                self._wait,
+                )
             )
         except TidelogError as error:
             self._note_problem(number, error)
@@ -231,11 +241,7 @@ class ErasureRun:
     async def _delete(self, tier: PartitionTier) -> None:
         holder = self.progress.holder
         try:
-            await _when_free(
-                lambda: delete_replaced(tier, sleep=self._sleep, holder=holder),
-                self._wait_seconds,
-                self._wait,
-            )
+            await self._when_free(lambda: delete_replaced(tier, sleep=self._sleep, holder=holder))
         except TidelogError as error:
             self._note_problem(tier.partition, error)
 
@@ -309,16 +315,3 @@ async def _end_request(tier: PartitionTier, key_sha256: str) -> None:
 async def _has_segments(tier: PartitionTier) -> bool:
     one = KeyRange(limit=1)
     return bool(await read_segments(tier.store, tier.topic.topic_id, tier.partition, keys=one))
-
-
-async def _when_free(work: Callable[[], Awaitable[T]], wait_seconds: float, sleep: Sleep) -> T:
-    """Do the work once the claim is free. Raises ``PartitionClaimed`` after the wait."""
-    waited = 0.0
-    while True:
-        try:
-            return await work()
-        except PartitionClaimed:
-            if waited >= wait_seconds:
-                raise
-        await sleep(POLL_SECONDS)
-        waited += POLL_SECONDS

@@ -69,7 +69,7 @@ class _Erasing:
             self._request.key,
             self._progress,
             wait_seconds=self._request.timeout_seconds,
-            sleep=self._sleep,
+            sleep=self._run.wait,
             on_step=self._run.step,
             checkpoint=self._checkpoint,
         )
@@ -106,7 +106,10 @@ class _Erasing:
             "stale_key": "",
         }
         self._progress.position = Position(
-            Phase(fields["phase"]), fields["partition"], fields["after"], fields["waited_ms"]
+            Phase(fields["phase"]),
+            fields["partition"],
+            fields["after"],
+            fields.get("wait_ends_ms"),  # not of runs of an older version
         )
         if self._old_key:
             document = json.loads(await self._run.objects.get(self._old_key))
@@ -120,11 +123,6 @@ class _Erasing:
         # Not before a step has come to its end: every run has to get a step further.
         if not at_once:
             self._run.require_time()
-
-    async def _sleep(self, seconds: float) -> None:
-        if self._run.is_save_due():
-            await self._store()
-        await self._run.sleep(seconds)
 
     async def _store(self) -> None:
         """Put the receipt, if it has changed, and note the position."""
@@ -142,7 +140,7 @@ class _Erasing:
                 "phase": at.phase.value,
                 "partition": at.partition,
                 "after": at.after,
-                "waited_ms": at.waited_ms,
+                "wait_ends_ms": at.wait_ends_ms,
                 "requested_ms": self._progress.requested_ms,
                 "receipt_key": self._key() if self._put else self._old_key,
                 "stale_key": self._old_key if self._put else "",  # to be removed

@@ -30,16 +30,13 @@ class Holding:
         holder: str,
         *,
         clock_ms: Callable[[], int],
-        on_news: Callable[[], None],
         renew_seconds: float = RENEW_SECONDS,
     ) -> None:
-        """``on_news`` is called, in the thread, when a field has become true."""
         self.is_lost = False
         self.is_cancelled = False
         self._metadata_url = metadata_url
         self._job_id, self._holder = job_id, holder
         self._clock_ms = clock_ms
-        self._on_news = on_news
         self._renew_seconds = renew_seconds
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"hold-{job_id}", daemon=True)
@@ -77,5 +74,3 @@ class Holding:
             return
         else:
             self.is_cancelled = job.is_cancelled
-        if self.is_lost or self.is_cancelled:
-            self._on_news()

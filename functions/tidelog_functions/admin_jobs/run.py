@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import dataclasses
 import logging
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import Enum
+from typing import NoReturn
 from uuid import UUID, uuid4
 
 from tidelog_core.clock import wall_clock_ms
@@ -34,8 +33,7 @@ logger = logging.getLogger(__name__)
 # A step begins only if so much of an invocation's time is left: one step handles one segment.
 STEP_MS_MAX = 300_000
 SAVE_SECONDS = 1.0  # between two positions, if the later one may be lost
-SLEEP_SECONDS_MAX = 90.0  # for a longer wait the job is given back
-WAIT_SECONDS_MAX = 1.0  # between two looks at the time that is left
+PAUSE_MS_MAX, PAUSES_OF_AGE = 15_000, 20  # a pause is a twentieth of the job's age, up to that
 STUCK_SECONDS = 60.0  # a run this long is to get further; a shorter one was stopped from outside
 BACK_OFF_MS = 20_000  # shorter than the minute after which Lambda repeats a failed invocation
 _PASSING = (StoreUnavailable, OutcomeUnknown, VersionConflict, ObjectNotFound)
@@ -82,19 +80,14 @@ class Run:
         settings: FunctionSettings,
         objects: ObjectStore,
         limit: TimeLimit,
-        holding: Callable[[Callable[[], None]], Holding],
+        hold: Holding,
     ) -> None:
         self.settings = settings
         self.objects = objects
         self.job = job
         self._jobs = jobs
         self._limit = limit
-        loop, self._news = asyncio.get_running_loop(), asyncio.Event()
-
-        def tell() -> None:
-            loop.call_soon_threadsafe(self._news.set)
-
-        self.hold = holding(tell)
+        self.hold = hold
         self._began = self._saved = time.monotonic()
         self._is_saved = True
         self._first_position = job.position
@@ -151,19 +144,20 @@ class Run:
             raise Cancelled("the job was cancelled")
         self._limit.require()
 
-    async def sleep(self, seconds: float) -> None:
-        """Wait. Raises ``Paused`` for a long wait, and as ``require_time``."""
+    async def wait(self, seconds: float) -> NoReturn:
+        """Give the job back for that time: an invocation that waits costs like one that works.
+
+        An old job, which has waited long already, is looked at less often.
+
+        Raises ``Paused``, or as ``require_time``.
+        """
         self.require_time()
-        if seconds > SLEEP_SECONDS_MAX:
-            raise Paused(self._jobs.clock_ms() + round(seconds * 1000))
-        await self.save()
-        loop = asyncio.get_running_loop()
-        end = loop.time() + seconds
-        while (left := end - loop.time()) > 0:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(min(left, WAIT_SECONDS_MAX)):
-                    await self._news.wait()
-            self.require_time()
+        now_ms = self._jobs.clock_ms()
+        pause_ms = max(
+            round(seconds * 1000),
+            min(PAUSE_MS_MAX, (now_ms - self.job.created_ms) // PAUSES_OF_AGE),
+        )
+        raise Paused(now_ms + pause_ms)
 
 
 Work = Callable[[Run], Awaitable[str]]
@@ -193,18 +187,15 @@ async def run_job(
         if job.has_ended:
             return RunResult(Outcome.ENDED)
 
-        def holding(on_news: Callable[[], None]) -> Holding:
-            return Holding(
-                settings.metadata_url,
-                job_id,
-                job.holder,
-                clock_ms=wall_clock_ms,
-                on_news=on_news,
-                renew_seconds=renew_seconds,
-            )
-
-        run = Run(jobs, job, settings=settings, objects=objects, limit=limit, holding=holding)
-        with run.hold:
+        hold = Holding(
+            settings.metadata_url,
+            job_id,
+            job.holder,
+            clock_ms=wall_clock_ms,
+            renew_seconds=renew_seconds,
+        )
+        run = Run(jobs, job, settings=settings, objects=objects, limit=limit, hold=hold)
+        with hold:
             try:
                 return await _worked(run, jobs, work, stuck_seconds)
             except HoldLost:

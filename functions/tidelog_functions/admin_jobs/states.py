@@ -56,8 +56,14 @@ def kept(job: AdminJob, *, now_ms: int) -> AdminJob:
 
 
 def stepped(job: AdminJob, sentence: str) -> AdminJob:
-    """Return the job with one more step, without the oldest if there are many."""
-    steps = (*job.steps, sentence[:STEP_CHARACTERS_MAX])[-STEPS_KEPT_MAX:]
+    """Return the job with one more step, without the oldest if there are many.
+
+    A run that goes on with the last step of the run before adds none.
+    """
+    step = sentence[:STEP_CHARACTERS_MAX]
+    if job.steps[-1:] == (step,):
+        return job
+    steps = (*job.steps, step)[-STEPS_KEPT_MAX:]
     return dataclasses.replace(job, steps=steps, step_count=job.step_count + 1)
 
 

@@ -18,7 +18,7 @@ from tidelog_core.clock import wall_clock_ms
 from tidelog_core.errors import TidelogError
 
 from tidelog_functions.admin_jobs.handler import sweep
-from tidelog_functions.admin_jobs.run import STEP_MS_MAX, Outcome, run_job
+from tidelog_functions.admin_jobs.run import STEP_MS_MAX, Outcome, RunResult, run_job
 from tidelog_functions.admin_jobs.states import OVERDUE_MS
 from tidelog_functions.admin_jobs.work import do_work
 from tidelog_functions.invocation import FunctionSettings, TimeLimit
@@ -42,10 +42,7 @@ class ThreadStarter:
 
     async def start(self, job_id: UUID) -> None:
         """Have a thread run the job, unless one has it or will."""
-        if job_id not in self._started and not self._stopping.is_set():
-            self._started.add(job_id)
-            loop = asyncio.get_running_loop()
-            self._threads.submit(self._run, job_id, loop)
+        self._submit(job_id, asyncio.get_running_loop())
 
     async def sweep_until(self, stop: asyncio.Event) -> None:
         """Start jobs when they are due, until the event."""
@@ -73,24 +70,32 @@ class ThreadStarter:
         self._stopping.set()
         await asyncio.to_thread(self._threads.shutdown, cancel_futures=True)
 
+    def _submit(self, job_id: UUID, loop: asyncio.AbstractEventLoop) -> None:
+        if job_id not in self._started and not self._stopping.is_set():
+            self._started.add(job_id)
+            self._threads.submit(self._run, job_id, loop)
+
     def _run(self, job_id: UUID, loop: asyncio.AbstractEventLoop) -> None:
         """Run the job until it pauses or ends."""
-        outcome = Outcome.CONTINUES
+        result = RunResult(Outcome.CONTINUES)
         try:
-            while outcome is Outcome.CONTINUES and not self._stopping.is_set():
+            while result.outcome is Outcome.CONTINUES and not self._stopping.is_set():
                 limit = TimeLimit(_Time(self._stopping), reserve_ms=STEP_MS_MAX)
                 result = asyncio.run(run_job(self._settings, job_id, limit, do_work))
-                outcome = result.outcome
         except TidelogError as error:
             extra = {"job": str(job_id), "reason": str(error)}
             logger.warning("run of a job failed, will retry", extra=extra)
         except Exception:
             logger.exception("run of a job broke", extra={"job": str(job_id)})
         finally:
-            loop.call_soon_threadsafe(self._ended, job_id)
+            loop.call_soon_threadsafe(self._ended, job_id, result, loop)
 
-    def _ended(self, job_id: UUID) -> None:
+    def _ended(self, job_id: UUID, result: RunResult, loop: asyncio.AbstractEventLoop) -> None:
         self._started.discard(job_id)
+        if result.outcome is Outcome.PAUSED:
+            # A millisecond late: a run that comes too early does not take the job.
+            left_ms = max(0, result.due_ms - wall_clock_ms()) + 1
+            loop.call_later(left_ms / 1000, self._submit, job_id, loop)
         self.wake()
 
 

@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -30,6 +31,7 @@ from tidelog_functions.invocation import TimeLimit
 
 from tests.support.job_world import CALLER, JobWorld, Looks, in_a_thread
 from tests.support.tiered_partition import TOPIC, tiered_partition
+from tests.support.waiting import eventually_async
 
 AT_ONCE = {"file.delete.delay.ms": "0"}
 # Runs a job in a process that ends at one of its looks at the time, as by SIGKILL.
@@ -276,6 +278,39 @@ async def test_a_long_wait_gives_the_job_back_until_it_is_over(tmp_path: Path) -
         ]
 
 
+async def test_no_run_waits_for_a_replica_and_the_wait_is_told_once(tmp_path: Path) -> None:
+    """An invocation that waits costs as much as one that works."""
+    async with world(tmp_path) as jobs:
+        job_id = await jobs.add_erasure(timeout_seconds=3_600)
+        began = time.monotonic()
+        for _ in range(3):
+            result = await jobs.run(job_id)
+            assert (result.outcome, (await jobs.job(job_id)).holder) == (Outcome.PAUSED, "")
+            assert result.due_ms > jobs.jobs.clock_ms() - 5_000
+            await jobs.let_hold_lapse(job_id)
+        assert time.monotonic() - began < 60
+        job = await jobs.job(job_id)
+        assert job.steps == ("waiting: events-0: no leader has taken the request up",)
+        assert job.lost_count == 0
+        assert await jobs.run_to_end(job_id) == 1
+        await jobs.check_erased(job_id)
+
+
+async def test_waits_for_another_process_end_together_however_many_runs_they_span(
+    tmp_path: Path,
+) -> None:
+    async with world(tmp_path) as jobs:
+        jobs.partition.clock.now_ms = jobs.jobs.clock_ms()
+        job_id = await jobs.add_erasure(timeout_seconds=1)
+        began = time.monotonic()
+        async with jobs.partition.tier().claimed():
+            assert await jobs.run_to_end(job_id) > 1
+        result = await jobs.result(job_id)
+        assert time.monotonic() - began >= 1
+        (problem,) = result["partitions"][0]["problems"]
+        assert "is being rewritten by another process" in problem
+
+
 async def test_a_cancelled_job_ends_at_its_next_step_and_keeps_no_key(tmp_path: Path) -> None:
     async with world(tmp_path) as jobs:
         job_id = await jobs.add_erasure()
@@ -302,7 +337,7 @@ async def test_a_cancelled_job_ends_at_its_next_step_and_keeps_no_key(tmp_path: 
         assert (await jobs.run(waiting)).outcome is Outcome.NOT_TAKEN
 
 
-async def test_a_hold_is_renewed_while_the_work_blocks_and_a_waiting_run_hears_of_news(
+async def test_a_hold_is_renewed_while_the_work_blocks_and_the_run_hears_that_it_is_cancelled(
     tmp_path: Path,
 ) -> None:
     async with world(tmp_path, 1) as jobs:
@@ -320,7 +355,9 @@ async def test_a_hold_is_renewed_while_the_work_blocks_and_a_waiting_run_hears_o
                 await jobs.jobs.change(job_id, lambda job: states.cancelled(job, now_ms=0))
 
             in_a_thread(look)
-            await run.sleep(60)
+            # The thread hears of it at its next renewal.
+            await eventually_async(lambda: run.hold.is_cancelled, "it is cancelled")
+            run.require_time()
             return "{}"
 
         limit = TimeLimit(Looks())
