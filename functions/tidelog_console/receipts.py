@@ -16,7 +16,7 @@ from uuid import UUID
 from tidelog_core.erasure.receipt import ErasureReceipt
 from tidelog_core.errors import CorruptObject
 from tidelog_core.objects.store import ObjectMeta, ObjectStore
-from tidelog_core.tier.keys import parse_erasure_receipt_key
+from tidelog_core.tier.keys import is_whole_receipt
 
 LISTED_SECONDS = 15.0  # until keys of a topic are listed again
 TOPICS_MAX = 200  # whose lists are kept
@@ -75,7 +75,7 @@ class Receipts:
         # Receipts are directly under the topic, beside its partitions' folders.
         async for one in self._store.list(f"{prefix}erasure-"):
             listed += 1
-            if parse_erasure_receipt_key(one.key) and one.size_bytes <= RECEIPT_BYTES_MAX:
+            if is_whole_receipt(one.key) and one.size_bytes <= RECEIPT_BYTES_MAX:
                 found.append(one)
             if len(found) >= RECEIPTS_MAX or listed >= KEYS_LISTED_MAX:
                 break

@@ -14,6 +14,7 @@ from tidelog_core.config import NodeConfig
 from tidelog_core.metadata import records
 from tidelog_core.metadata.admin_jobs import AdminJob, JobKind, admin_job_key
 from tidelog_core.metadata.local_erasures import LocalErasure, local_erasure_key
+from tidelog_core.tier.keys import is_whole_receipt
 from tidelog_functions.admin_jobs.requests import ErasureRequest, VerificationRequest
 from tidelog_functions.admin_jobs.run import Outcome, RunResult, run_job
 from tidelog_functions.admin_jobs.states import new_job
@@ -120,10 +121,14 @@ class JobWorld:
             )
 
     async def receipts(self) -> list[dict[str, Any]]:
-        """Return the receipts in the bucket."""
-        objects = self.partition.objects
+        """Return the whole receipts in the bucket."""
+        keys = filter(is_whole_receipt, await self.receipt_keys())
+        return [json.loads(await self.partition.objects.get(key)) for key in keys]
+
+    async def receipt_keys(self) -> list[str]:
+        """Return the keys of receipts and of parts of them."""
         prefix = f"{CLUSTER_ID}/{TOPIC}-{self.partition.topic.topic_id}/erasure-"
-        return [json.loads(await objects.get(one.key)) async for one in objects.list(prefix)]
+        return [one.key async for one in self.partition.objects.list(prefix)]
 
     async def check_erased(self, job_id: UUID) -> None:
         """Check that each of the key's records is gone, and in the one receipt once."""
@@ -131,6 +136,7 @@ class JobWorld:
         assert (result["is_done"], result["found"]) == (True, True)
         assert result["removed_records"] == len(self.offsets)
         (receipt,) = await self.receipts()
+        assert len(await self.receipt_keys()) == 1
         assert receipt["is_done"]
         removed = [
             offset

@@ -79,7 +79,13 @@ class ErasureProgress:
     def note(self, partition: int, erased: ErasedSegment) -> None:
         """Note a segment in place of earlier notes of the same records."""
         found, offsets = self.partitions[partition], frozenset(erased.removed_offsets)
-        others = [one for one in found.erased if offsets.isdisjoint(one.removed_offsets)]
+        others = [
+            one
+            for one in found.erased
+            if one.end_offset <= erased.base_offset
+            or one.base_offset >= erased.end_offset
+            or offsets.isdisjoint(one.removed_offsets)
+        ]
         kept = tuple(sorted((*others, erased), key=lambda one: one.base_offset))
         self.partitions[partition] = dataclasses.replace(found, erased=kept)
 

@@ -132,7 +132,7 @@ class ErasureReceipt:
                 key_sha256=document["key_sha256"],
                 requested_ms=document["requested_ms"],
                 ended_ms=document["ended_ms"],
-                partitions=tuple(map(_partition_of, document["partitions"])),
+                partitions=tuple(map(parse_partition, document["partitions"])),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CorruptObject(key, f"it is no receipt of an erasure: {error!r}") from None
@@ -154,7 +154,11 @@ def _replica_document(replica: ReplicaErasure) -> dict[str, object]:
     }
 
 
-def _partition_of(document: Mapping[str, Any]) -> PartitionErasure:
+def parse_partition(document: Mapping[str, Any]) -> PartitionErasure:
+    """Return a partition's part of a receipt.
+
+    Raises ``KeyError``, ``TypeError``, ``ValueError`` or ``AttributeError`` if it is none.
+    """
     return PartitionErasure(
         partition=document["partition"],
         up_to=document["up_to_offset"],

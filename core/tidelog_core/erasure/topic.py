@@ -139,6 +139,7 @@ class ErasureRun:
                 progress.next_partition()
                 await self.store(at_once=False)
             progress.enter(Phase.ENDED)
+        await self.store(at_once=True)
         receipt = await self.put_receipt()
         for tier, one in zip(self._tiers, receipt.partitions, strict=True):
             if not one.problems:

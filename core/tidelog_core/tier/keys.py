@@ -4,6 +4,7 @@
     <cluster id>/<topic>-<topic id>.deleted.json                           the topic was deleted
     <cluster id>/<topic>-<topic id>/topic.json                             topic manifest
     <cluster id>/<topic>-<topic id>/erasure-<erasure id>.json              receipt of an erasure
+    <cluster id>/<topic>-<topic id>/erasure-<erasure id>.<number>.json     part of an unfinished one
     <cluster id>/<topic>-<topic id>/<partition>/log-start-<offset>.json    where the log starts
     <cluster id>/<topic>-<topic id>/<partition>/<segment>.log              a segment's bytes
     <cluster id>/<topic>-<topic id>/<partition>/<segment>.index            their description
@@ -42,7 +43,7 @@ _SEGMENT_KEY = re.compile(
 )
 _TOPIC_MANIFEST_KEY = re.compile(rf"{_NAME}/{_NAME}-(?P<topic_id>{_UUID})/topic\.json")
 _ERASURE_RECEIPT_KEY = re.compile(
-    rf"{_NAME}/{_NAME}-(?P<topic_id>{_UUID})/erasure-(?P<erasure_id>{_UUID})\.json"
+    rf"{_NAME}/{_NAME}-(?P<topic_id>{_UUID})/erasure-{_UUID}(?P<part>\.[0-9]{{1,9}})?\.json"
 )
 _DELETION_KEY = re.compile(rf"(?P<folder>{_NAME}/{_NAME}-(?P<topic_id>{_UUID}))\.deleted\.json")
 _TOPIC_FOLDER = re.compile(rf"{_NAME}/(?P<folder>{_NAME}-{_UUID})(?:/|\.deleted\.json)")
@@ -117,6 +118,11 @@ def erasure_receipt_key(cluster_id: str, topic: str, topic_id: UUID, erasure_id:
     return f"{topic_prefix(cluster_id, topic, topic_id)}erasure-{erasure_id}.json"
 
 
+def erasure_part_key(receipt_key: str, number: int) -> str:
+    """Return the key of a part of the receipt."""
+    return f"{receipt_key.removesuffix('.json')}.{number}.json"
+
+
 def deletion_key(cluster_id: str, topic: str, topic_id: UUID) -> str:
     """Return the key of the topic's deletion object: outside its folder, to outlive it."""
     return f"{topic_prefix(cluster_id, topic, topic_id)[:-1]}.deleted.json"
@@ -176,9 +182,15 @@ def parse_topic_manifest_key(key: str) -> UUID | None:
 
 
 def parse_erasure_receipt_key(key: str) -> UUID | None:
-    """Return the topic's id in the key, ``None`` if it is not the key of an erasure's receipt."""
+    """Return the topic's id in the key of a receipt or of a part of one, ``None`` in others."""
     match = _ERASURE_RECEIPT_KEY.fullmatch(key)
     return None if match is None else UUID(match["topic_id"])
+
+
+def is_whole_receipt(key: str) -> bool:
+    """Return whether it is the key of an erasure's receipt, and not of a part of one."""
+    match = _ERASURE_RECEIPT_KEY.fullmatch(key)
+    return match is not None and match["part"] is None
 
 
 def parse_deletion_key(key: str) -> DeletionKey | None:

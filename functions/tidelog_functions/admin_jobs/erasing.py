@@ -1,8 +1,8 @@
 """The work of an erasure, and of the search that only counts a key's records.
 
-The position of an erasure is in the job, and what it has replaced in the receipt in the bucket,
-which is put first. Every run has a receipt of its own, so that one which has lost its hold cannot
-overwrite another's; the position names the receipt that counts.
+The position of an erasure is in the job, and what it has replaced in the receipt in the bucket
+(``receipts``), which is put first. Every run has a receipt of its own, so that one which has lost
+its hold cannot overwrite another's; the position names the receipt that counts.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from uuid import uuid4
 
 from tidelog_core.clock import wall_clock_ms
 from tidelog_core.erasure.progress import ErasureProgress, Phase, Position
-from tidelog_core.erasure.receipt import ErasureReceipt, PartitionErasure
+from tidelog_core.erasure.receipt import PartitionErasure
 from tidelog_core.erasure.tier import NOTHING_FOUND, KeyInTier, find_in_tier
 from tidelog_core.erasure.topic import ErasureRun
 from tidelog_core.errors import ErrorCode, Interrupted, TidelogError
@@ -24,6 +24,7 @@ from tidelog_core.rewriting.partition_tier import PartitionTier
 from tidelog_core.rewriting.targets import rewrite_targets
 from tidelog_core.tier.keys import erasure_receipt_key
 
+from tidelog_functions.admin_jobs.receipts import ReceiptParts, StoredReceipt
 from tidelog_functions.admin_jobs.requests import ErasureRequest
 from tidelog_functions.admin_jobs.run import Run
 from tidelog_functions.admin_jobs.store import HoldLost
@@ -56,9 +57,12 @@ class _Erasing:
 
     def __init__(self, run: Run, request: ErasureRequest, tiers: list[PartitionTier]) -> None:
         self._run, self._request, self._tiers = run, request, tiers
-        self._progress, self._old_key = ErasureProgress(uuid4(), run.job.job_id, 0), ""
-        self._put: Mapping[int, PartitionErasure] = {}  # as the receipt has them
-        self._noted: dict[str, Any] = {}  # the position
+        self._progress = ErasureProgress(uuid4(), run.job.job_id, 0)
+        self._found: Mapping[int, PartitionErasure] = {}  # what the run before has left
+        self._old: StoredReceipt | None = None  # that run's receipt
+        self._parts = ReceiptParts(run.objects, self._key())
+        self._stale: StoredReceipt | None = None  # to be removed once the position is stored
+        self._at: dict[str, Any] = {}  # the progress as the position has it
         self._erasure: ErasureRun | None = None
 
     async def work(self) -> str:
@@ -79,12 +83,10 @@ class _Erasing:
         except HoldLost:
             raise
         except Interrupted:
-            await self._store()
+            await self._close()
             raise
-        await self._store()
-        await self._run.save()
-        await self._remove_old()
-        return json.dumps({**_bounded(receipt.summary()), "receipt_key": self._key()})
+        await self._close()
+        return json.dumps({**_bounded(receipt.summary()), "receipt_key": self._parts.stored.key})
 
     async def _resume(self) -> None:
         """Take over what earlier runs have done."""
@@ -93,69 +95,103 @@ class _Erasing:
             return
         fields = json.loads(self._run.job.position)
         # What was done for another topic counts for nothing.
-        if fields.pop("topic_id", self._topic_id()) != self._topic_id():
+        if fields.get("topic_id", self._topic_id()) != self._topic_id():
             raise TopicReplaced(self._request.topic)
+        self._stale = _stored(fields, "stale")
+        self._old = _stored(fields, "receipt")
+        await self._remove_stale()
         self._progress.requested_ms = fields["requested_ms"]
-        self._old_key, stale_key = fields.pop("receipt_key"), fields.pop("stale_key")
-        if stale_key:
-            await self._run.objects.delete([stale_key])
-        self._noted = {
-            **fields,
-            "topic_id": self._topic_id(),
-            "receipt_key": self._old_key,
-            "stale_key": "",
-        }
         self._progress.position = Position(
             Phase(fields["phase"]),
             fields["partition"],
             fields["after"],
             fields.get("wait_ends_ms"),  # not of runs of an older version
         )
-        if self._old_key:
-            document = json.loads(await self._run.objects.get(self._old_key))
-            self._progress.resume(ErasureReceipt.parse(document, key=self._old_key))
+        if self._old is not None:
+            await self._old.read_into(self._progress, self._run.objects)
+        self._found = dict(self._progress.partitions)
+        self._at = self._progress_fields()
 
     async def _checkpoint(self, at_once: bool) -> None:
         if at_once or self._run.is_save_due():
             await self._store()
             await self._run.save()
-            await self._remove_old()
+            await self._remove_stale()
         # Not before a step has come to its end: every run has to get a step further.
         if not at_once:
             self._run.require_time()
 
     async def _store(self) -> None:
-        """Put the receipt, if it has changed, and note the position."""
-        assert self._erasure is not None
-        if self._progress.partitions and self._progress.partitions != self._put:
-            if not self._put:  # Whoever continues removes it if it does not come to count.
-                self._note(self._noted | {"stale_key": self._key()})
-                await self._run.save()
-            await self._erasure.put_receipt()
-            self._put = dict(self._progress.partitions)
-        at = self._progress.position
-        self._note(
-            {
-                "topic_id": self._topic_id(),
-                "phase": at.phase.value,
-                "partition": at.partition,
-                "after": at.after,
-                "wait_ends_ms": at.wait_ends_ms,
-                "requested_ms": self._progress.requested_ms,
-                "receipt_key": self._key() if self._put else self._old_key,
-                "stale_key": self._old_key if self._put else "",  # to be removed
-            }
-        )
+        """Put what has changed of the receipt, and note the position."""
+        partitions, phase = self._progress.partitions, self._progress.position.phase
+        if self._parts.has_begun:
+            if not self._parts.has(partitions):
+                await self._parts.put(partitions)
+        elif partitions != self._found or phase is Phase.ENDED:
+            await self._begin()
+        self._at = self._progress_fields()
+        self._move()
 
-    def _note(self, fields: dict[str, Any]) -> None:
-        self._noted = fields
+    async def _begin(self) -> None:
+        """Put this run's receipt, whole, which counts from the next position on."""
+        assert self._erasure is not None
+        # Whoever continues removes it if it does not come to count. What has come since the last
+        # position counts only with the receipt.
+        self._stale = self._parts.stored
+        self._move()
+        await self._run.save()
+        await self._erasure.put_receipt()
+        self._parts.begin(self._progress.partitions)
+        self._stale = self._old
+
+    async def _close(self) -> None:
+        """Store the progress at the end of the run, with a whole receipt."""
+        await self._store()
+        if self._parts.stored.part_count:
+            assert self._erasure is not None
+            await self._erasure.put_receipt()
+            self._stale = self._parts.stored
+            self._parts.begin(self._progress.partitions)
+            self._move()
+        await self._run.save()
+        await self._remove_stale()
+
+    def _move(self) -> None:
+        """Note the position: the progress, and the receipts that it goes with."""
+        receipt = self._counted()
+        fields = {
+            **self._at,
+            "receipt_key": "" if receipt is None else receipt.key,
+            "receipt_part_count": 0 if receipt is None else receipt.part_count,
+            "stale_key": "" if self._stale is None else self._stale.key,
+            "stale_part_count": 0 if self._stale is None else self._stale.part_count,
+        }
         self._run.move_to(json.dumps(fields, separators=(",", ":")))
 
-    async def _remove_old(self) -> None:
-        """Remove the receipt of the run before, once the job names this run's."""
-        if self._old_key and self._put:
-            await self._run.objects.delete([self._old_key])
-            self._old_key = ""
+    def _progress_fields(self) -> dict[str, Any]:
+        at = self._progress.position
+        return {
+            "topic_id": self._topic_id(),
+            "phase": at.phase.value,
+            "partition": at.partition,
+            "after": at.after,
+            "wait_ends_ms": at.wait_ends_ms,
+            "requested_ms": self._progress.requested_ms,
+        }
+
+    def _counted(self) -> StoredReceipt | None:
+        """Return the receipt that has what was found so far."""
+        return self._parts.stored if self._parts.has_begun else self._old
+
+    async def _remove_stale(self) -> None:
+        """Remove the receipt of the run before, or the parts of this run's, once none counts."""
+        if self._stale is not None:
+            counted = self._counted()
+            keys = list(self._stale.part_keys)
+            if counted is None or counted.key != self._stale.key:
+                keys.append(self._stale.key)
+            await self._run.objects.delete(keys)
+            self._stale = None
 
     def _topic_id(self) -> str:
         return str(self._tiers[0].topic.topic_id)
@@ -206,6 +242,12 @@ async def _count(run: Run, request: ErasureRequest) -> str:
 def _kept_rows(rows: list[list[int]], done: int) -> list[list[int]]:
     """Return the rows that a position keeps of the partitions that are done."""
     return rows if done <= ROWS_MAX else [row for row in rows if row[1]][:ROWS_MAX]
+
+
+def _stored(fields: Mapping[str, Any], name: str) -> StoredReceipt | None:
+    """Return the receipt that a position names; positions of older runs count no parts."""
+    key = fields[f"{name}_key"]
+    return StoredReceipt(key, fields.get(f"{name}_part_count", 0)) if key else None
 
 
 def _bounded(summary: dict[str, Any]) -> dict[str, Any]:
