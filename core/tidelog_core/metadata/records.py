@@ -352,8 +352,9 @@ class ScrubOrphans(Record):
 
     KEY = scrub_orphans_key
 
-    prefix: str  # of a partition's objects, slash included, or one object's key
-    first_seen_ms: Mapping[str, int]  # Unix time, by the key without the prefix
+    prefix: str  # of a partition's or chain's objects, slash included, or one object's key
+    # Unix time, by the key without the prefix. Of a chain: ``unneeded``, and when it was ``read``.
+    first_seen_ms: Mapping[str, int]
 
 
 @key_form

@@ -18,6 +18,7 @@ from tidelog_core.errors import (
     StoreUnavailable,
     TidelogError,
 )
+from tidelog_core.objects.expiry import ExpiryRule, expiry_rules
 from tidelog_core.objects.one_attempt import put_once
 from tidelog_core.objects.store import ObjectMeta, ObjectStore
 
@@ -93,6 +94,10 @@ class CountedObjectStore:
         attempt = put_once(self._store, key, data, timeout_s=timeout_s)
         await self._counted("put", key, attempt)
         self._note_sent(key, len(data))
+
+    async def expiry_rules(self) -> Sequence[ExpiryRule]:
+        """Return the bucket's rules; see ``ExpiringStore``. Its one request costs nothing."""
+        return await expiry_rules(self._store)
 
     async def put_file(self, key: str, path: Path, *, kms_key_id: str = "") -> None:
         """Store the file's bytes; see ``ObjectStore``."""

@@ -56,6 +56,7 @@ from tidelog_core.objects.store import ObjectMeta
 if TYPE_CHECKING:
     from obstore.store import S3Config
 
+    from tidelog_core.objects.expiry import ExpiryRule
     from tidelog_core.objects.s3_listing import S3Listing
 
 T = TypeVar("T")
@@ -294,6 +295,37 @@ class S3ObjectStore:
         """Yield the objects whose key starts with ``prefix``, in key order."""
         if not may_start_a_key(prefix):
             return
+        pages = self._listed().pages(
+            self._prefix + prefix, start_after=self._prefix + start_after if start_after else ""
+        )
+        async with aclosing(pages):
+            async for page in pages:
+                for found in page:
+                    key = found.path.removeprefix(self._prefix)
+                    if not key.startswith(f"{STAGING}/"):
+                        yield ObjectMeta(key, found.size_bytes, found.modified_ms)
+
+    async def expiry_rules(self) -> Sequence[ExpiryRule]:
+        """Return the bucket's rules that delete objects of this store by age.
+
+        Needs the right to ``s3:GetLifecycleConfiguration``. Raises ``StoreUnavailable``.
+        """
+        rules = await self._listed().expiry_rules()
+        ours = [
+            rule
+            for rule in rules
+            if rule.prefix.startswith(self._prefix) or self._prefix.startswith(rule.prefix)
+        ]
+        return [
+            rule._replace(
+                prefix=rule.prefix[len(self._prefix) :]
+                if rule.prefix.startswith(self._prefix)
+                else ""
+            )
+            for rule in ours
+        ]
+
+    def _listed(self) -> S3Listing:
         if self._listing is None:
             # Imported here because reading needs no botocore.
             from tidelog_core.objects.s3_listing import S3Listing
@@ -305,15 +337,7 @@ class S3ObjectStore:
                 read_timeout_s=self._read_timeout_s,
                 refusals=self._refusals,
             )
-        pages = self._listing.pages(
-            self._prefix + prefix, start_after=self._prefix + start_after if start_after else ""
-        )
-        async with aclosing(pages):
-            async for page in pages:
-                for found in page:
-                    key = found.path.removeprefix(self._prefix)
-                    if not key.startswith(f"{STAGING}/"):
-                        yield ObjectMeta(key, found.size_bytes, found.modified_ms)
+        return self._listing
 
     async def delete(self, keys: Sequence[str]) -> None:
         """Remove the objects. A missing key is no error."""

@@ -1,4 +1,4 @@
-"""Lists a bucket through botocore.
+"""Lists a bucket through botocore, and reads its lifecycle rules.
 
 obstore fails a whole page of a listing for one key that is no valid path (``a//b``,
 ``a/../b``), and drops the slash at the end of a key. A writer of one such object could so stop
@@ -19,6 +19,7 @@ from aiobotocore.config import AioConfig
 from botocore.exceptions import BotoCoreError, ClientError
 
 from tidelog_core.errors import StoreUnavailable
+from tidelog_core.objects.expiry import ExpiryRule
 from tidelog_core.objects.s3_refusals import Refusals
 
 PAGE_SIZE_MAX = 1000  # Source: S3 API reference, ListObjectsV2.
@@ -26,6 +27,7 @@ ATTEMPTS_MAX = 6
 CONNECT_TIMEOUT_S = 5.0
 DEFAULT_REGION = "us-east-1"  # obstore's
 EXPIRED = frozenset({"ExpiredToken", "RequestExpired"})
+NO_RULES = "NoSuchLifecycleConfiguration"
 TRANSIENT = frozenset({408, 409, 429})  # statuses below 500 that asking again may help
 
 
@@ -99,6 +101,18 @@ class S3Listing:
                 return
             request["ContinuationToken"] = answer["NextContinuationToken"]
 
+    async def expiry_rules(self) -> list[ExpiryRule]:
+        """Return the enabled rules that delete objects. Raises ``StoreUnavailable``."""
+        try:
+            async with self._opened() as client:
+                answer = await client.get_bucket_lifecycle_configuration(Bucket=self._bucket)
+        except (ClientError, BotoCoreError) as error:
+            if isinstance(error, ClientError) and error.response["Error"].get("Code") == NO_RULES:
+                return []
+            problem = " ".join(str(error).split())
+            raise StoreUnavailable(f"lifecycle rules cannot be read: {problem}") from error
+        return [rule for found in answer.get("Rules", ()) if (rule := _expiry_rule(found))]
+
     def _opened(self) -> Any:
         """Return a client to enter. Raises ``BotoCoreError``."""
         if self._session is None:
@@ -115,6 +129,21 @@ class S3Listing:
 
 def _listed(found: dict[str, Any]) -> ListedObject:
     return ListedObject(found["Key"], found["Size"], int(found["LastModified"].timestamp() * 1000))
+
+
+def _expiry_rule(found: dict[str, Any]) -> ExpiryRule | None:
+    """Return the rule, ``None`` if it deletes no object without tags by its age."""
+    expiration = found.get("Expiration", {})
+    days, date = expiration.get("Days"), expiration.get("Date")
+    chosen = found.get("Filter", {})
+    chosen = {**chosen, **chosen.get("And", {})}
+    if found.get("Status") != "Enabled" or not (days or date):
+        return None
+    if chosen.get("Tag") or chosen.get("Tags"):
+        return None
+    prefix = chosen.get("Prefix") or found.get("Prefix") or ""
+    when = f"after {days} days" if days else f"from {date:%Y-%m-%d} on"
+    return ExpiryRule(found.get("ID", ""), prefix, when)
 
 
 def _has_expired(error: Exception) -> bool:

@@ -17,7 +17,7 @@ without any.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -45,6 +45,7 @@ from tidelog_core.retention.orphans import (
 )
 from tidelog_core.tier.keys import (
     cluster_manifest_key,
+    is_probe_key,
     parse_deletion_key,
     parse_erasure_receipt_key,
     parse_log_start_key,
@@ -57,6 +58,13 @@ from tidelog_core.tier.lifecycle import delete_objects, read_segments
 
 from tidelog_functions.cluster_reader import Topics
 from tidelog_functions.invocation import OutOfTime, TimeLimit
+from tidelog_functions.scrub.chains import (
+    ChainReport,
+    ChainScrub,
+    KnownTopics,
+    group_of_chain,
+    is_chain_prefix,
+)
 from tidelog_functions.scrub.settings import ScrubSettings
 
 logger = logging.getLogger(__name__)
@@ -82,6 +90,7 @@ class Report:
     orphans: list[str] = field(default_factory=list)
     unexplained: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
+    chains: ChainReport = field(default_factory=ChainReport)
     failed: dict[str, TidelogError] = field(default_factory=dict)
     is_finished: bool = True
     resumes_after: str = ""
@@ -118,7 +127,19 @@ class Sweep:
         self._topics = {topic.topic_id: topic for topic in topics.live}
         self._topics_failed = topics.failed
         self._deleted = {tombstone.topic_id for tombstone in topics.deleted}
-        self._report = Report(settings.is_dry_run, failed=dict(topics.failed))
+        self._chains = ChainScrub(
+            store=store,
+            objects=objects,
+            cluster_id=cluster_id,
+            topics=KnownTopics(self._topics, self._deleted, is_complete=not topics.failed),
+            limits=settings.limits,
+            is_dry_run=settings.is_dry_run,
+            clock_ms=clock_ms,
+            limit=limit,
+        )
+        self._report = Report(
+            settings.is_dry_run, chains=self._chains.report, failed=dict(topics.failed)
+        )
         # By prefix: when each object was first seen; None if the item cannot be read.
         self._orphans: dict[str, Mapping[str, int] | None] = {}
 
@@ -132,6 +153,7 @@ class Sweep:
             for number in range(topic.partition_count)
         }
         await self._load_orphans()
+        await self._guarded("lifecycle rules", self._chains.check_rules())
         expected = known.keys() | self._orphans.keys()
         waiting = sorted((p for p in expected if p > resumes_after), reverse=True)
         try:
@@ -145,6 +167,7 @@ class Sweep:
                 await self._visit(group, known)
             while waiting:
                 await self._visit(_Group(waiting.pop(), ()), known)
+            await self._guarded("chains", self._chains.check_missing())
         except OutOfTime:
             report.is_finished = False
         else:
@@ -157,7 +180,7 @@ class Sweep:
         start_after = f"{resumes_after}~" if resumes_after.endswith("/") else resumes_after
         prefix, objects = "", list[ObjectMeta]()
         async for found in self._objects.list(f"{self._cluster_id}/", start_after=start_after):
-            of = _group_prefix(found.key)
+            of = group_of_chain(self._cluster_id, found.key) or _group_prefix(found.key)
             if of != prefix:
                 if objects:
                     yield _Group(prefix, objects)
@@ -195,6 +218,8 @@ class Sweep:
             elif state is TopicState.UNKNOWN and await self._has_any(f"{deletion.folder}/"):
                 return None  # It prevents a restoration of deleted topics.
             return deletion_age_limit_ms(state, limits)
+        if is_probe_key(found.key):  # A node's start was cut short.
+            return limits.orphan_age_ms
         if found.key != cluster_manifest_key(self._cluster_id):
             self._pass_over(found)
         return None
@@ -205,17 +230,31 @@ class Sweep:
         return False
 
     async def _partition(self, group: _Group, known: dict[str, tuple[Topic, int]]) -> None:
-        """Compare one partition's objects with its items; failures do not stop others."""
+        """Compare one partition's objects with its items, or scrub one chain.
+
+        Failures do not stop others.
+        """
         self._limit.require()
+        if is_chain_prefix(self._cluster_id, group.prefix):
+            await self._guarded(group.prefix, self._scrub_chain(group))
+        else:
+            await self._guarded(group.prefix, self._compare(group, known.get(group.prefix)))
+        self._report.resumes_after = group.prefix
+
+    async def _guarded(self, what: str, step: Awaitable[None]) -> None:
+        """Do the step; a failure is reported under this name, and does not stop others."""
         try:
-            await self._compare(group, known.get(group.prefix))
+            await step
         except OutOfTime:
             raise
         except TidelogError as error:
-            self._report.failed[group.prefix] = error
+            self._report.failed[what] = error
             problem = f"{type(error).__name__}: {error}"
-            logger.error("scrub failed", extra={"partition": group.prefix, "reason": problem})
-        self._report.resumes_after = group.prefix
+            logger.error("scrub failed", extra={"partition": what, "reason": problem})
+
+    async def _scrub_chain(self, group: _Group) -> None:
+        times = await self._chains.visit(group.objects, self._orphans.get(group.prefix) or {})
+        await self._store_times(group.prefix, times)
 
     async def _compare(self, group: _Group, owner: tuple[Topic, int] | None) -> None:
         segments, log_starts = [], []
@@ -300,15 +339,17 @@ class Sweep:
         young = [one.found.key for one in candidates if one.found.key not in gone]
         self._report.young_count += len(young)
         await self._remove(old)
-        if self._settings.is_dry_run:
-            return
         first_seen_ms = {key.removeprefix(prefix): seen.get(key, now_ms) for key in young}
         oldest = sorted(first_seen_ms, key=first_seen_ms.__getitem__)[:ORPHANS_MAX]
-        kept = {name: first_seen_ms[name] for name in sorted(oldest)}
-        if kept != before:
-            orphans = ScrubOrphans(prefix=prefix, first_seen_ms=kept)
-            body = orphans.to_body() if kept else None
-            await self._store.commit([Write(orphans.item_id, body, ANY_VERSION, False)])
+        await self._store_times(prefix, {name: first_seen_ms[name] for name in sorted(oldest)})
+
+    async def _store_times(self, prefix: str, times: Mapping[str, int]) -> None:
+        """Store when the group's orphans were first seen, if that has changed."""
+        if self._settings.is_dry_run or times == self._orphans.get(prefix, {}):
+            return
+        orphans = ScrubOrphans(prefix=prefix, first_seen_ms=times)
+        body = orphans.to_body() if times else None
+        await self._store.commit([Write(orphans.item_id, body, ANY_VERSION, False)])
 
     async def _remove(self, orphans: Sequence[ObjectMeta]) -> None:
         for found in orphans:

@@ -1,0 +1,288 @@
+"""The scrub's part for chains of diskless topics.
+
+An owner deletes what nobody needs of its own chain. When its node has gone, the chain is sealed,
+and the scrub deletes the rest: of which the tier has everything, and what is above the seal. Seals
+stay for ever. A chain that is not sealed is never touched.
+
+What a chain is needed for is read from the partitions' items, without a request to the bucket: they
+name the chains of records that may not be tiered. Only a chain that none of them needs, for as
+long as other orphans, is read, and its objects are deleted by what their footers say
+(``diskless.sealed_collection``). Such a chain is read at most once in that time again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from tidelog_core.diskless.chain_store import ChainStore, ListedObject
+from tidelog_core.diskless.chain_walk import looks_like_seal
+from tidelog_core.diskless.collection import UnneededEnds
+from tidelog_core.diskless.epoch_chains import PartitionName
+from tidelog_core.diskless.expiring_chains import chain_expiring_rules, describe_expiring
+from tidelog_core.diskless.keys import chain_prefix, chains_prefix, parse_wal_key
+from tidelog_core.diskless.sealed_collection import (
+    collect_sealed,
+    read_unneeded_ends,
+    unneeded_end,
+)
+from tidelog_core.errors import StoreUnavailable
+from tidelog_core.metadata.epoch_chains import ChainName
+from tidelog_core.metadata.records import Partition, Topic, partition_collection
+from tidelog_core.metadata.store import MetadataStore
+from tidelog_core.objects.store import ObjectMeta, ObjectStore
+from tidelog_core.retention.orphans import AgeLimits
+from tidelog_core.tier.lifecycle import delete_objects
+
+from tidelog_functions.invocation import TimeLimit
+
+logger = logging.getLogger(__name__)
+
+PROBLEMS_MAX = 100  # named; all are counted
+DISKLESS_SETTING = "diskless.enable"  # in the settings of every topic that is or was diskless
+# Names of times in the record of a chain.
+UNNEEDED, READ = "unneeded", "read"
+
+
+@dataclass(slots=True)
+class ChainReport:
+    """The findings of a sweep about chains."""
+
+    chain_count: int = 0
+    collected_count: int = 0  # objects removed, or found in a dry run
+    collected_bytes: int = 0
+    young_count: int = 0  # objects of chains that nobody needs since not long enough
+    problem_count: int = 0
+    problems: list[str] = field(default_factory=list)
+
+    def add_problem(self, text: str) -> None:
+        """Count and name a problem."""
+        self.problem_count += 1
+        if len(self.problems) < PROBLEMS_MAX:
+            self.problems.append(text)
+        logger.error("chain of diskless topics is damaged", extra={"reason": text})
+
+
+@dataclass(frozen=True, slots=True)
+class KnownTopics:
+    """The topics that a sweep knows of."""
+
+    live: Mapping[UUID, Topic]
+    deleted: Collection[UUID]
+    is_complete: bool  # all items could be read
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """Records ``[first_offset, end_offset)`` of a partition that a chain has."""
+
+    partition: Partition
+    first_offset: int
+    end_offset: int | None  # None: its current chain
+
+
+class ChainScrub:
+    """The chains of one sweep. For one use."""
+
+    def __init__(
+        self,
+        *,
+        store: MetadataStore,
+        objects: ObjectStore,
+        cluster_id: str,
+        topics: KnownTopics,
+        limits: AgeLimits,
+        is_dry_run: bool,
+        clock_ms: Callable[[], int],
+        limit: TimeLimit,
+    ) -> None:
+        self._store = store
+        self._objects = objects
+        self._cluster_id = cluster_id
+        self._topics = topics
+        self._limits = limits
+        self._is_dry_run = is_dry_run
+        self._clock_ms = clock_ms
+        self._limit = limit
+        self._entries: dict[ChainName, list[_Entry]] | None = None  # not read yet
+        self._ends: dict[PartitionName, int] = {}  # below, chains are not needed
+        self._seen: set[ChainName] = set()
+        self.report = ChainReport()
+
+    async def check_rules(self) -> None:
+        """Report rules of the bucket that delete objects of chains. One request.
+
+        Raises ``CorruptItem`` and the metadata store's errors.
+        """
+        try:
+            rules = await chain_expiring_rules(self._objects, self._cluster_id)
+        except StoreUnavailable as error:
+            logger.warning("lifecycle rules cannot be read", extra={"reason": str(error)})
+            return
+        if rules and await self._all_entries():
+            for rule in rules:
+                self.report.add_problem(describe_expiring(rule, self._cluster_id))
+
+    async def visit(
+        self, objects: Sequence[ObjectMeta], seen_ms: Mapping[str, int]
+    ) -> dict[str, int]:
+        """Scrub the chain with these objects; return the times to store for it.
+
+        ``seen_ms`` has those of earlier sweeps. Raises the stores' errors, ``ChainNotSealed``,
+        ``CorruptItem`` and ``CorruptObject``.
+        """
+        if not objects:
+            return {}
+        name = parse_wal_key(objects[0].key)
+        assert name is not None
+        self._seen.add(name.chain)
+        self.report.chain_count += 1
+        useless = [one for one in objects if not _is_seal(one)]
+        if not useless or await self._is_needed(name.chain):
+            return {}
+        now_ms = self._clock_ms()
+        # A future time comes from a wrong clock.
+        since_ms = min(seen_ms.get(UNNEEDED, now_ms), now_ms)
+        read_ms = seen_ms.get(READ)
+        times = {UNNEEDED: since_ms} | ({} if read_ms is None else {READ: read_ms})
+        age_ms = self._limits.orphan_age_ms
+        if now_ms - since_ms <= age_ms or (read_ms is not None and now_ms - read_ms <= age_ms):
+            self.report.young_count += len(useless)
+            return times
+        is_doubtless = now_ms - since_ms > self._limits.doubtful_age_ms
+        if await self._collect(name.chain, objects, is_doubtless=is_doubtless):
+            return {}
+        return times | {READ: now_ms}
+
+    async def check_missing(self) -> None:
+        """Report chains that items need and that have no object left. One listing for each.
+
+        Raises ``CorruptItem`` and the stores' errors.
+        """
+        for chain, entries in (await self._all_entries()).items():
+            if chain in self._seen:
+                continue
+            for entry in entries:
+                if entry.end_offset is None or entry.first_offset == entry.end_offset:
+                    continue
+                start = max(entry.first_offset, await self._end_of(entry.partition))
+                if start < entry.end_offset and not await self._has_any(chain):
+                    self._limit.require()
+                    where = self._describe(entry.partition)
+                    self.report.add_problem(
+                        f"{chain_prefix(self._cluster_id, chain)}: no object is left, not even the"
+                        f" last one, but only this chain had offsets [{start}, {entry.end_offset})"
+                        f" of {where}; look for a lifecycle rule of the bucket"
+                    )
+
+    # -- one chain --
+
+    async def _collect(
+        self, chain: ChainName, objects: Sequence[ObjectMeta], *, is_doubtless: bool
+    ) -> bool:
+        """Delete what nobody needs; return whether only seals are left."""
+        topics = self._topics
+
+        async def read_unneeded(names: Collection[PartitionName]) -> UnneededEnds:
+            deleted = [
+                name
+                for name in names
+                if name.topic_id in topics.deleted
+                or (is_doubtless and topics.is_complete and name.topic_id not in topics.live)
+            ]
+            return await read_unneeded_ends(self._store, names, unneeded=deleted)
+
+        chains = ChainStore(self._objects, self._cluster_id)
+        collected = await collect_sealed(
+            chains,
+            self._cluster_id,
+            chain,
+            read_unneeded,
+            is_dry_run=self._is_dry_run,
+            on_read=lambda _: self._limit.require(),
+        )
+        for key, problem in collected.problems:
+            self.report.add_problem(f"{key}: {problem}")
+        if collected.sealed_at is None:
+            return False
+        # While a data object is needed, the checkpoints may be too.
+        checkpoints = [] if collected.kept else [one for one in objects if _is_checkpoint(one)]
+        if checkpoints and not self._is_dry_run:
+            await delete_objects(self._objects, [one.key for one in checkpoints])
+        count = len(collected.deleted) + len(checkpoints)
+        size_bytes = collected.deleted_bytes + sum(one.size_bytes for one in checkpoints)
+        self.report.collected_count += count
+        self.report.collected_bytes += size_bytes
+        logger.info(
+            "objects of a sealed chain found" if self._is_dry_run else "sealed chain collected",
+            extra={"chain": str(chain), "count": count, "size_bytes": size_bytes},
+        )
+        return not collected.kept
+
+    async def _is_needed(self, chain: ChainName) -> bool:
+        """Return whether an item says that the chain may have what the tier lacks."""
+        for entry in (await self._all_entries()).get(chain, ()):
+            if entry.end_offset is None or entry.end_offset > await self._end_of(entry.partition):
+                return True
+        return False
+
+    async def _end_of(self, partition: Partition) -> int:
+        name = PartitionName(partition.topic_id, partition.partition)
+        if name not in self._ends:
+            self._ends[name] = await unneeded_end(self._store, partition)
+        return self._ends[name]
+
+    async def _all_entries(self) -> Mapping[ChainName, Sequence[_Entry]]:
+        """Return what the items of diskless topics say, read once. Raises ``CorruptItem``."""
+        if self._entries is None:
+            found: dict[ChainName, list[_Entry]] = {}
+            for topic in self._topics.live.values():
+                if DISKLESS_SETTING not in topic.configs:
+                    continue
+                for item in await self._store.list(partition_collection(topic.topic_id)):
+                    partition = Partition.from_item(item)
+                    ends = [*(one.first_offset for one in partition.wal[1:]), None]
+                    for one, end in zip(partition.wal, ends, strict=False):
+                        entry = _Entry(partition, one.first_offset, end)
+                        found.setdefault(one.chain, []).append(entry)
+            self._entries = found
+        return self._entries
+
+    async def _has_any(self, chain: ChainName) -> bool:
+        async for _ in self._objects.list(chain_prefix(self._cluster_id, chain)):
+            return True
+        return False
+
+    def _describe(self, partition: Partition) -> str:
+        topic = self._topics.live.get(partition.topic_id)
+        name = str(partition.topic_id) if topic is None else topic.name
+        return f"{name}-{partition.partition}"
+
+
+def group_of_chain(cluster_id: str, key: str) -> str | None:
+    """Return the prefix of the chain that the key or prefix is of, ``None`` if it is of none."""
+    if not key.startswith(chains_prefix(cluster_id)):
+        return None
+    name = parse_wal_key(key)
+    return None if name is None else chain_prefix(cluster_id, name.chain)
+
+
+def is_chain_prefix(cluster_id: str, prefix: str) -> bool:
+    """Return whether objects below the prefix are those of one chain."""
+    return prefix.startswith(chains_prefix(cluster_id)) and prefix.endswith("/")
+
+
+def _is_seal(found: ObjectMeta) -> bool:
+    name = parse_wal_key(found.key)
+    return (
+        name is not None
+        and not name.is_checkpoint
+        and looks_like_seal(ListedObject(name.sequence, found.size_bytes))
+    )
+
+
+def _is_checkpoint(found: ObjectMeta) -> bool:
+    name = parse_wal_key(found.key)
+    return name is not None and name.is_checkpoint

@@ -1,0 +1,243 @@
+"""The scrub and chains: what is needed stays, what is not goes, and little is asked for."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+
+import pytest
+from tidelog_core.diskless.epoch_chains import PartitionName
+from tidelog_core.diskless.keys import chains_prefix, checkpoint_key, wal_key
+from tidelog_core.diskless.start_probe import probe_key
+from tidelog_core.diskless.wal_build import WalSlice, build_seal
+from tidelog_core.metadata import records
+from tidelog_core.metadata.epoch_chains import EpochChain, EpochChains
+from tidelog_core.metadata.records import Topic
+from tidelog_core.metadata.sqlite import SqliteMetadataStore
+from tidelog_core.objects.expiry import ExpiryRule
+from tidelog_core.objects.memory import MemoryObjectStore
+from tidelog_core.objects.store import ObjectMeta
+
+from tests.support.chain_owner import ChainOwner, chain_name
+from tests.support.function_world import CLUSTER_ID, DAY_MS, FunctionWorld, age_orphans
+from tests.support.wal_objects import batch
+
+A, B = chain_name(1), chain_name(2)
+
+
+class CountedObjects(MemoryObjectStore):
+    """Counts requests, a listing's by its pages, and refuses to delete what must stay."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.requests: Counter[str] = Counter()
+        self.rules: list[ExpiryRule] = []
+
+    async def get_range(self, key: str, start: int, end: int) -> bytes | memoryview:
+        self.requests["get"] += 1
+        return await super().get_range(key, start, end)
+
+    async def list(self, prefix: str, *, start_after: str = "") -> AsyncIterator[ObjectMeta]:
+        count = 0
+        async for found in super().list(prefix, start_after=start_after):
+            count += 1
+            yield found
+        self.requests["list"] += max(1, -(-count // 1_000))
+
+    async def delete(self, keys: Sequence[str]) -> None:
+        self.requests["delete"] += 1
+        await super().delete(keys)
+
+    async def expiry_rules(self) -> Sequence[ExpiryRule]:
+        return self.rules
+
+
+class ChainWorld(FunctionWorld):
+    """A diskless topic, and two chains: A of a node that has gone, B of the current leader."""
+
+    objects: CountedObjects
+    topic: Topic
+    name: PartitionName
+
+    async def begin(self, object_count: int = 3, *, tiered_to: int = 0) -> None:
+        """Partition 0 has 10 offsets in each object of A, then goes on in B."""
+        await self.start()
+        self.topic = await self.create_topic(configs={"diskless.enable": "true"})
+        self.name = PartitionName(self.topic.topic_id, 0)
+        self.old = ChainOwner(self.objects, CLUSTER_ID, A)
+        for number in range(object_count):
+            await self.old.commit_batches(self.name, 0, batch(number * 10, 10))
+        self.new = ChainOwner(self.objects, CLUSTER_ID, B)
+        self.end = object_count * 10
+        await self.take_over()
+        for base in range(0, tiered_to, 10):
+            await self.copy(self.topic, base)
+
+    async def take_over(self) -> None:
+        await self.old.seal(B)
+        await self.name_chains((EpochChain(0, A, 0), EpochChain(1, B, self.end)))
+        await self.new.commit_batches(self.name, 1, batch(self.end, 10))
+
+    async def name_chains(self, chains: EpochChains) -> None:
+        partition = await self.partition(self.topic)
+        await self.store.commit([records.put(dataclasses.replace(partition, wal=chains))])
+
+    async def chain_keys(self) -> list[str]:
+        prefix = chains_prefix(CLUSTER_ID)
+        return [one.key async for one in self.objects.list(prefix)]
+
+    def seal_key(self) -> str:
+        return wal_key(CLUSTER_ID, A, self.old.committed_end)
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> AsyncIterator[ChainWorld]:
+    store = SqliteMetadataStore(tmp_path / "metadata.db")
+    yield ChainWorld(store, CountedObjects())
+    await store.close()
+
+
+async def scrub_when_old(world: ChainWorld) -> None:
+    """Scrub twice, more than the age of orphans apart."""
+    await world.scrub()
+    await age_orphans(world.store, by_ms=DAY_MS + 1)
+    report = await world.scrub()
+    assert report.failed == {}
+
+
+async def test_a_sealed_chain_is_collected_once_everything_is_tiered(world: ChainWorld) -> None:
+    await world.begin(tiered_to=30)
+    await world.objects.put(checkpoint_key(CLUSTER_ID, A, 2), b"checkpoint")
+    young = await world.scrub()
+    assert (young.chains.young_count, young.chains.collected_count) == (4, 0)
+    await age_orphans(world.store, by_ms=DAY_MS + 1)
+    dry = await world.scrub(dry_run=True)
+    assert (dry.chains.collected_count, len(await world.chain_keys())) == (4, 6)
+    report = await world.scrub()
+    assert (report.chains.chain_count, report.chains.collected_count) == (2, 4)
+    assert report.foreign_count == 0
+    assert await world.chain_keys() == [world.seal_key(), wal_key(CLUSTER_ID, B, 0)]
+    assert await world.store.list(records.SCRUB_ORPHANS_COLLECTION) == []
+    assert report.chains.problems == []
+
+
+async def test_what_the_tier_lacks_stays_however_old(world: ChainWorld) -> None:
+    await world.begin(tiered_to=20)
+    before = await world.chain_keys()
+    await scrub_when_old(world)
+    assert await world.chain_keys() == before
+
+
+async def test_footers_decide_not_the_items(world: ChainWorld) -> None:
+    """The metadata was set back: no item names the chain, but the tier lacks its last records."""
+    await world.begin(tiered_to=20)
+    await world.name_chains(())
+    await scrub_when_old(world)
+    assert await world.chain_keys() == [
+        wal_key(CLUSTER_ID, A, 2), world.seal_key(), wal_key(CLUSTER_ID, B, 0),
+    ]  # fmt: skip
+    # What stays is not read with every sweep.
+    world.objects.requests.clear()
+    await world.scrub()
+    assert world.objects.requests["get"] == 0
+
+
+async def test_a_chain_without_a_seal_is_never_touched(world: ChainWorld) -> None:
+    await world.begin(tiered_to=40)
+    await world.objects.delete([world.seal_key()])
+    await world.name_chains(())
+    before = await world.chain_keys()
+    await scrub_when_old(world)
+    assert await world.chain_keys() == before
+
+
+async def test_garbage_above_the_seal_goes_and_a_late_seal_stays(world: ChainWorld) -> None:
+    await world.begin(tiered_to=30)
+    world.old.build([WalSlice(*world.name, 0, batch(30, 1))])
+    garbage = world.old.build([WalSlice(*world.name, 0, batch(31, 1))])
+    await world.old.chains.put(A, 4, garbage.data)
+    late = world.old._name(0)._replace(committed_end=0)
+    await world.objects.delete([wal_key(CLUSTER_ID, A, 0)])
+    await world.old.chains.put(A, 0, build_seal(late, B).data)
+    await scrub_when_old(world)
+    assert await world.chain_keys() == [
+        wal_key(CLUSTER_ID, A, 0), world.seal_key(), wal_key(CLUSTER_ID, B, 0),
+    ]  # fmt: skip
+
+
+async def test_chains_of_a_deleted_topic_go_and_of_an_unknown_one_later(world: ChainWorld) -> None:
+    await world.begin()
+    tombstone = await world.delete_topic(world.topic)
+    await scrub_when_old(world)
+    assert wal_key(CLUSTER_ID, A, 0) not in await world.chain_keys()
+    unknown = ChainOwner(world.objects, CLUSTER_ID, chain_name(3))
+    await unknown.commit_batches(PartitionName(chain_name(9).chain_id, 0), 0, batch(0, 1))
+    await unknown.seal(B)
+    await scrub_when_old(world)
+    assert wal_key(CLUSTER_ID, chain_name(3), 0) in await world.chain_keys()
+    await age_orphans(world.store, by_ms=7 * DAY_MS)
+    await world.scrub()
+    assert wal_key(CLUSTER_ID, chain_name(3), 0) not in await world.chain_keys()
+    assert tombstone.topic_id == world.topic.topic_id
+
+
+async def test_a_damaged_object_stays_and_is_named(world: ChainWorld) -> None:
+    await world.begin(tiered_to=30)
+    key = wal_key(CLUSTER_ID, A, 1)
+    await world.objects.replace(key, (await world.objects.get(key))[:-1] + b"x")
+    await world.scrub()
+    await age_orphans(world.store, by_ms=DAY_MS + 1)
+    report = await world.scrub()
+    assert report.chains.problem_count == 1
+    assert report.chains.problems[0].startswith(f"{key}: ")
+    assert await world.chain_keys() == [key, world.seal_key(), wal_key(CLUSTER_ID, B, 0)]
+
+
+async def test_a_chain_that_is_needed_and_has_no_object_left_is_a_problem(
+    world: ChainWorld,
+) -> None:
+    await world.begin(tiered_to=20)
+    await world.objects.delete([key for key in await world.chain_keys() if str(A.chain_id) in key])
+    report = await world.scrub()
+    (problem,) = report.chains.problems
+    assert "offsets [20, 30) of events-0" in problem
+    assert "lifecycle rule" in problem
+
+
+async def test_a_rule_that_deletes_objects_of_chains_is_a_problem(world: ChainWorld) -> None:
+    await world.begin()
+    world.objects.rules = [
+        ExpiryRule("old logs", f"{CLUSTER_ID}/wal/", "after 3 days"),
+        ExpiryRule("staging", ".staging/", "after 1 days"),
+    ]
+    report = await world.scrub()
+    assert report.chains.problems == [
+        f"the bucket's lifecycle rule 'old logs' deletes objects below {CLUSTER_ID}/wal/ after 3"
+        " days, which diskless topics need: limit the rule to another prefix, or remove it"
+    ]
+
+
+async def test_what_a_probe_has_left_goes(world: ChainWorld) -> None:
+    await world.start()
+    await world.objects.put(probe_key(CLUSTER_ID, A.chain_id), b"first")
+    await scrub_when_old(world)
+    assert await world.chain_keys() == []
+
+
+async def test_ten_thousand_objects_are_listed_and_not_read(world: ChainWorld) -> None:
+    await world.begin(1)
+    data = await world.objects.get(wal_key(CLUSTER_ID, A, 0))
+    chain = chain_name(3)
+    for sequence in range(10_000):
+        await world.objects.put(wal_key(CLUSTER_ID, chain, sequence), data)
+    await world.name_chains(
+        (EpochChain(0, A, 0), EpochChain(1, chain, 10), EpochChain(2, B, 100_010))
+    )
+    world.objects.requests.clear()
+    for _ in range(2):
+        report = await world.scrub()
+    assert report.chains.chain_count == 3
+    assert report.object_count == 10_003
+    assert world.objects.requests == {"list": 2 * 11}
