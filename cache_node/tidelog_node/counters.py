@@ -159,10 +159,38 @@ class ClientMetricsTraffic:
         self.unreachable_count = 0  # the receiver did not answer, or had no time
 
 
+class ChainTraffic:
+    """The objects of diskless topics that this node has written, in all of its chains."""
+
+    __slots__ = (
+        "buffered_bytes",
+        "deposed_count",
+        "hedge_count",
+        "object_bytes",
+        "object_count",
+        "puts",
+        "retry_count",
+        "throttled_count",
+        "unknown_count",
+    )
+
+    def __init__(self) -> None:
+        self.object_count = 0  # committed
+        self.object_bytes = 0  # of records in them
+        self.hedge_count = 0  # PUTs that were sent once more before the first one was answered
+        self.retry_count = 0  # PUTs after one that has failed
+        self.throttled_count = 0  # PUTs that the store has refused: nothing was written
+        self.unknown_count = 0  # PUTs without an answer
+        self.deposed_count = 0  # chains that were sealed by others, or could not go on
+        self.puts = Durations()  # of those that have stored an object
+        self.buffered_bytes = 0  # now: records that are not committed
+
+
 class NodeCounters:
     """All counters of one node."""
 
     def __init__(self) -> None:
+        self.chain = ChainTraffic()
         self.listeners: dict[str, ListenerTraffic] = {}
         self.requests: dict[int, Durations] = {}  # by API key, when they are answered
         self.errors: dict[tuple[int, int], int] = {}  # by API key and error code

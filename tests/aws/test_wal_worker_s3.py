@@ -14,7 +14,7 @@ import pytest
 from tidelog_core.diskless.chain_writer import PutOutcome
 from tidelog_core.diskless.keys import wal_key
 from tidelog_core.diskless.wal_build import ObjectName, WalSlice, build_data_object
-from tidelog_core.errors import TierUnavailable
+from tidelog_core.errors import InvalidConfig, TierUnavailable
 from tidelog_core.metadata.epoch_chains import ChainName
 from tidelog_core.objects.s3 import S3ObjectStore
 from tidelog_node.diskless.wal_client import WalClient
@@ -22,6 +22,7 @@ from tidelog_node.tier.client import TierClient, WorkerCommand
 from tidelog_node.tier.wal_messages import FileRange, SliceFiles, WalNotBuilt
 
 from tests.aws.buckets import make_bucket
+from tests.support.diskless_node import running_chain
 from tests.support.store_proxy import S3, STORE_PASSES, StoreBehaviour, StoreProxy
 from tests.support.tier_node import CONFIG, READY_TIMEOUT_S
 from tests.support.wal_objects import CLUSTER, TOPIC_ID, batch
@@ -204,3 +205,30 @@ def test_the_slower_put_of_a_committed_object_is_ended_with_its_memory(
         assert (await scene.client.status())["wal_built_bytes"] == 0
 
     run(scenario)
+
+
+@pytest.mark.usefixtures("aws_credentials")
+def test_a_store_that_ignores_conditions_is_refused_once_and_by_its_name(
+    ministack_endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_bucket(ministack_endpoint, BUCKET)
+    url = f"s3://{BUCKET}/{uuid4().hex}"
+
+    async def main() -> None:
+        async with StoreProxy(ministack_endpoint, random.Random(1), S3) as proxy:
+            monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.url)
+            proxy.behave(StoreBehaviour(overwrites=True))
+            async with running_chain(tmp_path, url) as node_chain:
+                for _ in range(2):
+                    with pytest.raises(InvalidConfig, match="If-None-Match") as refused:
+                        await node_chain.current()
+                    assert url in str(refused.value)
+                    assert "use a store that supports conditional writes" in str(refused.value)
+                    request_count = sum(proxy.counts.values())
+                assert sum(proxy.counts.values()) == request_count
+                assert node_chain.chain is None
+                # The rest of the node goes on using the store.
+                await node_chain.client.put("a/b", b"c")
+                assert await node_chain.client.get("a/b") == b"c"
+
+    asyncio.run(main())

@@ -1,0 +1,67 @@
+"""A partition in the chain of its leader, and what its log has got in this turn of the loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tidelog_core.diskless.epoch_chains import PartitionName
+
+from tidelog_node.replica import Replica
+
+NOTE_BYTES_MAX = 1 << 20  # of one partition that wait for the end of the turn
+
+
+class ChainPartition:
+    """Adds up a partition's appends until the turn of the loop ends: nothing is done per record."""
+
+    __slots__ = (
+        "_begin",
+        "_flush",
+        "_leave",
+        "base_offset",
+        "end_offset",
+        "leader_epoch",
+        "name",
+        "replica",
+        "size_bytes",
+    )
+
+    def __init__(
+        self,
+        replica: Replica,
+        leader_epoch: int,
+        *,
+        begin: Callable[[ChainPartition], None],
+        flush: Callable[[], None],
+        leave: Callable[[Replica], None],
+    ) -> None:
+        """``begin`` is called with the first append of a turn, ``flush`` if they are many bytes."""
+        self.replica = replica
+        self.name = PartitionName(replica.topic_id, replica.partition.partition)
+        self.leader_epoch = leader_epoch
+        self.base_offset = 0
+        self.end_offset = 0
+        self.size_bytes = 0  # 0: nothing was appended in this turn
+        self._begin = begin
+        self._flush = flush
+        self._leave = leave
+
+    def leave(self, replica: Replica) -> None:
+        """Take nothing more of the partition: another leader epoch began, or it was dropped."""
+        self._leave(replica)
+
+    def on_append(
+        self,
+        replica: Replica,  # noqa: ARG002 - chains are told of all replicas alike
+        base_offset: int,
+        end_offset: int,
+        size_bytes: int,
+    ) -> None:
+        """Note that the log has got records with these offsets."""
+        if self.size_bytes == 0:
+            self.base_offset = base_offset
+            self._begin(self)
+        self.end_offset = end_offset
+        self.size_bytes += size_bytes
+        if self.size_bytes >= NOTE_BYTES_MAX:
+            self._flush()

@@ -1,0 +1,313 @@
+"""A chain's owner: real logs and a folder in which PUTs are refused, lost, late and doubled."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+from tidelog_core.diskless.keys import wal_key
+from tidelog_core.diskless.put_pace import PaceLimits
+from tidelog_core.errors import StorageError
+from tidelog_core.metadata.epoch_chains import ChainName, EpochChain
+from tidelog_node.diskless.owed_objects import PUT_SECONDS_MAX, put_timeout_s
+from tidelog_node.diskless.owned_chain import OwnedChain, kept_bytes_max
+
+from tests.support.waiting import eventually_async
+from tests.support.wal_objects import CLUSTER
+from tests.support.wal_scene import FAST, Faults, WalScene
+
+SETTLE_S = 20.0
+FAULTS = (
+    Faults(),
+    Faults(refused=0.5),
+    Faults(lost=0.3, vanished=0.3),
+    Faults(late=0.5, slow_s=0.03),
+    Faults(conflict=0.4, refused=0.2),
+    Faults(refused=0.2, lost=0.2, vanished=0.2, late=0.2, conflict=0.1, slow_s=0.01),
+)
+
+
+async def committed_everywhere(scene: WalScene) -> None:
+    await eventually_async(
+        lambda: all(log.committed_end == log.log.log_end_offset for log in scene.logs)
+    )
+
+
+async def has_bytes_of_logs(scene: WalScene) -> None:
+    found = await scene.committed_content()
+    for log in scene.logs:
+        assert found.get(log.name, b"") == log.content
+
+
+async def drive(scene: WalScene, step_count: int) -> None:
+    """Append, roll, kill the worker, and have the store behave otherwise, at random."""
+    chance = scene.chance
+    for _ in range(step_count):
+        draw = chance.random()
+        if draw < 0.7:
+            for log in chance.sample(scene.logs, chance.randrange(1, len(scene.logs) + 1)):
+                for _ in range(chance.randrange(1, 4)):
+                    log.append(chance.randrange(1, 4), chance.choice([10, 500, 4_000]))
+        elif draw < 0.8:
+            chance.choice(scene.logs).log.roll()
+        elif draw < 0.9:
+            scene.store.faults = chance.choice(FAULTS)
+        elif draw < 0.94:
+            scene.worker.kill(chance.random() * 0.03)
+        elif draw < 0.97 and len(scene.logs) < 6:
+            scene.lead(1, segment_bytes=14_000)
+        await asyncio.sleep(chance.choice([0, 0, 0.002, 0.008]))
+
+
+async def play(folder: Path, seed: int, step_count: int) -> None:
+    scene = WalScene(folder, seed=seed)
+    scene.lead(3, segment_bytes=14_000)
+    await drive(scene, step_count)
+    scene.store.faults = Faults()
+    await committed_everywhere(scene)
+    assert not scene.chain.is_deposed
+    await has_bytes_of_logs(scene)
+    assert scene.worker.greatest_built_bytes <= 1.5 * kept_bytes_max(FAST)
+    assert scene.traffic.object_bytes == sum(len(log.content) for log in scene.logs)
+    await scene.close()
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_everything_is_committed_in_order_whatever_the_store_does(
+    tmp_path: Path, seed: int
+) -> None:
+    """Not before what comes before it, and with exactly the bytes of the logs."""
+    await play(tmp_path, seed, 40)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(100, 120))
+async def test_everything_is_committed_in_many_more_schedules(tmp_path: Path, seed: int) -> None:
+    await play(tmp_path, seed, 150)
+
+
+async def test_nothing_is_acknowledged_before_it_is_stored(tmp_path: Path) -> None:
+    scene = WalScene(tmp_path)
+    scene.store.held.clear()
+    (log,) = scene.lead(1)
+    log.append(3)
+    await eventually_async(lambda: scene.store.put_count > 0)
+    assert log.committed == []
+    assert scene.chain.has_uncommitted(log)
+    scene.store.held.set()
+    await committed_everywhere(scene)
+    assert log.committed == [3]
+    assert not scene.chain.has_uncommitted(log)
+    await scene.close()
+
+
+async def test_a_store_that_is_away_fills_the_buffer_and_nothing_else(tmp_path: Path) -> None:
+    scene = WalScene(tmp_path)
+    changes: list[bool] = []
+    scene.chain.fullness.subscribe(changes.append)
+    logs = scene.lead(4)
+    scene.store.faults = Faults(refused=1.0)
+    task_count_max = 0
+    for number in range(2_000):
+        if not scene.chain.is_full:  # else the connections are not read
+            logs[number % 4].append(1, 1_000)
+        await asyncio.sleep(0)
+        task_count_max = max(task_count_max, len(scene.chain._tasks))
+    buffered_bytes = scene.chain.buffered_bytes
+    assert scene.chain.is_full
+    assert changes == [True]
+    assert 200_000 <= buffered_bytes < 210_000
+    await asyncio.sleep(0.3)  # of attempts in vain
+    assert scene.chain.buffered_bytes == scene.traffic.buffered_bytes == buffered_bytes
+    assert all(log.committed == [] for log in logs)
+    assert task_count_max <= 3 * FAST.pace.in_flight_max
+    assert scene.worker.greatest_built_bytes <= kept_bytes_max(FAST)
+    assert len(scene.chain._objects._owed) <= FAST.pace.in_flight_max
+    assert scene.traffic.throttled_count > 10
+    scene.store.faults = Faults()
+    await committed_everywhere(scene)
+    assert changes == [True, False]
+    assert scene.traffic.buffered_bytes == 0
+    await has_bytes_of_logs(scene)
+    await scene.close()
+    assert scene.worker.wal is not None
+    assert scene.worker.wal.built_bytes == 0
+
+
+async def test_a_put_without_an_answer_is_hedged_with_the_same_bytes(tmp_path: Path) -> None:
+    scene = WalScene(tmp_path)
+    scene.store.held.clear()
+    (log,) = scene.lead(1)
+    log.append()
+    await eventually_async(lambda: scene.store.put_count >= 2)
+    assert scene.traffic.hedge_count == 1
+    await asyncio.sleep(0.1)
+    assert scene.store.put_count == 2  # never more than two at once
+    scene.store.held.set()
+    await committed_everywhere(scene)
+    assert (scene.traffic.retry_count, scene.traffic.object_count) == (0, 1)
+    await has_bytes_of_logs(scene)
+    await scene.close()
+
+
+async def test_a_seal_in_the_next_place_deposes_the_owner(tmp_path: Path) -> None:
+    scene = WalScene(tmp_path)
+    deposed: list[OwnedChain] = []
+    scene.chain.deposed.subscribe(deposed.append)
+    first, second = scene.lead(2)
+    first.append()
+    await committed_everywhere(scene)
+    await scene.seal(1)
+    first.append()
+    second.append(2)
+    async with asyncio.timeout(SETTLE_S):
+        await scene.running
+    assert deposed == [scene.chain]
+    assert scene.chain.is_deposed
+    assert scene.chain.replicas == (first, second)
+    assert (first.chain, second.chain) == (None, None)
+    assert (first.committed, second.committed) == ([1], [])
+    assert scene.traffic.deposed_count == 1
+    with pytest.raises(ValueError, match="ended"):
+        scene.chain.enter(first, (EpochChain(1, scene.name, 1),), end_offset=1)
+    await scene.close()
+
+
+async def test_the_order_of_the_loop_is_kept_when_a_partition_leaves_and_returns(
+    tmp_path: Path,
+) -> None:
+    scene = WalScene(tmp_path)
+    (log,) = scene.lead(1)
+    log.append(2)
+    log.chain.leave(log)  # in the turn of the append
+    assert log.chain is None
+    log.append()  # of another epoch; this chain takes nothing of it
+    assert scene.chain.has_uncommitted(log)
+    await eventually_async(lambda: log.committed == [2])
+    assert scene.chain._replicas == {}
+    stored = (EpochChain(0, scene.name, 0), EpochChain(1, scene.name, 3))
+    with pytest.raises(ValueError, match="does not begin there"):
+        scene.chain.enter(log, stored, end_offset=4)
+    other = ChainName(2, uuid4())
+    with pytest.raises(ValueError, match="does not name"):
+        scene.chain.enter(log, (*stored, EpochChain(2, other, 3)), end_offset=3)
+    scene.chain.enter(log, stored, end_offset=3)
+    log.append()
+    await eventually_async(lambda: log.committed == [2, 4])
+    await scene.close()
+
+
+async def test_a_dropped_partition_is_left_out_and_holds_nobody_up(tmp_path: Path) -> None:
+    scene = WalScene(tmp_path)
+    kept, dropped = scene.lead(2)
+    kept.append()
+    dropped.append()
+    scene.chain._note_all()
+    dropped.is_dropped = True
+    dropped.chain.leave(dropped)
+    dropped.log.delete()
+    await eventually_async(lambda: kept.committed == [1])
+    assert dropped.committed == []
+    assert set(await scene.committed_content()) == {kept.name}
+    await scene.close()
+
+
+async def test_a_log_that_has_lost_appended_records_ends_the_chain(tmp_path: Path) -> None:
+    scene = WalScene(tmp_path)
+    damaged, whole = scene.lead(2)
+    damaged.append(4)
+    whole.append(1)
+    scene.chain._note_all()
+    damaged.log.truncate_to(0)
+    async with asyncio.timeout(SETTLE_S):
+        await scene.running
+    assert scene.chain.is_deposed
+    assert (damaged.committed, whole.committed) == ([], [])
+    await scene.close()
+
+
+async def test_an_object_that_would_get_other_bytes_after_a_restart_ends_the_chain(
+    tmp_path: Path,
+) -> None:
+    scene = WalScene(tmp_path)
+    kept, dropped = scene.lead(2)
+    scene.store.faults = Faults(vanished=1.0)
+    kept.append()
+    dropped.append()
+    await eventually_async(lambda: scene.store.put_count > 0)
+    dropped.is_dropped = True
+    scene.worker.kill(0.0)
+    async with asyncio.timeout(SETTLE_S):
+        await scene.running
+    assert scene.chain.is_deposed
+    assert kept.committed == []
+    assert not (tmp_path / "objects" / wal_key(CLUSTER, scene.name, 0)).exists()
+    await scene.close()
+
+
+async def test_closing_waits_for_what_is_owed_and_no_longer_than_it_may(tmp_path: Path) -> None:
+    scene = WalScene(tmp_path)
+    (log,) = scene.lead(1)
+    for _ in range(5):
+        log.append(1, 10_000)
+    await scene.chain.close(SETTLE_S)
+    assert log.committed[-1] == 5
+    assert log.chain is None
+    await scene.running
+    assert scene.chain._tasks == set()
+    other = WalScene(tmp_path / "other")
+    other.store.held.clear()
+    (log,) = other.lead(1)
+    log.append()
+    await asyncio.sleep(0.02)
+    await other.chain.close(0.05)
+    assert log.committed == []
+    await other.running
+    assert other.chain._tasks == set()
+    other.store.held.set()
+    await other.close()
+    await scene.close()
+
+
+async def test_a_partition_that_fails_to_take_a_commit_holds_nobody_up(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    scene = WalScene(tmp_path)
+    first, second = scene.lead(2)
+
+    def fail() -> None:
+        raise StorageError("its disk has failed")
+
+    first.on_committed = fail
+    first.append()
+    second.append()
+    await eventually_async(lambda: second.committed == [1])
+    assert "commit could not be passed on" in caplog.text
+    assert not scene.chain.is_deposed
+    await scene.close()
+
+
+async def test_objects_are_split_where_many_bytes_wait(tmp_path: Path) -> None:
+    limits = dataclasses.replace(FAST, pace=PaceLimits(in_flight_max=1, puts_per_second_max=0))
+    scene = WalScene(tmp_path, limits=limits)
+    scene.store.held.clear()
+    logs = scene.lead(2)
+    for _ in range(15):
+        for log in logs:
+            log.append(1, 4_000)
+        await asyncio.sleep(0)
+    scene.store.held.set()
+    await committed_everywhere(scene)
+    assert scene.traffic.object_count >= 4
+    await has_bytes_of_logs(scene)
+    await scene.close()
+
+
+def test_attempts_are_given_more_time_each() -> None:
+    times = [put_timeout_s(8 << 20, attempt) for attempt in range(1, 30)]
+    assert times[:3] == [18.0, 36.0, 72.0]
+    assert set(times[3:]) == {PUT_SECONDS_MAX}
+    assert put_timeout_s(100, 1) < 11
