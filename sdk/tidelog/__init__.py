@@ -50,6 +50,7 @@ if TYPE_CHECKING:
         UserDescription,
     )
     from tidelog.administering.sync_admin import SyncAdmin
+    from tidelog.bucket_reader import BucketOffsets, BucketReader
     from tidelog.client_factory import ClientFactory
     from tidelog.consumer import Consumer
     from tidelog.consuming.records import (
@@ -77,6 +78,8 @@ __all__ = [
     "AclOperation",
     "AclPermission",
     "Admin",
+    "BucketOffsets",
+    "BucketReader",
     "ClientFactory",
     "ClusterDescription",
     "ConfigEntry",
@@ -144,6 +147,7 @@ _NAMES_OF = {
         "ResourceType",
     ),
     "tidelog.admin": ("Admin",),
+    "tidelog.bucket_reader": ("BucketOffsets", "BucketReader"),
     "tidelog.client_factory": ("ClientFactory",),
     "tidelog.administering.sync_admin": ("SyncAdmin",),
     "tidelog.consumer": ("Consumer",),

@@ -325,6 +325,17 @@ class NoOffsetForPartition(TidelogError):
     hint = "seek, or set auto_offset_reset to earliest or latest"
 
 
+class MissingRecords(TidelogError):
+    """The bucket should have these offsets, and neither its tier nor a chain does."""
+
+    code = ErrorCode.offset_out_of_range
+    hint = "`tidelog verify` names what is damaged or missing; read from the end of the gap on"
+
+    def __init__(self, partition: TopicPartition, start: int, end: int) -> None:
+        super().__init__(f"offsets [{start}, {end}) of {partition} are missing in the bucket")
+        self.partition, self.start, self.end = partition, start, end
+
+
 class LogTruncation(TidelogError):
     """Records that were read are no longer in the log, and ``auto_offset_reset`` is ``none``.
 

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from tidelog_core.diskless.keys import wal_key
 from tidelog_core.diskless.partition_tail import TailSlice, TailView
 from tidelog_core.log.values import AbortedTransaction
-from tidelog_core.metadata.records import SegmentMeta, SegmentState
+from tidelog_core.metadata.records import SegmentMeta
 from tidelog_core.model import TopicPartition
 from tidelog_core.tier.key_filter import KeyFilter
-from tidelog_core.tier.stretches import Stretch, stretches_of
+from tidelog_core.tier.stretches import Stretch, readable_stretches
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,20 +185,7 @@ def partition_log(
 
     ``segments`` are all segments, or those with base offsets at or after ``listed_from``.
 
-    Segments are copied in parallel: at an unfinished segment between finished ones, the
-    tiered log ends. A hole that no copy will fill is a loss, and stays visible as one.
+    See ``readable_stretches``.
     """
-    copying: list[SegmentMeta] = []
-    finished: list[SegmentMeta] = []
-    for meta in metas:
-        if meta.state is SegmentState.COPY_FINISHED:
-            finished.append(meta)
-        elif meta.state is SegmentState.COPY_STARTED:
-            copying.append(meta)
-    stretches = stretches_of(finished)
-    log = PartitionLog(partition, log_start_offset, stretches, listed_from=listed_from)
-    start = max(log_start_offset, listed_from)
-    for hole_start, hole_end in log.holes(start, log.tiered_end_offset):
-        if any(m.base_offset < hole_end and m.end_offset > hole_start for m in copying):
-            return replace(log, stretches=tuple(s for s in stretches if s.end_offset <= hole_start))
-    return log
+    stretches = readable_stretches(metas, max(log_start_offset, listed_from))
+    return PartitionLog(partition, log_start_offset, stretches, listed_from=listed_from)

@@ -11,7 +11,7 @@ from tidelog_core.records.batch import CompressionType, Record, build_batch
 from tidelog_spark.jobs.export_table import ExportTable
 from tidelog_spark.jobs.exporting import ExportRequest, ExportResult, export
 
-from tests.spark.tiered import TieredCluster
+from tests.support.tiered_cluster import TieredCluster
 
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 FIRST_MS = 1_700_006_400_000  # 2023-11-15, an hour's start

@@ -28,10 +28,10 @@ from tidelog_core.records.encode import build_batch
 from tidelog_core.records.record import Record
 from tidelog_spark.jobs.activity import ActivityRequest, activity
 
-from tests.spark.tiered import TieredCluster
 from tests.support.batches import batch_of
 from tests.support.node_process import NodeProcess
 from tests.support.peer import Peer
+from tests.support.tiered_cluster import TieredCluster
 
 pytestmark = pytest.mark.slow
 

@@ -27,8 +27,8 @@ from tidelog_spark.jobs.auditing import (
 )
 
 from tests.spark.produced import produced
-from tests.spark.tiered import CLUSTER_ID, TieredCluster
 from tests.support.clock import NOW_MS
+from tests.support.tiered_cluster import CLUSTER_ID, TieredCluster
 from tests.support.tiered_partition import tiered_partition
 
 

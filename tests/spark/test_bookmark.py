@@ -16,7 +16,7 @@ from tidelog_spark.planning import DataLost
 from tidelog_spark.schema import arrow_schema
 from tidelog_spark.session import plan_read, read_rows
 
-from tests.spark.tiered import TieredCluster
+from tests.support.tiered_cluster import TieredCluster
 
 
 @pytest.fixture

@@ -19,9 +19,9 @@ from tidelog_spark.session import plan_read, read_rows
 from tidelog_spark.stream_planner import StreamPlanner
 
 from tests.spark.micro_batches import MicroBatches
-from tests.spark.tiered import CLUSTER_ID, TieredCluster
 from tests.support.chain_owner import chain_name
 from tests.support.diskless_topic import DISKLESS, DisklessTopic, end_marker, numbered
+from tests.support.tiered_cluster import CLUSTER_ID, TieredCluster
 
 A, B, GATEWAY = chain_name(0), chain_name(1), chain_name(2)
 Rows = list[tuple[int, bytes]]

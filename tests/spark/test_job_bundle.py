@@ -16,8 +16,8 @@ from tidelog_core.audit.events import AUDIT_TOPIC
 
 from tests.spark.test_activity import ALICE, MARCH, batch, read
 from tests.spark.test_compact_job import filled
-from tests.spark.tiered import TieredCluster
 from tests.support.random_logs import committed_records, oracle
+from tests.support.tiered_cluster import TieredCluster
 from tests.support.tiered_partition import TOPIC
 from tools import job_bundle, spark_3_5
 from tools.places import ToolAbsent

@@ -14,7 +14,7 @@ from tidelog_spark.options import parse_options
 from tidelog_spark.schema import arrow_schema
 from tidelog_spark.session import plan_read, read_rows
 
-from tests.spark.tiered import TieredCluster
+from tests.support.tiered_cluster import TieredCluster
 
 SEGMENT_RECORDS = 200
 SEGMENTS = 10

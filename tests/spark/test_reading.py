@@ -35,7 +35,7 @@ from tidelog_spark.reader_process import kept_store
 from tidelog_spark.schema import arrow_schema
 from tidelog_spark.session import plan_read, read_rows
 
-from tests.spark.tiered import TieredCluster
+from tests.support.tiered_cluster import TieredCluster
 
 
 @pytest.fixture

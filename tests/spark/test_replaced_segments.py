@@ -28,10 +28,10 @@ from tidelog_spark.session import plan_read, read_rows
 from tidelog_spark.slicing import Slice
 from tidelog_spark.streaming import TidelogStreamReader
 
-from tests.spark.tiered import TieredCluster
 from tests.support.clock import NOW_MS
 from tests.support.compacted_tier import CUTS, compacted, pass_time, plain
 from tests.support.random_logs import KEYS, OPERATIONS, RandomLog, apply, committed_records, oracle
+from tests.support.tiered_cluster import TieredCluster
 from tests.support.tiered_partition import TOPIC, TieredPartition, tiered_partition
 
 Row = tuple[int, int, bytes | None, bytes | None]

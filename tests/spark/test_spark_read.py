@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from tidelog_core.records.batch import CompressionType, Record, build_batch
 from tidelog_spark import bookmark, scan
 
-from tests.spark.tiered import TieredCluster
+from tests.support.tiered_cluster import TieredCluster
 
 KAFKA_COLUMNS = [
     ("key", "binary"),

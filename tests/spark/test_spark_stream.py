@@ -12,7 +12,7 @@ from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from tidelog_core.records.batch import Record, build_batch
 
-from tests.spark.tiered import TieredCluster
+from tests.support.tiered_cluster import TieredCluster
 
 Found = list[tuple[int, int, str]]
 

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from tidelog_core.records.batch import Record, build_batch
 
-from tests.spark.tiered import TieredCluster
+from tests.support.tiered_cluster import TieredCluster
 
 STARTS_MAX = 12
 DEADLINE_SECONDS = 240.0

@@ -20,7 +20,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from tidelog_core.records.batch import CompressionType, Record, build_batch
 
 from tests.spark.micro_batches import MicroBatches, Rows
-from tests.spark.tiered import TieredCluster
+from tests.support.tiered_cluster import TieredCluster
 
 LIMITS = st.just(ReadAllAvailable()) | st.integers(1, 60).map(ReadMaxRows)
 

@@ -22,7 +22,7 @@ from tidelog_spark.planning import DataLost
 from tidelog_spark.stream_planner import StreamPlanner
 
 from tests.spark.micro_batches import MicroBatches
-from tests.spark.tiered import TieredCluster
+from tests.support.tiered_cluster import TieredCluster
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from tidelog_core.metadata.records import SegmentMeta
+from tidelog_core.metadata.records import SegmentMeta, SegmentState
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +37,31 @@ def stretches_of(segments: Iterable[SegmentMeta]) -> tuple[Stretch, ...]:
         if len(stretches) > 1 and stretches[-2].start_offset > segment.base_offset:
             stretches.sort(key=lambda stretch: stretch.start_offset)
     return tuple(stretches)
+
+
+def readable_stretches(segments: Iterable[SegmentMeta], start_offset: int) -> tuple[Stretch, ...]:
+    """Return what may be read of a partition's segments, known from the offset on.
+
+    Segments are copied in parallel: at an unfinished segment between finished ones, the
+    tiered log ends. A hole that no copy will fill is a loss, and stays visible as one.
+    """
+    copying: list[SegmentMeta] = []
+    finished: list[SegmentMeta] = []
+    for segment in segments:
+        if segment.state is SegmentState.COPY_FINISHED:
+            finished.append(segment)
+        elif segment.state is SegmentState.COPY_STARTED:
+            copying.append(segment)
+    stretches = stretches_of(finished)
+    end = start_offset
+    for number, stretch in enumerate(stretches):
+        if stretch.end_offset <= start_offset:
+            continue
+        start = stretch.start_offset
+        if start > end and any(one.base_offset < start and one.end_offset > end for one in copying):
+            return stretches[:number]
+        end = stretch.end_offset
+    return stretches
 
 
 def _age(segment: SegmentMeta) -> tuple[int, int, int, int, int]:

@@ -1,0 +1,1 @@
+"""Reads partitions from the metadata store and the object store, without nodes."""
