@@ -8,7 +8,7 @@ tier worker or a topic of the same name, and counts from 0. Of topics that are g
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from tidelog_core.cost import counts
 from tidelog_core.cost.collecting import add_bytes, add_requests, milliunits
@@ -19,6 +19,8 @@ from tidelog_core.tier.keys import split_topic_folder
 from tidelog_core.turns import Turn
 
 from tidelog_node.node_context import NodeContext
+
+K = TypeVar("K")
 
 READINGS_MAX = 20  # of partitions' segments, each time
 SECOND_MS = 1_000
@@ -58,7 +60,7 @@ class CostCollector:
         # Counters as they were read last, by topic or nothing, and what they count.
         self._last: dict[tuple[str, str], int] = {}
         self._last_of_topics: dict[tuple[str, str], int] = {}
-        self._last_of_worker: dict[tuple[str, str], int] = {}
+        self._last_of_worker: dict[str, dict[str, int]] = {}  # by folder; "" for all others
         self._worker = ""  # the incarnation of the worker that they are of
         # Of the sample that is being taken; one that is cancelled is part of the next.
         self._tally = Tally()
@@ -112,14 +114,24 @@ class CostCollector:
             found = {**requests, SENT: sent_bytes, RECEIVED: received_bytes}
             for what, count in found.items():
                 rest[what] -= count
+            last = self._last_of_worker.get(folder, {})
+            if any(found.get(what, 0) < count for what, count in last.items()):
+                self._join_rest(folder)
             _add_objects(self._tally, self._grown_of(folder, found), _topic_name(image, folder))
+        kept = {"", *(folder for folder, *_ in status["topics"])}
+        for folder in self._last_of_worker.keys() - kept:
+            self._join_rest(folder)
         _add_objects(self._tally, self._grown_of("", rest), None)
 
+    def _join_rest(self, folder: str) -> None:
+        """Note that a folder's counters made room: the rest has what they had counted."""
+        rest = self._last_of_worker.setdefault("", {})
+        for what, count in self._last_of_worker.pop(folder).items():
+            rest[what] = rest.get(what, 0) + count
+
     def _grown_of(self, folder: str, found: Mapping[str, int]) -> dict[str, int]:
-        return {
-            what: _grown(self._last_of_worker, (folder, what), count)
-            for what, count in found.items()
-        }
+        last = self._last_of_worker.setdefault(folder, {})
+        return {what: _grown(last, what, count) for what, count in found.items()}
 
     async def _count_storage(self, duration_ms: int) -> None:
         """Charge the leader for the bytes that are in the bucket, for the time until now."""
@@ -130,7 +142,7 @@ class CostCollector:
             self._tally.add(counts.OBJECT_STORAGE, kb_ms // SECOND_MS, topic=topic)
 
 
-def _grown(last: dict[tuple[str, str], int], key: tuple[str, str], value: int) -> int:
+def _grown(last: dict[K, int], key: K, value: int) -> int:
     """Return by how much a counter has grown since it was read last."""
     before = last.get(key, 0)
     last[key] = value

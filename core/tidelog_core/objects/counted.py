@@ -25,6 +25,7 @@ from tidelog_core.objects.store import ObjectMeta, ObjectStore
 T = TypeVar("T")
 
 GROUPS_MAX = 1_000  # that requests are counted for; further ones are in the totals alone
+IDLE_SECONDS_MIN = 3_600.0  # without a request, after which a group makes room for another one
 LIST_PAGE_KEYS = 1_000  # Source: S3's ListObjectsV2 and DeleteObjects.
 _OUTCOMES: dict[type[TidelogError], str] = {
     ObjectNotFound: "not_found",
@@ -37,9 +38,10 @@ _OUTCOMES: dict[type[TidelogError], str] = {
 class GroupUsage:
     """The requests for the keys of one group."""
 
-    __slots__ = ("received_bytes", "requests", "sent_bytes")
+    __slots__ = ("received_bytes", "requests", "sent_bytes", "used_s")
 
     def __init__(self) -> None:
+        self.used_s = time.monotonic()
         self.requests: dict[str, int] = {}  # by method
         self.sent_bytes = 0
         self.received_bytes = 0
@@ -55,16 +57,28 @@ class ObjectUsage:
         self.seconds: dict[str, float] = {}  # by method, spent waiting for it
         self.sent_bytes = 0
         self.received_bytes = 0
-        self.by_group: dict[str, GroupUsage] = {}
+        self.by_group: dict[str, GroupUsage] = {}  # the longest unused first
 
     def group(self, name: str) -> GroupUsage:
         """Return the usage of a group of keys; beyond ``GROUPS_MAX`` one that is not kept."""
-        found = self.by_group.get(name)
+        found = self.by_group.pop(name, None)
         if found is None:
             found = GroupUsage()
-            if name and len(self.by_group) < GROUPS_MAX:
-                self.by_group[name] = found
+            if not name or not self._has_room(found.used_s):
+                return found
+        found.used_s = time.monotonic()
+        self.by_group[name] = found
         return found
+
+    def _has_room(self, now_s: float) -> bool:
+        """Return whether another group is kept, if need be in place of an idle one."""
+        if len(self.by_group) < GROUPS_MAX:
+            return True
+        oldest = next(iter(self.by_group))
+        if now_s - self.by_group[oldest].used_s < IDLE_SECONDS_MIN:
+            return False
+        del self.by_group[oldest]
+        return True
 
     def note(self, method: str, outcome: str, seconds: float, *, count: int = 1) -> None:
         """Count a call that took ``count`` requests."""

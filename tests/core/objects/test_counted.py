@@ -66,3 +66,21 @@ async def test_calls_are_counted_for_the_group_of_their_key() -> None:
         await store.put(f"c{number}/1", b"z")
     assert len(store.usage.by_group) == GROUPS_MAX
     assert store.usage.requests["put", "ok"] == GROUPS_MAX + 7
+
+
+async def test_groups_that_are_used_no_more_make_room_for_new_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else deleted topics keep all places, and new ones are counted for nobody."""
+    store = CountedObjectStore(MemoryObjectStore(), group_of=lambda key: key.partition("/")[0])
+    for number in range(GROUPS_MAX):
+        await store.put(f"old{number}/1", b"z")
+    await store.get("old0/1")
+    await store.put("early/1", b"z")
+    assert "early" not in store.usage.by_group  # Those of the last hour stay.
+    monkeypatch.setattr("tidelog_core.objects.counted.IDLE_SECONDS_MIN", 0.0)
+    await store.put("new/1", b"zz")
+    groups = store.usage.by_group
+    assert (len(groups), groups["new"].sent_bytes) == (GROUPS_MAX, 2)
+    assert "old0" in groups
+    assert "old1" not in groups

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
+from uuid import UUID
 
 import pytest
 from tidelog_core.cost.counts import by_topic
@@ -171,6 +173,42 @@ async def test_a_sample_that_is_cancelled_is_part_of_the_next(
     clock.now_ms += 10 * SECOND_MS
     collector._tier = node.tier
     assert (await collector.sample()).counts["machine:i4i.large"] == 10_000
+
+
+async def test_requests_of_a_topic_whose_counters_made_room_are_counted_once(
+    node: TierNode, clock: SteadyClock
+) -> None:
+    """What was counted for it is in the rest of the totals from then on."""
+    a, b = (f"{name}-{UUID(int=number)}" for number, name in enumerate("ab"))
+
+    class Tier:
+        """A tier whose worker says what the test has it say."""
+
+        stored_bytes = node.tier.stored_bytes
+
+        async def worker_status(self) -> dict[str, Any]:
+            total, groups = said
+            return {
+                "incarnation": "1",
+                "requests": [["get", "ok", total]],
+                "sent_bytes": 0,
+                "received_bytes": total * 10,
+                "topics": [[name, {"get": n}, 0, n * 10] for name, n in groups.items()],
+            }
+
+    summed = Summed(CostCollector(node.context, Tier(), usages=(), clock_ms=clock))
+    for said in (
+        (110, {a: 100, b: 5}),
+        (112, {b: 6}),  # It is gone, after another request.
+        (120, {a: 4, b: 6}),  # It began again.
+        (130, {a: 1, b: 9}),  # It was gone in between.
+        (130, {}),
+    ):
+        counts = (await summed.sample()).counts
+        assert (counts["object-get"], counts["object-received"]) == (said[0], said[0] * 10)
+    topics = by_topic(summed.tally.topics)
+    assert (topics["a"]["object-get"], topics["b"]["object-get"]) == (105, 9)
+    assert list(summed.collector._last_of_worker) == [""]
 
 
 async def test_bytes_from_other_zones_are_counted_by_topic(
