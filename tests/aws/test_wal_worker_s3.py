@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from uuid import uuid4
 
+import boto3
 import pytest
 from tidelog_core.diskless.chain_writer import PutOutcome
 from tidelog_core.diskless.keys import wal_key
@@ -21,7 +22,7 @@ from tidelog_node.diskless.wal_client import WalClient
 from tidelog_node.tier.client import TierClient, WorkerCommand
 from tidelog_node.tier.wal_messages import FileRange, SliceFiles, WalNotBuilt
 
-from tests.aws.buckets import make_bucket
+from tests.aws.buckets import REGION, make_bucket
 from tests.support.diskless_node import running_chain
 from tests.support.store_proxy import S3, STORE_PASSES, StoreBehaviour, StoreProxy
 from tests.support.tier_node import CONFIG, READY_TIMEOUT_S
@@ -230,5 +231,25 @@ def test_a_store_that_ignores_conditions_is_refused_once_and_by_its_name(
                 # The rest of the node goes on using the store.
                 await node_chain.client.put("a/b", b"c")
                 assert await node_chain.client.get("a/b") == b"c"
+
+    asyncio.run(main())
+
+
+@pytest.mark.usefixtures("aws_credentials")
+def test_a_bucket_whose_rules_delete_chains_is_refused(
+    ministack_endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket = f"tidelog-expiring-{uuid4().hex[:8]}"
+    make_bucket(ministack_endpoint, bucket)
+    monkeypatch.setenv("AWS_ENDPOINT_URL", ministack_endpoint)
+    rule = {"ID": "week", "Status": "Enabled", "Filter": {"Prefix": ""}, "Expiration": {"Days": 7}}
+    boto3.client("s3", region_name=REGION).put_bucket_lifecycle_configuration(
+        Bucket=bucket, LifecycleConfiguration={"Rules": [rule]}
+    )
+
+    async def main() -> None:
+        async with running_chain(tmp_path, f"s3://{bucket}") as node_chain:
+            with pytest.raises(InvalidConfig, match="'week' deletes objects below"):
+                await node_chain.current()
 
     asyncio.run(main())

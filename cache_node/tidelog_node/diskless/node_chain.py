@@ -1,7 +1,11 @@
 """The chain that this node writes now: made when it is first needed, and again after a deposal.
 
-Before the first one the store is probed: one that ignores ``If-None-Match`` would lose records. A
-node with such a store refuses every partition of a diskless topic, and serves all others.
+Before the first one the store is probed: one that ignores ``If-None-Match`` would lose records, and
+so would a rule that deletes objects of chains. A node with such a store refuses every partition of
+a diskless topic, and serves all others.
+
+A chain with nothing to put does not notice that somebody has sealed it. While this node's lease has
+lapsed, the chain looks at its next place now and then.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ import logging
 from pathlib import Path
 from uuid import uuid4
 
+from tidelog_core.diskless.expiring_chains import check_keeps_chains
 from tidelog_core.diskless.start_probe import check_creates_once
 from tidelog_core.errors import InvalidConfig, StoreUnavailable, TidelogError, TierUnavailable
 from tidelog_core.log_format import TEXT
@@ -25,6 +30,7 @@ from tidelog_node.tier.client import TierClient, WorkerCommand
 
 logger = logging.getLogger(__name__)
 
+LOOK_INTERVAL_S = 2.0
 PROBE_PAUSE_S = 1.0  # after a probe in vain: the callers meanwhile get its error
 
 
@@ -99,7 +105,7 @@ class NodeChain:
             raise self._failed_probe.with_traceback(None)
         try:
             await loop.run_in_executor(self._node.executor, make_local_folder, self._objects_url)
-            await check_creates_once(self.client, self._node.view.image.cluster_id, uuid4())
+            await self._probe()
         except InvalidConfig as error:
             self.refusal = InvalidConfig(
                 [f"{self._objects_url}: {problem}" for problem in error.problems]
@@ -111,6 +117,19 @@ class NodeChain:
             self._failed_probe, self._failed_at_s = failed, loop.time()
             raise failed from error
         self._is_probed = True
+
+    async def _probe(self) -> None:
+        cluster_id = self._node.view.image.cluster_id
+        await check_creates_once(self.client, cluster_id, uuid4())
+        try:
+            await check_keeps_chains(self.client, cluster_id)
+        except InvalidConfig:
+            raise
+        except TidelogError as error:  # The right to read them may be missing.
+            logger.warning(
+                "lifecycle rules of the bucket cannot be read; none may delete objects of chains",
+                extra={"reason": str(error)},
+            )
 
     async def close(self, seconds_max: float) -> None:
         """Wait until nothing is owed, at most so long; then end the chain and the worker."""
@@ -132,11 +151,18 @@ class NodeChain:
         )
         chain.fullness.subscribe(self.fullness.notify)
         chain.deposed.subscribe(self._on_deposed)
-        task = asyncio.create_task(chain.run(), name=f"chain {name.chain_id}")
-        self._running.add(task)
-        task.add_done_callback(self._running.discard)
+        for work in (chain.run(), self._watch(chain)):
+            task = asyncio.create_task(work, name=f"chain {name.chain_id}")
+            self._running.add(task)
+            task.add_done_callback(self._running.discard)
         logger.info("chain begins", extra={"chain": str(name.chain_id)})
         return chain
+
+    async def _watch(self, chain: OwnedChain) -> None:
+        """Have the chain look at its next place while the lease has lapsed, until it ends."""
+        while not await chain.ends_within(LOOK_INTERVAL_S):
+            if not self._node.standing.can_serve():
+                await chain.look()
 
     def _on_deposed(self, chain: OwnedChain) -> None:
         if self.chain is chain:

@@ -202,6 +202,23 @@ class OwnedChain:
         finally:
             await self._end()
 
+    async def ends_within(self, seconds: float) -> bool:
+        """Wait until the chain has ended, at most so long; return whether it has."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._ended.wait()
+        return self._ended.is_set()
+
+    async def look(self) -> None:
+        """Find out whether somebody has sealed the chain, if no PUT does. One read."""
+        sequence = self._writer.next_sequence
+        if sequence != self._writer.committed_end or self._ended.is_set():
+            return
+        with suppress(TidelogError):  # The store is away: no PUT would succeed either.
+            header = await self._wal.header(sequence)
+            if header is not None and sequence == self._writer.next_sequence:
+                self._depose("sealed, as was seen while it had nothing to put")
+
     async def close(self, seconds_max: float) -> None:
         """Wait until nothing is owed, at most so long, and end the chain. Nothing is noted then."""
         self._note_all()

@@ -24,6 +24,7 @@ from tidelog_core.config import INT64_MAX, NodeConfig
 from tidelog_core.errors import TierUnavailable
 from tidelog_core.log_format import TEXT
 from tidelog_core.model import ReadableFile
+from tidelog_core.objects.expiry import ExpiryRule
 from tidelog_core.objects.key_rules import check_range
 from tidelog_core.objects.store import ObjectMeta
 
@@ -248,6 +249,10 @@ class TierClient:
     async def delete(self, keys: Sequence[str]) -> None:
         """Remove the objects that exist, also from the cache."""
         await self._store("delete", *keys)
+
+    async def expiry_rules(self) -> Sequence[ExpiryRule]:
+        """Return the rules by which the store deletes objects; see ``ExpiringStore``."""
+        return [ExpiryRule(*rule) for rule in await self._store("expiry-rules")]
 
     async def _store(self, method: str, *arguments: str | float) -> Any:
         return (await self.call(StoreRequest(method, arguments)))["found"]

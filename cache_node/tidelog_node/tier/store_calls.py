@@ -8,6 +8,7 @@
     head         key                    -> object
     list         prefix, start after    -> at most LIST_PAGE_KEYS objects
     delete       key, key, ...
+    expiry-rules                        -> rules ``[name, prefix, when]``
 
 Bytes are hexadecimal digits, an object is ``[key, size, modified ms]``.
 """
@@ -18,6 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from tidelog_core.objects.expiry import expiry_rules
 from tidelog_core.objects.one_attempt import put_once
 from tidelog_core.objects.store import ObjectMeta, ObjectStore
 
@@ -43,6 +45,8 @@ async def call_store(store: ObjectStore, request: StoreRequest) -> Any:
             return pack_object(await store.head(key))
         case "list", (prefix, start_after):
             return await _page(store, prefix, start_after)
+        case "expiry-rules", ():
+            return [[rule.name, rule.prefix, rule.when] for rule in await expiry_rules(store)]
         case "delete", keys:
             await store.delete(keys)
         case method, _:

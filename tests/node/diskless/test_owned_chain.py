@@ -208,6 +208,21 @@ async def test_a_seal_in_the_next_place_deposes_the_owner(tmp_path: Path) -> Non
     await scene.close()
 
 
+async def test_an_idle_owner_that_looks_finds_the_seal(tmp_path: Path) -> None:
+    scene = WalScene(tmp_path)
+    (log,) = scene.lead(1)
+    await scene.chain.look()
+    log.append()
+    await committed_everywhere(scene)
+    await scene.chain.look()
+    assert not await scene.chain.ends_within(0)
+    await scene.seal(1)
+    await scene.chain.look()
+    assert scene.chain.is_deposed
+    assert await scene.chain.ends_within(0)
+    await scene.close()
+
+
 async def test_the_order_of_the_loop_is_kept_when_a_partition_leaves_and_returns(
     tmp_path: Path,
 ) -> None:
