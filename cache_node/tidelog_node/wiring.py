@@ -16,6 +16,7 @@ from functools import partial
 from tidelog_core.metadata.endpoints import BrokerEndpoint
 
 from tidelog_node.assembly.cluster import open_cluster
+from tidelog_node.assembly.diskless import start_diskless
 from tidelog_node.assembly.logs import open_logs, start_replication, start_rewriting, start_upkeep
 from tidelog_node.assembly.monitoring import Coordinators, Monitoring, start_monitoring
 from tidelog_node.assembly.serving import build_serving
@@ -119,6 +120,7 @@ async def _start(
     register = partial(cluster.register, endpoints, rack=settings.rack)
     await register()
     start_replication(stack, cluster, logs, tasks, register=register)
+    start_diskless(settings, stack, cluster, logs, stop=stop, admission=serving.admission)
     lease_tasks.add(wait_until_replaced(node.view, node.broker_id, node.incarnation))
     await member.enter(logs.replicas, lease_tasks.add)
     if serving.audit is not None:
@@ -130,9 +132,8 @@ async def _start(
     member.begin_leading(leading.add)
     # Not before: a client that gets metadata without nodes waits long before it asks again.
     server.start_accepting()
-    first = endpoints[0]
-    logger.info("node serves", extra={"broker_id": node.broker_id, "port": first.port})
-    return first
+    logger.info("node serves", extra={"broker_id": node.broker_id, "port": endpoints[0].port})
+    return endpoints[0]
 
 
 def _bind(server: Server, listeners: Listeners) -> tuple[BrokerEndpoint, ...]:

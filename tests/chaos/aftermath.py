@@ -5,16 +5,25 @@ from __future__ import annotations
 import asyncio
 import time
 
+from tidelog_core.diskless.epoch_chains import PartitionName
 from tidelog_core.metadata.image import ClusterImage
 from tidelog_core.metadata.records import SegmentMeta, SegmentState, segment_collection
 from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.model import TopicPartition
 from tidelog_core.tier.keys import segment_keys
 
+from tests.chaos.chains import HOLDER, read_chains
 from tests.chaos.checker import Anomaly, Kind
 from tests.chaos.cluster import ChaosCluster
 from tests.chaos.history import FinalLog, History
-from tests.chaos.stored import StoredLog, compare_stored, find_resent, parse_log, read_local_log
+from tests.chaos.stored import (
+    StoredLog,
+    compare_copies,
+    compare_stored,
+    find_resent,
+    parse_log,
+    read_local_log,
+)
 
 
 async def wait_in_sync(cluster: ChaosCluster, *, timeout_s: float) -> list[Anomaly]:
@@ -37,9 +46,18 @@ async def wait_in_sync(cluster: ChaosCluster, *, timeout_s: float) -> list[Anoma
         await asyncio.sleep(0.3)
 
 
-async def compare_disks(cluster: ChaosCluster, history: History) -> list[Anomaly]:
-    """Compare replicas, tier and what was served, now that nobody writes any more."""
+async def compare_disks(
+    cluster: ChaosCluster, history: History, *, is_diskless: bool = False
+) -> list[Anomaly]:
+    """Compare replicas, tier and what was served, now that nobody writes any more.
+
+    Of diskless topics the chains count: a node that stops hands over, and its successor may stop
+    before it has anything.
+    """
     image = await cluster.image()
+    chains: dict[PartitionName, StoredLog] = {}
+    if is_diskless:
+        chains = await asyncio.to_thread(read_chains, cluster.objects_dir, image.cluster_id)
     store = cluster.open_store()
     found: list[Anomaly] = []
     try:
@@ -59,6 +77,11 @@ async def compare_disks(cluster: ChaosCluster, history: History) -> list[Anomaly
                 for node_id in partition.replicas
             ]
             tier = await _tier_of(cluster, store, image, final)
+            if is_diskless:
+                name = PartitionName(partition.topic_id, partition.partition)
+                committed = chains.get(name, StoredLog(HOLDER, ()))
+                found += compare_copies(final, committed, replicas)
+                replicas = [committed]
             found += compare_stored(final, replicas, tier)
             for resent in find_resent(final, (*replicas, *tier)):
                 history.add(resent)

@@ -119,7 +119,10 @@ class Faults:
         nodes = self._targets(fault)
         await asyncio.gather(*(node.kill() for node in nodes))
         for node in nodes:
-            await asyncio.to_thread(shutil.rmtree, node.process.data_dir, ignore_errors=True)
+            lost = node.process.data_dir.with_name(f"{node.name}-lost")
+            # Renamed first: its workers may still be ending, and write.
+            await asyncio.to_thread(node.process.data_dir.rename, lost)
+            await asyncio.to_thread(shutil.rmtree, lost, ignore_errors=True)
 
         async def undo() -> str:
             await _start(nodes)

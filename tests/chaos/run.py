@@ -172,7 +172,7 @@ async def _work(
         found += await wait_in_sync(cluster, timeout_s=IN_SYNC_SECONDS_MAX)
     await cluster.stop_all()
     enter("comparison", seconds_max=COMPARE_SECONDS_MAX)
-    found += await compare_disks(cluster, scene.history)
+    found += await compare_disks(cluster, scene.history, is_diskless=options.is_diskless)
     return recovered
 
 

@@ -112,6 +112,17 @@ def compare_stored(
     return found
 
 
+def compare_copies(
+    final: FinalLog, original: StoredLog, copies: Sequence[StoredLog]
+) -> list[Anomaly]:
+    """Return where copies differ from the log that counts; they may lack any of it."""
+    where = f"{final.topic}-{final.partition}"
+    found: list[Anomaly] = []
+    for copy in copies:
+        found += _compare_pair(where, Kind.DIVERGENCE, original, copy, final.end_offset)
+    return found
+
+
 def find_resent(final: FinalLog, logs: Sequence[StoredLog]) -> list[Resent]:
     """Return the values that one producer's epochs have once each, but more than one of them.
 

@@ -58,6 +58,9 @@ class EntryChain(Protocol):
     def is_deposed(self) -> bool:
         """Whether it takes nothing more, because somebody sealed it."""
 
+    def abandon(self, reason: str) -> None:
+        """End it, as if somebody had sealed it."""
+
     def enter(
         self,
         replica: Replica,
@@ -179,6 +182,10 @@ class LeadEntries:
         Raises the stores' errors, and ``CorruptObject``.
         """
         own, sealer, sealed_at = await self._own_chain(), None, -1
+        if before == own.name:
+            # The partition has left it, and an epoch that has left does not come back.
+            own.abandon("a partition of it has to be entered again")
+            own = await self._own_chain()
         if before is not None:
             sealer = ChainSealer(before, now_ms=self._node.standing.now_ms())
             sealed_at = await seal_chain(self._node, self._chains, sealer, heir=own.name)

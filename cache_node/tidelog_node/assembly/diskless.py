@@ -1,0 +1,91 @@
+"""Builds what diskless partitions need: the node's chain, and how they are entered into it."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+
+from tidelog_core.diskless.chain_store import ChainStore
+
+from tidelog_node.assembly.cluster import Cluster
+from tidelog_node.assembly.logs import Logs
+from tidelog_node.background import Background
+from tidelog_node.diskless.entering import LeadEntries
+from tidelog_node.diskless.log_recovery import LogRecovery
+from tidelog_node.diskless.node_chain import NodeChain
+from tidelog_node.diskless.owned_chain import OwnedChain
+from tidelog_node.diskless.refilling import LogRefill
+from tidelog_node.follower.catch_up import CatchUp
+from tidelog_node.handlers.diskless_admission import DisklessAdmission
+from tidelog_node.replicas import ReplicaManager
+from tidelog_node.settings import NodeSettings
+from tidelog_node.tier.manifests import BucketManifests
+
+WAL_SOCKET = "wal.sock"
+WAL_CACHE_DIR = "wal-cache"
+CLOSE_SECONDS_MAX = 5.0  # for objects under way when the node stops
+
+
+def start_diskless(
+    settings: NodeSettings,
+    stack: AsyncExitStack,
+    cluster: Cluster,
+    logs: Logs,
+    *,
+    stop: asyncio.Event,
+    admission: DisklessAdmission,
+) -> NodeChain:
+    """Enter partitions into the node's chain from now on; return it.
+
+    A node that leads no diskless partition makes no chain and starts no worker. At the end nothing
+    more is entered, then what the chain owes is stored, then its partitions have no leader here.
+    """
+    node, replicas = cluster.node, logs.replicas
+    node_chain = NodeChain(
+        node,
+        objects_url=settings.object_store_url,
+        socket=settings.data_dir / WAL_SOCKET,
+        cache_dir=settings.data_dir / WAL_CACHE_DIR,
+        log_format=settings.log_format,
+    )
+    stack.callback(_end_leads, replicas)
+    stack.push_async_callback(node_chain.close, CLOSE_SECONDS_MAX)
+    node_chain.fullness.subscribe(admission.set_full)
+    node_chain.deposed.subscribe(lambda chain: _end_leads_in(replicas, chain))
+    chains = ChainStore(node_chain.client, node.view.image.cluster_id)
+    catch_up = CatchUp(
+        node,
+        history=logs.tier.history,
+        timeout_s=node.static_config.replica_socket_timeout_ms / 1000,
+    )
+    entries = LeadEntries(
+        node,
+        replicas=replicas,
+        own_chain=node_chain.current,
+        chains=chains,
+        recovery=LogRecovery(
+            node,
+            chains=chains,
+            refill=LogRefill(node, node_chain.client),
+            history=logs.tier.history,
+            catch_up=catch_up,
+        ),
+        manifests=BucketManifests(node, node_chain.client),
+    )
+    entering = Background(stop)
+    stack.push_async_callback(entering.close)
+    entering.add(entries.run())
+    return node_chain
+
+
+def _end_leads(replicas: ReplicaManager) -> None:
+    """Have requests refused that would append without a chain."""
+    for replica in tuple(replicas.replicas()):
+        if replica.is_diskless:
+            replicas.end_lead(replica)
+
+
+def _end_leads_in(replicas: ReplicaManager, chain: OwnedChain) -> None:
+    """Have the partitions of a chain that takes nothing more entered again."""
+    for replica in chain.replicas:
+        replicas.end_lead(replica)

@@ -1,0 +1,37 @@
+"""What the chains of diskless topics hold after a run, from the bucket's folder alone."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+
+from tidelog_core.diskless.bucket_survey import partition_tails
+from tidelog_core.diskless.epoch_chains import PartitionName
+from tidelog_core.diskless.keys import parse_wal_key, wal_key
+from tidelog_core.diskless.wal_footer import WalFooter, parse_object
+from tidelog_core.metadata.epoch_chains import ChainName
+
+from tests.chaos.stored import StoredLog, parse_log
+
+HOLDER = "the chains"
+
+
+def read_chains(objects_dir: Path, cluster_id: str) -> dict[PartitionName, StoredLog]:
+    """Return the committed batches of each partition that are in chains, as one log.
+
+    Every object is checked byte for byte: raises ``CorruptObject``.
+    """
+    footers: dict[ChainName, list[WalFooter]] = defaultdict(list)
+    for path in sorted((objects_dir / cluster_id / "wal").rglob("*.wal")):
+        key = str(path.relative_to(objects_dir))
+        name = parse_wal_key(key)
+        assert name is not None, key
+        footers[name.chain].append(parse_object(path.read_bytes(), key=key))
+    logs = {}
+    for partition, tail in partition_tails(footers.values()).items():
+        content = b""
+        for one in tail:
+            data = (objects_dir / wal_key(cluster_id, one.chain, one.sequence)).read_bytes()
+            content += data[one.position : one.position + one.size_bytes]
+        logs[partition] = parse_log(HOLDER, content)
+    return logs
