@@ -6,12 +6,14 @@ import random
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from uuid import uuid4
 
 import pytest
 from tidelog_core.config import NodeConfig
 from tidelog_core.cost.counts import DAY_MS, HOUR_MS, STANDING
 from tidelog_core.cost.entries import Addition, Limits, Tally
 from tidelog_core.cost.ledger import (
+    LAG_HOURS_MAX,
     Kept,
     add,
     prune,
@@ -146,12 +148,73 @@ class CostLedgerContract:
                 addition = Addition(f"t-{hour}", hour, "node-1", Tally(Counter({"object-put": 1})))
                 assert await add(store, addition, LIMITS, now_hour=hour)
             kept = Kept(hours=72, days=32)
-            assert await prune(store, kept, now_hour=NOW_HOUR) == 0  # They are in no day yet.
+            # They are in no day yet.
+            assert await prune(store, kept, LIMITS, now_hour=NOW_HOUR) == 0
             assert await roll_up(store, LIMITS, now_hour=NOW_HOUR) == 3
             assert await rolled_up_to(store) == NOW_HOUR - 2
-            assert await prune(store, kept, now_hour=NOW_HOUR) == 3  # two hours and a day
+            assert await prune(store, kept, LIMITS, now_hour=NOW_HOUR) == 3  # two hours and a day
             assert [one.hour for one in await read_hours(store, first_hour=0)] == list(hours[2:])
             rest, days = await read_since_day(store, first_day=0)
             assert [one.hour for one in rest] == [NOW_HOUR]
             assert sum(day.counts["object-put"] for day in days) == 2
             assert all(day.day >= NOW_MS // DAY_MS - 32 for day in days)
+
+    @pytest.mark.parametrize("ahead", [2, 5, 20, 40])
+    async def test_a_keeper_whose_clock_is_ahead_keeps_no_hour_from_its_day(
+        self, open: Open, ahead: int
+    ) -> None:
+        """While it is, and after its clock was set right."""
+        async with open() as store:
+            counted = 0
+            for hour in range(NOW_HOUR, NOW_HOUR + 12):
+                by_keeper = hour + ahead if hour < NOW_HOUR + 8 else hour
+                for writer, at in (("node-1", by_keeper), ("node-2", hour), ("node-3", hour)):
+                    counted += await add_one(store, writer, at)
+                await roll_up(store, LIMITS, now_hour=by_keeper)
+                if ahead <= LAG_HOURS_MAX:
+                    assert await put_count(store) == counted
+            assert await put_count(store) == counted
+            assert await rolled_up_to(store) <= NOW_HOUR + 12
+
+    async def test_the_only_writer_keeps_all_hours_after_its_clock_was_set_back(
+        self, open: Open
+    ) -> None:
+        async with open() as store:
+            counted = 0
+            for hour in (NOW_HOUR, NOW_HOUR + 30, *range(NOW_HOUR + 1, NOW_HOUR + 6)):
+                counted += await add_one(store, "node-1", hour)
+                await roll_up(store, LIMITS, now_hour=hour)
+            assert await put_count(store) == counted
+            assert await rolled_up_to(store) == NOW_HOUR + 3
+
+    async def test_writers_that_are_gone_hold_nothing_up_for_long(self, open: Open) -> None:
+        async with open() as store:
+            for writer in ("node-2", "node-3"):
+                await add_one(store, writer, NOW_HOUR)
+            for hour in range(NOW_HOUR, NOW_HOUR + 40):
+                await add_one(store, "node-1", hour)
+                await roll_up(store, LIMITS, now_hour=hour)
+                assert await rolled_up_to(store) >= hour - 2 - LAG_HOURS_MAX
+            assert await rolled_up_to(store) == NOW_HOUR + 37
+
+    async def test_no_hour_is_deleted_before_it_is_in_its_day(self, open: Open) -> None:
+        async with open() as store:
+            await add_one(store, "node-1", NOW_HOUR + 200)
+            await roll_up(store, LIMITS, now_hour=NOW_HOUR + 200)
+            assert await add_one(store, "node-2", NOW_HOUR) == 1
+            for _ in range(2):
+                await prune(store, Kept(72, 32), LIMITS, now_hour=NOW_HOUR + 200)
+            assert [hour.writer for hour in await read_hours(store, first_hour=0)] == ["node-1"]
+            assert await put_count(store) == 2
+
+
+async def add_one(store: MetadataStore, writer: str, hour: int) -> int:
+    """Count a request in an hour, by a clock that says the same; return how many were."""
+    addition = Addition(uuid4().hex, hour, writer, Tally(Counter({"object-put": 1})))
+    return await add(store, addition, LIMITS, now_hour=hour)
+
+
+async def put_count(store: MetadataStore) -> int:
+    """Return the requests that a reader of months finds."""
+    hours, days = await read_since_day(store, first_day=0)
+    return sum(entry.counts["object-put"] for entry in (*hours, *days))

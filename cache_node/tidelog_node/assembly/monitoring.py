@@ -66,6 +66,7 @@ class Monitoring:
         sources = self.sources
         if sources is None:
             return []
+        from tidelog_node.monitoring.chain_source import ChainSource
         from tidelog_node.monitoring.coordinator_source import CoordinatorSource
         from tidelog_node.monitoring.cost_source import CostSource
         from tidelog_node.monitoring.group_lag import GroupLag
@@ -91,6 +92,7 @@ class Monitoring:
             ),
             StorageSource(node, replicas.disk, data_dir=data_dir, usages=usages),
             TierSource(node, logs.tier),
+            ChainSource(node.counters.chain),
         ):
             sources.add(source.collect)
         if logs.costs is not None:

@@ -172,7 +172,7 @@ class CostRecorder:
             config.cost_ledger_hourly_retention_hours,
             config.cost_ledger_daily_retention_days,
         )
-        await prune(store, Kept(hours, days), now_hour=now_hour)
+        await prune(store, Kept(hours, days), limits, now_hour=now_hour)
         await self.budgets.look()
         self._watched_ms, self._watched_budgets = now_ms, budgets
 

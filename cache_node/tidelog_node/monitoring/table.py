@@ -327,6 +327,27 @@ _TIER = (
     _gauge("tidelog_cloud_storage_worker_up", "1 if the tier worker is connected, else 0"),
     _counter("tidelog_cloud_storage_worker_restarts_total", "Ends of the tier worker"),
 )
+_DISKLESS = (
+    _gauge(
+        "tidelog_diskless_buffered_bytes",
+        "Records of diskless topics that wait for the object store; at diskless.buffer.max.bytes"
+        " their producers are not read",
+    ),
+    _counter("tidelog_diskless_objects_total", "Objects that were committed"),
+    _counter("tidelog_diskless_object_bytes_total", "Bytes of records in them"),
+    _histogram("tidelog_diskless_put_seconds", "Time of the PUTs that have stored an object"),
+    _counter(
+        "tidelog_diskless_hedges_total",
+        "PUTs that were sent once more before the first one was answered",
+    ),
+    _counter("tidelog_diskless_retries_total", "PUTs after one that has failed"),
+    _counter("tidelog_diskless_throttled_total", "PUTs that the object store has refused"),
+    _counter("tidelog_diskless_unknown_total", "PUTs that got no answer, or not in time"),
+    _counter(
+        "tidelog_diskless_deposed_chains_total",
+        "Chains of this node that another node has sealed, or that could not go on",
+    ),
+)
 _COSTS = (
     _counter(
         "tidelog_cost_dollars_total",
@@ -381,6 +402,7 @@ SECTIONS: Mapping[str, tuple[MetricSpec, ...]] = {
     "The metadata store": _STORE,
     "The disk": _DISK,
     "The tier": _TIER,
+    "Diskless topics": _DISKLESS,
     "Costs": _COSTS,
 }
 METRICS: Mapping[str, MetricSpec] = {

@@ -5,7 +5,8 @@
 
 All writes expect the version that they were decided from. ``entries`` says why nothing is counted
 twice. ``roll_up`` is for one node at a time, but several do no harm. The progress item says up to
-which hour all are added to their days, so a reader of a month reads days and few hours.
+which hour all are added to their days, so a reader of a month reads days and few hours. It may go
+back: the clock of the node that rolled up may have been ahead.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ Entry = TypeVar("Entry", CostHour, CostDay)
 
 PROGRESS = "cost-ledger"
 DELETIONS_PER_PASS = 500
+LAG_HOURS_MAX = 24  # by which other writers hold the roll-up back; later they count as gone
 
 
 class CurrentHourClosed(TidelogError):
@@ -97,16 +99,23 @@ async def roll_up(store: MetadataStore, limits: Limits, *, now_hour: int) -> int
     end = now_hour - ROLL_UP_HOURS + 1
     progress = await store.get(function_progress_key(PROGRESS))
     begun = _hour_of(progress)
-    if end <= begun:
+    if end == begun:
         return 0
-    keys = KeyRange(_key_from(begun), _key_from(end))
+    # If a clock was ahead, hours may have come since below the progress.
+    first = min(begun, max(0, end - LAG_HOURS_MAX)) if begun < end else 0
+    items = await store.list(COST_HOUR_COLLECTION, keys=KeyRange(_key_from(first)))
+    end = min(end, _confirmed_hour(items, now_hour) - ROLL_UP_HOURS + 1)
     added = 0
-    for item in await store.list(COST_HOUR_COLLECTION, keys=keys):
+    for item in items:
+        if item.id.key >= _key_from(end):
+            break
         try:
             entry = CostHour.from_item(item)
             added += not entry.is_sealed and await _roll_up_one(store, entry, limits)
         except CorruptItem:
             continue
+    if end == begun:
+        return added
     record = FunctionProgress(
         function=PROGRESS,
         resumes_after=str(end),
@@ -117,10 +126,11 @@ async def roll_up(store: MetadataStore, limits: Limits, *, now_hour: int) -> int
     return added
 
 
-async def prune(store: MetadataStore, kept: Kept, *, now_hour: int) -> int:
+async def prune(store: MetadataStore, kept: Kept, limits: Limits, *, now_hour: int) -> int:
     """Delete items older than they are kept; return their number, which is bounded.
 
-    Hours that are not in their days yet are kept.
+    Hours that are not in their days yet are kept, or added to them if the progress says that they
+    are: a writer's clock was behind that of who rolled up.
     """
     oldest = min(now_hour - kept.hours, await rolled_up_to(store))
     hours = KeyRange(end=_key_from(max(0, oldest)), limit=DELETIONS_PER_PASS)
@@ -129,6 +139,11 @@ async def prune(store: MetadataStore, kept: Kept, *, now_hour: int) -> int:
     deleted = 0
     for collection, keys in ((COST_HOUR_COLLECTION, hours), (COST_DAY_COLLECTION, days)):
         for item in await store.list(collection, keys=keys):
+            if collection == COST_HOUR_COLLECTION:
+                entry = _readable(CostHour, item)
+                if entry is not None and not entry.is_sealed:
+                    await _roll_up_one(store, entry, limits)
+                    continue  # The next pass deletes it.
             with contextlib.suppress(VersionConflict):  # Another node has deleted it.
                 await store.commit([Write(item.id, None, item.version, is_logged=False)])
                 deleted += 1
@@ -152,6 +167,23 @@ async def read_since_day(
     days = await _all_readable(CostDay, await store.list(COST_DAY_COLLECTION, keys=keys))
     by_key = {(day.day, day.writer): day for day in days}
     return [hour for hour in hours if not _is_in(by_key.get(_day_of(hour)), hour)], days
+
+
+def _confirmed_hour(items: Sequence[Item], now_hour: int) -> int:
+    """Return the hour that it is by the items of at least two writers.
+
+    The clock of a single writer, or of one whose others have written nothing for long, is taken
+    as it is.
+    """
+    newest: dict[str, int] = {}
+    for item in items:
+        hour, _, writer = item.id.key.partition("-")
+        if hour.isdecimal():
+            newest[writer] = int(hour)  # Items are in the order of their hours.
+    by_two = sorted(newest.values())[-2:]
+    if len(by_two) < 2 or now_hour - by_two[0] > LAG_HOURS_MAX:
+        return now_hour
+    return by_two[0]
 
 
 def _is_in(day: CostDay | None, hour: CostHour) -> bool:

@@ -14,6 +14,8 @@ from tidelog_core.errors import StorageError
 from tidelog_core.metadata.epoch_chains import ChainName, EpochChain
 from tidelog_node.diskless.owed_objects import PUT_SECONDS_MAX, put_timeout_s
 from tidelog_node.diskless.owned_chain import OwnedChain, kept_bytes_max
+from tidelog_node.monitoring.chain_source import ChainSource
+from tidelog_node.monitoring.scrape import HistogramValue, Scrape
 
 from tests.support.waiting import eventually_async
 from tests.support.wal_objects import CLUSTER
@@ -135,6 +137,36 @@ async def test_a_store_that_is_away_fills_the_buffer_and_nothing_else(tmp_path: 
     await scene.close()
     assert scene.worker.wal is not None
     assert scene.worker.wal.built_bytes == 0
+
+
+async def test_what_is_written_is_counted_and_served(tmp_path: Path) -> None:
+    scene = WalScene(tmp_path)
+    (log,) = scene.lead(1)
+    scene.store.faults = Faults(refused=0.5, vanished=0.3)
+    for _ in range(10):
+        log.append()
+        await committed_everywhere(scene)
+    scrape = Scrape()
+    await ChainSource(scene.traffic).collect(scrape)
+    served = {
+        name.removeprefix("tidelog_diskless_"): one[0][1] for name, one in scrape.series.items()
+    }
+    puts = served.pop("put_seconds")
+    assert isinstance(puts, HistogramValue)
+    assert (sum(puts.counts), puts.total > 0) == (10, True)
+    traffic = scene.traffic
+    assert served == {
+        "objects_total": 10,
+        "object_bytes_total": len(log.content),
+        "hedges_total": traffic.hedge_count,
+        "retries_total": traffic.retry_count,
+        "throttled_total": traffic.throttled_count,
+        "unknown_total": traffic.unknown_count,
+        "deposed_chains_total": 0,
+        "buffered_bytes": 0,
+    }
+    assert min(traffic.throttled_count, traffic.unknown_count, traffic.retry_count) > 0
+    await scene.close()
 
 
 async def test_a_put_without_an_answer_is_hedged_with_the_same_bytes(tmp_path: Path) -> None:

@@ -1,0 +1,30 @@
+"""Metrics of diskless topics: the objects that this node writes, and what waits for them."""
+
+from __future__ import annotations
+
+from tidelog_node.counters import ChainTraffic
+from tidelog_node.monitoring.request_source import histogram
+from tidelog_node.monitoring.scrape import Scrape
+
+
+class ChainSource:
+    """Reads ``ChainTraffic``."""
+
+    def __init__(self, traffic: ChainTraffic) -> None:
+        self._traffic = traffic
+
+    async def collect(self, scrape: Scrape) -> None:
+        """Add the series."""
+        traffic = self._traffic
+        for name, count in (
+            ("objects_total", traffic.object_count),
+            ("object_bytes_total", traffic.object_bytes),
+            ("hedges_total", traffic.hedge_count),
+            ("retries_total", traffic.retry_count),
+            ("throttled_total", traffic.throttled_count),
+            ("unknown_total", traffic.unknown_count),
+            ("deposed_chains_total", traffic.deposed_count),
+            ("buffered_bytes", traffic.buffered_bytes),
+        ):
+            scrape.add(f"tidelog_diskless_{name}", count)
+        scrape.add("tidelog_diskless_put_seconds", histogram(traffic.puts))
