@@ -1,5 +1,7 @@
 """Verifications by the console: started by a request, looked at by others.
 
+A visitor has one of a topic at a time: a form that is sent twice starts one.
+
 Unlike the admin API's jobs they are in no store, because the console writes to none. They run in
 its process, each in a thread with an event loop of its own, so that they do not hold requests up,
 and end with it. Their numbers, their steps and the time that they are remembered are limited.
@@ -40,32 +42,20 @@ Work = Callable[[Report], Awaitable[dict[str, Any]]]
 
 @dataclass(slots=True)
 class Job:
-    """A job and its progress."""
+    """A verification of a topic, and its progress."""
 
     job_id: str
-    kind: str
+    owner: str | None  # the visitor who started it; None: nobody has to log in
+    topic: str
     state: str = "waiting"  # waiting, running, done, failed
     steps: list[str] = field(default_factory=list)
     result: dict[str, Any] | None = None
     problem: str | None = None
-    changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def has_ended(self) -> bool:
         """Whether it is done or has failed."""
         return self.state in ("done", "failed")
-
-    def document(self, *, after_step: int) -> dict[str, Any]:
-        """Return it for JSON, with the steps after the first ``after_step``."""
-        return {
-            "job_id": self.job_id,
-            "kind": self.kind,
-            "state": self.state,
-            "step_count": len(self.steps),
-            "steps": self.steps[after_step:],
-            "result": self.result,
-            "problem": self.problem,
-        }
 
 
 class JobRegistry:
@@ -77,39 +67,32 @@ class JobRegistry:
         self._threads = ThreadPoolExecutor(RUNNING_MAX, thread_name_prefix="console-job")
         self._runners: set[tuple[asyncio.AbstractEventLoop, asyncio.Task[Any]]] = set()
 
-    def start(self, kind: str, work: Work) -> Job:
-        """Start a job. Raises ``HttpProblem`` if too many wait already."""
-        going = sum(not job.has_ended for job in self._jobs.values())
-        if going >= RUNNING_MAX + WAITING_MAX:
-            raise HttpProblem(409, f"{going} jobs are running or waiting already: try again later.")
+    def start(self, owner: str | None, topic: str, work: Work) -> Job:
+        """Start a job, or return the one of the same owner and topic that has not ended.
+
+        Raises ``HttpProblem`` if too many wait already.
+        """
+        going = [job for job in self._jobs.values() if not job.has_ended]
+        for job in going:
+            if (job.owner, job.topic) == (owner, topic):
+                return job
+        if len(going) >= RUNNING_MAX + WAITING_MAX:
+            raise HttpProblem(
+                409, f"{len(going)} jobs are running or waiting already: try again later."
+            )
         ended = [one for one in self._jobs.values() if one.has_ended]
         for old in ended[: max(0, len(self._jobs) - JOBS_MAX + 1)]:
             del self._jobs[old.job_id]
-        job = Job(str(uuid4()), kind)
+        job = Job(str(uuid4()), owner, topic)
         self._jobs[job.job_id] = job
         task = asyncio.get_running_loop().create_task(self._run(job, work))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return job
 
-    async def wait(self, job_id: str, *, after_step: int, seconds: float) -> Job:
-        """Return the job once it has more steps or has ended, at the latest after the time.
-
-        Raises ``HttpProblem`` for an unknown job.
-        """
-        job = self._jobs.get(job_id)
-        if job is None:
-            raise HttpProblem(404, f"There is no job {job_id!r}; jobs end with the console.")
-        deadline = asyncio.get_running_loop().time() + seconds
-        while not job.has_ended and len(job.steps) <= after_step:
-            left = deadline - asyncio.get_running_loop().time()
-            changed = job.changed
-            try:
-                async with asyncio.timeout(max(0.0, left)):
-                    await changed.wait()
-            except TimeoutError:
-                break
-        return job
+    def of_owner(self, owner: str | None) -> list[Job]:
+        """Return the jobs that a visitor has started, the newest first."""
+        return [job for job in reversed(self._jobs.values()) if job.owner == owner]
 
     async def close(self) -> None:
         """Cancel what is running and wait for its end."""
@@ -122,7 +105,6 @@ class JobRegistry:
         for job in self._jobs.values():
             if not job.has_ended:  # It had not begun.
                 job.state, job.problem = "failed", STOPPED
-                _wake(job)
 
     async def _run(self, job: Job, work: Work) -> None:
         loop = asyncio.get_running_loop()
@@ -136,11 +118,9 @@ class JobRegistry:
         except (OSError, asyncio.CancelledError) as error:
             job.state, job.problem = "failed", str(error) or STOPPED
         except Exception:
-            logger.exception("job failed unexpectedly", extra={"kind": job.kind})
+            logger.exception("verification failed unexpectedly", extra={"topic": job.topic})
             job.state = "failed"
             job.problem = "The job failed unexpectedly; see the console's log for the cause."
-        finally:
-            _wake(job)
 
     def _work(self, work: Work, report: _Report) -> dict[str, Any]:
         """Do the work in a loop of this thread."""
@@ -179,9 +159,3 @@ class _Report:
         if len(self._job.steps) >= STEPS_MAX:
             self._job.steps.pop()
         self._job.steps.append(sentence)
-        _wake(self._job)
-
-
-def _wake(job: Job) -> None:
-    changed, job.changed = job.changed, asyncio.Event()
-    changed.set()

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 from tidelog_core.clock import wall_clock_ms
@@ -25,9 +26,10 @@ from tidelog_core.metadata.key_erasures import KEY_ERASURE_COLLECTION, KeyErasur
 from tidelog_core.metadata.local_erasures import LOCAL_ERASURE_COLLECTION, LocalErasure
 from tidelog_core.metadata.location import open_metadata_store
 from tidelog_core.metadata.node_config import effective_node_config
+from tidelog_core.metadata.record import Record
 from tidelog_core.metadata.records import Partition, SegmentMeta, Topic, segment_collection
 from tidelog_core.metadata.rewrite_claims import RewriteClaim, rewrite_claim_key
-from tidelog_core.metadata.store import MetadataStore
+from tidelog_core.metadata.store import Item, MetadataStore
 from tidelog_core.model import TopicPartition
 from tidelog_core.objects.location import open_object_store
 from tidelog_core.objects.store import ObjectStore
@@ -35,6 +37,8 @@ from tidelog_core.tier.keys import topic_prefix
 from tidelog_functions.admin_jobs.store import JobStore
 
 from tidelog_console.receipts import LISTED_SECONDS, Receipt, Receipts
+
+R = TypeVar("R", bound=Record)
 
 LISTS_AT_ONCE_MAX = 8
 REFRESH_SECONDS, AWS_REFRESH_SECONDS = 5, 30
@@ -55,7 +59,7 @@ class PartitionTier:
 
     partition: Partition
     segments: Sequence[SegmentMeta]  # in every state, by base offset
-    unreadable_count: int
+    unreadable_count: int  # items of segments, and the claim
     is_tiered: bool  # remote.storage.enable
     claim: RewriteClaim | None  # of the last process that rewrote segments, maybe expired
 
@@ -160,17 +164,18 @@ class Stores:
         return await self._receipts.of_topic(topic_prefix(image.cluster_id, topic, found.topic_id))
 
     async def erasure_requests(self) -> list[ErasureRequest]:
-        """Return what erasures still ask of replicas. Raises ``NoStore``."""
+        """Return what erasures still ask of replicas, without damaged items.
+
+        Raises ``NoStore``.
+        """
         image = await self.image()
         assert self._metadata is not None
         names = {topic.topic_id: name for name, topic in image.topics.items()}
         found: list[ErasureRequest] = []
-        for item in await self._metadata.list(KEY_ERASURE_COLLECTION):
-            key = KeyErasure.from_item(item)
+        for key in _readable(KeyErasure, await self._metadata.list(KEY_ERASURE_COLLECTION)):
             done = sum(one.is_done for one in key.replicas)
             found.append(_request(image, names, key, "erase the key from their logs", done))
-        for item in await self._metadata.list(LOCAL_ERASURE_COLLECTION):
-            local = LocalErasure.from_item(item)
+        for local in _readable(LocalErasure, await self._metadata.list(LOCAL_ERASURE_COLLECTION)):
             what = "drop local segments, which the tier has without the key"
             found.append(_request(image, names, local, what, len(local.honoured)))
         return found[:REQUESTS_MAX]
@@ -248,20 +253,20 @@ class Stores:
         assert self._metadata is not None
         topic_id, number = partition.topic_id, partition.partition
         items = await self._metadata.list(segment_collection(topic_id, number))
-        metas: list[SegmentMeta] = []
-        for item in items:
-            try:
-                metas.append(SegmentMeta.from_item(item))
-            except CorruptItem:
-                continue  # It is counted.
-        claim = await self._metadata.get(rewrite_claim_key(topic_id, number))
-        return PartitionTier(
-            partition,
-            metas,
-            len(items) - len(metas),
-            is_tiered,
-            None if claim is None else RewriteClaim.from_item(claim),
-        )
+        metas = _readable(SegmentMeta, items)
+        claim_item = await self._metadata.get(rewrite_claim_key(topic_id, number))
+        claims = [] if claim_item is None else _readable(RewriteClaim, [claim_item])
+        unreadable = len(items) - len(metas) + (claim_item is not None) - len(claims)
+        return PartitionTier(partition, metas, unreadable, is_tiered, claims[0] if claims else None)
+
+
+def _readable(kind: type[R], items: Iterable[Item]) -> list[R]:
+    """Return the records of the items, without those that are damaged."""
+    found = []
+    for item in items:
+        with suppress(CorruptItem):
+            found.append(kind.from_item(item))
+    return found
 
 
 def _request(

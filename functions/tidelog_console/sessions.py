@@ -64,8 +64,10 @@ class Sessions:
     """The visitors of one console. Used from its event loop."""
 
     def __init__(self, settings: ConsoleSettings) -> None:
+        """Raises ``InvalidConfig``."""
         self.secret = secrets.token_bytes(32)
         self._settings = settings
+        self._tls = settings.node_tls()
         self._by_id: dict[str, Visitor] = {}
         self._logins = asyncio.Semaphore(LOGINS_AT_ONCE_MAX)
         self._anyone = None if settings.asks_to_log_in else self._visitor(None, None)
@@ -86,8 +88,8 @@ class Sessions:
     async def log_in(self, user: str, password: str, mechanism: str) -> str:
         """Let a node decide who it is; return the cookie of a new session.
 
-        Raises ``AuthenticationFailed``, ``InvalidConfig``, ``ConnectionFailed`` and
-        ``TooManySessions``.
+        Raises ``AuthenticationFailed``, ``InvalidConfig`` for a name or password that no user can
+        have, ``ConnectionFailed`` and ``TooManySessions``.
         """
         await self._end_old()
         visitor = self._visitor(user, Sasl(mechanism, user, password))
@@ -120,7 +122,7 @@ class Sessions:
         await asyncio.gather(*(visitor.close() for visitor in visitors))
 
     def _visitor(self, name: str | None, sasl: Sasl | None) -> Visitor:
-        factory = self._settings.clients(sasl)
+        factory = self._settings.clients(self._tls, sasl)
         return Visitor(name, factory, factory.make(Admin, timeout_ms=ADMIN_TIMEOUT_MS))
 
     def _keep(self, visitor: Visitor) -> str:

@@ -90,18 +90,24 @@ class ConsoleSettings:
             raise InvalidConfig([f"--certificate {self.certificate}: {error}"]) from None
         return context
 
-    def clients(self, sasl: Sasl | None) -> ClientFactory:
-        """Return what makes a visitor's clients. Raises ``InvalidConfig``."""
-        context = None
-        if self.security_protocol.endswith("SSL"):
-            try:
-                context = ssl.create_default_context(cafile=self.ca_file)
-            except (OSError, ssl.SSLError) as error:
-                raise InvalidConfig([f"--ca-file {self.ca_file}: {error}"]) from None
+    def node_tls(self) -> ssl.SSLContext | None:
+        """Return the context of connections to nodes: reads a file of authorities, for long.
+
+        Raises ``InvalidConfig``.
+        """
+        if not self.security_protocol.endswith("SSL"):
+            return None
+        try:
+            return ssl.create_default_context(cafile=self.ca_file)
+        except (OSError, ssl.SSLError) as error:
+            raise InvalidConfig([f"--ca-file {self.ca_file}: {error}"]) from None
+
+    def clients(self, tls: ssl.SSLContext | None, sasl: Sasl | None) -> ClientFactory:
+        """Return what makes a visitor's clients; ``tls`` is what ``node_tls`` has returned."""
         return ClientFactory(
             self.bootstrap_servers,
             client_id=CLIENT_ID,
             request_timeout_ms=REQUEST_TIMEOUT_MS,
-            ssl=context,
+            ssl=tls,
             sasl=sasl,
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +49,6 @@ class Console:
     templates: Environment
     version: str
     stream_count: int = 0
-    job_topics: dict[str, tuple[str | None, str]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, settings: ConsoleSettings) -> Console:

@@ -20,7 +20,7 @@ from tidelog_console.job_registry import (
 from tidelog_core.errors import CorruptObject
 from tidelog_functions.admin.problems import HttpProblem
 
-SECONDS_MAX = 20.0
+from tests.support.waiting import eventually_async
 
 
 @asynccontextmanager
@@ -32,11 +32,9 @@ async def opened() -> AsyncIterator[JobRegistry]:
         await registry.close()
 
 
-async def end_of(registry: JobRegistry, job: Job) -> dict[str, Any]:
-    async with asyncio.timeout(SECONDS_MAX):
-        while not job.has_ended:
-            await registry.wait(job.job_id, after_step=len(job.steps), seconds=SECONDS_MAX)
-    return job.document(after_step=0)
+async def ended(job: Job) -> Job:
+    await eventually_async(lambda: job.has_ended, "it ends")
+    return job
 
 
 async def for_ever(_: Report) -> dict[str, Any]:
@@ -55,17 +53,32 @@ async def test_steps_are_told_as_they_come_and_the_result_at_the_end() -> None:
         return {"count": 2}
 
     async with opened() as registry:
-        job = registry.start("test", work)
-        async with asyncio.timeout(SECONDS_MAX):
-            found = await registry.wait(job.job_id, after_step=0, seconds=SECONDS_MAX)
-        assert found.document(after_step=0)["steps"] == ["first"]
-        assert found.state == "running"
-        again = await registry.wait(job.job_id, after_step=1, seconds=0)
-        assert again.document(after_step=1)["steps"] == []
+        job = registry.start("alice", "t", work)
+        await eventually_async(lambda: bool(job.steps), "it tells a step")
+        assert (job.state, job.steps) == ("running", ["first"])
         may_end.set()
-        document = await end_of(registry, job)
-    assert (document["state"], document["result"]) == ("done", {"count": 2})
-    assert document["steps"] == ["first", "second"]
+        await ended(job)
+    assert (job.state, job.result, job.steps) == ("done", {"count": 2}, ["first", "second"])
+
+
+async def test_one_visitor_verifies_a_topic_once_at_a_time() -> None:
+    may_end = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    async def work(_: Report) -> dict[str, Any]:
+        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(may_end.wait(), loop))
+        return {}
+
+    async with opened() as registry:
+        first = registry.start("alice", "t", work)
+        assert registry.start("alice", "t", work) is first
+        other = registry.start("bob", "t", work)
+        assert registry.of_owner("alice") == [first]
+        assert registry.of_owner("bob") == [other]
+        may_end.set()
+        await ended(first)
+        second = registry.start("alice", "t", work)
+        assert registry.of_owner("alice") == [second, first]
 
 
 async def test_failure_is_told_with_its_hint() -> None:
@@ -78,18 +91,21 @@ async def test_failure_is_told_with_its_hint() -> None:
         raise ZeroDivisionError
 
     async with opened() as registry:
-        failed = await end_of(registry, registry.start("test", fail))
-        broken = await end_of(registry, registry.start("test", break_))
-    assert failed["state"] == broken["state"] == "failed"
-    assert failed["problem"].endswith("; restore it")
-    assert "see the console's log" in broken["problem"]
+        failed = await ended(registry.start(None, "t", fail))
+        broken = await ended(registry.start(None, "t", break_))
+    assert failed.state == broken.state == "failed"
+    assert (failed.problem or "").endswith("; restore it")
+    assert "see the console's log" in (broken.problem or "")
 
 
 async def test_jobs_are_limited_and_end_with_the_process() -> None:
     async with opened() as registry:
-        jobs = [registry.start("test", for_ever) for _ in range(RUNNING_MAX + WAITING_MAX)]
+        jobs = [
+            registry.start(None, f"t{number}", for_ever)
+            for number in range(RUNNING_MAX + WAITING_MAX)
+        ]
         with pytest.raises(HttpProblem, match="try again later") as refusal:
-            registry.start("test", for_ever)
+            registry.start(None, "t", for_ever)
         assert refusal.value.status == 409
     assert {job.state for job in jobs} == {"failed"}
 
@@ -104,11 +120,10 @@ async def test_old_jobs_and_many_steps_are_forgotten() -> None:
         return {}
 
     async with opened() as registry:
-        first = registry.start("test", many)
-        document = await end_of(registry, first)
-        assert len(document["steps"]) == STEPS_MAX
-        assert document["steps"][-1] == str(STEPS_MAX + 49)
+        first = await ended(registry.start(None, "t", many))
+        assert len(first.steps) == STEPS_MAX
+        assert first.steps[-1] == str(STEPS_MAX + 49)
         for _ in range(JOBS_MAX):
-            await end_of(registry, registry.start("test", nothing))
-        with pytest.raises(HttpProblem, match="no job"):
-            await registry.wait(first.job_id, after_step=0, seconds=0)
+            await ended(registry.start(None, "t", nothing))
+        assert len(registry.of_owner(None)) == JOBS_MAX
+        assert first not in registry.of_owner(None)

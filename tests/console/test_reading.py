@@ -6,7 +6,12 @@ import pytest
 from tidelog_console import reading
 from tidelog_console.reading import Stores
 from tidelog_core.config import NodeConfig
+from tidelog_core.metadata.key_erasures import key_erasure_key
+from tidelog_core.metadata.local_erasures import LocalErasure, local_erasure_key
 from tidelog_core.metadata.location import opened_metadata_store
+from tidelog_core.metadata.records import put
+from tidelog_core.metadata.rewrite_claims import rewrite_claim_key
+from tidelog_core.metadata.store import ABSENT, Write
 
 from tests.support.coordinator_node import create_topic, topic_id
 from tests.support.segment_items import put_segments, segment_meta
@@ -46,4 +51,26 @@ async def test_what_is_kept_of_segments_is_bounded(
         await put_segments(store, [FIRST])
         assert len(await stores.tier_of("t", [0, 1, 2])) == 3
     assert len(stores._tiers) <= 2
+    await stores.close()
+
+
+async def test_damaged_items_are_counted_or_left_out_and_hide_nothing_else(tmp_path: Path) -> None:
+    url = f"sqlite://{tmp_path}/metadata.db"
+    stores = Stores(url, None, NodeConfig())
+    async with opened_metadata_store(url) as store:
+        await create_topic(store, "t", 2)
+        await put_segments(store, [FIRST])
+        damaged = (
+            rewrite_claim_key(topic_id("t"), 0),
+            key_erasure_key(topic_id("t"), 0, "00" * 32),
+            local_erasure_key(topic_id("t"), 0),
+        )
+        whole = LocalErasure(topic_id=topic_id("t"), partition=1)
+        await store.commit(
+            [put(whole), *(Write(key, {"of": "a newer version"}, ABSENT) for key in damaged)]
+        )
+        first, second = await stores.tier_of("t", [0, 1])
+        assert (first.segments, first.claim, first.unreadable_count) == ([FIRST], None, 1)
+        assert second.unreadable_count == 0
+        assert [one.partition for one in await stores.erasure_requests()] == [1]
     await stores.close()

@@ -44,6 +44,18 @@ async def test_a_session_ends_without_requests() -> None:
     await sessions.close()
 
 
+async def test_visitors_share_one_context_of_tls() -> None:
+    """Making one reads the machine's authorities: tens of milliseconds for everybody."""
+    sessions = sessions_of("SASL_SSL")
+    visitors = [sessions._visitor(name, None) for name in ("alice", "bob")]
+    contexts = [one.factory._settings["ssl"] for one in visitors]
+    assert contexts[0] is contexts[1]
+    assert contexts[0] is not None
+    for visitor in visitors:
+        await visitor.close()
+    await sessions.close()
+
+
 async def test_another_consoles_cookie_is_none() -> None:
     one, other = sessions_of("SASL_PLAINTEXT"), sessions_of("SASL_PLAINTEXT")
     cookie, _ = with_visitor(one, seconds=60)

@@ -39,8 +39,9 @@ def test_nodes_that_ask_for_logins_make_the_console_ask() -> None:
         (("--port", "70000"), "--port"),
         (("--certificate", "/no/such/file"), "--certificate /no/such/file"),
         (("--security-protocol", "SSL", "--ca-file", "/no/such/file"), "--ca-file"),
+        (("--security-protocol", "SASL_SSL", "--ca-file", "/no/such/file"), "--ca-file"),
     ],
-    ids=["host", "protocol", "port", "certificate", "authority"],
+    ids=["host", "protocol", "port", "certificate", "authority", "authority-with-logins"],
 )
 def test_wrong_settings_end_the_start(
     arguments: tuple[str, ...], words: str, capsys: pytest.CaptureFixture[str]

@@ -6,7 +6,6 @@ the admin API asks for it, Describe of the cluster, and a form with the console'
 
 from __future__ import annotations
 
-from itertools import islice
 from typing import Any
 
 from aiohttp import web
@@ -15,12 +14,11 @@ from tidelog_core.metadata.admin_jobs import AdminJob
 from tidelog_core.model import USER_KIND
 from tidelog_core.verification.checking import check_planned
 from tidelog_core.verification.source import planned_by_metadata
-from tidelog_functions.admin.problems import HttpProblem
 from tidelog_functions.admin_jobs.requests import topics_of
 
 from tidelog_console.facts import may_see_cluster, require_cluster
 from tidelog_console.forms import require_own_form
-from tidelog_console.job_registry import Job, Report
+from tidelog_console.job_registry import Report
 from tidelog_console.receipts import Receipt
 from tidelog_console.web_context import Console, console_of, page, visitor_of
 
@@ -28,7 +26,7 @@ TOPICS_MAX = 50  # whose receipts a page lists
 RECEIPTS_MAX = 100
 PROBLEMS_MAX = 50
 JOB_SECONDS = 2  # between looks at a job that runs
-JOBS_MAX = 50  # remembered with their topics
+API_JOBS_MAX = 50
 
 
 async def show(request: web.Request) -> web.Response:
@@ -40,7 +38,7 @@ async def show(request: web.Request) -> web.Response:
     receipts, problem = await _receipts(console, chosen[:TOPICS_MAX])
     requests = await console.stores.erasure_requests() if console.stores.has_metadata else []
     sees_all = await may_see_cluster(admin)
-    jobs = await _jobs(console, visitor_of(request).name)
+    jobs = console.jobs.of_owner(visitor_of(request).name)
     return page(
         request,
         "jobs.html",
@@ -54,7 +52,7 @@ async def show(request: web.Request) -> web.Response:
         jobs=jobs,
         api_jobs=await _api_jobs(console, visitor_of(request).name, sees_all=sees_all),
         refresh_seconds=JOB_SECONDS
-        if any(not job.has_ended for _, job in jobs)
+        if any(not job.has_ended for job in jobs)
         else console.stores.refresh_seconds,
         may_verify=sees_all and console.stores.has_objects,
         has_objects=console.stores.has_objects,
@@ -62,7 +60,7 @@ async def show(request: web.Request) -> web.Response:
 
 
 async def verify(request: web.Request) -> web.StreamResponse:
-    """Start a verification of a topic's tiered segments."""
+    """Start a verification of a topic's tiered segments, unless one of the visitor's goes on."""
     console, visitor = console_of(request), visitor_of(request)
     form = await require_own_form(request)
     topic = str(form.get("topic", ""))
@@ -75,10 +73,7 @@ async def verify(request: web.Request) -> web.StreamResponse:
             found = await check_planned(planned, on_step=report.step)
         return {**found.document(problems_max=PROBLEMS_MAX), "notes": list(planned.notes)}
 
-    job = console.jobs.start("verification", work)
-    console.job_topics[job.job_id] = (visitor.name, topic)
-    for old in list(islice(console.job_topics, max(0, len(console.job_topics) - JOBS_MAX))):
-        del console.job_topics[old]
+    console.jobs.start(visitor.name, topic, work)
     return web.Response(status=303, headers={"Location": "/jobs"})
 
 
@@ -103,20 +98,7 @@ async def _api_jobs(
         (job, ", ".join(topics_of(job.request)) or "all")
         for job in await console.stores.admin_jobs()
         if sees_all or job.caller == f"{USER_KIND}:{user}"
-    ][:JOBS_MAX]
-
-
-async def _jobs(console: Console, user: str | None) -> list[tuple[str, Job]]:
-    """Return the visitor's own verifications, the newest first."""
-    found = []
-    for job_id, (owner, topic) in reversed(list(console.job_topics.items())):
-        if owner != user:
-            continue
-        try:
-            found.append((topic, await console.jobs.wait(job_id, after_step=-1, seconds=0)))
-        except HttpProblem:
-            del console.job_topics[job_id]  # It was forgotten.
-    return found
+    ][:API_JOBS_MAX]
 
 
 ROUTES = [web.get("/jobs", show), web.post("/jobs/verify", verify)]
