@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from uuid import UUID
 
 import numpy as np
 from numpy.typing import NDArray
 from tidelog_core.diskless.keys import wal_key
-from tidelog_core.diskless.partition_tail import TailSlice, TailView
+from tidelog_core.diskless.partition_tail import TailView
+from tidelog_core.diskless.tail_slice import TailSlice
 from tidelog_core.log.values import AbortedTransaction
 from tidelog_core.metadata.records import SegmentMeta
 from tidelog_core.model import TopicPartition
@@ -30,15 +31,9 @@ class LogTail:
         """Return the key of the object that has the slice."""
         return wal_key(self.cluster_id, one.chain, one.sequence)
 
-    def between(self, start_offset: int, end_offset: int) -> tuple[TailSlice, ...]:
-        """Return the slices that overlap ``[start_offset, end_offset)`` above the tier."""
-        start = max(start_offset, self.view.start_offset)
-        if start >= end_offset:
-            return ()
-        slices = self.view.slices
-        first = bisect_right(slices, start, key=lambda one: one.end_offset)
-        last = bisect_left(slices, end_offset, key=lambda one: one.base_offset)
-        return slices[first:last]
+    def between(self, start_offset: int, end_offset: int) -> Iterator[TailSlice]:
+        """Yield the slices that overlap ``[start_offset, end_offset)`` above the tier."""
+        return self.view.slices.between(max(start_offset, self.view.start_offset), end_offset)
 
     def holes(self, start_offset: int, end_offset: int) -> list[tuple[int, int]]:
         """Return the ranges in ``[start_offset, end_offset)`` above the tier that no slice has."""

@@ -9,50 +9,23 @@ nothing but the batch rows of the tail says what is aborted in it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
-from uuid import UUID
 
-from tidelog_core.diskless.epoch_chains import PartitionName
-from tidelog_core.diskless.wal_footer import WalFooter
-from tidelog_core.diskless.wal_rows import (
-    LAYOUTS,
-    NO_MARKER,
-    BatchRow,
-    ReferenceRow,
-    RowTable,
-    SliceRow,
-    WalSection,
+from tidelog_core.diskless.tail_slice import (
+    PackedSlices,
+    base_offset_of,
+    end_offset_of,
+    leader_epoch_of,
+    unpack_slice,
 )
+from tidelog_core.diskless.wal_rows import NO_MARKER, BatchRow
 from tidelog_core.log.values import AbortedTransaction
-from tidelog_core.metadata.epoch_chains import ChainName, EpochChains
+from tidelog_core.metadata.epoch_chains import EpochChains
 from tidelog_core.records.control import ControlType
 
-_ROW_SIZE = LAYOUTS[WalSection.BATCHES].struct.size
 _TRANSACTIONAL = 0x10
 _CONTROL = 0x20
-
-
-class TailSlice(NamedTuple):
-    """A committed run of batches with its offsets, and the bytes of an object that it is."""
-
-    leader_epoch: int
-    base_offset: int
-    end_offset: int  # exclusive
-    chain: ChainName  # whose object has the bytes
-    sequence: int
-    position: int  # bytes from the start of the object
-    size_bytes: int
-    crc32c: int
-    max_timestamp_ms: int
-    # A gateway's: the batches' own base offsets count from 0, those of the rows are right.
-    is_reference: bool
-    rows: bytes  # of its batches
-
-    @property
-    def batches(self) -> RowTable[BatchRow]:
-        """Return the rows of its batches."""
-        return RowTable(BatchRow, WalSection.BATCHES, memoryview(self.rows))
 
 
 class TailView(NamedTuple):
@@ -61,41 +34,28 @@ class TailView(NamedTuple):
     start_offset: int  # the first slice may begin below
     end_offset: int  # exclusive: of what is committed
     stable_offset: int  # what read_committed may read ends here
-    slices: tuple[TailSlice, ...]
+    slices: PackedSlices
     aborted: tuple[AbortedTransaction, ...]
     # ``None``: nothing is known to be above the end. Else these offsets are nowhere.
     missing: tuple[int, int] | None
-
-
-def slices_of(footer: WalFooter) -> Iterator[tuple[PartitionName, TailSlice]]:
-    """Yield the slices and references that get their offsets in a committed object."""
-    at = 0
-    header = footer.header
-    for row in footer.slices:
-        begin, at = at, at + row.batch_count
-        if not row.is_foreign:
-            yield _slice(row, header.chain, header.sequence, _rows(footer, begin, at))
-    for reference in footer.references:
-        begin, at = at, at + reference.batch_count
-        gateway = ChainName(reference.broker_id, UUID(bytes=reference.chain_id))
-        yield _slice(reference, gateway, reference.sequence, _rows(footer, begin, at))
 
 
 class PartitionTail:
     """The tail of one partition. Used by one task."""
 
     def __init__(self) -> None:
-        self._waiting: dict[int, list[TailSlice]] = {}  # by leader epoch
-        self._slices: deque[TailSlice] = deque()
+        self._waiting: dict[int, list[bytes]] = {}  # packed, by leader epoch
+        self._slices: deque[bytes] = deque()  # packed
         self._start = self._end = 0
         self._epoch = -1  # of the last slice that was taken
         self._ongoing: dict[int, int] = {}  # producer id → first offset in the tail
         self._aborted: deque[AbortedTransaction] = deque()
 
-    def add(self, one: TailSlice) -> None:
+    def add(self, packed: bytes) -> None:
         """Add a slice of a committed object; one that was added before does no harm."""
-        if one.end_offset > self._end and one.leader_epoch >= self._epoch:
-            self._waiting.setdefault(one.leader_epoch, []).append(one)
+        epoch = leader_epoch_of(packed)
+        if end_offset_of(packed) > self._end and epoch >= self._epoch:
+            self._waiting.setdefault(epoch, []).append(packed)
 
     def advance(
         self, tiered_end: int, chains: EpochChains | None, *, is_over_gaps: bool = False
@@ -116,7 +76,7 @@ class PartitionTail:
         end = max(self._end, self._start)
         stable = min([end, *self._ongoing.values()])
         return TailView(
-            self._start, end, stable, tuple(self._slices), tuple(self._aborted), missing
+            self._start, end, stable, PackedSlices(self._slices), tuple(self._aborted), missing
         )
 
     def _epochs(self, chains: EpochChains | None) -> Sequence[tuple[int, int | None]]:
@@ -135,22 +95,22 @@ class PartitionTail:
         if epoch < self._epoch:
             return None
         missing = None
-        waiting = deque(sorted(self._waiting.pop(epoch, ()), key=_base_offset))
+        waiting = deque(sorted(self._waiting.pop(epoch, ()), key=base_offset_of))
         while waiting:
-            one = waiting[0]
-            end = max(self._end, self._start)
-            if next_first is not None and one.base_offset >= next_first:
+            packed = waiting[0]
+            base_offset, end = base_offset_of(packed), max(self._end, self._start)
+            if next_first is not None and base_offset >= next_first:
                 break  # Others have led from there on: it is no part of the log.
-            if one.base_offset > end:
-                missing = (end, one.base_offset)
+            if base_offset > end:
+                missing = (end, base_offset)
                 if not is_over_gaps:
                     self._waiting[epoch] = list(waiting)
                     return missing
                 self._ongoing.clear()
-                self._end = one.base_offset
+                self._end = base_offset
             waiting.popleft()
-            if one.end_offset > self._end:
-                self._take(one)
+            if end_offset_of(packed) > self._end:
+                self._take(packed)
         if next_first is not None and next_first > max(self._end, self._start):
             missing = (max(self._end, self._start), next_first)
             if is_over_gaps:
@@ -158,7 +118,8 @@ class PartitionTail:
                 self._end = next_first
         return missing
 
-    def _take(self, one: TailSlice) -> None:
+    def _take(self, packed: bytes) -> None:
+        one = unpack_slice(packed)
         self._epoch = one.leader_epoch
         if one.base_offset > self._end:  # What is between is tiered, and its transactions ended.
             self._ongoing.clear()
@@ -168,7 +129,7 @@ class PartitionTail:
                 self._follow(row)
         self._end = one.end_offset
         if one.end_offset > self._start:
-            self._slices.append(one)
+            self._slices.append(packed)
 
     def _follow(self, row: BatchRow) -> None:
         if not row.attributes & _TRANSACTIONAL:
@@ -185,7 +146,7 @@ class PartitionTail:
 
     def _forget(self) -> None:
         """Forget what the tier has."""
-        while self._slices and self._slices[0].end_offset <= self._start:
+        while self._slices and end_offset_of(self._slices[0]) <= self._start:
             self._slices.popleft()
         while self._aborted and self._aborted[0].last_offset < self._start:
             self._aborted.popleft()
@@ -194,30 +155,3 @@ class PartitionTail:
             self._ongoing[producer] = max(first, self._start)
         for epoch in [epoch for epoch in self._waiting if epoch < self._epoch]:
             del self._waiting[epoch]
-
-
-def _rows(footer: WalFooter, begin: int, end: int) -> bytes:
-    return bytes(footer.batches.buffer[begin * _ROW_SIZE : end * _ROW_SIZE])
-
-
-def _slice(
-    row: SliceRow | ReferenceRow, chain: ChainName, sequence: int, rows: bytes
-) -> tuple[PartitionName, TailSlice]:
-    name = PartitionName(UUID(bytes=row.topic_id), row.partition)
-    return name, TailSlice(
-        row.leader_epoch,
-        row.base_offset,
-        row.end_offset,
-        chain,
-        sequence,
-        row.position,
-        row.size_bytes,
-        row.crc32c,
-        row.max_timestamp_ms,
-        isinstance(row, ReferenceRow),
-        rows,
-    )
-
-
-def _base_offset(one: TailSlice) -> int:
-    return one.base_offset

@@ -16,7 +16,8 @@ from tidelog_core.diskless.chain_follower import FOOTERS_AT_ONCE, ChainFollower
 from tidelog_core.diskless.chain_store import ChainStore, ListedObject
 from tidelog_core.diskless.epoch_chains import PartitionName
 from tidelog_core.diskless.keys import chain_prefix, chains_prefix, parse_wal_key
-from tidelog_core.diskless.partition_tail import PartitionTail, TailView, slices_of
+from tidelog_core.diskless.partition_tail import PartitionTail, TailView
+from tidelog_core.diskless.tail_slice import packed_slices
 from tidelog_core.diskless.wal_footer import WalFooter
 from tidelog_core.errors import CorruptObject, ObjectNotFound
 from tidelog_core.metadata.epoch_chains import ChainName, EpochChains
@@ -123,7 +124,7 @@ class TailReader:
                 if footer is None:
                     is_gone = True
                 elif not footer.is_seal:
-                    for partition, one in slices_of(footer):
+                    for partition, one in packed_slices(footer):
                         if partition in tails:
                             tails[partition].add(one)
         return is_gone
@@ -146,7 +147,7 @@ class TailReader:
 
     def _add(self, chain: _Chain, footers: Iterable[WalFooter]) -> None:
         for footer in footers:
-            for partition, one in slices_of(footer):
+            for partition, one in packed_slices(footer):
                 tail = self._tails.get(partition)
                 if tail is None:
                     chain.unwanted.setdefault(partition, footer.header.sequence)

@@ -64,10 +64,8 @@ class BucketLog:
         if self.tail is None:
             return
         low = max(start_offset, self.tail.start_offset)
-        for one in self.tail.slices:
+        for one in self.tail.slices.between(low, end_offset):
             start, end = max(one.base_offset, low), min(one.end_offset, end_offset)
-            if start >= end:
-                continue
             yield Piece(
                 wal_key(self.cluster_id, one.chain, one.sequence),
                 one.position,

@@ -165,6 +165,7 @@ def write_files(
             "startingOffsets": json.dumps(_by_topic({one.name: one.start for one in ranges})),
             "endingOffsets": json.dumps(_by_topic({one.name: one.end for one in ranges})),
             "includeHeaders": str(request.include_headers).lower(),
+            "disklessTail": "false",  # What is tiered is exported: the ranges end there.
             "failOnDataLoss": str(request.fail_on_data_loss).lower(),
             "isolation": "read_committed" if request.is_read_committed else "read_uncommitted",
         }
