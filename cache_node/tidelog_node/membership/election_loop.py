@@ -74,6 +74,7 @@ class ElectionLoop:
         self._waiting: set[str] = set()  # topics with a partition that may be taken over later
         self._held: dict[str, tuple[Partition, ...]] = {}  # as last visited
         self._dead: frozenset[int] | None = None  # at the last round; None: visit everything
+        self._suspected: frozenset[int] = frozenset()  # at the last round
         self._coordinated: frozenset[int] = frozenset()  # the dead that this node writes for
         self._came_back_ms = -math.inf  # when a dead broker was last seen alive again
         self._step_in_ms = math.inf  # when this node starts to write for another dead broker
@@ -125,6 +126,9 @@ class ElectionLoop:
             grace_ms = min(START_GRACE_MS_MAX, self._membership.times.lease_ms // 4)
             self._grace_until_ms = self._membership.now_ms() + grace_ms
         is_other_dead, names = self._dead != dead, self._changed | self._waiting
+        suspected = self._membership.suspected
+        is_other_dead |= self._suspected != suspected
+        self._suspected = suspected
         before, self._dead, self._changed = self._dead, dead, set()
         self._takeovers_left = TAKEOVERS_PER_ROUND_MAX
         self._isr_shrinks_left = ISR_SHRINKS_PER_ROUND_MAX
@@ -142,7 +146,7 @@ class ElectionLoop:
 
     async def _leaderless(self, state: _RoundState) -> set[str]:
         """Return the topics with a partition whose leader is dead, or that has no leader."""
-        found, no_leaders = set(), self._membership.dead | {NO_LEADER}
+        found, no_leaders = set(), self._membership.suspected | {NO_LEADER}
         for name in state.names:
             partitions = self._node.view.image.partitions(name)
             self._forget(name, partitions)
@@ -248,6 +252,8 @@ class ElectionLoop:
         changes: list[PartitionChange] = []
         if topic is None:
             return changes
+        if is_diskless(topic):
+            return await self._inherit_topic(state, name, partitions)
         is_unclean_allowed: bool | None = None
         for number, partition in enumerate(partitions):
             if number % PARTITIONS_PER_STEP == PARTITIONS_PER_STEP - 1:
@@ -273,8 +279,6 @@ class ElectionLoop:
         self, state: _RoundState, name: str, partition: Partition, is_unclean_allowed: bool
     ) -> PartitionChange | None:
         """Return the partition's takeover; note the topic if it may be taken over later."""
-        if self._is_diskless(name):
-            return self._inherit(name, partition)
         elector, peers = self._membership.elector, self._membership.peers
         now_ms, broker_id = self._membership.now_ms(), self._membership.broker_id
         is_held, is_vacant = broker_id in partition.replicas, self._is_vacant(partition)
@@ -305,17 +309,37 @@ class ElectionLoop:
             self._waiting.add(name)
         return change
 
+    async def _inherit_topic(
+        self, state: _RoundState, name: str, partitions: Sequence[Partition]
+    ) -> list[PartitionChange]:
+        """Return the takeovers of a diskless topic's partitions."""
+        changes: list[PartitionChange] = []
+        for number, partition in enumerate(partitions):
+            if number % PARTITIONS_PER_STEP == PARTITIONS_PER_STEP - 1:
+                await state.turn.step()
+            if self._takeovers_left <= 0:
+                self.visit_soon(name)  # in the next round, for its other partitions
+                break
+            change = self._inherit(name, partition)
+            if change is not None:
+                changes.append(change)
+        return changes
+
     def _inherit(self, name: str, partition: Partition) -> PartitionChange | None:
         """Return the takeover of a diskless partition; note the topic while it has no leader."""
-        if not is_readable(partition) or not self._is_vacant(partition):
+        leader, membership = partition.leader, self._membership
+        if leader == membership.broker_id:
+            is_vacant = not membership.leads(partition)
+        else:
+            is_vacant = leader == NO_LEADER or membership.peers.is_suspected(leader)
+        if not is_vacant or not is_readable(partition):
             return None
         assert self._grace_until_ms is not None
         self._waiting.add(name)
-        is_grace = self._membership.now_ms() < self._grace_until_ms
-        if is_grace and self._has_other_leader(partition):
+        if membership.now_ms() < self._grace_until_ms and self._has_other_leader(partition):
             return None
-        live = self._membership.live_brokers(self._node.view.image)
-        change = self._membership.elector.inherit(partition, self._membership.peers, live)
+        live = membership.live_brokers(self._node.view.image)
+        change = membership.elector.inherit(partition, membership.peers, live)
         self._takeovers_left -= change is not None
         return change
 
@@ -346,10 +370,6 @@ class ElectionLoop:
 
     def _has_other_leader(self, partition: Partition) -> bool:
         return partition.leader not in (NO_LEADER, self._membership.broker_id)
-
-    def _is_diskless(self, name: str) -> bool:
-        topic = self._node.view.image.topic(name)
-        return topic is not None and is_diskless(topic)
 
     def _is_unclean_allowed(self, topic: Topic) -> bool:
         if topic.name in RESERVED_TOPICS:

@@ -52,6 +52,7 @@ class Membership:
         self._subscribers = Subscribers[[]]()
         self._known: set[int] = set()
         self._dead: frozenset[int] = frozenset()
+        self._suspected: frozenset[int] = frozenset()
         self._reading = 0  # increases whenever the known or dead brokers change
         self.leads_by_chain: Callable[[], bool] = lambda: False  # any partition
         self._live: tuple[Mapping[int, Broker], int, bool, Mapping[int, Broker]] | None
@@ -96,6 +97,11 @@ class Membership:
     def dead(self) -> frozenset[int]:
         """The other brokers that have been known and are dead now."""
         return self._dead
+
+    @property
+    def suspected(self) -> frozenset[int]:
+        """The dead, and the brokers that have been silent long enough to lead nothing diskless."""
+        return self._suspected
 
     def subscribe(self, callback: Callable[[], None]) -> Callable[[], None]:
         """Call back when a peer dies or comes back, this node serves again, or its disk changes.
@@ -161,8 +167,9 @@ class Membership:
 
     def _settle(self, *, has_grown: bool = False) -> None:
         dead = frozenset(b for b in self._known if self.peers.is_dead(b))
-        if dead != self._dead or has_grown:
-            self._dead = dead
+        suspected = frozenset(b for b in self._known if self.peers.is_suspected(b))
+        if dead != self._dead or suspected != self._suspected or has_grown:
+            self._dead, self._suspected = dead, suspected
             self._reading += 1
             self._subscribers.notify()
 

@@ -162,9 +162,15 @@ class LeaderElector:
         """Return the write by which this broker is to lead a diskless partition, if it should.
 
         It may lead once it has entered the partition into its chain. ``live`` are the brokers that
-        can serve, this one among them. Its own lease must allow it to act.
+        can serve, this one among them. Its own lease must allow it to act. A leader that was
+        silent for a while is taken for dead before its lease is over.
         """
-        if not self._is_vacant(partition, peers):
+        if not is_readable(partition):
+            return None
+        if partition.leader == self._broker_id:
+            if self.leads(partition):
+                return None
+        elif partition.leader != NO_LEADER and not peers.is_suspected(partition.leader):
             return None
         if partition.leader != self._broker_id and self._heir(partition, peers, live) != (
             self._broker_id
@@ -182,7 +188,7 @@ class LeaderElector:
         return heir_of(partition, others)
 
     def _heir(self, partition: Partition, peers: PeerLeases, live: Iterable[int]) -> int | None:
-        live = tuple(live)
+        live = [b for b in live if b == self._broker_id or not peers.is_suspected(b)]
         able = [b for b in live if not self._steps_down(b, peers)]
         return heir_of(partition, able or live)
 

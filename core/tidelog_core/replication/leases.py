@@ -72,6 +72,7 @@ RELEASED = 0  # the counter of a broker that was shut down in order; it starts a
 LEASE_MS = 9_000
 RENEW_MS = 3_000
 RENEWALS_RETRIED_PER_INTERVAL = 6
+LATE_MS = 1_500  # a renewal that is later than this is suspicious
 RENEWALS_PER_LEASE_MIN = 3
 MARGIN_PARTS = 9  # the margin is this part of the lease: 1 s of 9 s
 STALL_NUMERATOR, STALL_DENOMINATOR = 2, 3  # of the lease: 6 s of 9 s
@@ -108,6 +109,14 @@ class LeaseTimes:
         silent for the rest of the lease. The margin allows for a late renewal.
         """
         return self.lease_ms - self.renew_ms - self.margin_ms
+
+    @property
+    def suspicion_ms(self) -> int:
+        """The time without a renewal after which others take a broker's diskless partitions.
+
+        A chain is safe whoever is alive, so this is a guess: a wrong one costs a new chain.
+        """
+        return min(self.lease_ms, self.renew_ms + LATE_MS)
 
     @property
     def retry_ms(self) -> int:
@@ -357,6 +366,17 @@ class PeerLeases:
         if known.record.counter == RELEASED:
             return True
         return known.confirmed_ms - known.first_seen_ms >= self._times.lease_ms
+
+    def is_suspected(self, broker_id: int) -> bool:
+        """Whether the broker is dead, or has been silent for ``LeaseTimes.suspicion_ms``."""
+        if self.is_dead(broker_id):
+            return True
+        known = self._observations.get(broker_id)
+        if known is None or broker_id in self._registered or known.has_moved:
+            return False
+        if known.record.version == UNREADABLE_VERSION:
+            return False
+        return known.confirmed_ms - known.first_seen_ms >= self._times.suspicion_ms
 
     def has_died(self, broker_id: int) -> bool:
         """Whether the broker's lease was seen, and it can no longer act.

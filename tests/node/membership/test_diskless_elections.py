@@ -39,6 +39,37 @@ def test_all_other_nodes_inherit_the_partitions_of_a_dead_one(tmp_path: Path) ->
     run(main())
 
 
+def test_a_silent_leader_is_not_waited_for_until_its_lease_is_over(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with virtual_cluster(tmp_path) as cluster:
+            await create(cluster, partitions=6)
+            await cluster.create("replicated", partitions=6)
+            await asyncio.sleep(3)
+            await cluster[1].kill()
+            loop = asyncio.get_running_loop()
+            killed = loop.time()
+            while 1 in await cluster.leaders("t"):  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+            assert loop.time() - killed < 5.5 < LEASE_S
+            assert 1 in await cluster.leaders("replicated")
+
+    run(main())
+
+
+def test_a_leader_that_renews_late_keeps_what_others_were_about_to_take(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with virtual_cluster(tmp_path) as cluster:
+            await create(cluster, partitions=6)
+            for seconds in (0.7, 1.3):
+                cluster[1].link.is_cut = True
+                await asyncio.sleep(seconds)
+                cluster[1].link.is_cut = False
+                await asyncio.sleep(4)
+            assert set(await cluster.leaders("t")) == {1}
+
+    run(main())
+
+
 def test_the_next_heir_takes_over_if_the_first_one_has_died_too(tmp_path: Path) -> None:
     async def main() -> None:
         async with virtual_cluster(tmp_path) as cluster:
