@@ -20,7 +20,7 @@ from tidelog_core.diskless.start_probe import check_creates_once
 from tidelog_core.errors import InvalidConfig, StoreUnavailable, TidelogError, TierUnavailable
 from tidelog_core.log_format import TEXT
 from tidelog_core.metadata.epoch_chains import ChainName
-from tidelog_core.objects.location import make_local_folder
+from tidelog_core.objects.location import make_local_folder, parse_object_location
 from tidelog_core.subscribers import Subscribers
 
 from tidelog_node.diskless.owned_chain import OwnedChain, kept_bytes_max, writer_limits
@@ -49,7 +49,9 @@ class NodeChain:
         """``socket`` and ``cache_dir`` are those of the WAL worker, not of the tier worker."""
         self._node = node
         self._objects_url = objects_url
-        self._limits = writer_limits(node.static_config)
+        self._limits = writer_limits(
+            node.static_config, pays_for_requests=parse_object_location(objects_url).has_price
+        )
         self.client = TierClient(
             WorkerCommand(
                 socket=socket,

@@ -32,6 +32,11 @@ class ObjectLocation:
         """Whether the times of objects are by a clock that is not this machine's."""
         return self.scheme == "s3"
 
+    @property
+    def has_price(self) -> bool:
+        """Whether requests to it cost money."""
+        return self.scheme == "s3"
+
     def relative(self, key: str) -> str | None:
         """Return the bucket's key without the store's prefix, ``None`` if it lacks the prefix."""
         return key.removeprefix(self.prefix) if key.startswith(self.prefix) else None

@@ -8,12 +8,19 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
+from tidelog_core.config import NodeConfig
 from tidelog_core.diskless.keys import wal_key
 from tidelog_core.diskless.put_pace import PaceLimits
 from tidelog_core.errors import StorageError
 from tidelog_core.metadata.epoch_chains import ChainName, EpochChain
+from tidelog_core.objects.location import parse_object_location
 from tidelog_node.diskless.owed_objects import PUT_SECONDS_MAX, put_timeout_s
-from tidelog_node.diskless.owned_chain import OwnedChain, kept_bytes_max
+from tidelog_node.diskless.owned_chain import (
+    IDLE_FLUSH_MS,
+    OwnedChain,
+    kept_bytes_max,
+    writer_limits,
+)
 from tidelog_node.monitoring.chain_source import ChainSource
 from tidelog_node.monitoring.scrape import HistogramValue, Scrape
 
@@ -358,3 +365,12 @@ def test_attempts_are_given_more_time_each() -> None:
     assert times[:3] == [18.0, 36.0, 72.0]
     assert set(times[3:]) == {PUT_SECONDS_MAX}
     assert put_timeout_s(100, 1) < 11
+
+
+def test_only_requests_that_cost_something_have_a_budget() -> None:
+    config = NodeConfig(diskless_append_puts_per_second_max=3.0)
+    paid, free = (writer_limits(config, pays_for_requests=one) for one in (True, False))
+    assert (paid.pace.puts_per_second_max, paid.idle_flush_ms) == (3.0, IDLE_FLUSH_MS)
+    assert (free.pace.puts_per_second_max, free.idle_flush_ms) == (0.0, 0.0)
+    assert parse_object_location("s3://bucket").has_price
+    assert not parse_object_location("file:///objects").has_price
