@@ -15,6 +15,7 @@ from tidelog_node.diskless.log_recovery import LogRecovery
 from tidelog_node.diskless.node_chain import NodeChain
 from tidelog_node.diskless.owned_chain import OwnedChain
 from tidelog_node.diskless.refilling import LogRefill
+from tidelog_node.diskless.standby import stand_by
 from tidelog_node.follower.catch_up import CatchUp
 from tidelog_node.handlers.diskless_admission import DisklessAdmission
 from tidelog_node.replicas import ReplicaManager
@@ -37,8 +38,8 @@ def start_diskless(
 ) -> NodeChain:
     """Enter partitions into the node's chain from now on; return it.
 
-    A node that leads no diskless partition makes no chain and starts no worker. At the end nothing
-    more is entered, then what the chain owes is stored, then its partitions have no leader here.
+    Without diskless topics there is no chain, and no worker. At the end nothing more is entered,
+    then what the chain owes is stored, then its partitions have no leader here.
     """
     node, replicas = cluster.node, logs.replicas
     node_chain = NodeChain(
@@ -75,6 +76,7 @@ def start_diskless(
     entering = Background(stop)
     stack.push_async_callback(entering.close)
     entering.add(entries.run())
+    entering.add(stand_by(node, node_chain.check_store))
     return node_chain
 
 
