@@ -391,8 +391,14 @@ class ReplicaManager:
         Or it is a diskless partition's log that has exactly what is committed, and was entered
         into a chain of this node in this epoch.
         """
-        replica.settled_epoch = leader_epoch
-        self._follow_topic(self._node.view.image, replica.partition.topic)
+        self.confirm_leads({replica: leader_epoch})
+
+    def confirm_leads(self, epochs: Mapping[Replica, int]) -> None:
+        """Let replicas lead, each in the epoch given, as ``confirm_lead``."""
+        for replica, leader_epoch in epochs.items():
+            replica.settled_epoch = leader_epoch
+        for topic in {replica.partition.topic for replica in epochs}:
+            self._follow_topic(self._node.view.image, topic)
 
     def end_lead(self, replica: Replica) -> None:
         """End the lead of a diskless partition whose chain takes nothing more.

@@ -193,11 +193,18 @@ class LeadEntries:
         # Who restores from the bucket alone must know the topic of every acknowledged record.
         await self._manifests.ensure({name.topic_id for name in group})
         taken = _Taken(group, own, sealed_at)
-        steps = Takeover(sealer, own.name)
+        try:
+            await self._decide(taken, Takeover(sealer, own.name), before)
+        finally:
+            self._confirm(taken)
+
+    async def _decide(self, taken: _Taken, steps: Takeover, before: ChainName | None) -> None:
         decisions: Sequence[takeover.TakeoverDecision] = steps.begin()
         write_count = 0
         while decisions:
             decision, *rest = decisions
+            if not isinstance(decision, takeover.Lead):
+                self._confirm(taken)  # An image that comes before would have them leave.
             match decision:
                 case takeover.ReadItems():
                     await self._read(taken)
@@ -271,6 +278,12 @@ class LeadEntries:
             return WriteOutcome.UNKNOWN
         return WriteOutcome.CONFLICT
 
+    def _confirm(self, taken: _Taken) -> None:
+        """Let the partitions that have just entered be led, a topic's together."""
+        led, taken.led = taken.led, {}
+        if led:
+            self._replicas.confirm_leads(led)
+
     def _lead(
         self, taken: _Taken, name: PartitionName, stored: StoredChains, end_offset: int
     ) -> None:
@@ -282,7 +295,7 @@ class LeadEntries:
         taken.own.enter(
             replica, stored.chains, end_offset=end_offset, previous_sequence=taken.sealed_at
         )
-        self._replicas.confirm_lead(replica, epoch)
+        taken.led[replica] = epoch
         logger.info(
             "diskless partition led",
             extra={
@@ -302,6 +315,7 @@ class _Taken:
     sealed_at: int  # the sequence of the seal; -1: there was no chain
     records: dict[PartitionName, Partition] = dataclasses.field(default_factory=dict)
     tiered_ends: dict[PartitionName, int] = dataclasses.field(default_factory=dict)
+    led: dict[Replica, int] = dataclasses.field(default_factory=dict)  # entered; their epochs
 
     def stored(self) -> dict[PartitionName, StoredChains]:
         """Return what the items say of chains, as last read."""

@@ -98,7 +98,7 @@ class LedPartitions:
         )
         leaving = {change.after.item_id for change in changes}
         changes += [c for c in self._decide_reserved(image) if c.after.item_id not in leaving]
-        self._hand_over_for_disk(image, now_ms)
+        changes += self._hand_over_for_disk(image, now_ms)
         if now_ms >= self._preferred_from_ms:
             self._preferred_from_ms = now_ms + self._preferred_check_ms
             if self._node.config().auto_leader_rebalance_enable:
@@ -205,13 +205,23 @@ class LedPartitions:
                     changes.append(change)
         return changes
 
-    def _hand_over_for_disk(self, image: ClusterImage, now_ms: float) -> None:
-        """Begin to hand partitions over to nodes with fit disks, if this node's disk is unfit."""
+    def _hand_over_for_disk(self, image: ClusterImage, now_ms: float) -> list[PartitionChange]:
+        """Begin to hand partitions over to nodes with fit disks, if this node's disk is unfit.
+
+        Returns the writes that hand diskless ones over.
+        """
+        changes: list[PartitionChange] = []
         if self._membership.is_disk_fit:
             self._handed_over.clear()
-            return
+            return changes
         elector, peers = self._membership.elector, self._membership.peers
+        live = self._membership.live_brokers(image)
         for name, partition in self._led(image):
+            if self._is_diskless(image, name):
+                heir = elector.diskless_successor(partition, peers, live)
+                if heir is not None:
+                    changes.append(move_lead(partition, heir, ChangeReason.HAND_OVER))
+                continue
             key = (partition.topic_id, partition.partition, partition.leader_epoch)
             is_begun = now_ms < self._handed_over.get(key, -HAND_OVER_AGAIN_MS) + HAND_OVER_AGAIN_MS
             if name in RESERVED_TOPICS or is_begun:
@@ -224,6 +234,7 @@ class LedPartitions:
                 self._replicas.begin_hand_over(
                     partition.topic_id, partition.partition, successor, is_leaving=False
                 )
+        return changes
 
     def _decide_preferred(self, image: ClusterImage, now_ms: float) -> list[PartitionChange]:
         changes = []

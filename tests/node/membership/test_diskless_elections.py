@@ -128,6 +128,23 @@ def test_a_node_that_stops_hands_all_over_at_once(tmp_path: Path) -> None:
     run(main())
 
 
+def test_a_node_without_a_fit_disk_names_others(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with virtual_cluster(tmp_path) as cluster:
+            await create(cluster, partitions=6)
+            cluster[1].membership.report_disk(is_fit=False)
+            await asyncio.sleep(3)
+            assert set(await cluster.leaders("t")) == {2, 3}
+            await cluster[2].kill()
+            await asyncio.sleep(LEASE_S)
+            assert set(await cluster.leaders("t")) == {3}  # not the unfit one
+            await cluster[3].kill()
+            await asyncio.sleep(LEASE_S)
+            assert set(await cluster.leaders("t")) == {1}  # but rather than nobody
+
+    run(main())
+
+
 def test_the_last_node_keeps_what_it_leads(tmp_path: Path) -> None:
     async def main() -> None:
         async with virtual_cluster(tmp_path, brokers=1) as cluster:
