@@ -26,6 +26,7 @@ from tests.aws.buckets import REGION, make_bucket
 from tests.support.diskless_node import running_chain
 from tests.support.store_proxy import S3, STORE_PASSES, StoreBehaviour, StoreProxy
 from tests.support.tier_node import CONFIG, READY_TIMEOUT_S
+from tests.support.waiting import eventually_async
 from tests.support.wal_objects import CLUSTER, TOPIC_ID, batch
 
 BUCKET = "tidelog-wal"
@@ -249,6 +250,8 @@ def test_a_bucket_whose_rules_delete_chains_is_refused(
 
     async def main() -> None:
         async with running_chain(tmp_path, f"s3://{bucket}") as node_chain:
+            chain = await node_chain.current()
+            await eventually_async(lambda: chain.is_deposed)
             with pytest.raises(InvalidConfig, match="'week' deletes objects below"):
                 await node_chain.current()
 

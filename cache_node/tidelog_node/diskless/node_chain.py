@@ -1,7 +1,8 @@
 """The chain that this node writes now: made when it is first needed, and again after a deposal.
 
-Before the first one the store is probed: one that ignores ``If-None-Match`` would lose records, and
-so would a rule that deletes objects of chains. A node with such a store refuses every partition of
+Before the first one the store is probed: one that ignores ``If-None-Match`` would lose records. So
+would a rule of the bucket that deletes objects of chains; rules take days, and reading them takes a
+second, so they are read once the chain is open. A node with such a store refuses every partition of
 a diskless topic, and serves all others.
 
 A chain with nothing to put does not notice that somebody has sealed it. While this node's lease has
@@ -70,6 +71,7 @@ class NodeChain:
         self.chain: OwnedChain | None = None  # None: none is needed, or the last one has ended
         self.refusal: InvalidConfig | None = None  # why this store can have no chains
         self._is_probed = False
+        self._has_read_rules = False
         self._failed_probe: TidelogError | None = None
         self._failed_at_s = 0.0
         self._opening = asyncio.Lock()
@@ -107,31 +109,20 @@ class NodeChain:
             raise self._failed_probe.with_traceback(None)
         try:
             await loop.run_in_executor(self._node.executor, make_local_folder, self._objects_url)
-            await self._probe()
+            await check_creates_once(self.client, self._node.view.image.cluster_id, uuid4())
         except InvalidConfig as error:
-            self.refusal = InvalidConfig(
-                [f"{self._objects_url}: {problem}" for problem in error.problems]
-            )
-            logger.error("object store cannot have diskless topics", extra={"reason": str(error)})
-            raise self.refusal from None
+            raise self._refuse(error) from None
         except (TidelogError, OSError) as error:
             failed = error if isinstance(error, TidelogError) else StoreUnavailable(str(error))
             self._failed_probe, self._failed_at_s = failed, loop.time()
             raise failed from error
         self._is_probed = True
 
-    async def _probe(self) -> None:
-        cluster_id = self._node.view.image.cluster_id
-        await check_creates_once(self.client, cluster_id, uuid4())
-        try:
-            await check_keeps_chains(self.client, cluster_id)
-        except InvalidConfig:
-            raise
-        except TidelogError as error:  # The right to read them may be missing.
-            logger.warning(
-                "lifecycle rules of the bucket cannot be read; none may delete objects of chains",
-                extra={"reason": str(error)},
-            )
+    def _refuse(self, error: InvalidConfig) -> InvalidConfig:
+        problems = [f"{self._objects_url}: {problem}" for problem in error.problems]
+        self.refusal = InvalidConfig(problems)
+        logger.error("object store cannot have diskless topics", extra={"reason": str(error)})
+        return self.refusal
 
     async def close(self, seconds_max: float) -> None:
         """Wait until nothing is owed, at most so long; then end the chain and the worker."""
@@ -161,10 +152,25 @@ class NodeChain:
         return chain
 
     async def _watch(self, chain: OwnedChain) -> None:
-        """Have the chain look at its next place while the lease has lapsed, until it ends."""
+        """Read the rules, once; look at the chain's next place while the lease has lapsed."""
+        if not self._has_read_rules:
+            self._has_read_rules = True
+            await self._check_rules(chain)
         while not await chain.ends_within(LOOK_INTERVAL_S):
             if not self._node.standing.can_serve():
                 await chain.look()
+
+    async def _check_rules(self, chain: OwnedChain) -> None:
+        try:
+            await check_keeps_chains(self.client, self._node.view.image.cluster_id)
+        except InvalidConfig as error:
+            self._refuse(error)
+            chain.abandon(str(error))
+        except TidelogError as error:  # The right to read them may be missing.
+            logger.warning(
+                "lifecycle rules of the bucket cannot be read; none may delete objects of chains",
+                extra={"reason": str(error)},
+            )
 
     def _on_deposed(self, chain: OwnedChain) -> None:
         if self.chain is chain:

@@ -27,6 +27,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from tidelog_core.back_off import back_off_seconds
@@ -61,7 +62,8 @@ from tidelog_node.tier.wal_messages import FileRange, SliceFiles
 logger = logging.getLogger(__name__)
 
 TIMER_MS_MIN = 0.2
-IDLE_FLUSH_MS = 10.0  # so that requests that come together go into one object
+FREE_FLUSH_MS = 10.0  # while another object is being written
+FREE_IDLE_FLUSH_MS = 0.5  # as long as a turn of the loop may take, which brings several appends
 BUILD_RETRY_S_FIRST, BUILD_RETRY_S_MAX = 0.02, 1.0
 ROOM_PART = 0.75  # a full chain is not full any more once it owes this part of its limit
 
@@ -70,19 +72,26 @@ def writer_limits(config: NodeConfig, *, pays_for_requests: bool = True) -> Writ
     """Return the limits of a chain by the node's settings.
 
     Where requests cost nothing there is no budget for them, and what waits is put as soon as
-    nothing is in flight: the store's own pace decides how much goes into an object.
+    nothing is in flight: the store's own pace decides how much goes into an object. Nothing is
+    written twice at once: on one machine that would only delay the first write.
     """
-    puts_per_second_max = config.diskless_append_puts_per_second_max
-    return WriterLimits(
+    limits = WriterLimits(
         flush_bytes=config.diskless_append_buffer_max_bytes,
         flush_ms=config.diskless_append_commit_interval_ms,
-        idle_flush_ms=IDLE_FLUSH_MS if pays_for_requests else 0.0,
         buffer_bytes_max=config.diskless_buffer_max_bytes,
         pace=PaceLimits(
             in_flight_max=config.diskless_append_uploads_max,
             hedge_percentile=config.diskless_append_hedge_percentile,
-            puts_per_second_max=puts_per_second_max if pays_for_requests else 0.0,
+            puts_per_second_max=config.diskless_append_puts_per_second_max,
         ),
+    )
+    if pays_for_requests:
+        return limits
+    return replace(
+        limits,
+        flush_ms=min(limits.flush_ms, FREE_FLUSH_MS),
+        idle_flush_ms=FREE_IDLE_FLUSH_MS,
+        pace=replace(limits.pace, hedge_percentile=0.0, puts_per_second_max=0.0),
     )
 
 

@@ -16,7 +16,6 @@ from tidelog_core.metadata.epoch_chains import ChainName, EpochChain
 from tidelog_core.objects.location import parse_object_location
 from tidelog_node.diskless.owed_objects import PUT_SECONDS_MAX, put_timeout_s
 from tidelog_node.diskless.owned_chain import (
-    IDLE_FLUSH_MS,
     OwnedChain,
     kept_bytes_max,
     writer_limits,
@@ -370,7 +369,10 @@ def test_attempts_are_given_more_time_each() -> None:
 def test_only_requests_that_cost_something_have_a_budget() -> None:
     config = NodeConfig(diskless_append_puts_per_second_max=3.0)
     paid, free = (writer_limits(config, pays_for_requests=one) for one in (True, False))
-    assert (paid.pace.puts_per_second_max, paid.idle_flush_ms) == (3.0, IDLE_FLUSH_MS)
-    assert (free.pace.puts_per_second_max, free.idle_flush_ms) == (0.0, 0.0)
+    assert (paid.pace.puts_per_second_max, paid.pace.hedge_percentile) == (3.0, 95.0)
+    assert (free.pace.puts_per_second_max, free.pace.hedge_percentile) == (0.0, 0.0)
+    assert (paid.flush_ms, paid.idle_flush_ms) == (100, 10)
+    assert free.idle_flush_ms < 1 < free.flush_ms <= 10
+    assert paid.pace.in_flight_max == free.pace.in_flight_max
     assert parse_object_location("s3://bucket").has_price
     assert not parse_object_location("file:///objects").has_price

@@ -8,7 +8,7 @@ import pytest
 from tidelog_core.diskless.chain_writer import WriterLimits
 from tidelog_core.diskless.put_pace import PaceLimits
 
-from tests.simulation.diskless.latency import Latencies, StoreLatency, measure
+from tests.support.chain_latency import Latencies, StoreLatency, measure
 
 GOOD, CAUTIOUS = (70.0, 140.0), (100.0, 195.0)  # median and 99th percentile of objects up to 1 MB
 # By interval: p50, p99, p99.9 with hedges.
