@@ -6,6 +6,7 @@ import binascii
 from base64 import b64decode
 from collections.abc import Mapping
 from contextlib import nullcontext
+from datetime import UTC, datetime
 from json import dumps
 from pathlib import Path
 from typing import Annotated, Any, TextIO
@@ -66,8 +67,9 @@ def erase(
     tiered first and then dropped. For a topic without tiering every replica rewrites its own
     segments. Offsets do not change. Records of the key produced after a partition's leader
     has accepted the request are kept. Waits until the old objects are deleted, at the
-    earliest after file.delete.delay.ms. Exit status: 0 complete, 1 incomplete: the receipt
-    names the rest; run the command again.
+    earliest after file.delete.delay.ms, and of a diskless topic until no chain has a copy
+    (diskless.wal.max.age.ms, an hour; at most two). Exit status: 0 complete, 1 incomplete: the
+    receipt names the rest; run the command again.
     """
     name = _one_topic(topic, named_topic)
     wanted = parse_key(key, key_format)
@@ -129,13 +131,22 @@ def _sentence(summary: Mapping[str, Any]) -> str:
         return f"incomplete: {done} of {partitions} of topic {topic} done; run it again"
     if not summary["found"]:
         return (
-            f"nothing found: no record of the key in the {partitions} of topic {topic}; {receipt}"
+            f"nothing found: no record of the key in the {partitions} of topic {topic}"
+            f"{_chains(summary)}; {receipt}"
         )
     records, segments = summary["removed_records"], summary["replaced_segments"]
     return (
         f"{counted(records, 'record')} of the key removed from topic {topic}, "
-        f"{counted(segments, 'segment')} replaced; {receipt}"
+        f"{counted(segments, 'segment')} replaced{_chains(summary)}; {receipt}"
     )
+
+
+def _chains(summary: Mapping[str, Any]) -> str:
+    """Return when the last copies in chains were gone; empty for topics that have none."""
+    gone_ms = max((one.get("wal_copies_gone_ms", 0) for one in summary["partitions"]), default=0)
+    if not gone_ms:
+        return ""
+    return f", wal copies gone at {datetime.fromtimestamp(gone_ms / 1000, UTC):%Y-%m-%d %H:%M:%SZ}"
 
 
 def _show_found(rows: list[dict[str, Any]], *, is_json: bool) -> None:

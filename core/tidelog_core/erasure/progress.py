@@ -16,6 +16,7 @@ from uuid import UUID
 
 from tidelog_core.erasure.receipt import ErasureReceipt, PartitionErasure
 from tidelog_core.erasure.tier import ErasedSegment
+from tidelog_core.erasure.wal_copies import Frontier
 
 NOT_ENDED = "the erasure has not ended"
 
@@ -27,6 +28,7 @@ class Phase(Enum):
     WAITING = "waiting"  # for them
     SEARCHING = "searching"  # the tier
     DELETING = "deleting"  # the replaced objects
+    CHAINS = "chains"  # waiting until they have no copy; of diskless topics only
     ENDED = "ended"
 
 
@@ -38,6 +40,7 @@ class Position:
     partition: int = 0  # the number of those that the phase is done with
     after: int = 0  # segments of the next one that end here or before are searched
     wait_ends_ms: int | None = None  # Unix time; None: nothing is waited for
+    frontier: Frontier | None = None  # of the chains; None: not looked yet
 
 
 @dataclass(slots=True)
@@ -75,6 +78,11 @@ class ErasureProgress:
     def end_wait(self) -> None:
         """Note that nothing is waited for any more: the next wait has all its time."""
         self.position = dataclasses.replace(self.position, wait_ends_ms=None)
+
+    def wal_gone(self, partition: int, now_ms: int) -> None:
+        """Note that no chain has a copy of what was erased."""
+        found = self.partitions[partition]
+        self.partitions[partition] = dataclasses.replace(found, wal_gone_ms=now_ms)
 
     def note(self, partition: int, erased: ErasedSegment) -> None:
         """Note a segment in place of earlier notes of the same records."""

@@ -27,6 +27,8 @@ class PartitionErasure:
     erased: tuple[ErasedSegment, ...]  # in the tier
     replicas: tuple[ReplicaErasure, ...]  # their rewritten segments; empty with tiering
     problems: tuple[str, ...]  # the parts that are not done; empty: all is done
+    # Unix time at which no chain had a copy of the erased records; None: not yet, or not diskless.
+    wal_gone_ms: int | None = None
 
     @property
     def removed_record_count(self) -> int:
@@ -49,6 +51,7 @@ class PartitionErasure:
             "is_done": not self.problems,
             "up_to_offset": self.up_to,
             "problems": list(self.problems),
+            **({} if self.wal_gone_ms is None else {"wal_copies_gone_ms": self.wal_gone_ms}),
             "segments_replaced": [
                 {
                     "base_offset": one.base_offset,
@@ -101,6 +104,7 @@ class ErasureReceipt:
                     "removed_records": one.removed_record_count,
                     "replaced_segments": one.replaced_segment_count,
                     "problems": list(one.problems),
+                    **({} if one.wal_gone_ms is None else {"wal_copies_gone_ms": one.wal_gone_ms}),
                 }
                 for one in self.partitions
             ],
@@ -174,6 +178,7 @@ def parse_partition(document: Mapping[str, Any]) -> PartitionErasure:
         ),
         replicas=tuple(map(_replica_of, document["replicas"])),
         problems=tuple(document["problems"]),
+        wal_gone_ms=document.get("wal_copies_gone_ms"),
     )
 
 

@@ -6,7 +6,8 @@
 2. the tier is rewritten             ``tier``; with tiering, it has all records below the
                                      offset by then
 3. the old objects are deleted       file.delete.delay.ms later
-4. the receipt is put into the bucket, and completed requests are removed
+4. chains have no copy of them       of diskless topics: ``wal_copies``
+5. the receipt is put into the bucket, and completed requests are removed
 
 After an interruption the requests stay: a replica that is down carries them out when it starts.
 Running the erasure again does the remaining steps. With ``ErasureProgress`` another process goes on
@@ -16,12 +17,14 @@ where it was stopped, and its receipt has everything.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import hashlib
 import json
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
 from typing import TypeVar
 from uuid import UUID
 
+from tidelog_core.diskless.epoch_chains import PartitionName
 from tidelog_core.erasure.progress import Checkpoint, ErasureProgress, Phase
 from tidelog_core.erasure.receipt import ErasureReceipt, PartitionErasure
 from tidelog_core.erasure.requests import (
@@ -34,6 +37,7 @@ from tidelog_core.erasure.requests import (
     rewrite_progress,
 )
 from tidelog_core.erasure.tier import ErasedSegment, delete_replaced, erase_from_tier
+from tidelog_core.erasure.wal_copies import WalCopies
 from tidelog_core.errors import Interrupted, OutcomeUnknown, StoreUnavailable, TidelogError
 from tidelog_core.metadata.store import KeyRange
 from tidelog_core.rewriting.partition_tier import PartitionTier
@@ -44,6 +48,14 @@ from tidelog_core.tier.lifecycle import read_segments
 T = TypeVar("T")
 
 PROBLEMS_TOLD_MAX = 3  # in one sentence
+CHAINS_POLL_SECONDS = 10.0  # between two looks at chains
+# For chains; by default their objects go after an hour, those of a dead node soon after.
+CHAINS_WAIT_SECONDS = 7_200.0
+DISKLESS_SETTING = "diskless.enable"  # in the settings of every topic that is or was diskless
+WAL_COPIES_LEFT = (
+    "{} objects of chains may still have copies, which go after diskless.wal.max.age.ms: give the"
+    " erasure a longer timeout than that"
+)
 POLL_SECONDS = 0.5  # between two readings of the replicas' progress
 # What ends a step that may be continued, instead of being a problem of its partition.
 _CONTINUABLE = (Interrupted, StoreUnavailable, OutcomeUnknown)
@@ -138,6 +150,11 @@ class ErasureRun:
                 await self._delete(tier)
                 progress.next_partition()
                 await self.store(at_once=False)
+            progress.enter(Phase.CHAINS)
+            await self.store(at_once=True)
+        if progress.position.phase is Phase.CHAINS:
+            if DISKLESS_SETTING in self._tiers[0].topic.configs:
+                await self._await_chains()
             progress.enter(Phase.ENDED)
         await self.store(at_once=True)
         receipt = await self.put_receipt()
@@ -187,9 +204,9 @@ class ErasureRun:
             told = waiting_for
             await self._sleep(POLL_SECONDS)
 
-    def _may_wait(self) -> bool:
+    def _may_wait(self, seconds_min: float = 0.0) -> bool:
         """Return whether the current wait for other processes goes on."""
-        wait_ms = round(self._wait_seconds * 1000)
+        wait_ms = round(max(self._wait_seconds, seconds_min) * 1000)
         return self.progress.may_wait(wait_ms, now_ms=self._tiers[0].clock_ms())
 
     async def _when_free(self, work: Callable[[], Awaitable[T]]) -> T:
@@ -246,12 +263,59 @@ class ErasureRun:
         except TidelogError as error:
             self._note_problem(tier.partition, error)
 
-    def _note_problem(self, number: int, error: TidelogError) -> None:
+    async def _await_chains(self) -> None:
+        """Wait until chains have no copies, and note in each partition whether that is so."""
+        names = {
+            PartitionName(tier.topic.topic_id, tier.partition): tier.partition
+            for tier in self._tiers
+        }
+        try:
+            left, count = await self._chains_left(names.keys())
+        except TidelogError as error:
+            for number in names.values():
+                self._note_problem(number, error, what="chains could not be checked")
+            return
+        for name, number in names.items():
+            found = self.progress.partitions[number]
+            if name in left:
+                self.progress.add_problem(number, WAL_COPIES_LEFT.format(count))
+            elif not found.problems:  # Else records may be in chains that the tier lacks.
+                self.progress.wal_gone(number, self._tiers[0].clock_ms())
+
+    async def _chains_left(
+        self, names: Collection[PartitionName]
+    ) -> tuple[set[PartitionName], int]:
+        """Return the partitions that still have copies after the wait, and the count of objects."""
+        first, progress, is_told = self._tiers[0], self.progress, False
+        copies = WalCopies(first.store, first.objects, first.cluster_id)
+        frontier = progress.position.frontier
+        if frontier is None:
+            frontier = await copies.frontier()
+            progress.position = dataclasses.replace(progress.position, frontier=frontier)
+            await self.store(at_once=True)
+        while left := await copies.left(frontier, names):
+            await copies.collect()
+            left = await copies.left(frontier, names)
+            if not left:
+                break
+            if not self._may_wait(CHAINS_WAIT_SECONDS):
+                return left, copies.object_count
+            if not is_told:
+                self._on_step(
+                    f"waiting: {copies.object_count} objects of chains may have copies, which"
+                    " go after diskless.wal.max.age.ms"
+                )
+                is_told = True
+            await self._sleep(CHAINS_POLL_SECONDS)
+        return set(), 0
+
+    def _note_problem(
+        self, number: int, error: TidelogError, *, what: str = "the tier is not rewritten"
+    ) -> None:
         """Note an error of one partition. Raises it if it ends the run."""
         if self._checkpoint is not None and isinstance(error, _CONTINUABLE):
             raise error
-        problem = f"the tier is not rewritten: {type(error).__name__}: {error}"
-        self.progress.add_problem(number, problem)
+        self.progress.add_problem(number, f"{what}: {type(error).__name__}: {error}")
 
 
 class _NotedSteps:

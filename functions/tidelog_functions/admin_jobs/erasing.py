@@ -18,6 +18,7 @@ from tidelog_core.erasure.progress import ErasureProgress, Phase, Position
 from tidelog_core.erasure.receipt import PartitionErasure
 from tidelog_core.erasure.tier import NOTHING_FOUND, KeyInTier, find_in_tier
 from tidelog_core.erasure.topic import ErasureRun
+from tidelog_core.erasure.wal_copies import Frontier
 from tidelog_core.errors import ErrorCode, Interrupted, TidelogError
 from tidelog_core.metadata.stored_cluster import opened_cluster
 from tidelog_core.rewriting.partition_tier import PartitionTier
@@ -106,6 +107,7 @@ class _Erasing:
             fields["partition"],
             fields["after"],
             fields.get("wait_ends_ms"),  # not of runs of an older version
+            _frontier(fields.get("frontier")),
         )
         if self._old is not None:
             await self._old.read_into(self._progress, self._run.objects)
@@ -176,6 +178,7 @@ class _Erasing:
             "partition": at.partition,
             "after": at.after,
             "wait_ends_ms": at.wait_ends_ms,
+            "frontier": at.frontier,
             "requested_ms": self._progress.requested_ms,
         }
 
@@ -201,6 +204,12 @@ class _Erasing:
         return erasure_receipt_key(
             first.cluster_id, first.topic.name, first.topic.topic_id, erasure_id
         )
+
+
+def _frontier(stored: list[list[Any]] | None) -> Frontier | None:
+    if stored is None:
+        return None
+    return tuple((broker_id, chain_id, last) for broker_id, chain_id, last in stored)
 
 
 async def _count(run: Run, request: ErasureRequest) -> str:
