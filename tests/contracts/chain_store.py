@@ -16,11 +16,16 @@ from tidelog_core.diskless.chain_sealer import (
 )
 from tidelog_core.diskless.chain_store import ChainStore
 from tidelog_core.diskless.chain_writer import PutOutcome
+from tidelog_core.diskless.epoch_chains import PartitionName
+from tidelog_core.diskless.keys import wal_key
+from tidelog_core.diskless.slice_bytes import check_slice_bytes
+from tidelog_core.diskless.tail_reader import TailReader
 from tidelog_core.diskless.wal_build import ObjectName, WalSlice, build_data_object, build_seal
 from tidelog_core.errors import CorruptObject, ObjectNotFound
-from tidelog_core.metadata.epoch_chains import ChainName
+from tidelog_core.metadata.epoch_chains import ChainName, EpochChain
 from tidelog_core.objects.store import ObjectStore
 
+from tests.support.chain_owner import ChainOwner
 from tests.support.wal_objects import CLUSTER, HEIR, TOPIC_ID, batch
 
 STORED, TAKEN = PutOutcome.STORED, PutOutcome.TAKEN
@@ -104,6 +109,26 @@ class ChainStoreContract:
         assert ends == [2, 2, 2]
         assert [one.sequence for one in await chains.list(chain)] == [0, 1, 2, 3]
         assert await chains.put(chain, 2, self.data(chain, 2)) is TAKEN  # the owner wakes up
+
+    async def test_a_reader_follows_the_chain_by_one_listing_a_look(
+        self, store: ObjectStore, chain: ChainName
+    ) -> None:
+        owner, name = ChainOwner(store, CLUSTER, chain), PartitionName(TOPIC_ID, 0)
+        reader, chains = TailReader(owner.chains), (EpochChain(0, chain, 0),)
+        for base_offset in range(0, 8, 2):
+            await owner.commit_batches(name, 0, batch(base_offset))
+            assert (await reader.refresh([name], [chain])).is_grown
+            assert reader.view(name, 0, chains).end_offset == base_offset + 2
+        await owner.collect([0, 1])
+        await owner.seal(HEIR)
+        for is_sealed in (False, True):
+            found = await TailReader(owner.chains).refresh([name], [chain])
+            assert (found.is_collected, found.is_sealed) == (True, True)
+            assert (await reader.refresh([name], [chain])).is_sealed is is_sealed
+        (last,) = reader.view(name, 6, chains).slices
+        key = wal_key(CLUSTER, chain, last.sequence)
+        data = await store.get_range(key, last.position, last.position + last.size_bytes)
+        check_slice_bytes(data, last.crc32c, key=key, position=last.position)
 
 
 async def _seal(chains: ChainStore, chain: ChainName) -> int:

@@ -40,13 +40,12 @@ class ChainFollower:
         self._footers: dict[int, WalFooter] = {}  # read, at ``end`` or above
         self._unread: dict[int, ListedObject] = {}  # listed, in order
         self._last: ListedObject | None = None  # of those, to be read first
-        self._seen_seal: int | None = None  # it was there before the listing began
-        self._found_seal: int | None = None
+        self._seen_seals: set[int] = set()  # they were read before the listing began
 
     def start(self) -> int:
         """Begin a round: list the chain from the returned sequence on."""
         self._known_before = self._known_end
-        self._seen_seal = self._found_seal
+        self._seen_seals = {n for n, footer in self._footers.items() if footer.is_seal}
         self.is_unsettled = False
         return self.end
 
@@ -108,8 +107,6 @@ class ChainFollower:
         footer = self._footers.get(self.end)
         if footer is None or not footer.is_seal or self.end < self._known_end:
             return footer
-        if self._seen_seal == self.end or not self._rules.confirms_found_seals():
-            # Nothing above it that was listed is left to be read, or it would have been.
-            self.is_sealed = not self.wanted()
-        self._found_seal = self.end
+        if self.end in self._seen_seals or not self._rules.confirms_found_seals():
+            self.is_sealed = not self.wanted()  # What is listed above it is to be read first.
         return None
