@@ -46,6 +46,7 @@ class ReplayedPartition(NamedTuple):
     # are left out. The first one may begin before that.
     slices: tuple[CommittedSlice, ...]
     aborted: tuple[AbortedTransaction, ...]  # that ended in what was replayed from footers
+    log_start_offset: int  # of the item or of a checkpoint, whichever is greater
 
     @property
     def end_offset(self) -> int:
@@ -95,8 +96,9 @@ class _Begun(NamedTuple):
 
     chains: EpochChains
     replay: PartitionReplay
-    fetched_from: int  # nothing below is fetched
     slices: tuple[CommittedSlice, ...]  # that the checkpoint knows
+    tier_end: int
+    log_start_offset: int
 
 
 def _best_checkpoint(
@@ -112,19 +114,19 @@ def _best_checkpoint(
 
 
 def _begin(name: PartitionName, start: ReplayStart, checkpoints: Collection[Checkpoint]) -> _Begun:
-    starts = [
+    of_checkpoints = [
         one.partitions[name].log_start_offset for one in checkpoints if name in one.partitions
     ]
-    fetched_from = max([start.tier.end_offset, start.log_start_offset, *starts])
+    offsets = start.tier.end_offset, max([start.log_start_offset, *of_checkpoints])
     best = _best_checkpoint(name, start, checkpoints)
     if best is None:
-        return _Begun(start.chains, PartitionReplay(name, -1, start.tier), fetched_from, ())
+        return _Begun(start.chains, PartitionReplay(name, -1, start.tier), (), *offsets)
     known = best.partitions[name]
     state = decode_snapshot(known.producers, expiration_ms=start.tier.expiration_ms)
     if state.end_offset != known.end_offset:
         raise CorruptSnapshot(f"it is as of {state.end_offset} instead of {known.end_offset}")
     replay = PartitionReplay(name, -1, state)
-    return _Begun(start.chains, replay, fetched_from, known.slices)
+    return _Begun(start.chains, replay, known.slices, *offsets)
 
 
 class _Found(NamedTuple):
@@ -169,9 +171,11 @@ def _replay_one(begun: _Begun, found: _Index) -> ReplayedPartition:
                     replay.apply(one, key=f"{sequence} of {entry.chain}")
     except (ValueError, CorruptObject) as error:
         raise ReplayGap(str(error)) from None
-    slices = [one for one in (*begun.slices, *replay.slices) if one.end_offset > begun.fetched_from]
-    _check_whole(replay, slices, begun.fetched_from)
-    return ReplayedPartition(replay.state, tuple(slices), tuple(replay.aborted))
+    log_start = begun.log_start_offset
+    fetched_from = max(begun.tier_end, log_start)
+    slices = [one for one in (*begun.slices, *replay.slices) if one.end_offset > fetched_from]
+    _check_whole(replay, slices, fetched_from)
+    return ReplayedPartition(replay.state, tuple(slices), tuple(replay.aborted), log_start)
 
 
 def _epochs(chains: EpochChains) -> Iterable[tuple[EpochChain, int]]:

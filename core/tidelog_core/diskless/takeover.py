@@ -28,11 +28,12 @@ class WriteOutcome(Enum):
 
 
 class StoredChains(NamedTuple):
-    """The part of a partition's item that names its chains."""
+    """The part of a partition's item that chains need."""
 
     version: int
     chains: EpochChains
     leader_epoch: int = -1  # as read: an election begins one that no chain has yet
+    log_start_offset: int = 0
 
 
 class ReadItems(NamedTuple):

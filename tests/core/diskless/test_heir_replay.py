@@ -182,7 +182,7 @@ def test_references_and_partitions_of_others_are_told_apart() -> None:
     foreign = PartitionName(TOPIC_ID, 2)
     state = ProducerState(expiration_ms=1)
     found = replay_partitions({foreign: ReplayStart((), state)}, [footer], ends={})
-    assert found[foreign] == ReplayedPartition(state, (), ())
+    assert found[foreign] == ReplayedPartition(state, (), (), 0)
 
 
 @pytest.mark.parametrize("log_start", [0, 3, 4])

@@ -6,9 +6,11 @@ slices, in the order in which they were committed, are the history of a partitio
 1. an acknowledged record is in the history at its offset; so is all that a leader serves;
 2. the history only grows: a committed slice continues it, in the epoch that the item names, in the chain
    that the item names for that epoch, and no epoch begins below or above its end;
-3. an idempotent producer's records are in the history once and in order;
+3. an idempotent producer's records are in the history once and in order, those of an epoch behind
+   those of the epoch before;
 4. no leader's last stable offset passes a transaction that is open;
 5. an object never changes, and nothing is deleted that is needed, or that may be committed yet;
+   records below a log start only while a checkpoint in the bucket has it;
 6. a reference in a committed object names a committed object;
 7. a new leader knows the end, and the open transactions, of what was committed, and where the
    records are that the tier lacks;
@@ -21,6 +23,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from tidelog_core.diskless.bucket_survey import partition_tails
+from tidelog_core.diskless.checkpoint import Checkpoint, parse_checkpoint
 from tidelog_core.diskless.epoch_chains import PartitionName
 from tidelog_core.diskless.heir_replay import ReplayedPartition
 from tidelog_core.diskless.keys import parse_wal_key, wal_key
@@ -44,6 +47,7 @@ class Entry(NamedTuple):
     """One batch of one record; what tells it from others."""
 
     producer_id: int
+    epoch: int
     sequence: int
     attributes: int
     marker: int
@@ -51,7 +55,7 @@ class Entry(NamedTuple):
 
 def entry_of(row: BatchRow) -> Entry:
     """Return the entry of a batch."""
-    return Entry(row.producer_id, row.base_sequence, row.attributes, row.marker)
+    return Entry(row.producer_id, row.producer_epoch, row.base_sequence, row.attributes, row.marker)
 
 
 class GodChain:
@@ -74,18 +78,22 @@ class DisklessChecker:
         self.slices: dict[PartitionName, list[CommittedSlice]] = {}
         self._transactions: dict[PartitionName, list[list[int | None]]] = {}
         self._open: dict[tuple[PartitionName, int], list[int | None]] = {}
-        self._sequences: dict[tuple[PartitionName, int], int] = {}
+        self._sequences: dict[tuple[PartitionName, int], tuple[int, int]] = {}
+        self.log_starts: dict[PartitionName, int] = {}
+        self._checkpoints: dict[str, Checkpoint] = {}  # that are in the bucket
+        self._gone: dict[PartitionName, int] = {}  # deleted up to there
         self._needs: dict[tuple[ChainName, int], dict[PartitionName, int]] = {}
         self.acked_count = 0
         self.reads = 0
         self.seals = self.stray_seals = self.garbage = self.references = self.deleted = 0
+        self.checkpoints = self.beyond_tier = self.deleted_untiered = self.epoch_bumps = 0
 
     def begin(self, partition: PartitionName, chains: EpochChains) -> None:
         """A partition is there from the beginning."""
         self.stored[partition] = chains
         self.history[partition] = []
         self.slices[partition] = []
-        self.tier_ends[partition] = 0
+        self.tier_ends[partition] = self.log_starts[partition] = self._gone[partition] = 0
         self._transactions[partition] = []
 
     # -- the bucket --
@@ -94,6 +102,9 @@ class DisklessChecker:
         """An object was written."""
         name = parse_wal_key(key)
         assert name is not None
+        if name.is_checkpoint:
+            self._on_checkpoint(key, data)
+            return
         footer = parsed(data)
         chain = self.chains.setdefault(name.chain, GodChain())
         before = chain.footers.get(name.sequence)
@@ -115,6 +126,30 @@ class DisklessChecker:
             else:
                 self._commit(found)
                 chain.end += 1
+
+    def _on_checkpoint(self, key: str, data: bytes) -> None:
+        self.checkpoints += 1
+        self._checkpoints[key] = checkpoint = parse_checkpoint(data, key=key)
+        for partition, one in checkpoint.partitions.items():
+            what = f"{key} has partition {partition.partition}"
+            end = len(self.history[partition])
+            self._require(one.end_offset <= end, f"{what} up to {one.end_offset} of {end}")
+            log_start = self.log_starts[partition]
+            self._require(
+                one.log_start_offset <= log_start,
+                f"{what} from {one.log_start_offset} on, its log start is {log_start}",
+            )
+            above = max(one.tiered_end_offset, one.log_start_offset)
+            there = self._slices(partition, above, one.end_offset)
+            found = [each._replace(created_ms=0) for each in one.slices]
+            self._require(found == there, f"{what} in {found} instead of {there}")
+
+    def _slices(self, partition: PartitionName, above: int, end: int) -> list[CommittedSlice]:
+        return [
+            one._replace(batches=(), created_ms=0)
+            for one in self.slices[partition]
+            if above < one.end_offset <= end
+        ]
 
     def _commit(self, footer: WalFooter) -> None:
         sequence = footer.header.sequence
@@ -154,24 +189,34 @@ class DisklessChecker:
         key = (partition, row.producer_id)
         entry, offset = entry_of(row), row.base_offset
         if entry.marker < 0:
-            last = self._sequences.get(key, -1)
+            epoch, last = self._sequences.get(key, (0, -1))
+            is_bumped = entry.epoch > epoch
+            self.epoch_bumps += is_bumped
             self._require(
-                entry.sequence == last + 1,
-                f"producer {row.producer_id} has {entry.sequence} after {last} at {offset}",
+                entry.epoch >= epoch and entry.sequence == (0 if is_bumped else last + 1),
+                f"producer {row.producer_id} has {entry.sequence} of epoch {entry.epoch} after"
+                f" {last} of epoch {epoch} at {offset}",
             )
-            self._sequences[key] = entry.sequence
+            self._sequences[key] = entry.epoch, entry.sequence
             if entry.attributes & 0x10 and key not in self._open:
                 transaction: list[int | None] = [offset, None]
                 self._open[key] = transaction
                 self._transactions[partition].append(transaction)
-        elif key in self._open:
-            self._open.pop(key)[1] = offset
+        else:
+            if entry.epoch > self._sequences.get(key, (0, -1))[0]:
+                self._sequences[key] = entry.epoch, -1
+            if key in self._open:
+                self._open.pop(key)[1] = offset
         self.history[partition].append(entry)
 
     def on_deleted(self, key: str) -> None:
         """An object was deleted."""
         name = parse_wal_key(key)
         assert name is not None
+        if name.is_checkpoint:
+            for partition in self._checkpoints.pop(key).partitions:
+                self._require_known(partition, key)
+            return
         self.deleted += 1
         chain = self.chains[name.chain]
         if name.sequence >= chain.end:
@@ -180,17 +225,38 @@ class DisklessChecker:
             )
             return
         for partition, end in self._needs.get((name.chain, name.sequence), {}).items():
-            self._require(
-                end <= self.tier_ends[partition],
-                f"object {name.sequence} of {name.chain} is deleted, and {partition.partition} is"
-                f" tiered up to {self.tier_ends[partition]} of {end}",
-            )
+            self.deleted_untiered += end > self.tier_ends[partition]
+            self._gone[partition] = max(end, self._gone[partition])
+            self._require_known(partition, key)
+
+    def _require_known(self, partition: PartitionName, key: str) -> None:
+        begins_at = self._begins_at(partition)
+        self._require(
+            self._gone[partition] <= begins_at,
+            f"{key} is deleted, partition {partition.partition} is gone up to"
+            f" {self._gone[partition]} and begins at {begins_at} for an heir",
+        )
+
+    def _begins_at(self, partition: PartitionName) -> int:
+        """Return the end of the tier, or the greatest log start of a checkpoint."""
+        log_starts = [
+            one.partitions[partition].log_start_offset
+            for one in self._checkpoints.values()
+            if partition in one.partitions
+        ]
+        return max([self.tier_ends[partition], *log_starts])
 
     # -- the metadata --
 
-    def on_stored(self, partition: PartitionName, after: EpochChains) -> None:
+    def on_stored(self, partition: PartitionName, after: EpochChains, log_start: int) -> None:
         """A partition's item was written."""
         before = self.stored[partition]
+        known, end = self.log_starts[partition], len(self.history[partition])
+        self._require(
+            known <= log_start <= end,
+            f"the log start of partition {partition.partition} moves from {known} to {log_start}",
+        )
+        self.log_starts[partition] = log_start
         self.stored[partition] = after
         self._require(after[: len(before)] == before, f"epochs of {partition} have changed")
         if len(after) > len(before):
@@ -215,13 +281,11 @@ class DisklessChecker:
         self, partition: PartitionName, tier_end: int, replayed: ReplayedPartition
     ) -> None:
         """An heir knows the partition, and what it must fetch."""
-        there = [
-            one._replace(batches=())
-            for one in self.slices[partition]
-            if tier_end < one.end_offset <= replayed.end_offset
-        ]
+        self.beyond_tier += replayed.log_start_offset > tier_end
+        above = max(tier_end, replayed.log_start_offset)
+        there = self._slices(partition, above, replayed.end_offset)
         self._require(
-            list(replayed.slices) == there,
+            [one._replace(created_ms=0) for one in replayed.slices] == there,
             f"partition {partition.partition}: an heir would fetch {replayed.slices}, from"
             f" {tier_end} to {replayed.end_offset} there is {there}",
         )
@@ -264,7 +328,7 @@ class DisklessChecker:
         """Everything is healed and quiet: hold the bucket against the history."""
         for partition, slices in self.slices.items():
             for one in slices:
-                if one.end_offset > self.tier_ends[partition]:
+                if one.end_offset > self._begins_at(partition):
                     key = wal_key(CLUSTER, one.chain, one.sequence)
                     self._require(key in objects, f"{key} is missing and not tiered")
                     data = objects[key][one.position : one.position + one.size_bytes]
@@ -277,10 +341,11 @@ class DisklessChecker:
         for key, data in objects.items():
             name = parse_wal_key(key)
             assert name is not None
-            chains.setdefault(name.chain, []).append(parsed(data))
+            if not name.is_checkpoint:
+                chains.setdefault(name.chain, []).append(parsed(data))
         tails = partition_tails(chains.values())
         for partition, history in self.history.items():
-            end = self.tier_ends[partition]
+            end = self._begins_at(partition)
             for one in tails.get(partition, []):
                 for row in one.batches:
                     if row.base_offset == end:

@@ -1,4 +1,8 @@
-"""Idempotent and transactional producers, which repeat what is not acknowledged."""
+"""Idempotent and transactional producers, which repeat what is not acknowledged.
+
+Now and then one goes on in the next epoch: it repeats there what is not acknowledged, and what it has
+sent before may still arrive. A transaction may be ended in the next epoch, as by KIP-890.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,7 @@ from tests.simulation.diskless.node import Setup
 TIMEOUT_MS = 120.0
 IN_FLIGHT_MAX = 3
 BURST_MS, BURST_EVERY_MS = 50.0, 160.0
+BUMP_CHANCE, BUMPING_END_CHANCE = 0.03, 0.5
 
 
 class Client:
@@ -38,6 +43,8 @@ class Client:
         self.is_stopped = False
         self.acked = 0
         self._setup, self._random = setup, random
+        self._epoch = 0
+        self._end_epoch = 0  # of the marker that is owed
         self._next = 0  # sequence
         self._waiting: dict[int, float] = {}  # sequence: when it was sent last
         self._ending: ControlType | None = None
@@ -65,6 +72,9 @@ class Client:
             return
         if self.is_bursty and now % BURST_EVERY_MS > BURST_MS:
             return
+        # A log that does not know the producer takes any sequence as its first one.
+        if self.acked and not self.is_transactional and self._random.random() < BUMP_CHANCE:
+            self._begin_epoch(self._epoch + 1)
         # A log takes any first sequence of a producer that it does not know.
         # It retains a producer's last batches only, so no more than these are ever open.
         first = min(self._waiting, default=self._next)
@@ -82,17 +92,28 @@ class Client:
 
     def _send(self, sequence: int) -> None:
         self._waiting[sequence] = self._setup.world.now_ms
-        data = make_batch(self.producer_id, sequence, is_transactional=self.is_transactional)
+        data = make_batch(
+            self.producer_id, self._epoch, sequence, is_transactional=self.is_transactional
+        )
         self._ask("produce", self, self.partition, data)
+
+    def _begin_epoch(self, epoch: int) -> None:
+        count = len(self._waiting)
+        self._epoch, self._next = epoch, count
+        self._waiting.clear()
+        for sequence in range(count):
+            self._send(sequence)
 
     def _begin_end(self) -> None:
         self._ending = ControlType.ABORT if self._random.random() < 0.4 else ControlType.COMMIT
+        self._end_epoch = self._epoch + (self._random.random() < BUMPING_END_CHANCE)
         self._end()
 
     def _end(self) -> None:
         self._ended_ms = self._setup.world.now_ms
         if not self._waiting:
-            self._ask("end_transaction", self, self.partition, self.producer_id, self._ending)
+            producer = self.producer_id, self._end_epoch
+            self._ask("end_transaction", self, self.partition, producer, self._ending)
         else:
             self._ended_ms -= TIMEOUT_MS - 15.0
 
@@ -117,10 +138,14 @@ class Client:
 
     def on_ack(self, entry: Entry) -> None:
         """A record is acknowledged."""
-        if self._waiting.pop(entry.sequence, None) is not None:
+        if entry.epoch == self._epoch and self._waiting.pop(entry.sequence, None) is not None:
             self.acked += 1
 
     def on_ended(self) -> None:
         """The transaction has ended."""
+        if self._ending is None:
+            return
         self._ending = None
         self._in_transaction = 0
+        if self._end_epoch != self._epoch:
+            self._begin_epoch(self._end_epoch)

@@ -7,18 +7,29 @@ from typing import TYPE_CHECKING, Any
 
 from tidelog_core.diskless import chain_sealer, takeover
 from tidelog_core.diskless.chain_sealer import ChainSealer
+from tidelog_core.diskless.checkpoint import Checkpoint, parse_checkpoint
 from tidelog_core.diskless.collection import collectable_of_sealed, needs_of
 from tidelog_core.diskless.epoch_chains import PartitionName
-from tidelog_core.diskless.heir_replay import ReplayGap, ReplayStart, replay_partitions
-from tidelog_core.diskless.keys import chain_prefix, parse_wal_key, wal_key
+from tidelog_core.diskless.heir_replay import (
+    ReplayedPartition,
+    ReplayGap,
+    ReplayStart,
+    footers_from,
+    replay_partitions,
+)
+from tidelog_core.diskless.keys import chain_prefix, checkpoint_key, parse_wal_key, wal_key
+from tidelog_core.diskless.replay import CommittedSlice
+from tidelog_core.diskless.stored_checkpoints import StoredCheckpoints
 from tidelog_core.diskless.takeover import StoredChains, Takeover
 from tidelog_core.diskless.wal_build import ObjectName, build_seal
 from tidelog_core.diskless.wal_footer import WalFooter
 from tidelog_core.diskless.wal_header import HEADER_SIZE, parse_header
+from tidelog_core.diskless.wal_rows import BatchRow, RowRange
 from tidelog_core.log.producer_state import ProducerState
 from tidelog_core.metadata.epoch_chains import ChainName
 
 from tests.simulation.diskless.checker import CLUSTER, parsed
+from tests.simulation.diskless.leader_log import Recovered
 
 if TYPE_CHECKING:
     from tests.simulation.diskless.node import Incarnation
@@ -99,7 +110,7 @@ class TakeoverTask:
         self.heir = node.chain
         self._seal = SealTask(node, chain, self._on_end)
         self._takeover = Takeover(self._seal.sealer, node.chain, rules=node.rules)
-        self._states: dict[PartitionName, ProducerState] = {}
+        self._recovered: dict[PartitionName, Recovered] = {}
         self._writing: set[PartitionName] = set()
 
     def is_writing(self, partition: PartitionName) -> bool:
@@ -112,7 +123,7 @@ class TakeoverTask:
         self._seal.start()
 
     def _on_end(self, decision: Any) -> None:
-        if isinstance(decision, chain_sealer.Sealed) and not self._states:
+        if isinstance(decision, chain_sealer.Sealed) and not self._recovered:
             self._decide(self._takeover.begin())
         elif isinstance(decision, chain_sealer.GivenUp):
             self._finish()
@@ -135,13 +146,13 @@ class TakeoverTask:
                     self._writing |= set(items)
                     self.node.items.write(self.node, items, self._on_written)
                 case takeover.Lead(partition, stored, end_offset):
-                    assert self._states[partition].end_offset == end_offset
+                    assert self._recovered[partition].state.end_offset == end_offset
                     if partition not in self.node.logs:
                         sealed_at = self._seal.sealer.end
                         self.node.lead(
                             partition,
                             stored,
-                            self._states[partition],
+                            self._recovered[partition],
                             -1 if sealed_at is None else sealed_at,
                         )
                 case takeover.Finished():
@@ -154,8 +165,8 @@ class TakeoverTask:
             self._decide(self._takeover.on_items(items))
 
     def _on_replayed(self, task: ReplayTask) -> None:
-        self._states |= task.states
-        ends = {partition: state.end_offset for partition, state in task.states.items()}
+        self._recovered |= task.recovered
+        ends = {name: one.state.end_offset for name, one in task.recovered.items()}
         self._decide(self._takeover.on_replayed(task.items, ends))
 
     def _on_written(self, outcome: Any) -> None:
@@ -163,7 +174,7 @@ class TakeoverTask:
 
 
 class ReplayTask:
-    """Reads the footers of all chains of some partitions, from the end of the tier on."""
+    """Reads checkpoints and footers of all chains of some partitions, then what the tier lacks."""
 
     def __init__(
         self,
@@ -174,17 +185,32 @@ class ReplayTask:
         on_done: Callable[[ReplayTask], None],
     ) -> None:
         self.node, self.items, self._on_done = node, items, on_done
-        self._sealed, self._end = sealed, end
-        self.states: dict[PartitionName, ProducerState] = {}
+        self._ends = {} if sealed is None or end is None else {sealed: end}
+        self.recovered: dict[PartitionName, Recovered] = {}
         self._tiers: dict[PartitionName, ProducerState] = {}
+        self._starts: dict[PartitionName, ReplayStart] = {}
+        self._listed: dict[ChainName, list[int]] = {}
         self._footers: dict[tuple[ChainName, int], WalFooter] = {}
+        self._checkpoints: dict[str, Checkpoint] = {}
+        self._replayed: dict[PartitionName, ReplayedPartition] = {}
+        self._tier_ends: dict[PartitionName, int] = {}
         self._owed = 0
         self._is_torn = False
+        self._then: Callable[[], None] = self._read_footers
+
+    # -- listings and checkpoints --
 
     def start(self) -> None:
         self._is_torn = False
+        self._checkpoints.clear()
         if self.node.setup.shell.reads_tier_first:
             self._read_tier()
+            self.node.after(self.node.setup.shell.reads_tier_first_ms, self._list)
+        else:
+            self._list()
+
+    def _list(self) -> None:
+        self._then = self._read_footers
         chains = {entry.chain for stored in self.items.values() for entry in stored.chains}
         self._owed = len(chains)
         for chain in sorted(chains):
@@ -196,12 +222,43 @@ class ReplayTask:
 
     def _on_listed(self, keys: list[str] | None, chain: ChainName) -> None:
         self._is_torn |= keys is None
-        for sequence in sequences_of(keys or []):
-            is_beyond = chain == self._sealed and self._end is not None and sequence >= self._end
-            if not is_beyond and (chain, sequence) not in self._footers:
-                self._owed += 1
-                key = wal_key(CLUSTER, chain, sequence)
-                self.node.objects.get(self.node, key, self._on_object, chain, sequence)
+        self._listed[chain] = sequences_of(keys or [])
+        for key in checkpoints_of(keys or []) if self.node.setup.shell.reads_checkpoints else ():
+            self._owed += 1
+            self.node.objects.get(self.node, key, self._on_checkpoint, key)
+        self._settle()
+
+    def _on_checkpoint(self, is_known: bool, data: bytes | None, key: str) -> None:
+        self._is_torn |= not is_known
+        if data is not None:
+            self._checkpoints[key] = parse_checkpoint(data, key=key)
+        self._settle()
+
+    # -- footers --
+
+    def _read_footers(self) -> None:
+        if not self.node.setup.shell.reads_tier_first:
+            self._read_tier()
+        self._starts = {
+            partition: ReplayStart(stored.chains, self._tiers[partition], stored.log_start_offset)
+            for partition, stored in self.items.items()
+        }
+        needed = footers_from(self._starts, self._checkpoints.values())
+        wanted = [
+            (chain, sequence)
+            for chain, first in needed.items()
+            for sequence in self._listed[chain]
+            if first <= sequence < self._ends.get(chain, sequence + 1)
+        ]
+        self._then = self._replay
+        self._get(wanted)
+
+    def _get(self, wanted: Iterable[tuple[ChainName, int]]) -> None:
+        missing = [one for one in wanted if one not in self._footers]
+        self._owed = len(missing) + 1
+        for chain, sequence in missing:
+            key = wal_key(CLUSTER, chain, sequence)
+            self.node.objects.get(self.node, key, self._on_object, chain, sequence)
         self._settle()
 
     def _on_object(
@@ -217,28 +274,58 @@ class ReplayTask:
         self._owed -= 1
         if self._owed:
             return
+        if self._is_torn:
+            self._retry()
+            return
         try:
-            if not self._is_torn:
-                if not self.node.setup.shell.reads_tier_first:
-                    self._read_tier()
-                self._replay()
-                self._on_done(self)
-                return
+            self._then()
         except ReplayGap:
-            pass  # the tier has what is missing by now
+            self._retry()  # the tier has what is missing by now
+
+    def _retry(self) -> None:
         self.node.after(RETRY_MS, self.start)
 
+    # -- replay --
+
     def _replay(self) -> None:
-        starts = {
-            partition: ReplayStart(stored.chains, self._tiers[partition])
-            for partition, stored in self.items.items()
-        }
-        ends = {} if self._sealed is None or self._end is None else {self._sealed: self._end}
-        tier_ends = {partition: start.tier.end_offset for partition, start in starts.items()}
-        found = replay_partitions(starts, self._footers.values(), ends=ends)
-        for partition, replayed in found.items():
-            self.node.checker.on_replayed(partition, tier_ends[partition], replayed)
-            self.states[partition] = self.node.setup.shell.replayed(replayed.state)
+        self._tier_ends = {name: one.tier.end_offset for name, one in self._starts.items()}
+        checkpoints = self._checkpoints.values()
+        self._replayed = replay_partitions(
+            self._starts, self._footers.values(), ends=self._ends, checkpoints=checkpoints
+        )
+        for name, replayed in self._replayed.items():
+            self.node.checker.on_replayed(name, self._tier_ends[name], replayed)
+        self._then = self._fetch
+        slices = [one for replayed in self._replayed.values() for one in replayed.slices]
+        self._get(dict.fromkeys((one.chain, one.sequence) for one in slices))
+
+    def _fetch(self) -> None:
+        for name, replayed in self._replayed.items():
+            rows = [row for one in replayed.slices for row in self._rows_of(one)]
+            start = max(self._tier_ends[name], replayed.log_start_offset)
+            self.recovered[name] = Recovered(
+                self.node.setup.shell.replayed(replayed.state),
+                start,
+                [row for row in rows if row.base_offset >= start],
+                replayed.slices,
+                replayed.log_start_offset,
+            )
+        self._on_done(self)
+
+    def _rows_of(self, one: CommittedSlice) -> list[BatchRow]:
+        """Return the batches of a slice, read from the object that has it."""
+        footer = self._footers.get((one.chain, one.sequence))
+        if footer is None:
+            raise ReplayGap(f"object {one.sequence} of {one.chain} was collected")
+        at = 0
+        for row in footer.slices:
+            if row.position == one.position:
+                assert (row.size_bytes, row.crc32c) == (one.size_bytes, one.crc32c)
+                base = one.base_offset if row.is_foreign else 0
+                batches = RowRange(footer.batches, at, row.batch_count)
+                return [each._replace(base_offset=base + each.base_offset) for each in batches]
+            at += row.batch_count
+        raise AssertionError(f"object {one.sequence} of {one.chain} has no {one}")
 
 
 class CollectionTask:
@@ -249,6 +336,7 @@ class CollectionTask:
         self._seal = SealTask(node, chain, self._on_end, may_seal=False)
         self._listed: list[int] = []
         self._needs: dict[int, dict[PartitionName, int]] = {}
+        self._checkpoints: dict[int, Checkpoint] = {}
         self._owed = 0
         self._end = 0
 
@@ -264,27 +352,44 @@ class CollectionTask:
     def _on_listed(self, keys: list[str] | None) -> None:
         self._listed = sequences_of(keys or [])
         below = [sequence for sequence in self._listed if sequence < self._end]
-        self._owed = len(below)
+        checkpoints = checkpoints_of(keys or [])
+        self._owed = len(below) + len(checkpoints) + 1
         for sequence in below:
             key = wal_key(CLUSTER, self.chain, sequence)
             self.node.objects.get(self.node, key, self._on_object, sequence)
-        if not below:
-            self._delete()
+        for key in checkpoints:
+            self.node.objects.get(self.node, key, self._on_checkpoint, key)
+        self._settle()
 
     def _on_object(self, is_known: bool, data: bytes | None, sequence: int) -> None:
         if data is not None:
             footer = parsed(data)
             if not footer.is_seal:
                 self._needs[sequence] = needs_of(footer)
+        self._settle()
+
+    def _on_checkpoint(self, is_known: bool, data: bytes | None, key: str) -> None:
+        if data is not None:
+            checkpoint = parse_checkpoint(data, key=key)
+            self._checkpoints[checkpoint.sequence] = checkpoint
+        self._settle()
+
+    def _settle(self) -> None:
         self._owed -= 1
         if not self._owed:
             self._delete()
 
     def _delete(self) -> None:
+        stored = StoredCheckpoints()
+        for sequence in sorted(self._checkpoints):
+            stored.add(sequence, self._checkpoints[sequence].marks())
+        unneeded = self.node.setup.shell.unneeded(self.node, stored)
         found = collectable_of_sealed(
-            self._end, self._listed, self._needs, self.node.unneeded(), self.node.rules
+            self._end, self._listed, self._needs, unneeded, self.node.rules
         )
         keys = [wal_key(CLUSTER, self.chain, sequence) for sequence in found]
+        unused = self.node.setup.shell.unused_checkpoints(self.node, stored, is_sealed=True)
+        keys += [checkpoint_key(CLUSTER, self.chain, sequence) for sequence in unused]
         if keys:
             self.node.objects.delete(self.node, keys, lambda: None)
 
@@ -293,3 +398,9 @@ def sequences_of(keys: list[str]) -> list[int]:
     """Return the sequences of data objects and seals."""
     names = [parse_wal_key(key) for key in keys]
     return [name.sequence for name in names if name is not None and not name.is_checkpoint]
+
+
+def checkpoints_of(keys: list[str]) -> list[str]:
+    """Return the keys of checkpoints."""
+    names = [(key, parse_wal_key(key)) for key in keys]
+    return [key for key, name in names if name is not None and name.is_checkpoint]

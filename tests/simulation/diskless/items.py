@@ -21,25 +21,29 @@ class SimItem:
     item_id: PartitionName
     chains: EpochChains
     version: int = 0
+    log_start_offset: int = 0
 
 
 class SimItems(SimStore):
     """Reads and writes them, with the faults of the store."""
 
-    on_chains: Callable[[PartitionName, EpochChains], None]
+    on_chains: Callable[[PartitionName, EpochChains, int], None]
 
     def _apply(self, records: Any, checks: Any) -> bool:
         if not super()._apply(records, checks):
             return False
         for record in records:
-            self.on_chains(record.item_id, record.chains)
+            self.on_chains(record.item_id, record.chains, record.log_start_offset)
         return True
 
     def write(
         self, caller: Endpoint, items: dict[PartitionName, StoredChains], handler: Any, *args: Any
     ) -> None:
         """Write the items, and answer with a ``WriteOutcome``."""
-        records: Any = [SimItem(name, one.chains, one.version) for name, one in items.items()]
+        records: Any = [
+            SimItem(name, one.chains, one.version, one.log_start_offset)
+            for name, one in items.items()
+        ]
 
         def answer(outcome: str, _: object) -> None:
             by_name = {"ok": WriteOutcome.WRITTEN, "conflict": WriteOutcome.CONFLICT}
@@ -52,10 +56,12 @@ class SimItems(SimStore):
 
         def answer(outcome: str, found: Any) -> None:
             if outcome == "ok":
-                handler(
-                    {one.item_id: StoredChains(one.version, one.chains) for one in found}, *args
-                )
+                handler({one.item_id: _stored(one) for one in found}, *args)
             else:
                 handler(None, *args)
 
         self.read(caller, answer)
+
+
+def _stored(item: SimItem) -> StoredChains:
+    return StoredChains(item.version, item.chains, log_start_offset=item.log_start_offset)

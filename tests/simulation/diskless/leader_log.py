@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
+from tidelog_core.diskless.checkpoint import CheckpointedPartition
 from tidelog_core.diskless.epoch_chains import PartitionName
 from tidelog_core.diskless.noted_ranges import NotedRange
-from tidelog_core.diskless.replay import header_of, marker_of
+from tidelog_core.diskless.replay import CommittedSlice, header_of, marker_of
 from tidelog_core.diskless.takeover import StoredChains
 from tidelog_core.diskless.wal_build import batch_rows_of
 from tidelog_core.diskless.wal_rows import BatchRow
@@ -21,10 +23,20 @@ from tests.simulation.diskless.checker import Entry, entry_of
 EXPIRATION_MS = 10**9
 
 
-def make_batch(producer_id: int, sequence: int, *, is_transactional: bool) -> bytes:
+class Recovered(NamedTuple):
+    """A partition as an heir goes on with it."""
+
+    state: ProducerState
+    start: int  # offset of the first row
+    rows: list[BatchRow]
+    slices: tuple[CommittedSlice, ...]  # that have the rows
+    log_start_offset: int
+
+
+def make_batch(producer_id: int, epoch: int, sequence: int, *, is_transactional: bool) -> bytes:
     """Return a batch of one record, as a client sends it."""
     attributes = 0x10 if is_transactional else 0
-    header = BatchHeader(0, 0, -1, 2, 0, attributes, 0, 1, 1, producer_id, 0, sequence, 1)
+    header = BatchHeader(0, 0, -1, 2, 0, attributes, 0, 1, 1, producer_id, epoch, sequence, 1)
     return pack_batch(header, b"\0\0\0\0\0\0\0")
 
 
@@ -40,22 +52,40 @@ class SimTier:
 
     def copy_state(self) -> ProducerState:
         """Return the producers as they are at the end, by way of their snapshot."""
-        return decode_snapshot(encode_snapshot(self.state), expiration_ms=EXPIRATION_MS)
+        return copied(self.state)
+
+
+def copied(state: ProducerState) -> ProducerState:
+    """Return a state of its own, by way of a snapshot."""
+    return decode_snapshot(encode_snapshot(state), expiration_ms=EXPIRATION_MS)
+
+
+def apply_committed(state: ProducerState, rows: Sequence[BatchRow]) -> None:
+    """Let the producers' state go on with committed batches of one record."""
+    for row in rows:
+        draft = state.stage(AppendOrigin.REPLICATION, now_ms=0)
+        draft.add(header_of(row, 0), row.base_offset, marker_of(row))
+        state.commit(draft, end_offset=row.base_offset + 1)
+    state.advance_high_watermark(state.end_offset)
 
 
 class LeaderLog:
-    """The records of a partition from where its leader began, or began to read, on."""
+    """The records of a partition above the tier, or above the log start."""
 
     def __init__(
-        self, partition: PartitionName, stored: StoredChains, state: ProducerState
+        self, partition: PartitionName, stored: StoredChains, recovered: Recovered
     ) -> None:
+        state = recovered.state
         self.partition = partition
         self.stored = stored
         self.leader_epoch = stored.chains[-1].leader_epoch
-        self.start = self.high_watermark = state.end_offset
+        self.start, self.high_watermark = recovered.start, state.end_offset
         self.state = state
-        self.rows: list[BatchRow] = []
-        self.data: list[bytes] = []
+        self.committed = copied(state)  # the producers as of the high watermark
+        self.rows = list(recovered.rows)
+        self.data = [b""] * len(self.rows)  # of those that were appended here, but references
+        self.slices = list(recovered.slices)
+        self.log_start = max(stored.log_start_offset, recovered.log_start_offset)
         self.acks: OwedAcks[tuple[Any, int, Entry]] = OwedAcks()
         self.is_leaving = False
 
@@ -77,6 +107,27 @@ class LeaderLog:
         self.rows.append(row)
         self.data.append(data)
         return NotedRange(self.partition, self.leader_epoch, base, base + 1, len(data))
+
+    def commit(self, end: int, slices: Iterable[CommittedSlice]) -> None:
+        """Move the high watermark; the slices were committed by that."""
+        apply_committed(
+            self.committed, self.rows[self.high_watermark - self.start : end - self.start]
+        )
+        self.slices += slices
+        self.high_watermark = end
+        self.state.advance_high_watermark(end)
+
+    def checkpointed(self, tier_end: int) -> CheckpointedPartition:
+        """Return what a checkpoint has of it."""
+        above = max(tier_end, self.log_start)
+        self.slices = [one for one in self.slices if one.end_offset > above]
+        return CheckpointedPartition(
+            self.log_start,
+            tier_end,
+            self.committed.end_offset,
+            encode_snapshot(self.committed),
+            tuple(self.slices),
+        )
 
     def bytes_of(self, base: int, end: int) -> bytes:
         """Return the batches in ``[base, end)``, which are not references."""

@@ -9,15 +9,21 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from tidelog_core.config import INT64_MAX
 from tidelog_core.diskless.chain_rules import ChainRules
-from tidelog_core.diskless.chain_writer import BuildObject
+from tidelog_core.diskless.chain_writer import BuildObject, ChainWriter
+from tidelog_core.diskless.checkpoint import CheckpointedPartition
+from tidelog_core.diskless.collection import UnneededEnds
 from tidelog_core.diskless.noted_ranges import NotedRange
+from tidelog_core.diskless.stored_checkpoints import StoredCheckpoints
 from tidelog_core.diskless.wal_header import WalHeader
+from tidelog_core.log.producer_snapshot import encode_snapshot
 from tidelog_core.log.producer_state import ProducerState
 
 from tests.simulation.diskless.leader_log import EXPIRATION_MS, LeaderLog
-from tests.simulation.diskless.node import Incarnation, Mutable
-from tests.simulation.diskless.plan import Plan, draw_plan, draw_suspicious_plan
+from tests.simulation.diskless.node import Incarnation
+from tests.simulation.diskless.plan import Plan, draw_moving_plan, draw_plan, draw_suspicious_plan
+from tests.simulation.diskless.shell import Mutable
 
 
 class CreatesWithoutCondition(ChainRules):
@@ -137,6 +143,69 @@ class ForgetsProducers(Mutable):
         return ProducerState(end_offset=state.end_offset, expiration_ms=EXPIRATION_MS)
 
 
+class ForgetsProducerEpochs(Mutable):
+    """An heir knows the producers' sequences, and takes them for those of their first epoch."""
+
+    def replayed(self, state: ProducerState) -> ProducerState:
+        for _, entry in state.items():  # noqa: PERF102 -- it is no dict
+            entry.epoch = 0
+        return state
+
+
+class GivesUpFailedBuilds(Mutable):
+    """An object that cannot be built is forgotten, and its sequence with it."""
+
+    builds_again = False
+
+
+class CollectsBelowLogStarts(Mutable):
+    """Nobody waits for a checkpoint with what is deleted below a log start."""
+
+    def unneeded(self, node: Incarnation, checkpoints: StoredCheckpoints) -> UnneededEnds:
+        log_starts = {name: log.log_start for name, log in node.logs.items()}
+        ends = node.tier_ends()
+        return UnneededEnds({name: max(end, log_starts.get(name, 0)) for name, end in ends.items()})
+
+
+class CountsCheckpointsTooEarly(Mutable):
+    """A checkpoint counts when its PUT is sent."""
+
+    waits_for_checkpoints = False
+
+
+class ReadsNoCheckpoints(Mutable):
+    """An heir goes on from the end of the tier, whatever was deleted above."""
+
+    reads_checkpoints = False
+
+
+class KeepsTheLastCheckpointOnly(Mutable):
+    """A checkpoint goes as soon as there is a later one, whoever has left the chain since."""
+
+    def unused_checkpoints(
+        self, node: Incarnation, checkpoints: StoredCheckpoints, *, is_sealed: bool
+    ) -> list[int]:
+        everything = dict.fromkeys(node.setup.tiers, INT64_MAX)
+        return checkpoints.collectable(everything, is_sealed=is_sealed)
+
+
+class CheckpointsWhatIsNotCommitted(Mutable):
+    """A checkpoint has a partition as its log is, up to what was built last."""
+
+    def checkpointed(self, log: LeaderLog, tier_end: int) -> CheckpointedPartition:
+        committed = log.checkpointed(tier_end)
+        return committed._replace(
+            end_offset=log.state.end_offset, producers=encode_snapshot(log.state)
+        )
+
+
+class CheckpointsTooFarAhead(Mutable):
+    """A checkpoint claims the objects in flight, and has partitions as they are committed."""
+
+    def checkpointed_end(self, writer: ChainWriter) -> int:
+        return writer.next_sequence
+
+
 @dataclass(frozen=True)
 class Mutation:
     """A mistake, and the plans that look for it, later ones where chance is slow to meet it."""
@@ -163,12 +232,25 @@ CHECKER_MUTATIONS: Mapping[str, Mutation] = {
 }
 FOUND_MUTATIONS: Mapping[str, Mutation] = {
     "does not confirm seals": Mutation(DoesNotConfirmSeals()),
-    "believes an older listing": Mutation(BelievesAnOlderListing(), first_seed=30),
+    "believes an older listing": Mutation(BelievesAnOlderListing(), first_seed=216),
     "collects everything committed": Mutation(
-        CollectsEverythingCommitted(), draw=draw_suspicious_plan
+        CollectsEverythingCommitted(), draw=draw_suspicious_plan, first_seed=474
     ),
-    "reads the tier first": Mutation(shell=ReadsTheTierFirst(), first_seed=108_200),
+    "reads the tier first": Mutation(shell=ReadsTheTierFirst(), first_seed=728),
     "takes any listed object for data": Mutation(
         TakesAnyListedObjectForData(), draw=draw_suspicious_plan
     ),
+}
+# Of log starts, checkpoints, producers' epochs and files that cannot be read.
+LATER_MUTATIONS: Mapping[str, Mutation] = {
+    "forgets producers' epochs": Mutation(shell=ForgetsProducerEpochs(), first_seed=9),
+    "gives up failed builds": Mutation(shell=GivesUpFailedBuilds(), first_seed=29),
+    "collects below log starts": Mutation(shell=CollectsBelowLogStarts()),
+    "counts checkpoints too early": Mutation(shell=CountsCheckpointsTooEarly(), first_seed=40),
+    "reads no checkpoints": Mutation(shell=ReadsNoCheckpoints(), first_seed=9),
+    "keeps the last checkpoint only": Mutation(
+        shell=KeepsTheLastCheckpointOnly(), draw=draw_moving_plan
+    ),
+    "checkpoints what is not committed": Mutation(shell=CheckpointsWhatIsNotCommitted()),
+    "checkpoints too far ahead": Mutation(shell=CheckpointsTooFarAhead()),
 }

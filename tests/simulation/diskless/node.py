@@ -14,12 +14,15 @@ from uuid import UUID
 
 from tidelog_core.diskless import chain_writer, takeover
 from tidelog_core.diskless.chain_rules import ChainRules
-from tidelog_core.diskless.chain_writer import ChainWriter, WriterLimits
-from tidelog_core.diskless.collection import OwnedObjects, UnneededEnds, needs_of
+from tidelog_core.diskless.chain_writer import ChainWriter, PutOutcome, WriterLimits
+from tidelog_core.diskless.checkpoint import Checkpoint, pack_checkpoint
+from tidelog_core.diskless.collection import OwnedObjects, needs_of
 from tidelog_core.diskless.epoch_chains import PartitionName
-from tidelog_core.diskless.keys import wal_key
+from tidelog_core.diskless.keys import checkpoint_key, wal_key
 from tidelog_core.diskless.noted_ranges import ForeignRange, ObjectContent
 from tidelog_core.diskless.put_pace import PaceLimits
+from tidelog_core.diskless.replay import CommittedSlice, committed_slices
+from tidelog_core.diskless.stored_checkpoints import CheckpointMark, StoredCheckpoints
 from tidelog_core.diskless.takeover import Handover, StoredChains, WriteOutcome
 from tidelog_core.diskless.wal_build import (
     BuiltObject,
@@ -29,9 +32,8 @@ from tidelog_core.diskless.wal_build import (
     build_data_object,
 )
 from tidelog_core.diskless.wal_header import HEADER_SIZE, parse_header
-from tidelog_core.diskless.wal_rows import BatchRow
-from tidelog_core.errors import InvalidTxnState, OutOfOrderSequence
-from tidelog_core.log.producer_state import ProducerState
+from tidelog_core.diskless.wal_rows import BatchRow, MarkRow
+from tidelog_core.errors import InvalidProducerEpoch, InvalidTxnState, OutOfOrderSequence
 from tidelog_core.log.values import AppendOrigin
 from tidelog_core.metadata.epoch_chains import ChainName
 from tidelog_core.records.control import (
@@ -44,8 +46,16 @@ from tests.simulation.checker import Violation
 from tests.simulation.diskless.checker import CLUSTER, DisklessChecker, entry_of, parsed
 from tests.simulation.diskless.heir import CollectionTask, ReplayTask, TakeoverTask
 from tests.simulation.diskless.items import SimItems
-from tests.simulation.diskless.leader_log import LeaderLog, SimTier, row_of
+from tests.simulation.diskless.leader_log import (
+    LeaderLog,
+    Recovered,
+    SimTier,
+    apply_committed,
+    copied,
+    row_of,
+)
 from tests.simulation.diskless.objects import SimObjects
+from tests.simulation.diskless.shell import Mutable
 from tests.simulation.world import World
 
 LIMITS = WriterLimits(
@@ -65,24 +75,6 @@ LEASE_MS = 150.0
 WATCH_MS = 40.0
 
 
-class Mutable:
-    """What a mutation of the shell may change."""
-
-    reads_tier_first = False  # before the chain is listed
-
-    def hedge(self, node: Incarnation, sequence: int) -> bytes:
-        """Return the bytes of a repeated PUT."""
-        return node.built[sequence].data
-
-    def stable_end(self, log: LeaderLog) -> int:
-        """Return up to where a leader serves read_committed."""
-        return log.stable_end
-
-    def replayed(self, state: ProducerState) -> ProducerState:
-        """Return the producers with which an heir goes on."""
-        return state
-
-
 @dataclass
 class Setup:
     """What the nodes share."""
@@ -96,6 +88,8 @@ class Setup:
     shell: Mutable
     random: Random
     nodes: list[SimNode]
+    tier_chance: float
+    failed_builds: int = 0
 
     def owner_of(self, chain: ChainName) -> Incarnation | None:
         """Return the incarnation that writes the chain, if it is alive: what leases tell."""
@@ -111,6 +105,7 @@ class SimNode:
         self.setup = setup
         self.current: Incarnation | None = None
         self.skew_ms = setup.random.random() * 10_000
+        self.disk_fails_until_ms = 0.0  # reads of local logs
         self.start()
 
     def start(self) -> None:
@@ -155,6 +150,9 @@ class Incarnation:
         self.chain = ChainName(self.broker_id, UUID(int=self.setup.random.getrandbits(128)))
         self.writer = ChainWriter(self.chain, now_ms=self.now_ms(), limits=LIMITS, rules=self.rules)
         self.owned = OwnedObjects(self.rules)
+        self.checkpoints = StoredCheckpoints()
+        self._checkpointed = 0  # the last one that was tried, by its sequence
+        self._is_checkpointing = False
         self.logs: dict[PartitionName, LeaderLog] = {}
         self.built: dict[int, BuiltObject] = {}
         self.contents: dict[int, ObjectContent] = {}
@@ -249,12 +247,22 @@ class Incarnation:
         )
 
     def _build(self, order: chain_writer.BuildObject) -> None:
+        fails = self.world.now_ms < self.node.disk_fails_until_ms
+        if fails and order.content.ranges and self.setup.random.random() < 0.7:
+            self.setup.failed_builds += 1
+            if self.setup.shell.builds_again:
+                self.after(1.0, self._on_build_failed, self.writer, order.sequence)
+            return
         built = self.build(order, order.content)
         self.built[order.sequence] = built
         self.contents[order.sequence] = order.content
         # A leader refuses what it is told before the object is committed.
         self._forward(order.sequence, order.content)
         self.decide(self.writer.on_built(order.sequence, built.header, self.now_ms()))
+
+    def _on_build_failed(self, writer: ChainWriter, sequence: int) -> None:
+        if writer is self.writer:
+            self.decide(writer.on_build_failed(sequence, self.now_ms()))
 
     def _put(self, sequence: int, attempt: int) -> None:
         data = self.built[sequence].data if attempt == 1 else self.setup.shell.hedge(self, sequence)
@@ -281,9 +289,11 @@ class Incarnation:
             self.decide(writer.on_header(sequence, header, self.now_ms(), is_known=is_known))
 
     def _on_committed(self, committed: chain_writer.Committed) -> None:
+        slices: list[CommittedSlice] = []
         for sequence, content in committed.contents:
             built = self.built[sequence]
             footer = parsed(built.data)
+            slices += [one._replace(batches=()) for one in committed_slices(footer)]
             self.owned.add(built.header, needs_of(footer))
             self._forward(sequence, content)
             del self.built[sequence], self.contents[sequence]
@@ -292,8 +302,7 @@ class Incarnation:
             if log is not None and end > log.high_watermark:
                 start = log.high_watermark
                 self.checker.on_committed(partition, start, log.entries(start, end))
-                log.high_watermark = end
-                log.state.advance_high_watermark(end)
+                log.commit(end, [one for one in slices if one.partition == partition])
                 self.checker.on_stable(partition, self.setup.shell.stable_end(log), end)
                 self._release(log)
         for partition in list(self.logs):
@@ -331,14 +340,16 @@ class Incarnation:
             return
         try:
             noted = log.append(data, row, origin)
-        except (OutOfOrderSequence, InvalidTxnState):
+        except (OutOfOrderSequence, InvalidTxnState, InvalidProducerEpoch):
             return  # the client repeats what comes before
         log.acks.owe(noted.end_offset, (client, noted.base_offset, entry_of(row)))
         self.decide(self.writer.note(noted, self.now_ms()))
 
     def _answer_duplicate(self, client: Any, log: LeaderLog, row: BatchRow) -> bool:
         known = log.state.entry(row.producer_id)
-        for batch in known.batches if known is not None and row.marker < 0 else ():
+        if known is None or known.epoch != row.producer_epoch or row.marker >= 0:
+            return False
+        for batch in known.batches:
             if batch.last_sequence == row.base_sequence:
                 log.acks.owe(batch.last_offset + 1, (client, batch.last_offset, entry_of(row)))
                 self._release(log)
@@ -346,9 +357,10 @@ class Incarnation:
         return False
 
     def end_transaction(
-        self, client: Any, partition: PartitionName, producer_id: int, kind: ControlType
+        self, client: Any, partition: PartitionName, producer: tuple[int, int], kind: ControlType
     ) -> None:
         """Write a marker, unless the transaction has ended already."""
+        producer_id, epoch = producer
         log = self.logs.get(partition)
         if log is None or log.is_leaving:
             return
@@ -359,13 +371,15 @@ class Incarnation:
         data = build_end_transaction_marker(
             EndTransactionMarker(kind, 0),
             producer_id=producer_id,
-            producer_epoch=0,
+            producer_epoch=epoch,
             timestamp_ms=1,
         )
         row = row_of(data)
-        self.decide(
-            self.writer.note(log.append(data, row, AppendOrigin.COORDINATOR), self.now_ms())
-        )
+        try:
+            noted = log.append(data, row, AppendOrigin.COORDINATOR)
+        except InvalidProducerEpoch:
+            return  # asked for before the one that has ended it
+        self.decide(self.writer.note(noted, self.now_ms()))
 
     # -- gateways --
 
@@ -408,7 +422,7 @@ class Incarnation:
             return
         try:
             noted = log.append(b"", row, AppendOrigin.CLIENT)
-        except (OutOfOrderSequence, InvalidTxnState):
+        except (OutOfOrderSequence, InvalidTxnState, InvalidProducerEpoch):
             return
         given = reference._replace(leader_epoch=log.leader_epoch, base_offset=noted.base_offset)
         log.acks.owe(noted.end_offset, (client, noted.base_offset, entry_of(row)))
@@ -419,9 +433,10 @@ class Incarnation:
     # -- leading --
 
     def lead(
-        self, partition: PartitionName, stored: StoredChains, state: ProducerState, sealed_at: int
+        self, partition: PartitionName, stored: StoredChains, recovered: Recovered, sealed_at: int
     ) -> None:
         """Lead the partition; its item names this chain."""
+        state = recovered.state
         self._preparing.discard(partition)
         if stored.chains[-1].chain != self.chain or self.writer.is_deposed:
             return
@@ -429,7 +444,7 @@ class Incarnation:
         self._handovers.pop(partition, None)  # of an epoch before, whose write was made after all
         self.checker.on_lead(partition, stored.chains[-1].leader_epoch, state.end_offset)
         state.advance_high_watermark(state.end_offset)
-        self.logs[partition] = LeaderLog(partition, stored, state)
+        self.logs[partition] = LeaderLog(partition, stored, recovered)
         self.writer.enter(
             partition, stored.chains, end_offset=state.end_offset, previous_sequence=sealed_at
         )
@@ -456,7 +471,6 @@ class Incarnation:
         if self.writer.has_uncommitted(partition):
             return
         del self.logs[partition]
-        self._versions[partition] = log.stored.version + 1  # the one that ends the epoch
         self._on_handover(handover.begin(), partition, handover)
 
     def _on_handover(self, decision: Any, partition: PartitionName, handover: Handover) -> None:
@@ -464,6 +478,8 @@ class Incarnation:
             return
         match decision:
             case takeover.WriteEpochs(items):
+                version = items[partition].version + 1  # the one that ends the epoch
+                self._versions[partition] = max(version, self._versions.get(partition, 0))
                 self.items.write(self, items, self._on_handover_written, partition, handover)
             case takeover.ReadItems():
                 self.items.read_chains(self, self._on_handover_items, partition, handover)
@@ -492,6 +508,7 @@ class Incarnation:
             self.heard_ms = self.world.now_ms
         self._tier()
         self._collect_own()
+        self._checkpoint()
         self.items.read_chains(self, self._on_watched)
 
     def _on_watched(self, items: dict[PartitionName, StoredChains] | None) -> None:
@@ -501,6 +518,8 @@ class Incarnation:
             self._versions[partition] = stored.version
             chain = stored.chains[-1].chain
             if chain == self.chain:
+                if partition in self.logs:
+                    self._on_log_start(partition, stored)
                 is_new = partition not in self.logs and partition not in self._handovers
                 if is_new and partition not in self._preparing and not self._is_taking(partition):
                     self._preparing.add(partition)
@@ -520,9 +539,10 @@ class Incarnation:
     def _on_prepared(self, task: ReplayTask) -> None:
         for partition, stored in task.items.items():
             # More than its beginning was replayed: others have led since the item was read.
-            is_stale = task.states[partition].end_offset != stored.chains[-1].first_offset
+            recovered = task.recovered[partition]
+            is_stale = recovered.state.end_offset != stored.chains[-1].first_offset
             if partition not in self.logs and not is_stale:
-                self.lead(partition, stored, task.states[partition], -1)
+                self.lead(partition, stored, recovered, -1)
             self._preparing.discard(partition)
 
     def take_over(self, chain: ChainName) -> None:
@@ -533,39 +553,103 @@ class Incarnation:
 
     # -- the tier, and collection --
 
+    def trim(self, amount: float) -> None:
+        """Delete records of every led partition from the log's start on (DeleteRecords)."""
+        for partition, log in self.logs.items():
+            span = log.high_watermark - log.log_start
+            if not log.is_leaving and span:
+                log_start = log.high_watermark - int(span * max(0.0, amount - 0.3))
+                wanted = log.stored._replace(log_start_offset=log_start)
+                self.items.write(self, {partition: wanted}, self._on_trimmed, partition, wanted)
+
+    def _on_trimmed(
+        self, outcome: WriteOutcome, partition: PartitionName, wanted: StoredChains
+    ) -> None:
+        # If it is not known, the next watch reads it.
+        if outcome is WriteOutcome.WRITTEN and partition in self.logs:
+            self._on_log_start(partition, wanted._replace(version=wanted.version + 1))
+
+    def _on_log_start(self, partition: PartitionName, stored: StoredChains) -> None:
+        log = self.logs[partition]
+        if stored.chains == log.stored.chains and stored.version > log.stored.version:
+            log.stored = stored
+            log.log_start = max(log.log_start, stored.log_start_offset)
+            self.writer.note_mark(
+                MarkRow(partition.topic_id.bytes, partition.partition, 0, log.log_start, 0)
+            )
+
     def _tier(self) -> None:
         for partition, log in self.logs.items():
             tier = self.setup.tiers[partition]
             start, end = tier.end, log.stable_end
-            if not log.start <= start < end or self.setup.random.random() < 0.3:
+            if self.setup.random.random() >= self.setup.tier_chance:
                 continue
-            end = self.setup.random.randint(start + 1, end)
-            for row in log.rows[start - log.start : end - log.start]:
-                draft = tier.state.stage(AppendOrigin.REPLICATION, now_ms=0)
-                tier_row_add(draft, row)
-                tier.state.commit(draft, end_offset=row.base_offset + 1)
-            tier.state.advance_high_watermark(end)
+            if log.start <= start < end:
+                end = self.setup.random.randint(start + 1, end)
+                apply_committed(tier.state, log.rows[start - log.start : end - log.start])
+            elif start < log.start <= log.log_start and end == log.high_watermark:
+                # What is between was deleted before it was tiered.
+                tier.state = copied(log.committed)
+                start = log.start
+            else:
+                continue
             self.checker.on_tiered(partition, start, log.entries(start, end))
 
-    def unneeded(self) -> UnneededEnds:
+    def tier_ends(self) -> dict[PartitionName, int]:
         """Return up to where partitions are tiered."""
-        ends = {partition: tier.end for partition, tier in self.setup.tiers.items()}
-        return UnneededEnds(ends)
+        return {partition: tier.end for partition, tier in self.setup.tiers.items()}
 
     def _collect_own(self) -> None:
-        found = self.owned.collectable(self.unneeded())
-        if found:
-            self.owned.on_deleted(found)
-            keys = [wal_key(CLUSTER, self.chain, sequence) for sequence in found]
+        shell = self.setup.shell
+        found = self.owned.collectable(shell.unneeded(self, self.checkpoints))
+        self.owned.on_deleted(found)
+        keys = [wal_key(CLUSTER, self.chain, sequence) for sequence in found]
+        for sequence in shell.unused_checkpoints(self, self.checkpoints, is_sealed=False):
+            self.checkpoints.on_deleted(sequence)
+            keys.append(checkpoint_key(CLUSTER, self.chain, sequence))
+        if keys:
             self.objects.delete(self, keys, lambda: None)
+
+    def _checkpoint(self) -> None:
+        """Write a checkpoint of what is committed, if anything is new."""
+        sequence = self.setup.shell.checkpointed_end(self.writer)
+        if self._is_checkpointing or sequence <= self._checkpointed or not self.logs:
+            return
+        self._checkpointed, self._is_checkpointing = sequence, True
+        partitions = {
+            name: self.setup.shell.checkpointed(log, self.setup.tiers[name].end)
+            for name, log in self.logs.items()
+        }
+        built = pack_checkpoint(
+            ObjectName(CLUSTER, self.chain, sequence, sequence, 0, 0), partitions
+        )
+        marks = Checkpoint(self.chain, sequence, partitions).marks()
+        if not self.setup.shell.waits_for_checkpoints:
+            self.checkpoints.add(sequence, marks)
+        self.objects.put(
+            self,
+            checkpoint_key(CLUSTER, self.chain, sequence),
+            built.data,
+            self._on_checkpoint,
+            self.checkpoints,
+            sequence,
+            marks,
+            is_conditional=True,
+        )
+
+    def _on_checkpoint(
+        self,
+        outcome: PutOutcome,
+        checkpoints: StoredCheckpoints,
+        sequence: int,
+        marks: dict[PartitionName, CheckpointMark],
+    ) -> None:
+        if checkpoints is self.checkpoints:
+            self._is_checkpointing = False
+            if outcome is PutOutcome.STORED and self.setup.shell.waits_for_checkpoints:
+                checkpoints.add(sequence, marks)
 
     def collect(self, chain: ChainName) -> None:
         """Find out whether the chain is sealed, and delete what nobody needs of it."""
         if chain != self.chain:
             CollectionTask(self, chain).start()
-
-
-def tier_row_add(draft: Any, row: BatchRow) -> None:
-    from tidelog_core.diskless.replay import header_of, marker_of
-
-    draft.add(header_of(row, 0), row.base_offset, marker_of(row))

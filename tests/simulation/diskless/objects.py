@@ -1,7 +1,8 @@
 """The simulated object store: create if absent, strongly consistent, unreliable answers.
 
 A PUT is applied at one moment. It may be refused, torn (nothing is written), applied although
-the answer is lost, applied twice, or seconds after its caller gave up. A listing comes in pages,
+the answer is lost, applied twice, or seconds after its caller gave up. So is a DELETE, each key
+at its own moment. A listing comes in pages,
 each as the store is at its own moment; it may be torn, and then its caller knows.
 """
 
@@ -112,9 +113,22 @@ class SimObjects:
         self._page(caller, prefix, start, [], handler, args)
 
     def delete(self, caller: Endpoint, keys: Sequence[str], handler: Answer, *args: Any) -> None:
-        """Delete the objects, and answer nothing that matters."""
-        if caller.broker_id not in self.cut:
-            self._world.after(self._delay(), self._delete, caller, list(keys), handler, args)
+        """Delete the objects, each at its own moment or not at all; answer nothing that matters."""
+        random, world = self._random, self._world
+        if caller.broker_id in self.cut or random.random() < self.refusal:
+            return
+        is_unknown = random.random() < self.unknown
+        for key in keys:
+            late_ms = 0.0
+            if is_unknown:
+                kind = random.random()
+                if kind >= max(self.late, 0.8):
+                    continue
+                late_ms = TIMEOUT_MS + random.random() * LATE_MS_MAX if kind < self.late else 0.0
+            world.after(self._delay() + late_ms, self._delete, key)
+            if random.random() < self.doubling:
+                world.after(self._delay() + random.random() * LATE_MS_MAX, self._delete, key)
+        world.after(self._delay() * 2, caller.deliver, handler, args)
 
     # -- what they do --
 
@@ -171,14 +185,10 @@ class SimObjects:
         else:
             self._world.after(self._delay(), caller.deliver, handler, (found, *args))
 
-    def _delete(
-        self, caller: Endpoint, keys: Sequence[str], handler: Answer, args: tuple[Any, ...]
-    ) -> None:
-        for key in keys:
-            if self.objects.pop(key, None) is not None:
-                self._keys.remove(key)
-                self.on_deleted(key)
-        self._world.after(self._delay() / 2, caller.deliver, handler, args)
+    def _delete(self, key: str) -> None:
+        if self.objects.pop(key, None) is not None:
+            self._keys.remove(key)
+            self.on_deleted(key)
 
     def _is_lost(self, caller: Endpoint) -> bool:
         chance = self.refusal + self.unknown / 2

@@ -16,9 +16,10 @@ from tests.simulation.diskless.checker import DisklessChecker
 from tests.simulation.diskless.clients import Client
 from tests.simulation.diskless.items import SimItem, SimItems
 from tests.simulation.diskless.leader_log import SimTier
-from tests.simulation.diskless.node import Incarnation, Mutable, Setup, SimNode
+from tests.simulation.diskless.node import Incarnation, Setup, SimNode
 from tests.simulation.diskless.objects import LATE_MS_MAX, SimObjects
 from tests.simulation.diskless.plan import Fault, Plan, draw_plan
+from tests.simulation.diskless.shell import Mutable
 from tests.simulation.world import World
 
 HEALS_AFTER_MS = 100.0
@@ -41,6 +42,11 @@ class RunReport:
     garbage: int
     references: int
     deleted: int
+    deleted_untiered: int  # below a log start
+    checkpoints: int
+    beyond_tier: int  # partitions that an heir has found by a log start beyond their tier
+    epoch_bumps: int
+    failed_builds: int
     recovery_ms: float
 
 
@@ -71,6 +77,7 @@ class Simulation:
             shell=shell or Mutable(),
             random=randoms[2],
             nodes=self.nodes,
+            tier_chance=plan.tier_chance,
         )
         for broker_id in range(plan.node_count):
             self.nodes.append(SimNode(broker_id, self.setup))
@@ -131,6 +138,11 @@ class Simulation:
             garbage=checker.garbage,
             references=checker.references,
             deleted=checker.deleted,
+            deleted_untiered=checker.deleted_untiered,
+            checkpoints=checker.checkpoints,
+            beyond_tier=checker.beyond_tier,
+            epoch_bumps=checker.epoch_bumps,
+            failed_builds=self.setup.failed_builds,
             recovery_ms=recovery_ms,
         )
 
@@ -151,6 +163,11 @@ class Simulation:
             case "pause" if current is not None:
                 current.pause()
                 world.after(fault.duration_ms, current.resume)
+            case "trim":
+                for delay_ms in (0.0, 50.0, 100.0):
+                    world.after(delay_ms, self._trim, node, fault.amount)
+            case "disk":
+                node.disk_fails_until_ms = world.now_ms + fault.duration_ms
             case "clock":
                 node.skew_ms += (fault.amount - 0.5) * 20_000
             case "cut-objects":
@@ -185,6 +202,10 @@ class Simulation:
     def _restart(self, node: SimNode) -> None:
         if node.current is None:
             node.start()
+
+    def _trim(self, node: SimNode, amount: float) -> None:
+        if node.current is not None and not node.current.is_paused:
+            node.current.trim(amount)
 
     def _move(self, current: Incarnation, fault: Fault) -> None:
         successor = self.nodes[fault.other].current
@@ -232,6 +253,8 @@ class Simulation:
     def _heal(self) -> None:
         self.objects.heal()
         self.items.heal()
+        for node in self.nodes:
+            node.disk_fails_until_ms = 0.0
         for node in self.nodes:
             if node.current is None:
                 node.start()

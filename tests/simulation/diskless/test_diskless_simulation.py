@@ -19,9 +19,10 @@ from tests.simulation.diskless.mutations import (
     CHECKER_MUTATIONS,
     DESIGN_MUTATIONS,
     FOUND_MUTATIONS,
+    LATER_MUTATIONS,
     Mutation,
 )
-from tests.simulation.diskless.plan import draw_plan, draw_suspicious_plan
+from tests.simulation.diskless.plan import draw_moving_plan, draw_plan, draw_suspicious_plan
 from tests.simulation.diskless.simulation import run_plan, run_seed, shrink
 
 PARTS, SCHEDULES_IN_PART = 16, 8
@@ -40,6 +41,11 @@ def test_no_schedule_breaks_a_promise(part: int) -> None:
 def test_no_suspicion_breaks_a_promise() -> None:
     for seed in range(10):
         run_plan(draw_suspicious_plan(seed))
+
+
+def test_no_move_breaks_a_promise() -> None:
+    for seed in range(10):
+        run_plan(draw_moving_plan(seed))
 
 
 @pytest.mark.slow
@@ -66,6 +72,7 @@ def test_ten_thousand_schedules_break_no_promise() -> None:
     )
     for seed in range(base, base + count // 10):
         run_plan(draw_suspicious_plan(seed))
+        run_plan(draw_moving_plan(seed))
 
 
 def find(mutation: Mutation) -> int:
@@ -90,6 +97,11 @@ def test_a_mistake_that_the_simulation_taught_is_found(name: str) -> None:
     find(FOUND_MUTATIONS[name])
 
 
+@pytest.mark.parametrize("name", LATER_MUTATIONS)
+def test_a_mistake_with_log_starts_epochs_or_files_is_found(name: str) -> None:
+    find(LATER_MUTATIONS[name])
+
+
 @pytest.mark.parametrize("name", CHECKER_MUTATIONS)
 def test_a_mistake_outside_of_chains_is_found(name: str) -> None:
     find(CHECKER_MUTATIONS[name])
@@ -111,7 +123,7 @@ def test_a_failing_plan_is_made_smaller() -> None:
 def test_schedules_meet_what_may_happen_to_chains() -> None:
     """A simulation that stopped meeting takeovers would find nothing and say nothing."""
     totals: Counter[str] = Counter()
-    for seed in range(16):
+    for seed in range(9, 30):
         totals.update(dataclasses.asdict(run_seed(seed)))
     print(totals)
     assert totals["acked"] > 700
@@ -119,3 +131,5 @@ def test_schedules_meet_what_may_happen_to_chains() -> None:
     assert totals["epochs"] > 35
     assert min(totals["garbage"], totals["stray_seals"]) > 1
     assert min(totals["references"], totals["deleted"]) > 150
+    assert min(totals["checkpoints"], totals["epoch_bumps"]) > 30
+    assert min(totals["deleted_untiered"], totals["failed_builds"]) > 1

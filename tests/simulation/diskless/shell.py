@@ -1,0 +1,56 @@
+"""What simulated nodes do around the product's decisions, and a mutation may change."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tidelog_core.diskless.chain_writer import ChainWriter
+from tidelog_core.diskless.checkpoint import CheckpointedPartition
+from tidelog_core.diskless.collection import UnneededEnds
+from tidelog_core.diskless.stored_checkpoints import StoredCheckpoints
+from tidelog_core.log.producer_state import ProducerState
+
+from tests.simulation.diskless.leader_log import LeaderLog
+
+if TYPE_CHECKING:
+    from tests.simulation.diskless.node import Incarnation
+
+
+class Mutable:
+    """What a mutation of the shell may change."""
+
+    reads_tier_first = False  # before the chain is listed
+    reads_tier_first_ms = 80.0  # so long before
+    reads_checkpoints = True
+    waits_for_checkpoints = True  # a checkpoint counts once it is stored
+    builds_again = True  # an object whose build has failed
+
+    def hedge(self, node: Incarnation, sequence: int) -> bytes:
+        """Return the bytes of a repeated PUT."""
+        return node.built[sequence].data
+
+    def stable_end(self, log: LeaderLog) -> int:
+        """Return up to where a leader serves read_committed."""
+        return log.stable_end
+
+    def replayed(self, state: ProducerState) -> ProducerState:
+        """Return the producers with which an heir goes on."""
+        return state
+
+    def checkpointed_end(self, writer: ChainWriter) -> int:
+        """Return the sequence below which a checkpoint has the chain's objects."""
+        return writer.committed_end
+
+    def checkpointed(self, log: LeaderLog, tier_end: int) -> CheckpointedPartition:
+        """Return what a checkpoint has of a partition."""
+        return log.checkpointed(tier_end)
+
+    def unneeded(self, node: Incarnation, checkpoints: StoredCheckpoints) -> UnneededEnds:
+        """Return up to where nobody needs partitions in a chain with these checkpoints."""
+        return UnneededEnds(node.tier_ends(), checkpoints)
+
+    def unused_checkpoints(
+        self, node: Incarnation, checkpoints: StoredCheckpoints, *, is_sealed: bool
+    ) -> list[int]:
+        """Return the checkpoints that may be deleted."""
+        return checkpoints.collectable(node.tier_ends(), is_sealed=is_sealed)
