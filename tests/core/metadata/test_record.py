@@ -6,19 +6,21 @@ import dataclasses
 import json
 from collections.abc import Mapping
 from enum import Enum
+from operator import itemgetter
 from typing import Any
 from uuid import UUID
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tidelog_core.config import INT64_MAX
+from tidelog_core.config import INT32_MAX, INT64_MAX
 from tidelog_core.errors import CorruptItem
 from tidelog_core.metadata.acls import acl_id
 from tidelog_core.metadata.body import encode_body
 from tidelog_core.metadata.client_quotas import quota_id
 from tidelog_core.metadata.consumer_groups import ConsumerGroupState
 from tidelog_core.metadata.endpoints import PORT_MAX, BrokerEndpoint
+from tidelog_core.metadata.epoch_chains import ChainName, EpochChain
 from tidelog_core.metadata.fields import StoredField
 from tidelog_core.metadata.groups import CommittedOffset
 from tidelog_core.metadata.items import ITEMS
@@ -86,6 +88,22 @@ OWN: dict[str, st.SearchStrategy[Any]] = {
             NUMBERS,
         )
     ).map(tuple),
+    "Partition.wal": st.lists(
+        st.tuples(st.integers(0, INT32_MAX), st.integers(0, INT32_MAX), st.uuids(), NUMBERS),
+        max_size=3,
+        unique_by=itemgetter(0),
+    ).map(
+        lambda rows: tuple(
+            EpochChain(epoch, ChainName(broker_id, chain_id), first_offset)
+            for epoch, broker_id, chain_id, first_offset in zip(
+                sorted(row[0] for row in rows),
+                [row[1] for row in rows],
+                [row[2] for row in rows],
+                sorted(row[3] for row in rows),
+                strict=True,
+            )
+        )
+    ),
     "ScramDecoySecret.secret": st.binary(min_size=32, max_size=32),
     "SharePartitionRecord.start_offset": st.integers(0, 1000),
     "SharePartitionRecord.batches": st.just((StateBatch(2000, 2009, RecordState.ARCHIVED, 2),)),
