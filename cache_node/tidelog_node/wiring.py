@@ -120,7 +120,15 @@ async def _start(
     register = partial(cluster.register, endpoints, rack=settings.rack)
     await register()
     start_replication(stack, cluster, logs, tasks, register=register)
-    start_diskless(settings, stack, cluster, logs, stop=stop, admission=serving.admission)
+    start_diskless(
+        settings,
+        stack,
+        cluster,
+        logs,
+        stop=stop,
+        admission=serving.admission,
+        chain_store=serving.chain_store,
+    )
     lease_tasks.add(wait_until_replaced(node.view, node.broker_id, node.incarnation))
     await member.enter(logs.replicas, lease_tasks.add)
     if serving.audit is not None:

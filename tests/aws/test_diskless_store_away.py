@@ -7,10 +7,12 @@ import random
 import socket
 import struct
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.aws.buckets import make_bucket
@@ -26,6 +28,8 @@ VALUE_BYTES = 50_000
 CONNECTION_COUNT = 20
 REQUESTS_OF_CONNECTION = 60  # 60 MB in all
 REFUSES = StoreBehaviour(throttled_part=1.0, methods=frozenset({"PUT"}))
+
+Scenario = Callable[[NodeProcess, StoreProxy], Awaitable[None]]
 
 
 class Flood:
@@ -86,19 +90,16 @@ async def settled(value: Callable[[], int], seconds: float) -> int:
     return last
 
 
-@pytest.mark.slow
-@pytest.mark.usefixtures("aws_credentials")
-def test_a_store_that_refuses_for_long_fills_nothing_but_its_buffer(
-    ministack_endpoint: str, tmp_path: Path
-) -> None:
-    make_bucket(ministack_endpoint, BUCKET)
+def play(endpoint: str, folder: Path, scenario: Scenario, **config: str) -> None:
+    """Run the scenario with a node whose store is behind a proxy."""
+    make_bucket(endpoint, BUCKET)
 
     async def main() -> None:
-        async with StoreProxy(ministack_endpoint, random.Random(1), S3) as proxy:
+        async with StoreProxy(endpoint, random.Random(1), S3) as proxy:
             node = NodeProcess(
-                tmp_path / "node",
-                object_store=f"s3://{BUCKET}/{random.randrange(1 << 40)}",
-                config={"diskless.buffer.max.bytes": str(LIMIT_BYTES)},
+                folder / "node",
+                object_store=f"s3://{BUCKET}/{uuid4().hex}",
+                config=config,
                 environment={"AWS_ENDPOINT_URL": proxy.url},
                 arguments=("--http-port", "0"),
             )
@@ -111,7 +112,16 @@ def test_a_store_that_refuses_for_long_fills_nothing_but_its_buffer(
     asyncio.run(main())
 
 
-async def scenario(node: NodeProcess, proxy: StoreProxy) -> None:
+@pytest.mark.slow
+@pytest.mark.usefixtures("aws_credentials")
+def test_a_store_that_refuses_for_long_fills_nothing_but_its_buffer(
+    ministack_endpoint: str, tmp_path: Path
+) -> None:
+    limit = {"diskless.buffer.max.bytes": str(LIMIT_BYTES)}
+    play(ministack_endpoint, tmp_path, flood_it, **limit)
+
+
+async def flood_it(node: NodeProcess, proxy: StoreProxy) -> None:
     admin = AdminClient({"bootstrap.servers": node.address})
     topics = [
         NewTopic("diskless", 1, 1, config={"diskless.enable": "true"}),
@@ -144,6 +154,27 @@ async def scenario(node: NodeProcess, proxy: StoreProxy) -> None:
     assert flood.errors == [0] * CONNECTION_COUNT * REQUESTS_OF_CONNECTION
     assert await asyncio.to_thread(metric, node, "tidelog_diskless_buffered_bytes") == 0
     assert node.log.count("Traceback") == 0
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("aws_credentials")
+def test_a_node_whose_store_ignores_conditions_refuses_diskless_topics_alone(
+    ministack_endpoint: str, tmp_path: Path
+) -> None:
+    async def scenario(node: NodeProcess, proxy: StoreProxy) -> None:
+        proxy.behave(StoreBehaviour(overwrites=True))
+        admin = AdminClient({"bootstrap.servers": node.address})
+        diskless = NewTopic("diskless", 1, 1, config={"diskless.enable": "true"})
+        for _ in range(2):
+            made = admin.create_topics([diskless, NewTopic("plain", 1, 1)])
+            with pytest.raises(KafkaException, match="If-None-Match") as refused:
+                await asyncio.to_thread(made["diskless"].result, 60)
+            assert refused.value.args[0].code() == KafkaError.INVALID_CONFIG
+            assert f"s3://{BUCKET}/" in str(refused.value)
+        await eventually_async(lambda: is_led(node, "plain"))
+        assert "diskless" not in admin.list_topics(timeout=30).topics
+
+    play(ministack_endpoint, tmp_path, scenario)
 
 
 async def is_led(node: NodeProcess, topic: str) -> bool:

@@ -17,6 +17,7 @@ from tidelog_node.diskless.owned_chain import OwnedChain
 from tidelog_node.diskless.refilling import LogRefill
 from tidelog_node.diskless.standby import stand_by
 from tidelog_node.follower.catch_up import CatchUp
+from tidelog_node.handlers.chain_store_check import ChainStoreCheck
 from tidelog_node.handlers.diskless_admission import DisklessAdmission
 from tidelog_node.replicas import ReplicaManager
 from tidelog_node.settings import NodeSettings
@@ -35,6 +36,7 @@ def start_diskless(
     *,
     stop: asyncio.Event,
     admission: DisklessAdmission,
+    chain_store: ChainStoreCheck,
 ) -> NodeChain:
     """Enter partitions into the node's chain from now on; return it.
 
@@ -52,6 +54,7 @@ def start_diskless(
     stack.callback(_end_leads, replicas)
     stack.push_async_callback(node_chain.close, CLOSE_SECONDS_MAX)
     node_chain.fullness.subscribe(admission.set_full)
+    chain_store.check = node_chain.check_store
     node_chain.deposed.subscribe(lambda chain: _end_leads_in(replicas, chain))
     chains = ChainStore(node_chain.client, node.view.image.cluster_id)
     catch_up = CatchUp(

@@ -46,6 +46,7 @@ from tidelog_node.handlers.acls import AclHandlers
 from tidelog_node.handlers.administration import cluster_admin
 from tidelog_node.handlers.alter_log_dirs import AlterLogDirsHandler
 from tidelog_node.handlers.api_versions import ApiVersionsHandler
+from tidelog_node.handlers.chain_store_check import ChainStoreCheck
 from tidelog_node.handlers.client_quotas import QuotaHandlers
 from tidelog_node.handlers.cluster import ClusterHandlers
 from tidelog_node.handlers.configs import ConfigHandlers
@@ -95,6 +96,7 @@ class Serving:
     server: Server
     produce: ProduceHandler
     admission: DisklessAdmission  # of its requests
+    chain_store: ChainStoreCheck  # of topics that are created
     fetch: FetchHandler
     share_fetch: ShareFetchHandler
     share_exchange: ShareExchange | None  # of quotas, if they are those of the cluster
@@ -133,7 +135,7 @@ def build_serving(
         node.view, node.static_config, clock_ms=monotonic_ms, counters=node.counters
     )
     stack.callback(throttle.start(node.view))
-    admission = DisklessAdmission()
+    admission, chain_store = DisklessAdmission(), ChainStoreCheck()
     produce = ProduceHandler(
         node,
         admission=admission,
@@ -171,6 +173,7 @@ def build_serving(
             transactions,
             access=access,
             throttle=throttle,
+            chain_store=chain_store,
             data_dir=settings.data_dir,
         ),
         *ShareAcknowledgeHandler(service=share_service).routes(),
@@ -243,6 +246,7 @@ def build_serving(
         server,
         produce,
         admission,
+        chain_store,
         fetch,
         share_fetch,
         share_exchange=exchange,
@@ -331,6 +335,7 @@ def _control_routes(
     *,
     access: Access | None,
     throttle: Throttle,
+    chain_store: ChainStoreCheck,
     data_dir: Path,
 ) -> Iterator[Route]:
     """Yield the routes outside the hot path."""
@@ -338,7 +343,7 @@ def _control_routes(
     find_coordinator = FindCoordinatorHandlers(node)
     handlers = (
         MetadataHandlers(node, access=access, throttle=throttle),
-        TopicHandlers(node, access=access, throttle=throttle),
+        TopicHandlers(node, access=access, throttle=throttle, chain_store=chain_store),
         ConfigHandlers(node),
         ScramUserHandlers(node),
         AclHandlers(node),

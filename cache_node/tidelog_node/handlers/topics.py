@@ -37,6 +37,7 @@ from tidelog_core.security.acl import AclOperation, ResourceType
 from tidelog_node.authorization.access import Access
 from tidelog_node.authorization.refusals import REFUSED
 from tidelog_node.handlers.administration import admin_outcome, cluster_admin
+from tidelog_node.handlers.chain_store_check import ChainStoreCheck
 from tidelog_node.handlers.created_topics import CREATE_TOPICS_KEY, CreatedTopics
 from tidelog_node.node_context import NodeContext
 from tidelog_node.request_turns import RequestTurn
@@ -57,10 +58,16 @@ class TopicHandlers:
     """Creates, widens and deletes topics."""
 
     def __init__(
-        self, node: NodeContext, *, throttle: Throttle, access: Access | None = None
+        self,
+        node: NodeContext,
+        *,
+        throttle: Throttle,
+        access: Access | None = None,
+        chain_store: ChainStoreCheck | None = None,
     ) -> None:
         """Without ``access`` every client may create topics."""
         self._node = node
+        self._chain_store = chain_store or ChainStoreCheck()
         self._access = access
         self._throttle = throttle
         self._admin = cluster_admin(node)
@@ -93,6 +100,12 @@ class TopicHandlers:
             answer.add_refused(name, TopicAuthorizationFailed(REFUSED))
         async for twice in turn.each(repeated):
             answer.add_refused(twice, InvalidRequest("Duplicate topic name."))
+        seconds_max = request.timeout.total_seconds()
+        unstorable = await self._chain_store.refused(
+            wanted, self._node.config(), seconds_max=seconds_max
+        )
+        if unstorable:
+            wanted = [new async for new in turn.each(wanted) if new.name not in unstorable]
         quota = self._quota(context, STRICT_CREATION_FROM)
         counts = {new.name: wanted_partition_count(new, self._node.config()) for new in wanted}
         exceeded = quota.spend(counts)
@@ -100,12 +113,12 @@ class TopicHandlers:
             outcomes = await self._admin.create_topics(
                 [new for new in wanted if new.name not in exceeded],
                 validate_only=request.validate_only,
-                seconds_max=request.timeout.total_seconds(),
+                seconds_max=seconds_max,
             )
         except PolicyViolation as error:
             outcomes = {new.name: error async for new in turn.each(wanted)}
         quota.give_back(_failed_count(outcomes, counts))
-        async for name, outcome in turn.each((exceeded | outcomes).items()):
+        async for name, outcome in turn.each((unstorable | exceeded | outcomes).items()):
             if isinstance(outcome, TidelogError):
                 answer.add_refused(name, outcome)
             else:
