@@ -193,6 +193,13 @@ def deploy(reader: PageReader, stack: ExitStack) -> None:
     """Nothing: all that needs no account is files."""
 
 
+def diskless(reader: PageReader, stack: ExitStack) -> None:
+    """A reader in an empty folder, who starts the cluster as the page says."""
+    port = free_port()
+    at(reader, f"localhost:{port}")
+    reader.server_options = {"tidelog up": f"--port {port} --http-port 0"}
+
+
 def jobs(reader: PageReader, stack: ExitStack) -> None:
     """Stores in ``data`` with a tiered topic, and an audit log."""
     data = reader.folder / "data"
@@ -367,6 +374,7 @@ STAGES: Mapping[Path, Stage] = {
             "contexts": contexts,
             "cost": cost,
             "deploy": deploy,
+            "diskless": diskless,
             "jobs": jobs,
             "migrate": migrate,
             "operations": operations,
