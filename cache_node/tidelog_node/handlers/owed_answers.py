@@ -186,8 +186,6 @@ class OwedAnswers:
         for answer in tuple(self._waiting):
             if everything or answer.deadline <= now:
                 for ack in answer.acks:
-                    ack.fail(
-                        ErrorCode.request_timed_out, "not replicated within the request's time"
-                    )
+                    ack.fail(ErrorCode.request_timed_out, "not committed within the request's time")
         if self._waiting and not everything:
             self._start_sweep()
