@@ -92,15 +92,18 @@ def make_application(console: Console) -> web.Application:
 @web.middleware
 async def let_in(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Refuse requests that are not for this console, and give every answer its headers."""
-    for listening in request.app[LISTENING]:
-        listening.note_request(request)
     console = console_of(request)
     refusal = _refusal(console, request)
+    for listening in request.app[LISTENING]:
+        listening.begin_request(request)
     try:
         answer = await handler(request) if refusal is None else refusal
     except web.HTTPException as other:  # no such page, or another method
         other.headers.update(_headers(console))
         raise
+    finally:
+        for listening in request.app[LISTENING]:
+            listening.end_request(request)
     if not answer.prepared:
         answer.headers.update(_headers(console))
     return answer

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from html import unescape
 from pathlib import Path
 
@@ -306,22 +306,47 @@ def test_connections_are_limited(browser: Browser, console: ConsoleProcess) -> N
     wait_served(browser)
 
 
-@pytest.mark.slow  # it waits for as long as a connection may say nothing
-def test_connections_that_say_nothing_make_room(browser: Browser, console: ConsoleProcess) -> None:
-    with many_connections(console) as some:
-        some[0].sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Never")
-        wait_served(browser)
+HEADERS = "Host: 127.0.0.1\r\nContent-Type: application/x-www-form-urlencoded\r\n"
+SENT = {
+    "nothing": "",
+    "half a request": f"GET / HTTP/1.1\r\n{HEADERS}X-Never",
+    "a whole one": f"GET /static/icon.svg HTTP/1.1\r\n{HEADERS}\r\n",
+    "half a form": f"POST /login HTTP/1.1\r\n{HEADERS}Content-Length: 9\r\n\r\ntoken",
+}
+
+
+@pytest.mark.parametrize("sent", SENT.values(), ids=SENT)
+def test_connections_that_wait_for_their_client_make_room(
+    browser: Browser, console: ConsoleProcess, sent: str
+) -> None:
+    """Else any program that can connect keeps all others out for seconds."""
+    with many_connections(console, sent.encode()):
+        assert browser.get("/topics").status == 200
+
+
+def test_a_stream_does_not_make_room(
+    browser: Browser, console: ConsoleProcess, node: NodeProcess
+) -> None:
+    create(node.address, "followed")
+    with browser.events(tail_path("followed")) as events:
+        assert events.next()[0] == "begin"
+        with many_connections(console):
+            assert browser.get("/topics").status == 200
+            produce(node.address, "followed", b"still here")
+            assert events.records(1)[0]["value"]["text"] == "still here"
 
 
 @contextmanager
-def many_connections(console: ConsoleProcess) -> Iterator[list[socket.socket]]:
-    """Open more connections than the console has, and say nothing."""
+def many_connections(console: ConsoleProcess, sent: bytes = b"") -> Iterator[None]:
+    """Open more connections than the console has, and keep them without sending more."""
     host, _, port = console.address.partition(":")
     with ExitStack() as stack:
-        yield [
-            stack.enter_context(socket.create_connection((host, int(port)), timeout=SECONDS_MAX))
-            for _ in range(CONNECTIONS_MAX + 60)
-        ]
+        for _ in range(CONNECTIONS_MAX + 60):
+            address = (host, int(port))
+            one = stack.enter_context(socket.create_connection(address, timeout=SECONDS_MAX))
+            with suppress(ConnectionError):  # It has made room already.
+                one.sendall(sent)
+        yield
 
 
 def open_descriptors(console: ConsoleProcess) -> int:
