@@ -45,6 +45,7 @@ def verify(
 ) -> None:
     """Check every tiered segment: its objects, CRCs, hashes and offsets.
 
+    Of diskless topics the objects of chains are checked too, and that no offset is missing.
     Reads only the stores, so the cluster may be running or stopped. Names every object that is
     damaged, unknown or missing, and leftovers of abandoned copies, which the scrub removes.
     Exit status: 0 no problems, 1 problems found, 3 only leftovers found.
@@ -96,7 +97,9 @@ def _end(found: Mapping[str, Any], *, is_json: bool) -> None:
         outcome = counted(problems, "problem") if problems else "all is well"
         if leftovers:
             outcome += f", {counted(leftovers, 'object')} left over"
-        print(f"{found['segments']} segments, {found['bytes']} bytes checked: {outcome}")
+        chains = found.get("chain_objects", 0)
+        also = f" and {counted(chains, 'object')} of chains" if chains else ""
+        print(f"{found['segments']} segments, {found['bytes']} bytes{also} checked: {outcome}")
     if problems:
         raise typer.Exit(FAILED)
     if leftovers:

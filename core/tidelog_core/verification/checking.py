@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 
 from tidelog_core.verification.segment_check import Problem
 from tidelog_core.verification.source import Planned
+from tidelog_core.verification.tail_check import TailCheck
 from tidelog_core.verification.verification import CheckPosition, Findings, Verification
 
 
@@ -34,6 +35,7 @@ async def check_planned(
         on_step(f"verifying {partition.name} ({number} of {len(planned.partitions)})")
         async for problem in verification.run([partition]):
             on_problem(problem)
+    await _check_chains(planned, verification, on_problem, on_step=on_step, on_object=_nothing)
     for problem in planned.strays:
         verification.add(problem)
         on_problem(problem)
@@ -74,7 +76,38 @@ async def continue_check(
         on_step(f"verifying {plan.name} ({number} of {len(plans)})")
         async for problem in verification.run([plan], start=start):
             on_problem(problem)
+
+    async def walked() -> None:
+        if plans:  # Chains are checked in one go: who is interrupted begins with them again.
+            await checked(CheckPosition(plans[-1].name, None))
+
+    await _check_chains(planned, verification, on_problem, on_step=on_step, on_object=walked)
     for problem in planned.strays:
         verification.add(problem)
         on_problem(problem)
     return verification.findings
+
+
+async def _check_chains(
+    planned: Planned,
+    verification: Verification,
+    on_problem: Callable[[Problem], None],
+    *,
+    on_step: Callable[[str], None],
+    on_object: Callable[[], Awaitable[None]],
+) -> None:
+    """Check the chains of diskless topics; problems are added when all of them are checked."""
+    if not planned.chains.tails:
+        return
+    on_step(f"verifying {len(planned.chains.objects)} objects of chains")
+    check = TailCheck(planned.objects, planned.cluster_id, planned.chains, planned.read_tiered_end)
+    problems = await check.run(on_object)
+    verification.findings.chain_object_count += check.object_count
+    verification.findings.chain_size_bytes += check.size_bytes
+    for problem in problems:
+        verification.add(problem)
+        on_problem(problem)
+
+
+async def _nothing() -> None:
+    pass

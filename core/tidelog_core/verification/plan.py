@@ -12,7 +12,8 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from uuid import UUID
 
-from tidelog_core.errors import CorruptItem, InvalidObjectKey, ObjectNotFound
+from tidelog_core.diskless.epoch_chains import PartitionName
+from tidelog_core.errors import CorruptItem, CorruptObject, InvalidObjectKey, ObjectNotFound
 from tidelog_core.metadata.image import ClusterImage
 from tidelog_core.metadata.records import (
     DELETED_TOPIC_COLLECTION,
@@ -36,10 +37,13 @@ from tidelog_core.retention.orphans import (
     state_of_topic,
 )
 from tidelog_core.tier.bucket import ClusterObjects, SegmentObjects, TopicObjects
-from tidelog_core.tier.keys import SegmentKeys, log_start_key
+from tidelog_core.tier.contents import read_tiered_end
+from tidelog_core.tier.index_file import IndexFile
+from tidelog_core.tier.keys import SegmentKeys, log_start_key, parse_segment_key, partition_prefix
 from tidelog_core.tier.planning import finished_segments
 from tidelog_core.tier.tiered_segments import TieredSegments
 from tidelog_core.verification.segment_check import Problem
+from tidelog_core.verification.tail_check import ChainsPlan, TailPlan
 from tidelog_core.verification.verification import PartitionPlan
 
 ORPHAN = "no segment in the metadata store has it"
@@ -69,6 +73,24 @@ class MetadataPlan:
             self._names[self._image.topics[topic].topic_id] = topic
             plans += [await self._partition(topic, p) for p in self._image.partitions(topic)]
         return plans
+
+    def chains(self, cluster: ClusterObjects) -> ChainsPlan:
+        """Return the chains to check of the topics of ``partitions``, which was called before."""
+        tails: dict[PartitionName, TailPlan] = {}
+        for topic_id, topic in self._names.items():
+            for partition in self._image.partitions(topic):
+                finished = self._finished.get((topic_id, partition.partition), ())
+                end = max((one.end_offset for one in finished), default=0)
+                tails[PartitionName(topic_id, partition.partition)] = TailPlan(
+                    TopicPartition(topic, partition.partition),
+                    max(end, partition.log_start_offset),
+                    partition.wal,
+                )
+        return _chains_plan(cluster, tails)
+
+    async def tiered_end(self, name: PartitionName, tail: TailPlan) -> int:
+        """The end of the partition's tier now."""
+        return await read_tiered_end(self._store, name.topic_id, name.partition, tail.tiered_end)
 
     async def strays(self, cluster: ClusterObjects, *, is_all: bool) -> list[Problem]:
         """Return the unexpected objects in the bucket, and damaged manifests and items.
@@ -202,6 +224,7 @@ class BucketPlan:
     """The plan by the bucket alone."""
 
     def __init__(self, survey: Survey, objects: ObjectStore) -> None:
+        self._survey = survey
         self._topics = [topic for topic in survey.topics if not topic.objects.is_deleted]
         self._objects = objects
         self.problems = [Problem(None, r.object, r.text) for r in survey.problems]
@@ -230,6 +253,44 @@ class BucketPlan:
                 plans.append(PartitionPlan(name, selection.log_start_offset, segments, problems))
         return plans
 
+    def chains(self, cluster: ClusterObjects, topics: Sequence[str]) -> ChainsPlan:
+        """Return the chains to check of these topics."""
+        tails: dict[PartitionName, TailPlan] = {}
+        chained = self._survey.chains.partitions
+        for topic in self._topics:
+            if _name_of(topic) not in topics:
+                continue
+            topic_id = topic.objects.topic_id
+            numbers = {name.partition for name in chained if name.topic_id == topic_id}
+            for number in sorted(numbers | topic.selections.keys()):
+                name = PartitionName(topic_id, number)
+                selection = topic.selections.get(number)
+                start = 0 if selection is None else selection.log_start_offset
+                segments = () if selection is None else selection.segments
+                marked = chained[name].log_start_offset if name in chained else 0
+                ends = (one.meta.end_offset for one in segments)
+                tails[name] = TailPlan(
+                    TopicPartition(_name_of(topic), number), max([start, marked, *ends])
+                )
+        return _chains_plan(cluster, tails)
+
+    async def tiered_end(self, name: PartitionName, tail: TailPlan) -> int:
+        """The end of the partition's tier now: of segments that came since."""
+        end = tail.tiered_end
+        prefix = partition_prefix(
+            self._survey.cluster_id, tail.name.topic, name.topic_id, name.partition
+        )
+        async for found in self._objects.list(prefix):
+            key = parse_segment_key(found.key)
+            if key is not None and key.is_index and key.base_offset >= tail.tiered_end:
+                try:
+                    index = IndexFile.parse(await self._objects.get(found.key), key=found.key)
+                except (CorruptObject, ObjectNotFound):
+                    continue
+                if index.base_offset <= end:
+                    end = max(end, index.end_offset)
+        return end
+
     async def is_still_there(self, segment: SegmentMeta, keys: SegmentKeys) -> bool:  # noqa: ARG002
         """Whether either object is there: a deletion takes both."""
         return await _exists(self._objects, keys.index) or await _exists(self._objects, keys.log)
@@ -237,6 +298,13 @@ class BucketPlan:
     async def log_start_offset(self, planned: PartitionPlan) -> int:
         """The first offset of the segments that count."""
         return planned.log_start_offset
+
+
+def _chains_plan(cluster: ClusterObjects, tails: dict[PartitionName, TailPlan]) -> ChainsPlan:
+    """Return the plan; there is nothing to check without objects of chains and chains in items."""
+    if not cluster.chain_objects:
+        tails = {name: tail for name, tail in tails.items() if tail.wal}
+    return ChainsPlan(tuple(cluster.chain_objects), tails)
 
 
 async def _exists(objects: ObjectStore, key: str) -> bool:

@@ -24,6 +24,7 @@ from tidelog_core.restoration.survey import (
 from tidelog_core.tier.bucket import ClusterObjects
 from tidelog_core.verification.plan import BucketPlan, MetadataPlan
 from tidelog_core.verification.segment_check import Problem
+from tidelog_core.verification.tail_check import ChainsPlan, ReadTieredEnd
 from tidelog_core.verification.verification import PartitionPlan, Truth
 
 ShowReading = Callable[[int], AbstractContextManager[OnRead]]
@@ -47,6 +48,8 @@ class Planned:
     partitions: Sequence[PartitionPlan]
     strays: Sequence[Problem]  # found already, of no segment that is checked
     configs: Mapping[str, Mapping[str, str]]  # by topic: the settings that it overrides
+    chains: ChainsPlan  # of diskless topics
+    read_tiered_end: ReadTieredEnd
     notes: Sequence[str]  # sentences for the operator on unchecked or partly checked content
 
 
@@ -74,6 +77,8 @@ async def planned_by_metadata(
                 partitions=partitions,
                 strays=await plan.strays(cluster, is_all=not topics),
                 configs={name: topic.configs for name, topic in image.topics.items()},
+                chains=plan.chains(cluster),
+                read_tiered_end=plan.tiered_end,
                 notes=describe_unreadable(image),
             )
 
@@ -105,5 +110,7 @@ async def planned_by_bucket(
             # Whole only now: planning partitions finds problems of their topics.
             strays=plan.problems,
             configs=plan.configs,
+            chains=plan.chains(cluster, topics or plan.topics),
+            read_tiered_end=plan.tiered_end,
             notes=notes,
         )

@@ -55,15 +55,24 @@ class Findings:
 
     segment_count: int = 0
     size_bytes: int = 0
+    chain_object_count: int = 0  # of diskless topics
+    chain_size_bytes: int = 0
     problems: list[Problem] = field(default_factory=list)
     leftovers: list[Problem] = field(default_factory=list)
 
     def document(self, *, problems_max: int | None = None) -> dict[str, object]:
         """Return the findings for JSON, with at most so many problems of each kind."""
+        chains: dict[str, object] = {}
+        if self.chain_object_count:
+            chains = {
+                "chain_objects": self.chain_object_count,
+                "chain_bytes": self.chain_size_bytes,
+            }
         return {
             "ok": not self.problems,
             "segments": self.segment_count,
             "bytes": self.size_bytes,
+            **chains,
             "problem_count": len(self.problems),
             "leftover_count": len(self.leftovers),
             "problems": [problem_row(problem) for problem in self.problems[:problems_max]],

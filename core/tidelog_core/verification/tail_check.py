@@ -1,0 +1,168 @@
+"""Checks the records of diskless topics that are in chains: their bytes, and that none is missing.
+
+Every committed object with a wanted partition is read whole, all CRCs are checked. A partition's
+slices follow each other from the end of its tier on, by leader epoch and offset, at least up to
+where its current leader began. Objects may be collected meanwhile: then the tier has their records,
+so its end is read again before a gap counts. Objects above a seal or a gap are no part of the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from tidelog_core.diskless.bucket_chains import chains_of
+from tidelog_core.diskless.chain_store import ChainStore
+from tidelog_core.diskless.chain_walk import Place, walk_chain
+from tidelog_core.diskless.epoch_chains import PartitionName
+from tidelog_core.diskless.keys import chain_prefix, chains_prefix, wal_key
+from tidelog_core.diskless.replay import CommittedSlice, committed_slices
+from tidelog_core.diskless.wal_footer import WalFooter, parse_object
+from tidelog_core.errors import CorruptObject, ObjectNotFound
+from tidelog_core.metadata.epoch_chains import ChainName, EpochChains
+from tidelog_core.model import TopicPartition
+from tidelog_core.objects.store import ObjectMeta, ObjectStore
+from tidelog_core.verification.segment_check import Problem
+
+LISTINGS_MAX = 2
+
+
+@dataclass(frozen=True, slots=True)
+class TailPlan:
+    """A partition, and where its tier ends."""
+
+    name: TopicPartition
+    tiered_end: int  # or the log start, if that is greater
+    wal: EpochChains = ()  # of its item; empty if there is none
+
+
+@dataclass(frozen=True, slots=True)
+class ChainsPlan:
+    """The chains to check."""
+
+    objects: tuple[ObjectMeta, ...] = ()  # listed before the ends of the tier were read
+    tails: Mapping[PartitionName, TailPlan] | None = None  # None: there is nothing to check
+
+
+ReadTieredEnd = Callable[[PartitionName, TailPlan], Awaitable[int]]
+"""Reads again where a partition's tier ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    leader_epoch: int
+    base_offset: int
+    end_offset: int
+    key: str  # of the object that gives the offsets
+
+
+class TailCheck:
+    """Checks the chains of one cluster. For one use."""
+
+    def __init__(
+        self, objects: ObjectStore, cluster_id: str, plan: ChainsPlan, read_end: ReadTieredEnd
+    ) -> None:
+        self._objects = objects
+        self._cluster_id = cluster_id
+        self._plan = plan
+        self._read_end = read_end
+        self._tails = plan.tails or {}
+        self._runs: dict[PartitionName, list[_Run]] = {}
+        self.object_count = 0
+        self.size_bytes = 0
+
+    async def run(self, on_object: Callable[[], Awaitable[None]]) -> list[Problem]:
+        """Return the problems. ``on_object`` is called after each object, and may raise."""
+        if not self._tails:
+            return []
+        listed: Iterable[ObjectMeta] = self._plan.objects
+        for _ in range(LISTINGS_MAX):
+            problems = await self._walk(listed, on_object)
+            gaps: list[Problem] = []
+            for name, tail in self._tails.items():
+                gaps += await self._gaps(name, tail)
+            if not gaps:
+                break
+            # The listing may be older than the items: look again before something is missing.
+            prefix = chains_prefix(self._cluster_id)
+            listed = [found async for found in self._objects.list(prefix)]
+        return problems + gaps
+
+    async def _walk(
+        self, objects: Iterable[ObjectMeta], on_object: Callable[[], Awaitable[None]]
+    ) -> list[Problem]:
+        """Read the objects of a listing; return what is wrong with them."""
+        problems: list[Problem] = []
+        self.object_count = self.size_bytes = 0
+        self._runs = {name: [] for name in self._tails}
+        chains = ChainStore(self._objects, self._cluster_id)
+        listed_of = chains_of(objects)
+        there = {(chain, one.sequence) for chain, listed in listed_of.items() for one in listed}
+        for chain, listed in listed_of.items():
+            async for one in walk_chain(chains, chain, listed):
+                key = wal_key(self._cluster_id, chain, one.listed.sequence)
+                if one.problem:
+                    problems.append(Problem(None, key, one.problem))
+                elif one.place is Place.COMMITTED and one.footer is not None:
+                    problems += await self._check_object(key, one.footer, there)
+                await on_object()
+        return problems
+
+    async def _check_object(
+        self, key: str, footer: WalFooter, there: set[tuple[ChainName, int]]
+    ) -> list[Problem]:
+        slices = [one for one in committed_slices(footer) if one.partition in self._tails]
+        if not slices:
+            return []
+        try:
+            data = await self._objects.get(key)
+            parse_object(data, key=key)
+        except ObjectNotFound:
+            return []  # It was collected: the tier has its records.
+        except CorruptObject as error:
+            return [Problem(None, key, error.problem)]
+        self.object_count += 1
+        self.size_bytes += len(data)
+        problems = []
+        for one in slices:
+            if (one.chain, one.sequence) in there:
+                self._add(one, key)
+            elif one.end_offset > self._tails[one.partition].tiered_end:
+                missing = wal_key(self._cluster_id, one.chain, one.sequence)
+                text = f"it is not there, but {key} has a reference to it"
+                problems.append(Problem(self._tails[one.partition].name, missing, text))
+        return problems
+
+    def _add(self, one: CommittedSlice, key: str) -> None:
+        runs = self._runs[one.partition]
+        last = runs[-1] if runs else None
+        run = _Run(one.leader_epoch, one.base_offset, one.end_offset, key)
+        if last and (last.leader_epoch, last.end_offset) == (run.leader_epoch, run.base_offset):
+            # One run is enough for what follows each other.
+            runs[-1] = _Run(last.leader_epoch, last.base_offset, run.end_offset, last.key)
+        else:
+            runs.append(run)
+
+    async def _gaps(self, name: PartitionName, tail: TailPlan) -> list[Problem]:
+        """Return the offsets that neither the tier nor a chain has."""
+        if not _missing(tail, self._runs[name], tail.tiered_end, self._cluster_id):
+            return []
+        end = await self._read_end(name, tail)
+        missing = _missing(tail, self._runs[name], end, self._cluster_id)
+        return [Problem(tail.name, key, text) for key, text in missing]
+
+
+def _missing(
+    tail: TailPlan, runs: Iterable[_Run], tiered_end: int, cluster_id: str
+) -> list[tuple[str, str]]:
+    found: list[tuple[str, str]] = []
+    end = tiered_end
+    for run in sorted(runs, key=lambda run: (run.leader_epoch, run.base_offset)):
+        if run.base_offset > end:
+            found.append((run.key, f"offsets [{end}, {run.base_offset}) are missing before it"))
+        end = max(end, run.end_offset)
+    if tail.wal and end < tail.wal[-1].first_offset:
+        before = tail.wal[-2] if len(tail.wal) > 1 else tail.wal[-1]
+        key = chain_prefix(cluster_id, before.chain)
+        found.append((key, f"offsets [{end}, {tail.wal[-1].first_offset}) are in no object of it"))
+    return found

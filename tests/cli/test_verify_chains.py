@@ -1,0 +1,101 @@
+"""``tidelog verify`` of diskless topics: bytes of chains, and offsets that are missing."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tidelog_core.diskless.chain_store import ChainStore
+from tidelog_core.diskless.keys import wal_key
+from tidelog_core.diskless.wal_header import HEADER_SIZE
+from tidelog_core.objects.folder import FolderObjectStore
+
+from tests.cli.test_restore_chains import CLUSTER, A, B, build, restore
+from tests.support.command import called
+
+
+@pytest.fixture
+def bucket(tmp_path: Path) -> Path:
+    """The bucket of a cluster, and its metadata store beside it."""
+    folder = tmp_path / "objects"
+    asyncio.run(build(folder))
+    restore(folder)
+    return folder
+
+
+def by_bucket(folder: Path, *options: str, status: int = 0) -> Any:
+    return called("verify", "--from", f"file://{folder}", "--json", *options, status=status)
+
+
+def by_metadata(folder: Path, *options: str, status: int = 0) -> Any:
+    stores = (f"sqlite://{folder.parent}/metadata.db", f"file://{folder}")
+    arguments = ("--metadata", stores[0], "--objects", stores[1], "--json", *options)
+    return called("verify", *arguments, status=status)
+
+
+WAYS = pytest.mark.parametrize("verify", [by_bucket, by_metadata], ids=["bucket", "metadata"])
+
+
+def spoil(folder: Path, key: str, position: int) -> None:
+    path = folder / key
+    path.chmod(0o644)
+    data = bytearray(path.read_bytes())
+    data[position] ^= 1
+    path.write_bytes(data)
+
+
+@WAYS
+def test_a_whole_tail_has_no_problem(bucket: Path, verify: Any) -> None:
+    found = verify(bucket).document
+    assert (found["ok"], found["problems"], found["leftovers"]) == (True, [], [])
+    assert (found["segments"], found["chain_objects"]) == (1, 3)
+    assert found["chain_bytes"] > 1_000
+    assert verify(bucket, "t").document["chain_objects"] == 3
+
+
+@WAYS
+def test_every_byte_of_an_object_is_checked(bucket: Path, verify: Any) -> None:
+    key = wal_key(CLUSTER, A, 1)
+    spoil(bucket, key, HEADER_SIZE + 5)  # in a slice: no footer shows it
+    found = verify(bucket, status=1).document
+    assert key in [one["object"] for one in found["problems"]]
+    spoil(bucket, key, -1)
+    found = verify(bucket, status=1).document
+    assert key in [one["object"] for one in found["problems"]]
+
+
+@WAYS
+def test_missing_offsets_are_named_with_their_partition(bucket: Path, verify: Any) -> None:
+    (bucket / wal_key(CLUSTER, A, 1)).unlink()
+    (problem,) = verify(bucket, status=1).document["problems"]
+    assert (problem["topic"], problem["partition"]) == ("t", 4)
+    assert problem["object"] == wal_key(CLUSTER, B, 0)
+    assert problem["problem"] == "offsets [22, 25) are missing before it"
+
+
+def test_the_end_of_a_chain_that_is_gone_shows_by_the_item_of_the_next(bucket: Path) -> None:
+    """No later object has the partition: only the item says where its last leader began."""
+    (bucket / wal_key(CLUSTER, B, 0)).unlink()
+    (bucket / wal_key(CLUSTER, A, 1)).unlink()
+    problems = by_metadata(bucket, status=1).document["problems"]
+    assert [one["problem"] for one in problems] == ["offsets [22, 25) are in no object of it"]
+
+
+def test_what_is_no_part_of_the_log_is_not_checked(bucket: Path) -> None:
+    """Garbage above a seal."""
+
+    async def put() -> None:
+        store = FolderObjectStore(bucket)
+        chains = ChainStore(store, CLUSTER)
+        await chains.put(A, 9, b"garbage")
+        await store.close()
+
+    asyncio.run(put())
+    assert by_bucket(bucket).document["ok"]
+
+
+def test_people_read_how_many_objects_were_checked(bucket: Path) -> None:
+    outcome = called("verify", "--from", f"file://{bucket}")
+    assert " and 3 objects of chains checked: all is well" in outcome.lines[-1]
