@@ -21,6 +21,7 @@ import hashlib
 import os
 import shutil
 import sys
+import sysconfig
 import tempfile
 from importlib.metadata import version
 from pathlib import Path
@@ -87,6 +88,7 @@ MODULES = (
 )
 PACKAGES = (_CORE, _NODE)
 OVERLAY = ROOT / ".cache" / "compiled"
+OVERLAY_VARIABLE = "TIDELOG_OVERLAY"  # names another folder, for wheels of another Python
 STAMP = ".source"  # a file with the hash of the folder's source
 
 
@@ -133,7 +135,8 @@ def write_overlay(overlay: Path = OVERLAY) -> Path:
 
 
 def _source_hash() -> str:
-    seen = hashlib.sha256(f"{sys.version} {version('mypy')} {MODULES}".encode())
+    builder = f"{sys.version} {sysconfig.get_platform()} {version('mypy')}"
+    seen = hashlib.sha256(f"{builder} {MODULES}".encode())
     for package in PACKAGES:
         for path in sorted((ROOT / package).rglob("*.py")):
             seen.update(str(path.relative_to(ROOT)).encode() + b"\0" + path.read_bytes())

@@ -6,7 +6,9 @@ mypyc needs the types of everything that the compiled modules import.
 
 from __future__ import annotations
 
+import os
 import sys
+from pathlib import Path
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
@@ -20,9 +22,9 @@ class CompiledWheel(BuildHookInterface[Any]):
         if version == "editable":
             return  # compiled modules would hide later edits
         sys.path.insert(0, self.root)
-        from tools.compiled import write_overlay
+        from tools.compiled import OVERLAY, OVERLAY_VARIABLE, write_overlay
 
-        overlay = write_overlay()
+        overlay = write_overlay(Path(os.environ.get(OVERLAY_VARIABLE, OVERLAY)))
         build_data["pure_python"] = False
         build_data["infer_tag"] = True
         for module in overlay.rglob("*.so"):
