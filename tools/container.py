@@ -1,7 +1,7 @@
 """Builds the image by buildah, on a base made by debootstrap: no registry of images is needed.
 
-Needs root, and Debian's packages ``buildah`` and ``debootstrap``. No container engine runs here:
-``run`` starts a program in the image's files, in namespaces of its own.
+Needs root, and Debian's packages ``buildah`` and ``debootstrap``. ``tools.compose`` runs the image
+on an engine.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The container image: built from the tree, and run in namespaces as an engine would run it.
 
-No engine of containers runs on the machines of the tests. So the program of the image runs in its
-files with what an engine sets up: a network namespace, a read-only root, and no root's rights.
+No engine is needed: the program of the image runs in its files with what an engine sets up, a
+network namespace, a read-only root, and no root's rights. ``test_compose.py`` has an engine.
 """
 
 from __future__ import annotations
@@ -31,12 +31,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.packages, pytest.mark.timeout(1500)]
 
 
 @pytest.fixture(scope="module")
-def image() -> Iterator[Path]:
+def image(_built_image: None) -> Iterator[Path]:
     """Yield the image's files."""
-    try:
-        container.build_image()
-    except ToolAbsent as absent:
-        pytest.skip(str(absent))
     name, files = container.mount_image()
     yield files
     container.remove(name)
