@@ -29,6 +29,13 @@ def heir_of(partition: Partition, brokers: Iterable[int]) -> int | None:
     return max(brokers, key=lambda broker_id: _rank(partition, broker_id), default=None)
 
 
+def spread_rank(partition: Partition) -> bytes:
+    """Return a key that puts partitions in an order which mixes the topics."""
+    return blake2b(
+        _PLACE.pack(partition.topic_id.bytes, partition.partition, -1), digest_size=8
+    ).digest()
+
+
 def _rank(partition: Partition, broker_id: int) -> tuple[bytes, int]:
     place = _PLACE.pack(partition.topic_id.bytes, partition.partition, broker_id)
     return blake2b(place, digest_size=8).digest(), broker_id
