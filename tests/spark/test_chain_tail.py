@@ -266,6 +266,31 @@ def test_a_stream_that_reads_committed_waits_for_the_marker(cluster, diskless, s
     assert found.next_offsets() == {"t-0": [8]}
 
 
+def test_a_stream_names_a_gap_or_skips_it(cluster, diskless, stream):
+    for start in range(0, 40, 10):
+        diskless.commit(A, numbered(start, start + 10))
+    diskless.run(diskless.owners[A].collect([1]))
+    strict, lenient = stream(), stream(failOnDataLoss="false")
+    assert strict.plan()
+    with pytest.raises(DataLost, match=r"offsets \[10, 20\) of t-0 are in no tiered segment, and"):
+        strict.read()
+    assert lenient.next_offsets() == {"t-0": [*range(10), *range(20, 40)]}
+    diskless.commit(A, numbered(40, 50))
+    assert lenient.next_offsets() == {"t-0": list(range(40, 50))}
+
+
+def test_records_below_the_log_start_are_no_loss(cluster, diskless, stream):
+    for start in range(0, 40, 10):
+        diskless.commit(A, numbered(start, start + 10))
+    diskless.write_item(log_start_offset=15)
+    assert Planned(cluster).rows() == rows((15, 40))
+    diskless.run(diskless.owners[A].collect([0]))
+    assert Planned(cluster).rows() == rows((15, 40))
+    assert stream().next_offsets() == {"t-0": list(range(15, 40))}
+    with pytest.raises(DataLost, match=r"offsets \[5, 15\) of t-0 were deleted"):
+        Planned(cluster, startingOffsets='{"t":{"0":5,"1":0}}')
+
+
 def test_a_pattern_finds_a_diskless_topic_that_comes_later(cluster, diskless, stream):
     found = stream(subscribePattern="[tu]")
     diskless.commit(A, numbered(0, 2))

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import json
 import random
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +19,7 @@ from tidelog import BucketReader
 
 from tests.spark.micro_batches import MicroBatches
 from tests.support.node_process import NodeProcess
+from tools.places import ROOT
 
 pytestmark = pytest.mark.slow  # ``test_chain_tail`` and ``test_bucket_reader`` are the small twins
 TOPIC = "t"
@@ -61,6 +66,19 @@ def read(stores: dict[str, str], start: int = 0, **given: str) -> Rows:
     return asyncio.run(rows())
 
 
+def read_by_format(stores: dict[str, str]) -> Rows:
+    """Return the committed records as the reader of ``docs/format.md`` finds them."""
+    script = ROOT / "docs" / "read_segments.py"
+    ended = subprocess.run(
+        [sys.executable, str(script), stores["objects"], TOPIC, "0"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found = map(json.loads, ended.stdout.splitlines())
+    return [(record["offset"], base64.b64decode(record["value"])) for record in found]
+
+
 class Sent:
     """What a client had acknowledged, in order."""
 
@@ -95,6 +113,7 @@ def test_each_record_is_in_the_bucket_when_it_is_acknowledged(node, stores):
         node.kill()
         sent_before = list(sent.rows)
         assert read(stores) == sent_before
+        assert read_by_format(stores) == sent_before
         node.start()
         sent.send(b"after the restart")
         assert read(stores) == sent.rows
@@ -118,7 +137,7 @@ def test_segments_that_are_tiered_meanwhile_change_nothing(node, stores, tmp_pat
             assert streamed == sent.rows
             start = draw.choice(sent.rows)[0]
             assert read(stores, start) == [row for row in sent.rows if row[0] >= start]
-        assert read(stores) == sent.rows
+        assert read(stores) == read_by_format(stores) == sent.rows
         assert 0 < len(read(stores, diskless_tail=False)) < len(sent.rows)
     finally:
         stream.stop()
@@ -147,5 +166,6 @@ def test_transactions_are_read_whole_and_only_when_they_are_committed(node, stor
         else:
             producer.abort_transaction(60)
     node.kill()
-    visible = [value for _, value in read(stores, isolation_level="read_committed")]
-    assert visible == committed
+    visible = read(stores, isolation_level="read_committed")
+    assert [value for _, value in visible] == committed
+    assert read_by_format(stores) == visible

@@ -165,7 +165,7 @@ def test_a_stream_reads_on_from_chain_to_chain_while_leaders_are_killed(
                 os.kill(node.pid, signal.SIGCONT)
     finally:
         sending.stop()
-    assert sending.failures == []
+    assert sending.failures[:3] == []
     look()
     stream.stop()
     assert sending.count() > 100
