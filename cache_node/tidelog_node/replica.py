@@ -340,11 +340,11 @@ class Replica:
 
     def _append_replicated(self, log: LocalLog, info: AppendInfo, role: ReplicaRole) -> None:
         role.on_append(log, info.last_offset + 1, info.size_bytes)
-        if self.follower_waiters:
+        if self.chain is not None:  # Its followers wait for what is committed.
+            self.chain.on_append(self, info.base_offset, info.last_offset + 1, info.size_bytes)
+        elif self.follower_waiters:
             for waiter in tuple(self.follower_waiters):
                 waiter.on_append(info.size_bytes)
-        if self.chain is not None:
-            self.chain.on_append(self, info.base_offset, info.last_offset + 1, info.size_bytes)
 
     def on_chain_committed(self, end_offset: int) -> None:
         """Note that the chain has every record below the offset."""
@@ -411,14 +411,18 @@ class Replica:
     def wake_readers(self, size_bytes: int) -> None:
         """Notify readers that up to ``size_bytes`` more committed bytes can be read.
 
-        Waiting followers are notified of the new high watermark.
+        Waiting followers are notified of the new high watermark. Those of a diskless partition wait
+        for it.
         """
         self._changed.add(self)
         for waiter in tuple(self.waiters):
             waiter.on_append(size_bytes)
         if self.follower_waiters:
             for waiter in tuple(self.follower_waiters):
-                waiter.on_change()
+                if self.is_diskless:
+                    waiter.wake()
+                else:
+                    waiter.on_change()
 
     def notify_waiters(self) -> None:
         """Notify all waiters of a change that does not end a wait for records."""

@@ -119,12 +119,13 @@ async def _start(
     await member.take_lease(lease_tasks.add)
     register = partial(cluster.register, endpoints, rack=settings.rack)
     await register()
-    start_replication(stack, cluster, logs, tasks, register=register)
+    fetchers = start_replication(stack, cluster, logs, tasks, register=register)
     start_diskless(
         settings,
         stack,
         cluster,
         logs,
+        fetchers,
         stop=stop,
         admission=serving.admission,
         chain_store=serving.chain_store,

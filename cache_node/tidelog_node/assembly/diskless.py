@@ -10,7 +10,7 @@ from tidelog_core.diskless.chain_store import ChainStore
 from tidelog_node.assembly.cluster import Cluster
 from tidelog_node.assembly.logs import Logs
 from tidelog_node.background import Background
-from tidelog_node.diskless.collection import ChainCollection
+from tidelog_node.diskless.chain_feed import ChainFeeds
 from tidelog_node.diskless.entering import LeadEntries
 from tidelog_node.diskless.log_recovery import LogRecovery
 from tidelog_node.diskless.node_chain import NodeChain
@@ -18,6 +18,7 @@ from tidelog_node.diskless.owned_chain import OwnedChain
 from tidelog_node.diskless.refilling import LogRefill
 from tidelog_node.diskless.standby import stand_by
 from tidelog_node.follower.catch_up import CatchUp
+from tidelog_node.follower.fetchers import FollowerFetchers
 from tidelog_node.handlers.chain_store_check import ChainStoreCheck
 from tidelog_node.handlers.diskless_admission import DisklessAdmission
 from tidelog_node.replicas import ReplicaManager
@@ -34,6 +35,7 @@ def start_diskless(
     stack: AsyncExitStack,
     cluster: Cluster,
     logs: Logs,
+    fetchers: FollowerFetchers,
     *,
     stop: asyncio.Event,
     admission: DisklessAdmission,
@@ -63,6 +65,16 @@ def start_diskless(
         history=logs.tier.history,
         timeout_s=node.static_config.replica_socket_timeout_ms / 1000,
     )
+    refill = LogRefill(node, node_chain.client)
+    feeds = ChainFeeds(
+        store=node_chain.client,
+        cluster_id=node.view.image.cluster_id,
+        refill=refill,
+        catch_up=catch_up,
+        on_grown=fetchers.on_grown,
+    )
+    stack.push_async_callback(feeds.close)
+    fetchers.committed.subscribe(feeds.note)
     entries = LeadEntries(
         node,
         replicas=replicas,
@@ -71,7 +83,7 @@ def start_diskless(
         recovery=LogRecovery(
             node,
             chains=chains,
-            refill=LogRefill(node, node_chain.client),
+            refill=refill,
             history=logs.tier.history,
             catch_up=catch_up,
         ),
@@ -81,10 +93,6 @@ def start_diskless(
     stack.push_async_callback(entering.close)
     entering.add(entries.run())
     entering.add(stand_by(node, node_chain.check_store))
-    collection = ChainCollection(
-        node, replicas=replicas.replicas, chain=lambda: node_chain.chain, chains=chains
-    )
-    entering.add(collection.run())
     return node_chain
 
 

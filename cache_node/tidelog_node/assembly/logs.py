@@ -145,7 +145,7 @@ def start_replication(
     tasks: Background,
     *,
     register: Callable[[], Awaitable[None]],
-) -> None:
+) -> FollowerFetchers:
     """Start following other leaders, and writing the decisions of this node's leaders."""
     node, replicas = cluster.node, logs.replicas
     writes = LeaderWrites(
@@ -172,6 +172,7 @@ def start_replication(
     fetchers = FollowerFetchers(node, replicas=replicas, catch_up=catch_up)
     fetchers.start()
     stack.push_async_callback(fetchers.close)
+    return fetchers
 
 
 def _open_files_max(config: NodeConfig) -> int:

@@ -129,7 +129,7 @@ class LogRefill:
             while following is not None or ahead:
                 while following is not None and (not ahead or self._has_room(following)):
                     self._bytes_ahead += following.size_bytes
-                    task = asyncio.create_task(self._get(name, following))
+                    task = asyncio.create_task(self.read_slice(name, following))
                     ahead.append((following, task))
                     following = next(left, None)
                 one, task = ahead.popleft()
@@ -137,7 +137,7 @@ class LogRefill:
                     data = await task
                 finally:
                     self._bytes_ahead -= one.size_bytes
-                self._append(replica, data)
+                self.append_slice(replica, data)
         finally:
             for one, task in ahead:
                 self._bytes_ahead -= one.size_bytes
@@ -147,7 +147,8 @@ class LogRefill:
     def _has_room(self, one: StoredSlice) -> bool:
         return self._bytes_ahead + one.size_bytes <= BYTES_AHEAD_MAX
 
-    async def _get(self, name: PartitionName, one: StoredSlice) -> bytearray:
+    async def read_slice(self, name: PartitionName, one: StoredSlice) -> bytearray:
+        """Return the slice's bytes. Raises ``CorruptObject``, and the store's errors."""
         key = wal_key(self._node.view.image.cluster_id, one.chain, one.sequence)
         async with self._slots:
             try:
@@ -163,7 +164,8 @@ class LogRefill:
             )
         return bytearray(data)
 
-    def _append(self, replica: Replica, data: bytearray) -> None:
+    def append_slice(self, replica: Replica, data: bytearray) -> None:
+        """Append the slice's batches that have records at or above the log's end."""
         log = replica.log
         position, base_offset = _first_batch(data, log.log_end_offset)
         is_empty = log.log_end_offset == log.local_log_start_offset

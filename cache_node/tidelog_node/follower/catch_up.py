@@ -72,6 +72,10 @@ class CatchUp:
                 role = replica.role
                 if role is None or role.follower is not follower:
                     return None  # Another leader, perhaps this node itself.
+                if replica.is_diskless:
+                    # What it lacks below the tier's end may be in no chain any more.
+                    start_offset = partition.log_start_offset
+                    return start_before_leading(log, end, log_start_offset=start_offset)
                 is_in_sync = self._node.broker_id in follower.partition.isr
                 return start_before_following(log, end, is_in_sync=is_in_sync)
 

@@ -26,7 +26,8 @@ from tidelog_core.config import NodeConfig
 from tidelog_core.errors import ErrorCode, NotLeaderOrFollower, TidelogError
 from tidelog_core.fetch_session import SESSION_ERRORS, FetcherSession, FetchPlan
 from tidelog_core.metadata.records import Broker
-from tidelog_core.replication.follower_state import ReplicaFetch
+from tidelog_core.replication.follower_state import Append, FollowerState, ReplicaFetch
+from tidelog_core.subscribers import Subscribers
 from tidelog_core.waiting import wait_and_clear
 
 from tidelog_node.dialing.dialer import Dialer
@@ -40,6 +41,7 @@ from tidelog_node.follower.wire import (
     known_error,
     parse_follower_fetch,
 )
+from tidelog_node.replica import Replica
 from tidelog_node.wire.primitives import PARSE_ERRORS
 
 logger = logging.getLogger(__name__)
@@ -55,6 +57,7 @@ class FetcherOwner(Protocol):
 
     catch_up: CatchUp
     dialer: Dialer
+    committed: Subscribers[[Replica, FollowerState, Append]]
     node_config: Callable[[], NodeConfig]
 
     def broker(self, leader_id: int) -> Broker | None:
@@ -81,6 +84,7 @@ class LeaderFetcher:
             catch_up=owner.catch_up,
             backoff_s=self._backoff_s,
             on_possible=self._send_now,
+            on_committed=owner.committed.notify,
         )
         self._session_lost_at = float("-inf")  # the loop's time
         self._partition_max_bytes = -1  # as last sent to the leader

@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 from tidelog_core.config import NodeConfig
 from tidelog_core.metadata.records import Broker
+from tidelog_core.replication.follower_state import Append, FollowerState
+from tidelog_core.subscribers import Subscribers
 
 from tidelog_node.follower.catch_up import CatchUp
 from tidelog_node.follower.fetcher import LeaderFetcher
@@ -25,6 +27,8 @@ class FollowerFetchers:
         self.dialer = node.dialer
         self.node_config = node.config
         self.catch_up = catch_up
+        # What leaders say of diskless partitions: the records are in the bucket.
+        self.committed = Subscribers[[Replica, FollowerState, Append]]()
         self._fetchers: dict[int, LeaderFetcher] = {}
         self._unsubscribe: tuple[Callable[[], None], ...] = ()
         self._limits: tuple[Broker, NodeConfig, FollowerLimits] | None = None  # made of both
@@ -67,6 +71,12 @@ class FollowerFetchers:
             made = self._limits = (own, config, limits)
         return made[2]
 
+    def on_grown(self, replica: Replica) -> None:
+        """Tell the leader soon that a diskless replica has got records."""
+        fetcher = self._fetcher_of(replica)
+        if fetcher is not None:
+            fetcher.followed.on_grown(replica)
+
     def _assign(self, replica: Replica) -> None:
         role = replica.role
         follower = None if role is None else role.follower
@@ -77,7 +87,9 @@ class FollowerFetchers:
             fetcher = self._fetchers[follower.leader_id] = LeaderFetcher(
                 follower.leader_id, self, self._node.broker_id
             )
-        replica.is_across_zones = self._is_across_zones(follower.leader_id)
+        replica.is_across_zones = not replica.is_diskless and self._is_across_zones(
+            follower.leader_id
+        )
         fetcher.followed.add(replica, follower)
 
     def _is_across_zones(self, leader_id: int) -> bool:

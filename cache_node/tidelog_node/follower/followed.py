@@ -68,13 +68,18 @@ class FollowedPartitions:
         catch_up: CatchUp,
         backoff_s: Callable[[], float],
         on_possible: Callable[[], None],
+        on_committed: Callable[[Replica, FollowerState, Append], None],
     ) -> None:
-        """``on_possible`` is called when there may be something new to fetch."""
+        """``on_possible`` is called when there may be something new to fetch.
+
+        ``on_committed`` gets what the leader of a diskless partition says: no records come with it.
+        """
         self._session = session
         self._broker_id = broker_id
         self._catch_up = catch_up
         self._backoff_s = backoff_s
         self._on_possible = on_possible
+        self._on_committed = on_committed
         self._loop = asyncio.get_running_loop()
         self._partitions: dict[PartitionKey, Followed] = {}
         self._to_update: dict[Followed, None] = {}  # before the next fetch
@@ -103,6 +108,13 @@ class FollowedPartitions:
         followed = self._forget(replica)
         if followed is not None:
             self._put_off(followed, TROUBLE_SECONDS)
+            self._on_possible()
+
+    def on_grown(self, replica: Replica) -> None:
+        """Tell the leader that a diskless partition's log has got records from the bucket."""
+        followed = self._partitions.get((replica.topic_id.bytes, replica.partition.partition))
+        if followed is not None:
+            self._to_update[followed] = None
             self._on_possible()
 
     def on_exchanged(self, replica: Replica) -> None:
@@ -170,6 +182,8 @@ class FollowedPartitions:
         Returns whether it did.
         """
         followed.is_begun = True
+        if followed.replica.is_diskless:
+            return False  # Its feed finds where it begins.
         log = followed.replica.log
         is_empty = log.log_end_offset == log.local_log_start_offset
         if not is_empty or self._broker_id in followed.follower.partition.isr:
@@ -209,6 +223,8 @@ class FollowedPartitions:
             replica.log,
         )
         match action:
+            case Append() if replica.is_diskless:
+                self._on_committed(replica, follower, action)
             case Append():
                 if answer.records is not None:
                     _append(replica, answer.records)

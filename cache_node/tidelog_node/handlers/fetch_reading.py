@@ -260,7 +260,11 @@ class PartitionReader:
     def _read_for_follower(
         self, reading: Reading, replica: Replica, wanted: FetchPartition, bytes_max: int
     ) -> FetchResult:
-        """Read up to the log's end; note the follower's position if the fetch is new."""
+        """Read up to the log's end; note the follower's position if the fetch is new.
+
+        Followers of a diskless partition read the leader's chain in the bucket: the answer has no
+        records, and its high watermark says up to where they may.
+        """
         request = reading.request
         role = replica.role
         if role is None or not replica.is_leader:
@@ -268,9 +272,11 @@ class PartitionReader:
         role.require_leader()
         require_epoch(replica, wanted.leader_epoch)
         log = replica.log
-        diverging = find_divergence(
-            log, fetch_offset=wanted.offset, last_fetched_epoch=wanted.last_fetched_epoch
-        )
+        diverging = None
+        if not replica.is_diskless:  # Else it has nothing that is not committed.
+            diverging = find_divergence(
+                log, fetch_offset=wanted.offset, last_fetched_epoch=wanted.last_fetched_epoch
+            )
         if diverging is not None:
             reading.must_answer = True
             if diverging[0] >= 0:
@@ -294,7 +300,7 @@ class PartitionReader:
         log.check_online()
         end_offset = log.log_end_offset
         is_first = reading.size_bytes == 0
-        if wanted.offset == end_offset or (bytes_max <= 0 and not is_first):
+        if replica.is_diskless or wanted.offset == end_offset or (bytes_max <= 0 and not is_first):
             return _nothing(replica, wanted)
         read = log.read(
             wanted.offset,

@@ -456,6 +456,7 @@ class SessionFetch(ServedFetch):
         found: list[FetchResult] = []
         visited: list[SessionPartition] = []
         has_news = False
+        is_follower = request.replica_id >= 0
         left_count = serving.sessions.records_max
         # A copy: noting a follower's position may mark other partitions.
         for partition in list(islice(session.dirty, count)):
@@ -465,6 +466,8 @@ class SessionFetch(ServedFetch):
                 replica = reader.followed(name, wanted.partition, request, version)
             result = reader.read(reading, name, wanted, replica, found)
             partition_has_news = partition.has_news(result)
+            if partition_has_news and is_follower and replica is not None and replica.is_diskless:
+                reading.must_answer = True  # The high watermark is what it waits for.
             if result.records is not None:
                 left_count -= 1
                 if left_count == 0:
@@ -508,7 +511,7 @@ class SessionFetch(ServedFetch):
             return (
                 leader is not None
                 and request.replica_id in leader.partition.isr
-                and offset >= replica.log.log_end_offset
+                and offset >= _end_for_followers(replica)
             )
         # Past the end the offset may become out of range without an append.
         if request.isolation_level == READ_COMMITTED:
@@ -563,3 +566,8 @@ class SessionFetch(ServedFetch):
 def terms_of(request: FetchRequest) -> tuple[int, bytes]:
     """Return the settings that hold for every partition of a session, named or not."""
     return request.isolation_level, request.rack
+
+
+def _end_for_followers(replica: Replica) -> int:
+    log = replica.log
+    return log.high_watermark if replica.is_diskless else log.log_end_offset

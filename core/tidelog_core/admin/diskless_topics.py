@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tidelog_core.config import NodeConfig, TopicConfig
-from tidelog_core.errors import InvalidConfig, InvalidReplicationFactor
+from tidelog_core.errors import InvalidConfig
 
 ENABLE = "diskless.enable"
 _TIERING = "remote.storage.enable"
@@ -60,17 +60,6 @@ def problems_of_diskless(config: TopicConfig, overrides: Mapping[str, str]) -> l
             " encrypt the bucket with a key of its own, or use a topic that is not diskless"
         )
     return problems
-
-
-def check_one_replica(count: int) -> None:
-    """Raise ``InvalidReplicationFactor`` unless a diskless topic gets one replica a partition."""
-    if count != 1:
-        raise InvalidReplicationFactor(
-            f"a topic with {ENABLE}=true has one replica a partition, not {count}: the object store"
-            " keeps its records, and any live node takes over without loss. Create it with"
-            " replication factor 1 or -1; more replicas, as caches in other zones, are not offered"
-            " yet"
-        )
 
 
 def check_unchanged(before: TopicConfig, after: TopicConfig) -> None:

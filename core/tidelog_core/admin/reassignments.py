@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence, Set
 
-from tidelog_core.admin.diskless_topics import check_one_replica
 from tidelog_core.admin.partition_changes import Decide
 from tidelog_core.errors import InvalidReplicationFactor
 from tidelog_core.metadata.image import ClusterView
@@ -46,9 +46,15 @@ def reassignment(target: Sequence[int] | None, *, view: ClusterView, may_resize:
 def _move_diskless(
     partition: Partition, target: Sequence[int], broker_ids: Set[int]
 ) -> PartitionChange | None:
-    """Return the write by which another broker is to lead: there are no records to copy."""
+    """Return the write by which the first of the target leads: there are no records to copy."""
     require_valid_replicas(target, broker_ids)
-    check_one_replica(len(target))
     if partition.replicas == tuple(target):
         return None
-    return move_lead(partition, target[0], ChangeReason.REASSIGNMENT_ENDED)
+    moved = dataclasses.replace(partition, replicas=tuple(target))
+    if partition.leader != target[0]:
+        return move_lead(moved, target[0], ChangeReason.REASSIGNMENT_ENDED)
+    in_sync = tuple(broker_id for broker_id in partition.isr if broker_id in target)
+    return PartitionChange(
+        dataclasses.replace(moved, isr=in_sync or (partition.leader,)),
+        ChangeReason.REASSIGNMENT_ENDED,
+    )

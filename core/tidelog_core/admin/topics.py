@@ -13,7 +13,6 @@ from uuid import UUID
 
 from tidelog_core.admin import assignment
 from tidelog_core.admin.configs import new_topic_configs
-from tidelog_core.admin.diskless_topics import check_one_replica
 from tidelog_core.admin.names import Collisions, is_internal, validate_topic_name
 from tidelog_core.config import NodeConfig
 from tidelog_core.errors import (
@@ -104,14 +103,10 @@ class TopicPlanner:
         has_chain = configs.get(DISKLESS_ENABLE) == "true"
         if new.assignments:
             replicas = _given_replicas(self._image, new)
-            if has_chain:
-                check_one_replica(len(replicas[0]))
         else:
             count, factor = _wanted_size(new, self._node)
             if has_chain and new.replication_factor == USE_DEFAULT:
-                factor = 1
-            elif has_chain:
-                check_one_replica(factor)
+                factor = 1  # More are caches: nothing depends on them.
             replicas = self._spread(count, factor)
         topic = Topic(
             name=new.name,

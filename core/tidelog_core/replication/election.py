@@ -50,7 +50,7 @@ from tidelog_core.metadata.store import Check
 from tidelog_core.model import NO_LEADER
 from tidelog_core.replication.change import ChangeReason, PartitionChange
 from tidelog_core.replication.election_coordinators import COORDINATOR_PLACES, STEP_IN_DELAY_MS
-from tidelog_core.replication.heirs import heir_of
+from tidelog_core.replication.heirs import heir_of, replicas_with
 from tidelog_core.replication.leases import PeerLeases
 
 PREFERRED_STABLE_MS = 300_000  # Kafka's leader.imbalance.check.interval.seconds
@@ -369,15 +369,19 @@ def move_lead(
 ) -> PartitionChange:
     """Return the write that names the broker as the one that is to lead a diskless partition.
 
-    Its records are in chains and in the tier, so the broker need not have been a replica, and the
-    one before keeps none.
+    Its records are in chains and in the tier, so the broker need not have been a replica. The
+    leader before, if it keeps a replica, is in sync again once it follows.
     """
+    replicas = replicas_with(partition, broker_id)
     after = dataclasses.replace(
         partition,
         leader=broker_id,
         leader_epoch=partition.leader_epoch + 1,
-        replicas=(broker_id,),
-        isr=(broker_id,),
+        replicas=replicas,
+        isr=(
+            broker_id,
+            *(b for b in replicas[1:] if b in partition.isr and b != partition.leader),
+        ),
         adding=(),
         removing=(),
     )

@@ -165,6 +165,11 @@ class LeaderState(Generic[Token]):
         return self._in_sync_count < self._required_count
 
     @property
+    def _followable_end(self) -> int:
+        """The end of what followers may have: of a diskless partition what is committed."""
+        return self.high_watermark if self.commits_by_chain else self.log_end_offset
+
+    @property
     def _required_count(self) -> int:
         if self.commits_by_chain:
             return 0
@@ -187,13 +192,16 @@ class LeaderState(Generic[Token]):
 
     def on_append(self, log_end_offset: int, now_ms: float) -> bool:
         """Note the log's new end. Returns whether the high watermark moved."""
-        for follower in self.followers.values():
-            follower.note_growth(self.log_end_offset)
+        if not self.commits_by_chain:
+            for follower in self.followers.values():
+                follower.note_growth(self.log_end_offset)
         self.log_end_offset = log_end_offset
         return self.advance(now_ms)
 
     def on_chain_committed(self, end_offset: int, now_ms: float) -> bool:
         """Note that the chain has every record below this. Returns whether the HW moved."""
+        for follower in self.followers.values():
+            follower.note_growth(self.high_watermark)
         self._chain_end = max(self._chain_end, end_offset)
         return self.advance(now_ms)
 
@@ -240,7 +248,7 @@ class LeaderState(Generic[Token]):
             )
         follower.note_fetch(
             fetch_offset,
-            leader_end_offset=self.log_end_offset,
+            leader_end_offset=self._followable_end,
             log_start_offset=log_start_offset,
             replica_epoch=replica_epoch,
             now_ms=now_ms,
@@ -253,7 +261,7 @@ class LeaderState(Generic[Token]):
         """Note that the session no longer contains this partition."""
         follower = self.followers.get(follower_id)
         if follower is not None:
-            follower.end_contact(contact, self.log_end_offset)
+            follower.end_contact(contact, self._followable_end)
 
     def _may_join(self, follower_id: int, follower: FollowerProgress) -> bool:
         return (
@@ -395,7 +403,7 @@ class LeaderState(Generic[Token]):
         for broker_id in self.partition.isr:
             if broker_id != self.broker_id:
                 member = self.followers.get(broker_id)
-                if member is None or member.log_end_offset != self.log_end_offset:
+                if member is None or member.log_end_offset != self._followable_end:
                     return False
                 if peers.has_died(broker_id):
                     return False
@@ -471,7 +479,7 @@ class LeaderState(Generic[Token]):
             if self._is_behind(follower):
                 return True
             lag_ms = min(lag_ms, self.rules.hand_over_ms)
-        return not follower.is_caught_up(self.log_end_offset, now_ms, lag_ms)
+        return not follower.is_caught_up(self._followable_end, now_ms, lag_ms)
 
     def _draining(self, members: Set[int], peers: PeerLeases) -> list[int]:
         """Return the members that are about to stop and are behind."""
@@ -484,7 +492,7 @@ class LeaderState(Generic[Token]):
         ]
 
     def _is_behind(self, follower: FollowerProgress) -> bool:
-        return UNKNOWN_OFFSET < follower.log_end_offset < self.log_end_offset
+        return UNKNOWN_OFFSET < follower.log_end_offset < self._followable_end
 
     def on_written(self, change: PartitionChange, now_ms: float) -> None:
         """Note that the change is stored."""

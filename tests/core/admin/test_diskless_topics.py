@@ -17,7 +17,7 @@ from tidelog_core.admin.configs import (
 from tidelog_core.admin.reassignments import reassignment
 from tidelog_core.admin.topics import NewTopic, TopicPlan, TopicPlanner
 from tidelog_core.config import NodeConfig, topic_config
-from tidelog_core.errors import InvalidConfig, InvalidReplicationFactor
+from tidelog_core.errors import InvalidConfig
 from tidelog_core.metadata.endpoints import plaintext_endpoints
 from tidelog_core.metadata.image import ClusterImage, ClusterView
 from tidelog_core.metadata.records import Broker, put
@@ -127,16 +127,17 @@ def test_a_partition_has_one_replica_whatever_the_nodes_default(factor: int) -> 
 
 
 @pytest.mark.parametrize(
-    "new",
+    ("new", "count"),
     [
-        NewTopic(name="t", partition_count=1, replication_factor=3, configs=DISKLESS),
-        NewTopic(name="t", assignments=((0, (0, 1)),), configs=DISKLESS),
+        (NewTopic(name="t", partition_count=1, replication_factor=3, configs=DISKLESS), 3),
+        (NewTopic(name="t", assignments=((0, (0, 1)),), configs=DISKLESS), 2),
     ],
     ids=["factor", "assignment"],
 )
-def test_more_replicas_are_refused_with_what_is_offered(new: NewTopic) -> None:
-    with pytest.raises(InvalidReplicationFactor, match="replication factor 1 or -1"):
-        planned(new)
+def test_more_replicas_are_placed_as_of_any_topic(new: NewTopic, count: int) -> None:
+    [partition] = planned(new).partitions
+    assert len(partition.replicas) == len(partition.isr) == count
+    assert partition.leader == partition.replicas[0]
 
 
 async def test_a_reassignment_moves_the_lead_by_one_write() -> None:
@@ -155,5 +156,8 @@ async def test_a_reassignment_moves_the_lead_by_one_write() -> None:
         partition, leader=other, replicas=(other,), isr=(other,), leader_epoch=1
     )
     assert reassignment([partition.leader], view=view, may_resize=True)(partition) is None
-    with pytest.raises(InvalidReplicationFactor, match="one replica a partition"):
-        reassignment([0, 1], view=view, may_resize=True)(partition)
+    # More replicas fill themselves from the bucket, and are in sync then.
+    target = [partition.leader, other]
+    change = reassignment(target, view=view, may_resize=True)(partition)
+    assert change is not None
+    assert change.after == dataclasses.replace(partition, replicas=tuple(target))

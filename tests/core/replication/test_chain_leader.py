@@ -12,6 +12,7 @@ from tidelog_core.metadata.records import Partition
 from tidelog_core.replication.leader_state import LeaderState
 
 from tests.support.replication_cluster import (
+    LAG_MS,
     fetch,
     make_brokers,
     make_leader,
@@ -168,3 +169,29 @@ def test_acks_follow_the_chain_alone(start: int, steps: list[Step]) -> None:
         assert {ack.token for ack in released} == due
         for token in due:
             del owed[token]
+
+
+def test_a_replica_that_has_what_is_committed_is_in_sync_however_much_waits() -> None:
+    """The leader appends all the time, so nobody ever has all of its log."""
+    leader = make_chain_leader(make_partition((1, 2), isr=(1, 2)))
+    for second in range(1, 100):
+        now_ms = second * 1_000
+        leader.on_append(second * 10, now_ms)
+        fetch(leader, 2, (second - 1) * 10, now_ms=now_ms)
+        assert leader.propose(BROKERS, ALIVE, now_ms) is None
+        leader.on_chain_committed(second * 10, now_ms)
+
+
+def test_a_replica_that_reads_nothing_leaves_the_isr_and_comes_back() -> None:
+    leader = make_chain_leader(make_partition((1, 2), isr=(1, 2)))
+    leader.on_append(10, 0)
+    leader.on_chain_committed(10, 0)
+    fetch(leader, 2, 0)
+    change = leader.propose(BROKERS, ALIVE, LAG_MS + 1)
+    assert change is not None
+    assert change.after.isr == (1,)
+    leader.on_written(change, LAG_MS + 1)
+    fetch(leader, 2, 10, now_ms=LAG_MS + 2)
+    back = leader.propose(BROKERS, ALIVE, LAG_MS + 2)
+    assert back is not None
+    assert back.after.isr == (1, 2)

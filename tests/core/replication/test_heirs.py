@@ -1,0 +1,47 @@
+"""Which node leads a diskless partition next, and which replicas it has then."""
+
+from __future__ import annotations
+
+from collections import Counter
+from uuid import UUID
+
+import pytest
+from tidelog_core.metadata.records import Partition
+from tidelog_core.replication.heirs import heir_of, replicas_with
+
+TOPIC = UUID(int=7)
+
+
+def partition_of(number: int, *replicas: int) -> Partition:
+    return Partition(
+        topic_id=TOPIC,
+        partition=number,
+        replicas=replicas,
+        leader=replicas[0],
+        leader_epoch=3,
+        isr=replicas,
+    )
+
+
+def test_live_replicas_come_before_all_other_brokers() -> None:
+    heirs = Counter(heir_of(partition_of(n, 1, 5, 9), (2, 3, 5, 9)) for n in range(200))
+    assert heirs.keys() == {5, 9}
+    assert min(heirs.values()) > 50
+    assert heir_of(partition_of(0, 1, 5, 9), (2, 3)) in (2, 3)
+    assert heir_of(partition_of(0, 1, 5, 9), ()) is None
+
+
+@pytest.mark.parametrize(
+    ("before", "leader", "after"),
+    [
+        ((1,), 4, (4,)),
+        ((1, 2, 3), 1, (1, 2, 3)),
+        ((1, 2, 3), 3, (3, 1, 2)),
+        ((1, 2, 3), 4, (4, 2, 3)),
+    ],
+    ids=["alone", "again", "a-replica", "another-broker"],
+)
+def test_there_are_as_many_replicas_as_before_with_the_leader_first(
+    before: tuple[int, ...], leader: int, after: tuple[int, ...]
+) -> None:
+    assert replicas_with(partition_of(0, *before), leader) == after

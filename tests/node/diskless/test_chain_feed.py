@@ -1,0 +1,278 @@
+"""A replica of a diskless partition follows the leader's chain in the bucket."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from tidelog_core.diskless.keys import wal_key
+from tidelog_core.errors import StoreUnavailable
+from tidelog_core.log.local_log import LocalLog
+from tidelog_core.metadata.image import ClusterView
+from tidelog_core.metadata.records import Cluster, Partition, put
+from tidelog_core.objects.memory import MemoryObjectStore
+from tidelog_core.replication.follower_state import Append
+from tidelog_core.replication.leader_state import ReplicationRules
+from tidelog_node.diskless import chain_feed
+from tidelog_node.diskless.chain_feed import ChainFeeds
+from tidelog_node.diskless.refilling import LogRefill
+from tidelog_node.follower.catch_up import CatchUp
+from tidelog_node.replica import Replica
+from tidelog_node.tier.history import TierHistory
+
+from tests.node.diskless.chained_log import (
+    CLUSTER,
+    NAME,
+    TOPIC_ID,
+    ChainedLog,
+    filled,
+    new_chain,
+    replica_over,
+)
+from tests.support.batches import batch
+from tests.support.log_building import content_of, open_log
+from tests.support.memory_store import MemoryMetadataStore
+from tests.support.node_context import node_context
+from tests.support.waiting import eventually_async
+
+HERE, LEADER = 1, 2
+
+
+class WatchedStore(MemoryObjectStore):
+    """A store that counts requests for objects, and fails some."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gets: Counter[str] = Counter()
+        self.lists = 0
+        self.failures = 0
+
+    async def get_range(self, key: str, start: int, end: int) -> bytes:
+        self.gets[key] += 1
+        if self.failures:
+            self.failures -= 1
+            raise StoreUnavailable("slow down")
+        return await super().get_range(key, start, end)
+
+    def list(self, prefix: str, *, start_after: str = "") -> AsyncIterator[object]:
+        self.lists += 1
+        return super().list(prefix, start_after=start_after)
+
+
+class NoTier:
+    """No segment was tiered."""
+
+    async def get(self, *_: object) -> object:
+        raise AssertionError("there is no segment to read the index of")
+
+
+class Zone:
+    """A replica that follows a leader whose log is in chains."""
+
+    def __init__(self, chained: ChainedLog, store: WatchedStore, replica: Replica) -> None:
+        self.chained, self.store, self.replica = chained, store, replica
+        self.grown = 0
+        self.feeds: ChainFeeds
+
+    @property
+    def log(self) -> LocalLog:
+        return self.replica.log
+
+    def follow(self, leader_epoch: int) -> None:
+        """Follow the leader of this epoch, as the partition's item says."""
+        role = self.replica.role
+        assert role is not None
+        known = role.partition
+        partition = Partition(
+            topic_id=TOPIC_ID,
+            partition=NAME.partition,
+            replicas=(LEADER, HERE),
+            leader=LEADER,
+            leader_epoch=leader_epoch,
+            isr=(LEADER,),
+            wal=self.chained.chains,
+            version=1 if known is None else known.version + 1,
+        )
+        role.on_partition(partition, self.log, leads=False, rules=ReplicationRules())
+
+    def tell(self, high_watermark: int | None = None) -> None:
+        """Take an answer of the leader with this high watermark, by default its log's end."""
+        role = self.replica.role
+        assert role is not None
+        assert role.follower is not None
+        if high_watermark is None:
+            high_watermark = self.chained.log.high_watermark
+        self.feeds.note(self.replica, role.follower, Append(high_watermark, 0))
+
+    async def until(self, end_offset: int | None = None) -> None:
+        wanted = self.chained.log.log_end_offset if end_offset is None else end_offset
+        await eventually_async(lambda: self.log.log_end_offset == wanted)
+        assert self.log.high_watermark == wanted
+
+    def assert_same(self) -> None:
+        assert content_of(self.log) == content_of(self.chained.log)
+        assert self.log.last_stable_offset == self.chained.log.last_stable_offset
+        assert self.log.leader_epochs == self.chained.log.leader_epochs
+
+
+def _note(zone: Zone, _: Replica) -> None:
+    zone.grown += 1
+
+
+@contextlib.asynccontextmanager
+async def zone_of(chained: ChainedLog, store: WatchedStore, folder: Path) -> AsyncIterator[Zone]:
+    metadata = MemoryMetadataStore()
+    await metadata.commit([put(Cluster(cluster_id=CLUSTER))])
+    view = ClusterView(metadata)
+    await view.refresh()
+    node = node_context(metadata, view, broker_id=HERE)
+    replica = replica_over(folder)
+    replica.is_diskless = True
+    zone = Zone(chained, store, replica)
+    history = TierHistory(store=metadata, indexes=NoTier(), view=view)  # type: ignore[arg-type]
+    zone.feeds = ChainFeeds(
+        store=store,
+        cluster_id=CLUSTER,
+        refill=LogRefill(node, store),
+        catch_up=CatchUp(node, history=history, timeout_s=1.0),
+        on_grown=lambda replica: _note(zone, replica),
+    )
+    try:
+        yield zone
+    finally:
+        await zone.feeds.close()
+        zone.log.close()
+
+
+@pytest.fixture(autouse=True)
+def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chain_feed, "RETRY_SECONDS", 0.01)
+
+
+@pytest.fixture
+async def zone(tmp_path: Path) -> AsyncIterator[Zone]:
+    """A replica that has nothing yet, of a log with three epochs in three chains."""
+    store = WatchedStore()
+    chained = await filled(store, tmp_path / "leader")
+    async with zone_of(chained, store, tmp_path / "here") as zone:
+        zone.follow(5)
+        yield zone
+    chained.log.close()
+
+
+async def test_a_new_replica_gets_all_chains_and_then_each_object_by_one_request(
+    zone: Zone,
+) -> None:
+    zone.tell()
+    await zone.until()
+    zone.assert_same()
+    joined_with, zone.store.gets = zone.store.lists, Counter()
+    for count in range(1, 20):
+        sequence = await zone.chained.append(batch(3), batch(1))
+        zone.tell()
+        await zone.until()
+        key = wal_key(CLUSTER, zone.chained.chains[-1].chain, sequence)
+        assert zone.store.gets[key] == 1
+        assert zone.store.gets.total() == count
+    zone.assert_same()
+    assert zone.store.lists == joined_with
+    assert zone.grown >= 20
+
+
+async def test_what_the_leader_has_not_committed_is_not_taken(zone: Zone) -> None:
+    zone.tell()
+    await zone.until()
+    committed = zone.chained.log.log_end_offset
+    await zone.chained.append(batch(3))
+    zone.tell(committed)
+    await asyncio.sleep(0.05)
+    assert zone.log.log_end_offset == zone.log.high_watermark == committed
+    zone.tell()
+    await zone.until()
+
+
+async def test_a_new_epoch_goes_on_in_the_chain_of_its_leader(zone: Zone) -> None:
+    zone.tell()
+    await zone.until()
+    zone.chained.begin(6, new_chain(LEADER))
+    await zone.chained.append(batch(2))
+    zone.tell()  # Still of the epoch before: the bucket has no more of it.
+    zone.follow(6)
+    zone.tell()
+    await zone.until()
+    zone.assert_same()
+
+
+async def test_an_item_older_than_the_answer_is_waited_for(zone: Zone) -> None:
+    zone.chained.chains = zone.chained.chains[:-1]
+    zone.follow(7)
+    zone.tell()
+    await asyncio.sleep(0.05)
+    assert zone.log.log_end_offset == 0
+
+
+async def test_a_store_that_fails_delays_and_loses_nothing(zone: Zone) -> None:
+    zone.store.failures = 3
+    zone.tell()
+    await zone.until()
+    await zone.chained.append(batch(2))
+    zone.store.failures = 2
+    zone.tell()
+    await zone.until()
+    zone.assert_same()
+
+
+async def test_a_slice_with_other_bytes_is_not_appended(zone: Zone) -> None:
+    zone.tell()
+    await zone.until()
+    end = zone.log.log_end_offset
+    sequence = await zone.chained.append(batch(2))
+    key = wal_key(CLUSTER, zone.chained.chains[-1].chain, sequence)
+    whole = await zone.store.get(key)
+    broken = bytearray(whole)
+    broken[130] ^= 1
+    await zone.store.delete([key])
+    await zone.store.put(key, bytes(broken))
+    zone.tell()
+    await eventually_async(lambda: zone.store.gets[key] > 3)
+    assert zone.log.log_end_offset == end
+    await zone.store.delete([key])
+    await zone.store.put(key, whole)
+    await zone.until()
+    zone.assert_same()
+
+
+async def test_a_replica_that_begins_to_lead_gets_nothing_more(zone: Zone) -> None:
+    zone.tell()
+    await zone.until()
+    end = zone.log.log_end_offset
+    await zone.chained.append(batch(2))
+    zone.tell()
+    role = zone.replica.role
+    assert role is not None
+    role.end()  # as before a lead that is to be confirmed
+    await asyncio.sleep(0.05)
+    assert zone.log.log_end_offset == end
+
+
+async def test_a_replica_far_behind_reads_slices_many_at_a_time(tmp_path: Path) -> None:
+    store = WatchedStore()
+    chained = ChainedLog(open_log(tmp_path / "leader", segment_bytes=50_000), store)
+    chained.begin(3, new_chain(LEADER))
+    await chained.append(batch(1))
+    async with zone_of(chained, store, tmp_path / "here") as zone:
+        zone.follow(3)
+        zone.tell()
+        await zone.until()
+        listed = store.lists
+        for _ in range(100):
+            await chained.append(batch(2))
+        zone.tell()
+        await zone.until()
+        zone.assert_same()
+        assert store.lists == listed + 1
+    chained.log.close()
