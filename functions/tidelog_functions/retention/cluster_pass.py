@@ -35,6 +35,7 @@ class PassResult:
 
     done: Done = field(default_factory=Done)
     partition_count: int = 0  # checked, including deleted topics
+    chain_object_deleted_count: int = 0  # of sealed chains of diskless topics
     is_finished: bool = True
     failed: dict[str, TidelogError] = field(default_factory=dict)
 

@@ -6,8 +6,8 @@ segment itself is counted by the next event or the schedule. In a partition with
 segments only the first ones are read (``due_segments``).
 
 The schedule applies retention to every partition, completes deletions whose delay has
-passed, and removes the remains of deleted topics. It makes up for lost events, so no event
-has to arrive.
+passed, removes the remains of deleted topics, and collects sealed chains of diskless topics. It
+makes up for lost events, so no event has to arrive.
 
 Events may be repeated, late and out of order: a call acts on the current metadata, and the
 event only selects partitions. A call near its time limit stops between two steps, each of
@@ -32,6 +32,7 @@ from tidelog_core.metadata.store import MetadataStore
 from tidelog_core.objects.location import ObjectLocation, parse_object_location
 from tidelog_core.objects.store import ObjectStore
 from tidelog_core.retention.clock_watch import ClockWatch, store_witness
+from tidelog_core.retention.orphans import AgeLimits
 from tidelog_core.tier.keys import SegmentKey, parse_segment_key
 
 from tidelog_functions.cluster_reader import ClusterReader, problems_of
@@ -40,6 +41,7 @@ from tidelog_functions.events import ObjectCreated, Scheduled, UnknownEvent, par
 from tidelog_functions.invocation import (
     Context,
     FunctionSettings,
+    OutOfTime,
     PartitionsFailed,
     TimeLimit,
     parse_function_settings,
@@ -54,6 +56,12 @@ from tidelog_functions.retention.cluster_pass import (
     partition_step,
 )
 from tidelog_functions.retention.partition import PartitionRetention
+from tidelog_functions.scrub.chains import (
+    DISKLESS_SETTING,
+    ChainScrub,
+    KnownTopics,
+)
+from tidelog_functions.scrub.settings import DOUBTFUL_AGE_MS, ORPHAN_AGE_MS
 
 logger = logging.getLogger(__name__)
 
@@ -145,7 +153,26 @@ async def apply_retention(
         limit=limit,
     )
     if is_scheduled:
-        return await apply_to_all(reader, retention)
+        result = await apply_to_all(reader, retention)
+        if result.is_finished:
+            topics = await reader.topics()
+            scrub = ChainScrub(
+                store=store,
+                objects=objects,
+                cluster_id=cluster_id,
+                topics=KnownTopics(
+                    {topic.topic_id: topic for topic in topics.live},
+                    {topic.topic_id for topic in topics.deleted},
+                    is_complete=False,  # What is of unknown topics is for the scrub.
+                ),
+                limits=AgeLimits(orphan_age_ms=ORPHAN_AGE_MS, doubtful_age_ms=DOUBTFUL_AGE_MS),
+                is_dry_run=False,
+                clock_ms=clock_ms,
+                limit=limit,
+            )
+            if any(DISKLESS_SETTING in topic.configs for topic in topics.live):
+                await _collect(scrub, result)
+        return result
     result = PassResult()
     steps: list[Step] = []
     for key in keys:
@@ -159,6 +186,18 @@ async def apply_retention(
     for at in range(0, len(steps), PARTITIONS_AT_ONCE):
         await apply_steps(steps[at : at + PARTITIONS_AT_ONCE], result)
     return result
+
+
+async def _collect(scrub: ChainScrub, result: PassResult) -> None:
+    """Collect sealed chains; the result gets the count, or the failure."""
+    try:
+        report = await scrub.collect_all()
+    except OutOfTime:
+        result.is_finished = False
+    except TidelogError as error:
+        result.failed["chains"] = error
+    else:
+        result.chain_object_deleted_count += report.collected_count
 
 
 @cache
@@ -193,6 +232,7 @@ def _summary(result: PassResult, problems: Mapping[str, str]) -> dict[str, objec
         "deletion_started_count": done.deletion_started_count,
         "segment_deleted_count": done.segment_deleted_count,
         "topic_deleted_count": done.topic_deleted_count,
+        "chain_object_deleted_count": result.chain_object_deleted_count,
         "next_deletion_ms": done.next_deletion_ms,
         "is_finished": result.is_finished,
         "failed": problems,

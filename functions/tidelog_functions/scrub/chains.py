@@ -4,10 +4,11 @@ An owner deletes what nobody needs of its own chain. When its node has gone, the
 and the scrub deletes the rest: of which the tier has everything, and what is above the seal. Seals
 stay for ever. A chain that is not sealed is never touched.
 
-What a chain is needed for is read from the partitions' items, without a request to the bucket: they
-name the chains of records that may not be tiered. Only a chain that none of them needs, for as
-long as other orphans, is read, and its objects are deleted by what their footers say
-(``diskless.sealed_collection``). Such a chain is read at most once in that time again.
+What a chain is needed for is read from the partitions' items, without a request to the bucket:
+they name the chains of records that may not be tiered. Only a chain that none of them needs, for an
+hour, is read, and its objects are deleted by what their footers say
+(``diskless.sealed_collection``). If some stay, it is read again when orphans are old. Retention
+does this too, more often (``collect_all``); only the scrub deletes objects of unknown topics.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
+from tidelog_core.diskless.chain_sealing import ChainNotSealed
 from tidelog_core.diskless.chain_store import ChainStore, ListedObject
 from tidelog_core.diskless.chain_walk import looks_like_seal
 from tidelog_core.diskless.collection import UnneededEnds
@@ -28,10 +30,16 @@ from tidelog_core.diskless.sealed_collection import (
     read_unneeded_ends,
     unneeded_end,
 )
-from tidelog_core.errors import StoreUnavailable
+from tidelog_core.errors import CorruptItem, CorruptObject, StoreUnavailable
 from tidelog_core.metadata.epoch_chains import ChainName
-from tidelog_core.metadata.records import Partition, Topic, partition_collection
-from tidelog_core.metadata.store import MetadataStore
+from tidelog_core.metadata.records import (
+    Partition,
+    ScrubOrphans,
+    Topic,
+    partition_collection,
+    scrub_orphans_key,
+)
+from tidelog_core.metadata.store import ANY_VERSION, MetadataStore, Write
 from tidelog_core.objects.store import ObjectMeta, ObjectStore
 from tidelog_core.retention.orphans import AgeLimits
 from tidelog_core.tier.lifecycle import delete_objects
@@ -41,6 +49,8 @@ from tidelog_functions.invocation import TimeLimit
 logger = logging.getLogger(__name__)
 
 PROBLEMS_MAX = 100  # named; all are counted
+# Footers prove that nobody needs an object, but a reader may have planned to read it.
+CHAIN_AGE_MS = 3_600_000
 DISKLESS_SETTING = "diskless.enable"  # in the settings of every topic that is or was diskless
 # Names of times in the record of a chain.
 UNNEEDED, READ = "unneeded", "read"
@@ -148,7 +158,8 @@ class ChainScrub:
         read_ms = seen_ms.get(READ)
         times = {UNNEEDED: since_ms} | ({} if read_ms is None else {READ: read_ms})
         age_ms = self._limits.orphan_age_ms
-        if now_ms - since_ms <= age_ms or (read_ms is not None and now_ms - read_ms <= age_ms):
+        is_young = now_ms - since_ms <= min(age_ms, CHAIN_AGE_MS)
+        if is_young or (read_ms is not None and now_ms - read_ms <= age_ms):
             self.report.young_count += len(useless)
             return times
         is_doubtless = now_ms - since_ms > self._limits.doubtful_age_ms
@@ -176,6 +187,40 @@ class ChainScrub:
                         f" last one, but only this chain had offsets [{start}, {entry.end_offset})"
                         f" of {where}; look for a lifecycle rule of the bucket"
                     )
+
+    async def collect_all(self) -> ChainReport:
+        """Scrub all chains without a sweep. One listing if nothing has changed.
+
+        A failure of one chain does not stop the others: it is a problem. Raises ``OutOfTime``, and
+        the stores' errors.
+        """
+        prefix, group = "", list[ObjectMeta]()
+        async for found in self._objects.list(chains_prefix(self._cluster_id)):
+            of = group_of_chain(self._cluster_id, found.key)
+            if of is None:
+                continue
+            if of != prefix:
+                await self._visit_alone(prefix, group)
+                prefix, group = of, []
+            group.append(found)
+        await self._visit_alone(prefix, group)
+        return self.report
+
+    async def _visit_alone(self, prefix: str, group: Sequence[ObjectMeta]) -> None:
+        """Visit a chain with the times that are stored for it, unless it has seals alone."""
+        if all(map(_is_seal, group)):
+            return
+        key = scrub_orphans_key(prefix)
+        item = await self._store.get(key)
+        try:
+            before = {} if item is None else ScrubOrphans.from_item(item).first_seen_ms
+            times = await self.visit(group, before)
+        except (CorruptItem, CorruptObject, ChainNotSealed) as error:
+            self.report.add_problem(f"{prefix}: {error}")
+            return
+        if times != before:
+            body = ScrubOrphans(prefix=prefix, first_seen_ms=times).to_body() if times else None
+            await self._store.commit([Write(key, body, ANY_VERSION, False)])
 
     # -- one chain --
 

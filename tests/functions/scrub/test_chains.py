@@ -241,3 +241,21 @@ async def test_ten_thousand_objects_are_listed_and_not_read(world: ChainWorld) -
     assert report.chains.chain_count == 3
     assert report.object_count == 10_003
     assert world.objects.requests == {"list": 2 * 11}
+
+
+async def test_retention_collects_a_chain_within_two_hours(world: ChainWorld) -> None:
+    await world.begin(tiered_to=30)
+    unknown = ChainOwner(world.objects, CLUSTER_ID, chain_name(3))
+    await unknown.commit_batches(PartitionName(chain_name(9).chain_id, 0), 0, batch(0, 1))
+    await unknown.seal(B)
+    for _ in range(7):  # every 15 minutes
+        await world.retain()
+        await age_orphans(world.store, by_ms=15 * 60_000)
+    assert await world.chain_keys() == [
+        world.seal_key(), wal_key(CLUSTER_ID, B, 0),
+        *(wal_key(CLUSTER_ID, chain_name(3), n) for n in range(2)),
+    ]  # fmt: skip
+    world.objects.requests.clear()
+    result = await world.retain()
+    assert (result.chain_object_deleted_count, result.failed) == (0, {})
+    assert world.objects.requests == {"list": 1}
