@@ -184,6 +184,8 @@ class LogReopener:
             )
 
     async def _fetch_again(self, replica: Replica) -> None:
+        if replica.is_diskless:
+            self._replicas.end_lead(replica)  # It must not lead with an empty log.
         await self._register()
         if not self._is_ready(replica):
             return

@@ -8,6 +8,8 @@ the first possible one of these steps is taken:
 - *The leader* of a partition hands over to a member of the ISR: readers immediately get undamaged
   records, and this node can fetch from the new leader. It stays in the ISR. It does not hand over
   to members whose copy was found damaged, too.
+- *The leader of a diskless partition* gives its log up. Everything that was acknowledged is in the
+  tier and in its chains: ``LogReopener`` sets the log aside, and the partition is entered again.
 - *A follower* fetches the segment's offset range from the leader, checks every batch, and replaces
   the old file with the new one, as compaction does (``log.cleaned``). Replicas have the same
   batches, but not the same segments.
@@ -215,6 +217,10 @@ class SegmentMender:
             return True
         partition = self._node.view.image.partition(replica.partition)
         if partition is None:
+            return False
+        if replica.is_leader and replica.is_diskless:
+            self._replicas.end_lead(replica)
+            _give_up(replica, log, case)
             return False
         if replica.is_leader:
             others = tuple(member for member in partition.isr if member not in case.damaged_at)

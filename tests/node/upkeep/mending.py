@@ -15,6 +15,7 @@ from tidelog_node.upkeep.segment_mending import SegmentMender
 from tests.node.replication.led_node import LedNode, led_node
 from tests.node.replication.scripted_leader import ScriptedLeader, scripted_leader
 from tests.support.batches import batch_of
+from tests.support.hand_chain import DISKLESS, HandChain
 
 BATCH_COUNT = 4
 
@@ -81,9 +82,13 @@ class Mending:
 
 
 @asynccontextmanager
-async def mending(folder: Path) -> AsyncIterator[Mending]:
+async def mending(folder: Path, *, is_diskless: bool = False) -> AsyncIterator[Mending]:
     async with led_node(folder) as node, scripted_leader(node) as leader:
-        replica = await node.create_topic()
+        if is_diskless:
+            replica = await node.create_topic(replicas=(1,), **DISKLESS)
+            HandChain().enter(node.replicas, replica, 0)
+        else:
+            replica = await node.create_topic()
         for _ in range(BATCH_COUNT):
             replica.append(bytearray(batch_of(b"one")))
             replica.append(bytearray(batch_of(b"two")))

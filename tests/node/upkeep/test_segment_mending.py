@@ -6,7 +6,9 @@ import logging
 from pathlib import Path
 
 import pytest
+from kio.schema.errors import ErrorCode
 from tidelog_core.errors import StorageError
+from tidelog_node.replica import Replica
 from tidelog_node.upkeep import segment_mending
 
 from tests.node.replication.scripted_leader import OF_A_LATER_KAFKA
@@ -130,6 +132,21 @@ async def test_a_follower_says_that_the_only_other_copy_is_damaged_too(
         one.leader.answers = [(0, one.whole[1])]
         await one.attempt(1)
         assert one.paths[1].read_bytes() == one.whole[1]
+
+
+async def test_a_diskless_leader_gives_its_log_up_and_stops_leading(tmp_path: Path) -> None:
+    """Its chains have everything: with what is left the log could not be tiered."""
+    async with mending(tmp_path, is_diskless=True) as one:
+        asked: list[Replica] = []
+        one.node.replicas.roles.unentered_lead.subscribe(asked.append)
+        owed = one.node.send(b"owed")
+        one.damage(1)
+        await one.attempt(1)
+        assert (await owed).error_code is ErrorCode.not_leader_or_follower
+        assert (one.replica.is_leader, one.replica.chain) == (False, None)
+        assert one.replica.damage is not None
+        assert asked == [one.replica]
+        assert not one.offered
 
 
 @pytest.mark.parametrize("answer", ["gap", "no such offset"])
