@@ -202,8 +202,36 @@ class TransactionalOffsets:
 
         Raises ``InvalidProducerEpoch`` and ``TransactionCoordinatorFenced`` if a newer epoch of the
         producer or coordinator is known here, and ``TidelogError``.
+
+        That nothing is pending comes from memory, see ``unstable``: the claim is read after it. At
+        the next coordinator something may be, and would stay.
         """
-        found = await self._shard(shard)
+        for _ in range(ATTEMPTS_MAX):
+            found = await self._shard(shard)
+            if await self._complete(
+                shard,
+                found,
+                producer_id,
+                producer_epoch,
+                is_commit=is_commit,
+                coordinator_epoch=coordinator_epoch,
+            ):
+                return
+            self._forget(shard, found)
+            await self._node.view.refresh()
+        raise CoordinatorNotAvailable(f"group shard {shard} keeps being claimed")
+
+    async def _complete(
+        self,
+        shard: int,
+        found: _Shard,
+        producer_id: int,
+        producer_epoch: int,
+        *,
+        is_commit: bool,
+        coordinator_epoch: int,
+    ) -> bool:
+        """End what is pending; return whether the shard is still this node's."""
         async with _exclusive(found, producer_id):
             if self._shards.get(shard) is not found:
                 raise CoordinatorNotAvailable("the shard is being read again")
@@ -218,6 +246,8 @@ class TransactionalOffsets:
                     f"producer {producer_id}"
                 )
             _note_marker(found, producer_id, producer_epoch, coordinator_epoch)
+            if not pending:
+                return await self._has_claim(shard, found)
             for each in pending:
                 check = _claim_check(shard, found)
                 ending = delete(each, is_logged=False)
@@ -229,6 +259,12 @@ class TransactionalOffsets:
                     work = self._node.store.commit([ending], checks=[check])
                 await self._guarded(shard, found, work)
                 del found.pending[producer_id, each.group_id]
+            return True
+
+    async def _has_claim(self, index: int, shard: _Shard) -> bool:
+        """Return whether no other node has claimed the shard since."""
+        claim = await self._node.store.get(pending_offsets_claim_key(index))
+        return claim is not None and claim.version == shard.claim_version
 
     async def unstable(self, group_id: str) -> frozenset[tuple[str, UUID, int]]:
         """Return the group's offsets that wait for a transaction's end: topic, its id, partition.
@@ -257,8 +293,7 @@ class TransactionalOffsets:
                 for (topic, topic_id), partitions in pending.offsets.items()
                 for partition in partitions
             )
-            claim = await self._node.store.get(pending_offsets_claim_key(index))
-            if claim is not None and claim.version == shard.claim_version:
+            if await self._has_claim(index, shard):
                 return found
             self._forget(index, shard)
             # By the newest image another node has the shard, or this one must claim it again.

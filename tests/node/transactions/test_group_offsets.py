@@ -139,6 +139,32 @@ def test_a_coordinator_of_before_does_not_say_that_nothing_is_pending(tmp_path: 
     run(main())
 
 
+def test_a_coordinator_of_before_does_not_say_that_it_has_ended_a_transaction(
+    tmp_path: Path,
+) -> None:
+    """Otherwise what is pending at the next one stays, and the group reads nothing any more."""
+
+    async def main() -> None:
+        async with a_world(tmp_path, step=None, strike=Strike.BEFORE) as world:
+            client = Client(world, version=2)
+            await client.init()
+            before = world.node
+            assert await before.offsets.unstable(GROUP) == frozenset()
+            await world.take_over()
+            assert await client.commit_offset(5) is ErrorCode.none
+            with pytest.raises(NotCoordinator):
+                await before.offsets.complete_transaction(
+                    0, client.producer_id, client.epoch, is_commit=True, coordinator_epoch=0
+                )
+            await world.node.offsets.complete_transaction(
+                0, client.producer_id, client.epoch, is_commit=True, coordinator_epoch=0
+            )
+            assert await world.pending_offsets() == []
+            assert await world.offset() == 5
+
+    run(main())
+
+
 def test_what_is_pending_costs_one_read_and_nothing_before_the_first_transaction(
     tmp_path: Path,
 ) -> None:
