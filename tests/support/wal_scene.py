@@ -239,6 +239,8 @@ class LedLog:
         self.partition = TopicPartition("topic", number)
         self.topic_id = UUID(int=77)
         self.is_dropped = False
+        self.is_diskless = self.is_leader = True
+        self.changed_count = 0
         self.chain: Any = None
         self.log = LocalLog.open(
             folder / f"topic-{number}", self.partition, config=TopicConfig(**settings)
@@ -250,6 +252,13 @@ class LedLog:
     @property
     def name(self) -> PartitionName:
         return PartitionName(self.topic_id, self.partition.partition)
+
+    @property
+    def opened_log(self) -> LocalLog:
+        return self.log
+
+    def note_changed(self) -> None:
+        self.changed_count += 1
 
     def append(self, count: int = 1, value_size_bytes: int = 10) -> None:
         data = batch(count, value_size_bytes=value_size_bytes)

@@ -11,6 +11,7 @@ from tidelog_node.assembly.cluster import Cluster
 from tidelog_node.assembly.logs import Logs
 from tidelog_node.background import Background
 from tidelog_node.diskless.chain_feed import ChainFeeds
+from tidelog_node.diskless.collection import ChainCollection
 from tidelog_node.diskless.entering import LeadEntries
 from tidelog_node.diskless.log_recovery import LogRecovery
 from tidelog_node.diskless.node_chain import NodeChain
@@ -93,6 +94,10 @@ def start_diskless(
     stack.push_async_callback(entering.close)
     entering.add(entries.run())
     entering.add(stand_by(node, node_chain.check_store))
+    collection = ChainCollection(
+        node, replicas=replicas.replicas, chain=lambda: node_chain.chain, chains=chains
+    )
+    entering.add(collection.run())
     return node_chain
 
 

@@ -44,6 +44,7 @@ from tidelog_core.diskless.chain_writer import (
     ReadHeader,
     WriterLimits,
 )
+from tidelog_core.diskless.collection import OwnedObjects as CommittedObjects
 from tidelog_core.diskless.epoch_chains import PartitionName, current_chain
 from tidelog_core.diskless.noted_ranges import NotedRange, ObjectContent
 from tidelog_core.diskless.put_pace import PaceLimits
@@ -116,6 +117,7 @@ class OwnedChain:
         self.deposed = Subscribers[[OwnedChain]]()
         self.is_full = False  # requests of clients must wait
         self.is_deposed = False
+        self.committed = CommittedObjects()  # what each of them is needed for
         self._loop = asyncio.get_running_loop()
         self._writer = ChainWriter(wal.chain, now_ms=self._now_ms(), limits=limits)
         self._wal = wal
@@ -432,7 +434,9 @@ class OwnedChain:
     def _on_committed(self, committed: Committed) -> None:
         traffic = self._traffic
         for sequence, content in committed.contents:
-            self._objects.remove(sequence)
+            owed = self._objects.remove(sequence)
+            if owed is not None and owed.header is not None:
+                self.committed.add(owed.header, content.ends())
             traffic.object_count += 1
             traffic.object_bytes += content.size_bytes
         for name, end_offset in committed.ends.items():

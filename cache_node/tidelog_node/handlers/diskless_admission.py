@@ -25,10 +25,11 @@ TIME_SHARE = 0.5  # of the request's own time
 class _Wait:
     """A request at the head of its connection."""
 
-    __slots__ = ("deadline", "timer", "try_again")
+    __slots__ = ("deadline", "is_late", "timer", "try_again")
 
     def __init__(self, deadline: float) -> None:
         self.deadline = deadline  # the loop's time
+        self.is_late = False
         self.timer: asyncio.TimerHandle | None = None
         self.try_again: Callable[[], None] | None = None
 
@@ -65,7 +66,7 @@ class DisklessAdmission:
         elif not self._is_full:
             self._forget(session)
             return True
-        elif self._loop.time() >= wait.deadline:
+        elif wait.is_late:
             self._forget(session)
             return False
         elif session in self._called:
@@ -77,7 +78,7 @@ class DisklessAdmission:
     def _wait(self, session: Session, wait: _Wait, try_again: Callable[[], None]) -> None:
         wait.try_again = try_again
         if wait.timer is None:
-            wait.timer = self._loop.call_at(wait.deadline, self._call, session)
+            wait.timer = self._loop.call_at(wait.deadline, self._expire, session, wait)
         self._note_active()
 
     def _call_next(self) -> None:
@@ -90,6 +91,10 @@ class DisklessAdmission:
         if self._line and not self._is_full:
             self._call(next(iter(self._line)))
         self._call_next()
+
+    def _expire(self, session: Session, wait: _Wait) -> None:
+        wait.is_late = True
+        self._call(session)
 
     def _call(self, session: Session) -> None:
         """Have the connection repeat its request. If it is paused, it does so later."""

@@ -23,6 +23,7 @@ from tidelog_core.metadata.image import ClusterImage
 from tidelog_core.metadata.records import Partition
 from tidelog_core.model import RESERVED_TOPICS
 from tidelog_core.replication.change import ChangeReason, PartitionChange
+from tidelog_core.replication.diskless_balance import balancing_moves
 from tidelog_core.replication.election import hand_over, move_lead
 from tidelog_core.replication.heirs import is_diskless
 from tidelog_core.replication.partition_writer import write_changes
@@ -38,6 +39,7 @@ CHECK_SECONDS = 1.0
 CHECKS_PER_PREFERRED_INTERVAL = 4
 DRAIN_SECONDS_MAX = 10.0
 DRAIN_CHECK_SECONDS = 0.25
+BALANCE_AFTER_MS = 5_000  # after a broker came or went, or leads were moved
 HAND_OVER_AGAIN_MS = 5_000  # before a hand-over without effect is repeated
 
 
@@ -76,6 +78,9 @@ class LedPartitions:
         # for another broker.
         self._led_for_others: dict[UUID, tuple[tuple[Partition, ...], list[Partition]]] = {}
         self._visited: ClusterImage | None = None
+        self._able: frozenset[int] = frozenset()  # the brokers that may lead diskless partitions
+        self._balance_from_ms = 0.0  # they are the same for long enough by then
+        self._balanced: ClusterImage | None = None  # the image that was last looked at for that
         self._stir = asyncio.Event()
 
     async def run(self) -> None:
@@ -108,6 +113,8 @@ class LedPartitions:
                     for change in self._decide_preferred(image, now_ms)
                     if change.after.item_id not in taken
                 ]
+        if not changes and self._node.config().auto_leader_rebalance_enable:
+            changes += self._balance_diskless(image, now_ms)
         return changes
 
     def hand_over(self, partition: Partition) -> bool:
@@ -234,6 +241,38 @@ class LedPartitions:
                 self._replicas.begin_hand_over(
                     partition.topic_id, partition.partition, successor, is_leaving=False
                 )
+        return changes
+
+    def _balance_diskless(self, image: ClusterImage, now_ms: float) -> list[PartitionChange]:
+        """Return this node's part of the moves that spread the leads of diskless partitions.
+
+        Once the same brokers have been able to lead for a while.
+        """
+        peers, broker_id = self._membership.peers, self._membership.broker_id
+        able = frozenset(
+            b
+            for b in self._membership.live_brokers(image)
+            if b == broker_id or not (peers.is_suspected(b) or peers.is_stepping_down(b))
+        )
+        if not self._membership.is_disk_fit or able != self._able:
+            self._able, self._balance_from_ms = able, now_ms + BALANCE_AFTER_MS
+        if now_ms < self._balance_from_ms or image is self._balanced:
+            return []
+        self._balanced = image
+        partitions = [
+            partition
+            for name, topic in image.topics.items()
+            if is_diskless(topic)
+            for partition in image.partitions(name)
+        ]
+        changes = [
+            move_lead(partition, heir, ChangeReason.HAND_OVER)
+            for partition, heir in balancing_moves(partitions, able)
+            if partition.leader == broker_id and self._membership.leads(partition)
+        ]
+        if changes:
+            self._balance_from_ms = now_ms + BALANCE_AFTER_MS
+            logger.info("leads of diskless partitions spread", extra={"count": len(changes)})
         return changes
 
     def _decide_preferred(self, image: ClusterImage, now_ms: float) -> list[PartitionChange]:

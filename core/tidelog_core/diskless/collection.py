@@ -60,6 +60,10 @@ class OwnedObjects:
     def __len__(self) -> int:
         return len(self._needed_by)
 
+    def names(self) -> set[PartitionName]:
+        """Return the partitions that need an object, as of the last ``collectable``."""
+        return set(self._runs)
+
     def add(self, header: WalHeader, ends: Mapping[PartitionName, int]) -> None:
         """An object is committed, the next one; ``ends`` are the offsets that it ends at."""
         self._needed_by[header.sequence] = len(ends)

@@ -415,8 +415,10 @@ class LocalLog:
         """Seal the active segment and start another, unless it is empty. Not durable on return."""
         self._appender.roll()
 
-    def maybe_roll(self) -> bool:
+    def maybe_roll(self, *, age_ms: int | None = None) -> bool:
         """Roll if the active segment is older than ``segment.ms``. Returns whether it rolled.
+
+        ``age_ms`` is used instead of ``segment.ms`` if it is less.
 
         The age is measured on this node's clock. By record timestamps, a segment with old
         records would be rolled again and again.
@@ -425,7 +427,10 @@ class LocalLog:
         active = segments.active
         if segments.is_offline or active.size_bytes == 0:
             return False
-        if self._clock_ms() - active.created_ms <= segments.segment_ms(active):
+        segment_ms = segments.segment_ms(active)
+        if age_ms is not None:
+            segment_ms = min(segment_ms, age_ms)
+        if self._clock_ms() - active.created_ms <= segment_ms:
             return False
         self.roll()
         return True

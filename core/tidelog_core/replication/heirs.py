@@ -30,6 +30,13 @@ def heir_of(partition: Partition, brokers: Iterable[int]) -> int | None:
     return max(brokers, key=lambda broker_id: _rank(partition, broker_id), default=None)
 
 
+def spread_rank(partition: Partition) -> bytes:
+    """Return a key that puts partitions in an order which mixes the topics."""
+    return blake2b(
+        _PLACE.pack(partition.topic_id.bytes, partition.partition, -1), digest_size=8
+    ).digest()
+
+
 def replicas_with(partition: Partition, leader: int) -> tuple[int, ...]:
     """Return the partition's replicas once the broker leads, as many as before, it first.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 from collections.abc import AsyncIterator
@@ -143,6 +144,25 @@ async def test_whatever_a_crash_left_the_log_is_the_chains(
         # It cannot be opened at all: the node sets it aside and begins with an empty one.
         replica = replica_over(tmp_path / "anew")
     assert_same(await refilled(replica), refilled.chained.log)
+
+
+@pytest.mark.parametrize("step", [97, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("has_zeros", [False, True], ids=["cut", "zeros"])
+async def test_a_power_cut_may_leave_any_byte_of_the_last_segment(
+    refilled: Refilled, tmp_path: Path, step: int, has_zeros: bool
+) -> None:
+    last = max((tmp_path / "leader").glob("*.log")).name
+    size = (tmp_path / "leader" / last).stat().st_size
+    for position in range(0, size + 1, step):
+        folder = tmp_path / "cut"
+        shutil.copytree(tmp_path / "leader", folder)
+        os.truncate(folder / last, position)
+        if has_zeros:  # The file had its size before it had its bytes.
+            os.truncate(folder / last, size)
+        log = await refilled(replica_over(folder))
+        assert_same(log, refilled.chained.log)
+        log.close()
+        shutil.rmtree(folder)
 
 
 async def test_bytes_that_no_crc_of_a_batch_covers_are_compared_too(

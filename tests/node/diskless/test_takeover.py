@@ -35,6 +35,7 @@ def nodes(tmp_path: Path) -> Iterator[dict[int, NodeProcess]]:
                 "broker.session.timeout.ms": str(LEASE_MS),
                 "broker.heartbeat.interval.ms": str(LEASE_MS // 4),
                 "metadata.poll.interval.ms": "50",
+                "auto.leader.rebalance.enable": "false",
                 "offsets.topic.num.partitions": "2",
             },
         )

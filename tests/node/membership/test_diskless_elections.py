@@ -7,11 +7,14 @@ import dataclasses
 from collections import Counter
 from pathlib import Path
 
+from tidelog_core.config import NodeConfig
 from tidelog_core.metadata.records import Partition
 from tidelog_core.replication.heirs import heir_of
 
 from tests.node.membership.virtual_cluster import LEASE_S, VirtualCluster, virtual_cluster
 from tests.support.virtual_time import run
+
+STAYS = NodeConfig(auto_leader_rebalance_enable=False)
 
 
 async def create(cluster: VirtualCluster, *, partitions: int, leader: int = 1) -> None:
@@ -29,7 +32,7 @@ def assert_led_alone(partition: Partition) -> None:
 
 def test_all_other_nodes_inherit_the_partitions_of_a_dead_one(tmp_path: Path) -> None:
     async def main() -> None:
-        async with virtual_cluster(tmp_path, brokers=4) as cluster:
+        async with virtual_cluster(tmp_path, brokers=4, config=STAYS) as cluster:
             await create(cluster, partitions=60)
             await cluster[1].kill()
             await asyncio.sleep(LEASE_S + 3)
@@ -46,7 +49,7 @@ def test_all_other_nodes_inherit_the_partitions_of_a_dead_one(tmp_path: Path) ->
 
 def test_a_silent_leader_is_not_waited_for_until_its_lease_is_over(tmp_path: Path) -> None:
     async def main() -> None:
-        async with virtual_cluster(tmp_path) as cluster:
+        async with virtual_cluster(tmp_path, config=STAYS) as cluster:
             await create(cluster, partitions=6)
             await cluster.create("replicated", partitions=6)
             await asyncio.sleep(3)
@@ -63,7 +66,7 @@ def test_a_silent_leader_is_not_waited_for_until_its_lease_is_over(tmp_path: Pat
 
 def test_a_leader_that_renews_late_keeps_what_others_were_about_to_take(tmp_path: Path) -> None:
     async def main() -> None:
-        async with virtual_cluster(tmp_path) as cluster:
+        async with virtual_cluster(tmp_path, config=STAYS) as cluster:
             await create(cluster, partitions=6)
             for seconds in (0.7, 1.3):
                 cluster[1].link.is_cut = True
@@ -77,7 +80,7 @@ def test_a_leader_that_renews_late_keeps_what_others_were_about_to_take(tmp_path
 
 def test_the_next_heir_takes_over_if_the_first_one_has_died_too(tmp_path: Path) -> None:
     async def main() -> None:
-        async with virtual_cluster(tmp_path) as cluster:
+        async with virtual_cluster(tmp_path, config=STAYS) as cluster:
             await create(cluster, partitions=8)
             await cluster[1].kill()
             await cluster[2].kill()
@@ -89,7 +92,7 @@ def test_the_next_heir_takes_over_if_the_first_one_has_died_too(tmp_path: Path) 
 
 def test_a_restarted_node_takes_its_own_again_in_the_next_epoch(tmp_path: Path) -> None:
     async def main() -> None:
-        async with virtual_cluster(tmp_path) as cluster:
+        async with virtual_cluster(tmp_path, config=STAYS) as cluster:
             await create(cluster, partitions=4)
             await cluster[1].kill()
             await cluster[1].start(was_clean=False)
@@ -103,7 +106,7 @@ def test_a_restarted_node_takes_its_own_again_in_the_next_epoch(tmp_path: Path) 
 
 def test_a_leader_that_was_away_comes_back_to_nothing_and_takes_nothing(tmp_path: Path) -> None:
     async def main() -> None:
-        async with virtual_cluster(tmp_path) as cluster:
+        async with virtual_cluster(tmp_path, config=STAYS) as cluster:
             await create(cluster, partitions=4)
             cluster[1].link.is_cut = True
             await asyncio.sleep(LEASE_S + 3)
@@ -119,7 +122,7 @@ def test_a_leader_that_was_away_comes_back_to_nothing_and_takes_nothing(tmp_path
 
 def test_a_node_that_stops_hands_all_over_at_once(tmp_path: Path) -> None:
     async def main() -> None:
-        async with virtual_cluster(tmp_path) as cluster:
+        async with virtual_cluster(tmp_path, config=STAYS) as cluster:
             await create(cluster, partitions=20)
             loop = asyncio.get_running_loop()
             began = loop.time()
@@ -135,7 +138,7 @@ def test_a_node_that_stops_hands_all_over_at_once(tmp_path: Path) -> None:
 
 def test_a_node_without_a_fit_disk_names_others(tmp_path: Path) -> None:
     async def main() -> None:
-        async with virtual_cluster(tmp_path) as cluster:
+        async with virtual_cluster(tmp_path, config=STAYS) as cluster:
             await create(cluster, partitions=6)
             cluster[1].membership.report_disk(is_fit=False)
             await asyncio.sleep(3)
@@ -150,9 +153,40 @@ def test_a_node_without_a_fit_disk_names_others(tmp_path: Path) -> None:
     run(main())
 
 
+def test_a_node_that_joins_gets_its_share_within_10_seconds(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with virtual_cluster(tmp_path, brokers=2) as cluster:
+            await create(cluster, partitions=30)
+            await asyncio.sleep(10)
+            assert Counter(await cluster.leaders("t")) == {1: 15, 2: 15}
+            await cluster.add(3)
+            await asyncio.sleep(10)
+            assert Counter(await cluster.leaders("t")) == {1: 10, 2: 10, 3: 10}
+            moved = [p.leader_epoch for p in await cluster.partitions("t")]
+            await asyncio.sleep(30)
+            assert [p.leader_epoch for p in await cluster.partitions("t")] == moved
+
+    run(main())
+
+
+def test_a_rolling_restart_leaves_the_leads_spread(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with virtual_cluster(tmp_path) as cluster:
+            await create(cluster, partitions=31)
+            await asyncio.sleep(10)
+            for broker_id in (1, 2, 3):
+                await cluster[broker_id].stop()
+                await cluster[broker_id].start()
+                await asyncio.sleep(12)
+            counts = Counter(await cluster.leaders("t"))
+            assert sorted(counts.values()) == [10, 10, 11]
+
+    run(main())
+
+
 def test_the_last_node_keeps_what_it_leads(tmp_path: Path) -> None:
     async def main() -> None:
-        async with virtual_cluster(tmp_path, brokers=1) as cluster:
+        async with virtual_cluster(tmp_path, brokers=1, config=STAYS) as cluster:
             await create(cluster, partitions=2)
             await cluster[1].stop()
             assert await cluster.leaders("t") == [1, 1]
