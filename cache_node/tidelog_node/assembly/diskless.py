@@ -59,6 +59,8 @@ def start_diskless(
     stack.push_async_callback(node_chain.close, CLOSE_SECONDS_MAX)
     node_chain.fullness.subscribe(admission.set_full)
     chain_store.check = node_chain.check_store
+    if logs.costs is not None:
+        logs.costs.count_worker(node_chain.worker_status)
     node_chain.deposed.subscribe(lambda chain: _end_leads_in(replicas, chain))
     chains = ChainStore(node_chain.client, node.view.image.cluster_id)
     catch_up = CatchUp(

@@ -27,7 +27,7 @@ from tidelog_core.errors import TidelogError
 from tidelog_core.turns import Turn
 
 from tidelog_node.costs.budget_watch import BudgetWatch
-from tidelog_node.costs.collector import CostCollector
+from tidelog_node.costs.collector import CostCollector, WorkerStatus
 from tidelog_node.node_context import NodeContext
 
 logger = logging.getLogger(__name__)
@@ -69,6 +69,10 @@ class CostRecorder:
         self._is_failing = False
         self.prices = prices
         self.budgets = BudgetWatch(node, prices)
+
+    def count_worker(self, status: WorkerStatus) -> None:
+        """Count the requests of another worker of the node too; see ``CostCollector``."""
+        self._collector.count_worker(status)
 
     @property
     def total(self) -> Mapping[str, int]:

@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 from tidelog_core.diskless.expiring_chains import check_keeps_chains
@@ -32,6 +34,7 @@ from tidelog_node.tier.client import TierClient, WorkerCommand
 logger = logging.getLogger(__name__)
 
 LOOK_INTERVAL_S = 2.0
+WORKER_SECONDS_MAX = 2.0  # a worker that takes longer has no counters this time
 PROBE_PAUSE_S = 1.0  # after a probe in vain: the callers meanwhile get its error
 
 
@@ -82,6 +85,16 @@ class NodeChain:
     def is_full(self) -> bool:
         """Whether clients' requests must wait: as many bytes are owed as may be."""
         return self.chain is not None and self.chain.is_full
+
+    async def worker_status(self) -> Mapping[str, Any] | None:
+        """Return the worker's counters, ``None`` if none runs or it does not answer."""
+        if not self.client.is_connected:
+            return None
+        try:
+            async with asyncio.timeout(WORKER_SECONDS_MAX):
+                return await self.client.status()
+        except (TidelogError, TimeoutError):
+            return None
 
     async def current(self) -> OwnedChain:
         """Return the chain that takes partitions now.

@@ -21,7 +21,7 @@ from tidelog_node.diskless.wal_client import WalClient
 from tidelog_node.tier.wal_messages import SliceFiles, WalNotBuilt
 
 BUILD_FAILURES_MAX = 6  # in a row; files that are being exchanged are there within a second
-PUT_SECONDS = 10.0  # of the first attempt, in addition to the time for its bytes
+PUT_SECONDS = 4.0  # of the first attempt, in addition to the time for its bytes
 PUT_BYTES_PER_SECOND_MIN = 1 << 20
 PUT_SECONDS_MAX = 120.0
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -158,10 +158,13 @@ async def test_a_sample_that_is_cancelled_is_part_of_the_next(
     node: TierNode, clock: SteadyClock
 ) -> None:
     class Hanging:
-        """A tier whose worker does not answer in time."""
+        """A tier whose worker does not answer in time, once."""
 
-        async def worker_status(self) -> None:
-            await asyncio.Event().wait()
+        answers = asyncio.Event()
+
+        async def worker_status(self) -> Mapping[str, Any] | None:
+            await self.answers.wait()
+            return await node.tier.worker_status()
 
         stored_bytes = node.tier.stored_bytes
 
@@ -171,7 +174,7 @@ async def test_a_sample_that_is_cancelled_is_part_of_the_next(
         async with asyncio.timeout(0.01):
             await collector.sample()
     clock.now_ms += 10 * SECOND_MS
-    collector._tier = node.tier
+    Hanging.answers.set()
     assert (await collector.sample()).counts["machine:i4i.large"] == 10_000
 
 
@@ -208,7 +211,7 @@ async def test_requests_of_a_topic_whose_counters_made_room_are_counted_once(
         assert (counts["object-get"], counts["object-received"]) == (said[0], said[0] * 10)
     topics = by_topic(summed.tally.topics)
     assert (topics["a"]["object-get"], topics["b"]["object-get"]) == (105, 9)
-    assert list(summed.collector._last_of_worker) == [""]
+    assert list(summed.collector._workers[0][1].last) == [""]
 
 
 async def test_bytes_from_other_zones_are_counted_by_topic(
@@ -232,3 +235,24 @@ async def test_nothing_is_kept_of_topics_that_are_gone(node: TierNode, collector
     last = await collector.collector.sample()
     assert last.topics == {}
     assert len(collector.collector._last_of_topics) <= 1
+
+
+async def test_the_requests_of_another_worker_are_counted_too(collector: Summed) -> None:
+    """That of the chains, which starts later, and again: its counters begin at 0 then."""
+
+    def of(incarnation: str, count: int) -> dict[str, Any]:
+        requests = [["put", "ok", count]]
+        rest = {"sent_bytes": 100 * count, "received_bytes": 0, "topics": []}
+        return {"incarnation": incarnation, "requests": requests, **rest}
+
+    said = iter((None, of("1", 5), of("1", 7), None, of("2", 3)))
+
+    async def status() -> dict[str, Any] | None:
+        return next(said)
+
+    before = (await collector.sample()).counts.copy()
+    collector.collector.count_worker(status)
+    for _ in range(5):
+        counts = (await collector.sample()).counts
+    assert counts["object-put"] - before.get("object-put", 0) == 10
+    assert counts["object-sent"] - before.get("object-sent", 0) == 1_000

@@ -33,6 +33,10 @@ async def test_a_chain_is_opened_on_demand_and_another_one_after_it_has_ended(
         second = await node_chain.current()
         assert second.name != first.name
         assert node_chain.client.restart_count == 0
+        status = await node_chain.worker_status()
+        assert status is not None
+        assert ["put", "exists", 1] in status["requests"]  # of the probe
+    assert await node_chain.worker_status() is None
     node_chain.chain = None
     with pytest.raises(TierUnavailable):
         await node_chain.current()
