@@ -46,6 +46,7 @@ class NodeSettings:
     log_format: str = TEXT  # of its lines
     http_host: str = HTTP_HOST  # of probes and metrics
     http_port: int | None = None  # None: there are no probes and metrics; 0: a free port
+    http_port_or_free: bool = False  # a free port if that one is in use
     stops_with_parent: bool = False  # whether the end of stdin stops the node, as SIGTERM does
 
 
@@ -96,6 +97,7 @@ def parse_settings(
     overrides = _parse_overrides(given["set"] or [], environment, problems)
     values["config_overrides"], of_listeners = split_listener_overrides(overrides)
     values["stops_with_parent"] = given["stop_with_parent"]
+    values["http_port_or_free"] = given["http_port_or_free"]
     try:
         config = parse_config(NodeConfig, values["config_overrides"])
         values["listeners"] = parse_listeners(config, of_listeners, addresses)
@@ -134,6 +136,11 @@ def _parser() -> argparse.ArgumentParser:
         parser.add_argument(option, help=text)
     parser.add_argument(
         "--set", action="append", metavar="NAME=VALUE", help="a node setting; may be repeated"
+    )
+    parser.add_argument(
+        "--http-port-or-free",
+        action="store_true",
+        help="take a free port if --http-port is in use; for supervisors",
     )
     parser.add_argument(
         "--stop-with-parent", action="store_true", help="stop when stdin ends; for supervisors"

@@ -62,6 +62,7 @@ class ClusterSettings:
     port: int = 9092
     # Node i has http_port + i - 1, or a free port if this is 0. None: no probes and metrics.
     http_port: int | None = None
+    has_usual_http_port: bool = False  # a node takes a free port if its own is in use
     http_host: str = HTTP_HOST
     advertised_host: str | None = None  # the host that clients connect to; None: ``host``
     metadata_store_url: str | None = None  # default: SQLite in the data directory
@@ -71,6 +72,7 @@ class ClusterSettings:
     log_format: str = TEXT
     security_protocol: str = PLAINTEXT  # of the listener that each node has for clients
     console_port: int | None = None  # None: no console. 0: a free port
+    has_usual_console_port: bool = False  # the console takes a free port if that one is in use
     authority_file: Path | None = None  # PEM of the authority of the nodes' certificates
 
     def __post_init__(self) -> None:
@@ -101,6 +103,7 @@ class ClusterSettings:
         if self.http_port is not None:
             port = self.http_port and self.http_port + broker_id - 1
             command += ["--http-host", self.http_host, "--http-port", str(port)]
+            command += ["--http-port-or-free"] if self.has_usual_http_port else []
         return command + self._overrides()
 
     def functions_command(self) -> list[str]:
@@ -118,6 +121,7 @@ class ClusterSettings:
         host = _in_url(self.advertised_host or self.host)
         command = [sys.executable, "-m", "tidelog_console"]
         command += ["--bootstrap", f"{host}:{self.port}", "--port", str(self.console_port)]
+        command += ["--port-or-free"] if self.has_usual_console_port else []
         command += ["--security-protocol", self.security_protocol]
         command += ["--metadata", metadata, "--objects", objects]
         command += ["--log-level", self.log_level, "--log-format", self.log_format]
@@ -167,7 +171,7 @@ def run_cluster(
     """Run the cluster until a signal; return the exit status.
 
     ``announce`` gets one line when every node serves clients, ``announce_console`` then the
-    console's URL. 0: stopped by a signal, 1: a node ended before it was ready.
+    console's URL, and each later one. 0: stopped by a signal, 1: a node ended before it was ready.
     """
     return asyncio.run(_run(settings, announce, announce_console))
 
@@ -204,10 +208,14 @@ async def _run(
             line = f"tidelog cluster of {settings.node_count} ready on {addresses}"
             announce(f"{line}{HTTP_ON}{','.join(http)}" if http else line)
             if settings.console_port is not None:
-                console = _Child("console", settings.console_command(http), ends_cluster=False)
+                console = _Child(
+                    "console",
+                    settings.console_command(http),
+                    ends_cluster=False,
+                    on_ready=_announcing(announce_console),
+                )
                 helpers.append(console)
                 beside.append(asyncio.create_task(console.run()))
-                beside.append(asyncio.create_task(_announce_url(console, announce_console)))
             await asyncio.wait([stopping, *running], return_when=asyncio.FIRST_COMPLETED)
         return 0 if stopping.done() else 1
     finally:
@@ -223,10 +231,17 @@ def _in_url(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-async def _announce_url(console: _Child, announce: Callable[[str], None]) -> None:
-    """Announce the console's URL once it has one, unless it is stopped before."""
-    if await console.wait_ready():
-        announce(console.first_line.partition(READY_ON)[2])
+def _announcing(announce: Callable[[str], None]) -> Callable[[str], None]:
+    """Return what announces the URL in a console's first line, if it is another than before."""
+    known = ""
+
+    def say(line: str) -> None:
+        nonlocal known
+        before, known = known, line.partition(READY_ON)[2]
+        if known != before:
+            announce(known)
+
+    return say
 
 
 async def _wait_all(nodes: Sequence[_Child]) -> None:
@@ -237,13 +252,24 @@ async def _wait_all(nodes: Sequence[_Child]) -> None:
 class _Child:
     """The successive processes of one node, of the functions, or of the console."""
 
-    def __init__(self, name: str, command: Sequence[str], *, ends_cluster: bool) -> None:
-        """``ends_cluster``: if a process ends before the first was ready, do not restart it."""
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        *,
+        ends_cluster: bool,
+        on_ready: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """``ends_cluster``: if a process ends before the first was ready, do not restart it.
+
+        ``on_ready`` gets the first line of each process.
+        """
         self.has_been_ready = asyncio.Event()
         self.first_line = ""  # of the newest process that was ready
         self._name = name
         self._command = command
         self._ends_cluster = ends_cluster
+        self._on_ready = on_ready
         self._process: asyncio.subprocess.Process | None = None
         self._stopping = asyncio.Event()
 
@@ -251,16 +277,6 @@ class _Child:
     def http_address(self) -> str:
         """The address in the first line, "" if it has none."""
         return self.first_line.partition(HTTP_ON)[2]
-
-    async def wait_ready(self) -> bool:
-        """Wait until a process was ready, or until the end; return whether one was ready."""
-        ready = asyncio.create_task(self.has_been_ready.wait())
-        stopping = asyncio.create_task(self._stopping.wait())
-        await asyncio.wait([ready, stopping], return_when=asyncio.FIRST_COMPLETED)
-        ready.cancel()
-        stopping.cancel()
-        await asyncio.gather(ready, stopping, return_exceptions=True)
-        return self.has_been_ready.is_set()
 
     async def run(self) -> None:
         """Restart the process until it is stopped or ends the cluster."""
@@ -328,5 +344,6 @@ class _Child:
         if line:
             self.first_line = line.decode().strip()
             self.has_been_ready.set()
+            self._on_ready(self.first_line)
         while await stdout.read(LINE_BYTES_MAX):
             pass

@@ -36,6 +36,7 @@ def main(arguments: Sequence[str]) -> int:
             node_http=tuple(given.node_http or ()),
             host=given.host,
             port=given.port,
+            port_or_free=given.port_or_free,
             host_names=tuple(given.host_name or ()),
             certificate=given.certificate,
             is_behind_proxy=given.behind_proxy,
@@ -91,6 +92,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--host", default=HOST, help=f"address to listen on ({HOST})")
     parser.add_argument("--port", type=int, default=PORT, help=f"0 for a free one ({PORT})")
+    parser.add_argument(
+        "--port-or-free", action="store_true", help="a free port if --port is in use"
+    )
     parser.add_argument(
         "--host-name", action="append", help="a name by which browsers reach it; repeatable"
     )

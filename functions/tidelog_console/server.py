@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
+import ssl
 from collections.abc import Awaitable, Callable
 
 from aiohttp import web
@@ -61,7 +63,7 @@ async def serve(
     listening = Listening(runner)
     application[LISTENING].append(listening)
     try:
-        port = listening.start(settings.host, settings.port, tls)
+        port = _start(listening, settings, tls)
         scheme = "http" if tls is None else "https"
         host = f"[{settings.host}]" if ":" in settings.host else settings.host
         announce(f"{scheme}://{host}:{port}")
@@ -70,6 +72,16 @@ async def serve(
         await listening.close()
         await console.close()
         await runner.cleanup()
+
+
+def _start(listening: Listening, settings: ConsoleSettings, tls: ssl.SSLContext | None) -> int:
+    """Listen, and return the port. Raises ``OSError``."""
+    try:
+        return listening.start(settings.host, settings.port, tls)
+    except OSError as error:
+        if not (settings.port_or_free and error.errno == errno.EADDRINUSE):
+            raise
+        return listening.start(settings.host, 0, tls)
 
 
 LISTENING = web.AppKey("listening", list[Listening])

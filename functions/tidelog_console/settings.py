@@ -32,6 +32,7 @@ class ConsoleSettings:
     node_http: tuple[str, ...] = ()  # host:port of nodes' /readyz and /metrics
     host: str = HOST
     port: int = PORT  # 0: a free one
+    port_or_free: bool = False  # a free one if that one is in use
     host_names: tuple[str, ...] = ()  # names by which browsers reach it, beside the address
     certificate: Path | None = None  # PEM with key and certificates, for HTTPS
     is_behind_proxy: bool = False  # a proxy on the way encrypts

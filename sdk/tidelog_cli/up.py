@@ -81,7 +81,7 @@ def up(
             max=65_535,
             show_default=False,
             help="Port of /livez, /readyz and /metrics of the first node; the others use the ports"
-            f" after it. 0 for free ports. Default: {HTTP_PORT}, or free ports if one is in use.",
+            f" after it. 0 for free ports. Default: {HTTP_PORT}, or a free one if it is in use.",
         ),
     ] = None,
     http_host: Annotated[
@@ -134,8 +134,10 @@ def up(
     configure_logging("cluster", log_level.upper(), log_format=log_format.lower())
     _check_hosts(host, advertised_host)
     _check_data_dir(data_dir, nodes, say)
-    _require_free_ports(host, range(port, min(port + nodes, 65_536)))
-    first_http_port = None if no_http else _choose_ports(http_host, http_port, HTTP_PORT, nodes)
+    _require_free_ports(host, range(port, min(port + nodes, 65_536)), "--port")
+    if http_port and not no_http:
+        ports = range(http_port, min(http_port + nodes, 65_536))
+        _require_free_ports(http_host, ports, "--http-port")
     console = None if no_console else _choose_console_port(console_port, say)
     protocol, protection, authority = "PLAINTEXT", dict[str, str](), None
     if secure:
@@ -150,7 +152,8 @@ def up(
         node_count=nodes,
         host=host,
         port=port,
-        http_port=first_http_port,
+        http_port=None if no_http else HTTP_PORT if http_port is None else http_port,
+        has_usual_http_port=http_port is None,
         http_host=http_host,
         advertised_host=advertised_host,
         metadata_store_url=metadata,
@@ -160,6 +163,7 @@ def up(
         log_format=log_format.lower(),
         security_protocol=protocol,
         console_port=console,
+        has_usual_console_port=console_port is None,
         authority_file=authority,
     )
     next_step = _next_step(data_dir, advertised_host or host, port, is_secure=secure)
@@ -169,7 +173,10 @@ def up(
         announce_console=lambda url: print(f"console: {url}", flush=True),
     )
     if status:
-        raise CommandFailed("a node could not start, so the cluster was stopped; its log is above")
+        raise CommandFailed(
+            "a node could not start, so the cluster was stopped; its log is above. If a port is in "
+            "use there, give another --port"
+        )
 
 
 def _secure(
@@ -250,25 +257,8 @@ def _check_data_dir(data_dir: Path, node_count: int, say: Say) -> None:
         )
 
 
-def _choose_ports(host: str, asked: int | None, default: int, count: int) -> int:
-    """Return the first of so many ports, 0 if each process shall take a free one.
-
-    Raises ``CommandFailed`` if a port that was asked for is in use.
-    """
-    first = default if asked is None else asked
-    if first == 0:
-        return 0
-    try:
-        _require_free_ports(host, range(first, min(first + count, 65_536)))
-    except CommandFailed:
-        if asked is not None:
-            raise
-        return 0  # Another cluster runs on this machine.
-    return first
-
-
 def _choose_console_port(asked: int | None, say: Say) -> int | None:
-    """Return the console's port, 0 for a free one; None if its libraries are missing.
+    """Return the console's port, 0 for a free one; ``None`` if its libraries are missing.
 
     Raises ``CommandFailed`` if a port that was asked for is in use, or cannot be served.
     """
@@ -279,17 +269,22 @@ def _choose_console_port(asked: int | None, say: Say) -> int | None:
             raise CommandFailed(f"no console: {words}")
         say(f"no console: {words}")
         return None
-    return _choose_ports(LOOPBACK, asked, CONSOLE_PORT, 1)
+    if asked is None:
+        return CONSOLE_PORT
+    _require_free_ports(LOOPBACK, [asked], "--console-port")
+    return asked
 
 
-def _require_free_ports(host: str, ports: Iterable[int]) -> None:
+def _require_free_ports(host: str, ports: Iterable[int], option: str) -> None:
     """Raise ``CommandFailed`` for a port in use, before any node starts."""
     for port in ports:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
             socket.create_server((host, port), family=family).close()
         except OSError as error:
-            raise CommandFailed(f"cannot listen on {host}, port {port}: {_reason(error)}") from None
+            raise CommandFailed(
+                f"cannot listen on {host}, port {port}: {_reason(error)}; give another {option}"
+            ) from None
 
 
 def _reason(error: OSError) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import select
 import signal
 import socket
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import mkdtemp
 
@@ -129,17 +130,101 @@ def test_a_console_shows_the_cluster_and_ends_with_it(
             browser.get("/")
 
 
+@pytest.mark.slow  # tests/node/monitoring/test_probes.py and tests/console have the twins
+def test_two_clusters_that_start_at_once_share_the_usual_ports(tmp_path: Path) -> None:
+    """Each finds the ports of probes and console free, and one of them comes second."""
+    with ExitStack() as stack:
+        processes = [
+            stack.enter_context(
+                started("--port", str(free_ports(1)), "--data-dir", str(tmp_path / name))
+            )
+            for name in "ab"
+        ]
+        http, consoles = set[str](), set[str]()
+        for process in processes:
+            ready, _, console = (next_line(process) for _ in range(3))
+            http.add(ready.partition(", http on ")[2])
+            consoles.add(console.removeprefix("console: http://"))
+        assert len(http) == len(consoles) == 2
+        for address in http:
+            assert readiness(address)[0] == 200
+        for address in consoles:
+            assert Browser(address).get("/topics").status == 200
+
+
+@pytest.mark.slow  # tests/node/test_supervisor.py has a twin
+def test_a_console_that_is_started_again_is_announced_again(tmp_path: Path) -> None:
+    options = ("--port", str(free_ports(1)), "--data-dir", str(tmp_path / "data"))
+    with started(*options, "--console-port", "0", "--no-http") as process:
+        addresses = set[str]()
+        lines = [next_line(process) for _ in range(3)]
+        addresses.add(lines[-1])
+        (console,) = [
+            child
+            for child in children(process.pid)
+            if b"tidelog_console" in Path(f"/proc/{child}/cmdline").read_bytes()
+        ]
+        os.kill(console, signal.SIGKILL)
+        addresses.add(next_line(process))
+        assert len(addresses) == 2
+        address = (addresses - {lines[-1]}).pop().removeprefix("console: http://")
+        assert Browser(address).get("/topics").status == 200
+
+
+@contextmanager
+def started(*options: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Start ``tidelog up`` with its usual ports, not ready yet."""
+    process = subprocess.Popen(
+        [COMMAND, "up", *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.wait(60)
+        process.stdout.close()
+
+
+def next_line(process: subprocess.Popen[bytes]) -> str:
+    assert process.stdout is not None
+    ready, _, _ = select.select([process.stdout], [], [], READY_SECONDS_MAX)
+    assert ready, "nothing more is said"
+    return read_line(process.stdout.fileno())
+
+
+def read_line(descriptor: int) -> str:
+    """Return a line, read without a buffer that ``select`` would not know of."""
+    line = b""
+    while not line.endswith(b"\n"):
+        byte = os.read(descriptor, 1)
+        assert byte, line
+        line += byte
+    return line.decode().strip()
+
+
+def children(pid: int) -> list[int]:
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    return [int(child) for task in tasks for child in (task / "children").read_text().split()]
+
+
 def test_port_that_is_taken_is_named(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         outcome = tidelog("up", "--port", port, "--data-dir", tmp_path / "data", status=1)
+        assert "give another --port" in outcome.errors
         assert f"port {port}: Address already in use" in outcome.errors
         given = ("--port", free_ports(1), "--http-port", port, "--data-dir", tmp_path / "data")
         outcome = tidelog("up", *given, status=1)
         given = ("--port", free_ports(1), "--console-port", port, "--data-dir", tmp_path / "data")
         wanted = tidelog("up", *given, status=1)
     assert f"port {port}: Address already in use" in outcome.errors
+    assert "give another --http-port" in outcome.errors
     assert f"port {port}: Address already in use" in wanted.errors
+    assert "give another --console-port" in wanted.errors
     assert not (tmp_path / "data").exists()
 
 

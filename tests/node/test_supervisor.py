@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from tidelog_core.errors import InvalidConfig
-from tidelog_node.supervisor import ClusterSettings
+from tidelog_node.supervisor import ClusterSettings, _announcing
 
 from tests.support.cluster_process import (
     CLUSTER_PROGRAM,
@@ -146,3 +146,26 @@ def test_each_node_advertises_the_host_and_its_own_port(
         security_protocol=protocol,
     )
     assert f" {expected} " in " ".join(settings.command(3))
+
+
+def test_a_console_is_announced_whenever_its_address_is_another_one() -> None:
+    said: list[str] = []
+    say = _announcing(said.append)
+    for port in (1, 1, 2, 1):
+        say(f"tidelog console ready on http://127.0.0.1:{port}")
+    assert said == [f"http://127.0.0.1:{port}" for port in (1, 2, 1)]
+
+
+def test_only_usual_ports_may_become_free_ones(tmp_path: Path) -> None:
+    asked = ClusterSettings(data_dir=tmp_path, http_port=5, console_port=6)
+    usual = ClusterSettings(
+        data_dir=tmp_path,
+        http_port=5,
+        console_port=6,
+        has_usual_http_port=True,
+        has_usual_console_port=True,
+    )
+    assert "--http-port-or-free" not in asked.command(1)
+    assert "--port-or-free" not in asked.console_command(())
+    assert "--http-port-or-free" in usual.command(1)
+    assert "--port-or-free" in usual.console_command(())

@@ -134,6 +134,18 @@ async def ask_readyz(port: int) -> dict[str, dict[str, object]] | None:
     return body
 
 
+def test_a_node_takes_a_free_port_if_it_may_and_the_usual_one_is_in_use(
+    node: NodeProcess, tmp_path: Path
+) -> None:
+    """Two clusters that start at once both find the usual port free."""
+    taken = node.http_address.rpartition(":")[2]
+    arguments = ("--http-port", taken, "--http-port-or-free")
+    with NodeProcess(tmp_path / "other", arguments=arguments) as other:
+        assert other.http_address.rpartition(":")[2] not in ("", "0", taken)
+        status, _ = readiness(other.http_address)
+        assert status == 200
+
+
 def test_a_port_in_use_is_named(node: NodeProcess, tmp_path: Path) -> None:
     taken = node.http_address.rpartition(":")[2]
     other = NodeProcess(tmp_path / "other", arguments=("--http-port", taken))
