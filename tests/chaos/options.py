@@ -14,6 +14,12 @@ _TOPIC_CONFIGS = {
     "local.retention.bytes": "131072",
     "retention.ms": "-1",
 }
+# Nodes lose their disks all the time: what is tiered and what is not has to change often too.
+_TOPIC_CONFIGS_DISKLESS = {
+    "diskless.enable": "true",
+    "segment.bytes": "16384",
+    "local.retention.bytes": "32768",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +48,7 @@ class ChaosOptions:
     def topic_configs(self) -> dict[str, str]:
         """What every topic of the run is made with."""
         in_sync = min(2, self.replication_factor)
-        diskless = {"diskless.enable": "true"} if self.is_diskless else {}
+        diskless = _TOPIC_CONFIGS_DISKLESS if self.is_diskless else {}
         return {**_TOPIC_CONFIGS, "min.insync.replicas": str(in_sync), **diskless}
 
     @property

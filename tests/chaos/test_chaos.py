@@ -50,6 +50,31 @@ async def test_three_nodes_lose_and_double_nothing_under_faults(tmp_path: Path) 
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
+async def test_diskless_topics_lose_nothing_with_every_disk(tmp_path: Path) -> None:
+    seed = int(os.environ.get("TIDELOG_CHAOS_SEED") or random.randrange(1_000_000))
+    print(f"TIDELOG_CHAOS_SEED={seed}")
+    kinds = (FaultKind.KILL_ALL, FaultKind.DISK_LOST, FaultKind.PAUSE, FaultKind.RESTART)
+    options = ChaosOptions(
+        directory=tmp_path / "chaos",
+        seed=seed,
+        rounds=1,
+        writes_min=WRITES_MIN,
+        transactions_min=TRANSACTIONS_MIN,
+        is_diskless=True,
+        kinds=kinds,
+        rate_per_s=40,
+        producer_count=2,
+    )
+    result = await run_supervised(options)
+    print(result.report)
+    assert result.anomalies == []
+    history = result.history()
+    assert {fault.kind for fault in history.faults} == set(kinds)
+    assert sum(write.outcome == "ok" for write in history.writes) >= WRITES_MIN
+
+
+@pytest.mark.slow
 async def test_a_cluster_that_loses_its_only_copy_is_found_out(tmp_path: Path) -> None:
     """The harness itself: without this, «no anomalies» could mean that nobody looks."""
     options = ChaosOptions(

@@ -33,6 +33,7 @@ from tidelog_core.metadata.store import ItemKey, MetadataStore
 from tidelog_core.model import RESERVED_TOPICS, TopicPartition
 from tidelog_core.objects.location import open_object_store
 from tidelog_core.objects.store import ObjectStore
+from tidelog_core.replication.heirs import is_diskless
 from tidelog_core.tier.contents import read_tier
 from tidelog_core.tier.index_file import IndexFile
 from tidelog_core.tier.keys import segment_keys
@@ -60,7 +61,13 @@ class Unrestored:
         self._unread = unread
 
     def refusal(self, topic: Topic, partition: Partition) -> TidelogError | None:
-        """Return the reason not to create the partition's log, ``None`` if it may be created."""
+        """Return the reason not to create the partition's log, ``None`` if it may be created.
+
+        A diskless one may always begin empty: it is recovered from tier and chains before it is
+        led.
+        """
+        if partition.wal or is_diskless(topic):
+            return None
         key = partition.item_id
         if key in self._failed:
             return StorageError(f"its log is lost, and of its tier: {self._failed[key]}")
@@ -81,6 +88,8 @@ async def restore_logs(
     objects_url: str,
 ) -> Unrestored:
     """Restart every lost log that this node leads; return those that it could not restart.
+
+    Those of diskless topics are left to ``LogRecovery``.
 
     Raises ``StoreUnavailable``.
     """
@@ -106,7 +115,9 @@ async def restore_logs(
 
     unread = frozenset(view.image.unreadable)
     tasks = []
-    for name in view.image.topics.keys() - RESERVED_TOPICS:
+    for name, topic in view.image.topics.items():
+        if name in RESERVED_TOPICS or is_diskless(topic):
+            continue
         for partition in view.image.partitions(name):
             if partition.leader == broker_id and partition.isr == (broker_id,):
                 held = _Held(TopicPartition(name, partition.partition), partition.topic_id)

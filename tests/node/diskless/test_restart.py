@@ -14,6 +14,7 @@ from kio.schema.errors import ErrorCode
 
 from tests.support.batches import batch_of
 from tests.support.node_process import NodeProcess
+from tests.support.waiting import eventually
 from tests.support.wire_client import WireClient
 
 pytestmark = pytest.mark.slow  # ``test_entering`` has the small twins
@@ -29,7 +30,11 @@ def node(tmp_path: Path) -> Iterator[NodeProcess]:
         tmp_path / "node",
         metadata_store=f"sqlite://{tmp_path}/metadata.db",
         object_store=f"file://{tmp_path}/objects",
-        config={"transaction.state.log.num.partitions": "2", "offsets.topic.num.partitions": "2"},
+        config={
+            "transaction.state.log.num.partitions": "2",
+            "offsets.topic.num.partitions": "2",
+            "remote.task.interval.ms": "200",
+        },
     )
     process.start()
     yield process
@@ -39,7 +44,8 @@ def node(tmp_path: Path) -> Iterator[NodeProcess]:
 
 def create(node: NodeProcess, name: str = TOPIC, partitions: int = 1) -> None:
     admin = AdminClient({"bootstrap.servers": node.address})
-    config = {"diskless.enable": "true", "segment.bytes": "20000", "local.retention.ms": "-2"}
+    # A part is tiered by then, and a part of that is no longer on the disk.
+    config = {"diskless.enable": "true", "segment.bytes": "4000", "local.retention.bytes": "4000"}
     made = admin.create_topics([NewTopic(name, partitions, 1, config=config)])
     made[name].result(20)
 
@@ -117,6 +123,7 @@ def test_everything_is_back_after_kill_9_with_the_disk_lost(
     producer.begin_transaction()
     producer.produce(TOPIC, b"in a transaction")
     assert producer.flush(30) == 0
+    eventually(lambda: any((node.data_dir.parent / "objects").rglob("*.log")))
     node.kill()
     node.data_dir.rename(node.data_dir.with_name("lost"))  # its workers may still be ending
     node.start()
