@@ -31,7 +31,7 @@ from tidelog_node.answers import Answer, CloseConnection, ControlReply, OwedRepl
 from tidelog_node.counters import NodeCounters
 from tidelog_node.partition_pace import MANY_ELEMENTS, NotYet, PartitionPace
 from tidelog_node.request_turns import LargeRequest, LargeRequests
-from tidelog_node.routes import EncodedResponse, HotRoute, RequestContext, Route
+from tidelog_node.routes import EncodedResponse, HotRoute, RequestContext, Route, is_encoded
 from tidelog_node.session import NO_NODE, Session
 from tidelog_node.throttling.counted_work import counted
 from tidelog_node.throttling.throttle import Throttle
@@ -208,8 +208,7 @@ class Dispatch:
             # It has few elements, even if it is long. It may wait for other such requests, like a
             # JoinGroup with a large subscription, so it must not hold the lane.
             response = await self._handle_control(call, request, context)
-            is_encoded = isinstance(response, bytes | EncodedResponse)
-            if not is_encoded and has_more_elements(response, FEW_ELEMENTS):
+            if not is_encoded(response) and has_more_elements(response, FEW_ELEMENTS):
                 return await self._large.work(self._encode, call, context, response)
             return self._encode(call, context, response)
         except Exception as error:
@@ -231,7 +230,7 @@ class Dispatch:
         response = await call.route.handle(request, context)
         if context.timer is not None and self._throttle is not None:
             self._throttle.timed(context)
-        if not isinstance(response, bytes | EncodedResponse):
+        if not is_encoded(response):
             for code in find_error_codes(response, elements_max=FEW_ELEMENTS):
                 self._counters.note_error(context.api_key, code)
         return response

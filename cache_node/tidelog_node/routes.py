@@ -55,6 +55,11 @@ class EncodedResponse(NamedTuple):
     body: bytes
 
 
+def is_encoded(response: object) -> bool:
+    """Return whether a response of a handler is in bytes already: its fields need no look."""
+    return isinstance(response, bytes | EncodedResponse)
+
+
 HotParser = Callable[[memoryview, int, int, int], Any]
 """Parses a request: frame, start of its body, API version, limit of its arrays' elements.
 

@@ -9,7 +9,7 @@ from typing import Any
 from tidelog_core.errors import ErrorCode
 from tidelog_core.security.operations import OPERATIONS
 
-from tidelog_node.routes import EncodedResponse, RequestContext, Route
+from tidelog_node.routes import RequestContext, Route, is_encoded
 from tidelog_node.tracing.tracer import Tracer
 from tidelog_node.wire.messages import find_error_codes
 
@@ -36,7 +36,7 @@ def _traced(route: Route, name: str, tracer: Tracer) -> Route:
         }
         with tracer.span(name, attributes) as span:
             answer = await route.handle(request, context)
-            if not isinstance(answer, bytes | EncodedResponse):
+            if not is_encoded(answer):
                 codes = find_error_codes(answer, elements_max=ELEMENTS_MAX)
                 if codes:
                     span.note_errors(", ".join(sorted({ErrorCode(one).name for one in codes})))
