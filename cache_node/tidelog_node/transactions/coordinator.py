@@ -46,6 +46,7 @@ T = TypeVar("T")
 
 FIND_ATTEMPTS_MAX = 5
 STORE_RETRY_SECONDS = 0.5
+MARKERS_WAIT_SECONDS = 5.0  # of an EndTxn request, for markers in diskless partitions
 TRANSACTIONAL_ID_SIZE_BYTES_MAX = 1000  # DynamoDB's sort keys have 1,024
 # Codes that need no confirmation by the store: after CONCURRENT_TRANSACTIONS the client asks again,
 # and the next marker voids a wrong «none».
@@ -174,12 +175,16 @@ class TransactionCoordinator:
         is_commit: bool,
         client_version: int,
     ) -> Decision:
-        """Commit or abort. On return of ``none`` the outcome is durable; markers follow later."""
+        """Commit or abort. On return of ``none`` the outcome is durable; markers follow later.
+
+        In diskless partitions they are stored too: if all nodes and the metadata store are lost,
+        the bucket has the outcome. ``concurrent_transactions`` if that takes long: ask again.
+        """
         if not transactional_id:
             return Decision(ErrorCode.invalid_request)
-        return await self._apply(
-            transactional_id,
-            lambda record, fresh_id: state.end_transaction(
+
+        def decide(record: TransactionRecord | None, fresh_id: int | None) -> Decision:
+            return state.end_transaction(
                 record,
                 producer_id,
                 producer_epoch,
@@ -187,8 +192,33 @@ class TransactionCoordinator:
                 client_version=client_version,
                 now_ms=self._node.clock_ms(),
                 fresh_id=fresh_id,
-            ),
+            )
+
+        async def end(loaded: LoadedTransaction) -> Decision:
+            decision = await loaded.apply(decide)
+            if decision.after is None or not self._has_diskless(decision.after):
+                return decision
+            if await self._has_ended(loaded):
+                return decision
+            return Decision(ErrorCode.concurrent_transactions)
+
+        return await self._use(transactional_id, end)
+
+    def _has_diskless(self, record: TransactionRecord) -> bool:
+        topics = self._node.view.image.topics
+        return any(
+            (topic := topics.get(name)) is not None
+            and topic.configs.get("diskless.enable") == "true"
+            for name in {partition.topic for partition in record.partitions}
         )
+
+    async def _has_ended(self, loaded: LoadedTransaction) -> bool:
+        """Wait a while until every partition has its marker; return whether that is so."""
+        ending = self._endings.get(loaded)
+        if ending is not None:
+            await asyncio.wait((ending,), timeout=MARKERS_WAIT_SECONDS)
+        record = loaded.record
+        return not loaded.is_unloaded and record is not None and not record.state.is_prepared
 
     # -- requests of administrators --
 

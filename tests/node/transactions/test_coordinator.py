@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
@@ -16,11 +17,19 @@ from tidelog_core.errors import (
     StoreUnavailable,
     VersionConflict,
 )
+from tidelog_core.metadata.records import Topic, put, topic_key
 from tidelog_core.metadata.store import Write
 from tidelog_core.metadata.transactions import TransactionState
 from tidelog_node.transactions.coordinator import TransactionCoordinator
 
-from tests.node.transactions.world import PARTITIONS, TXN, Client, Strike, a_world
+from tests.node.transactions.world import (
+    PARTITIONS,
+    TXN,
+    Client,
+    Strike,
+    TransactionWorld,
+    a_world,
+)
 from tests.support.virtual_time import run
 
 DAY_SECONDS = 86_400
@@ -281,5 +290,62 @@ def test_partitions_are_not_added_to_a_transaction_that_another_coordinator_has_
             who = (TXN, client.producer_id, client.epoch)
             with pytest.raises(VersionConflict):
                 await old.add_partitions(*who, PARTITIONS, client_version=0)
+
+    run(main())
+
+
+async def make_diskless(world: TransactionWorld) -> None:
+    item = await world.store.get(topic_key("t"))
+    assert item is not None
+    topic = dataclasses.replace(Topic.from_item(item), configs={"diskless.enable": "true"})
+    await world.store.commit([put(topic)])
+    await world.node.view.refresh()
+
+
+@pytest.mark.parametrize("version", [2, 5])
+def test_an_end_is_told_when_diskless_partitions_have_their_markers(
+    tmp_path: Path, version: int
+) -> None:
+    """So the bucket has the outcome, if all nodes and the metadata store are lost then."""
+
+    async def main() -> None:
+        async with a_world(tmp_path, step=None, strike=Strike.BEFORE) as world:
+            await make_diskless(world)
+            client = Client(world, version=version)
+            await client.init()
+            for number in range(3):
+                await client.write(f"value {number}", PARTITIONS)
+                assert await client.end(is_commit=number != 1) is ErrorCode.none
+                outcome = "aborted" if number == 1 else "committed"
+                assert world.outcomes()[f"value {number}"] == {outcome}
+
+    run(main())
+
+
+@pytest.mark.parametrize("version", [2, 5])
+def test_an_end_whose_markers_cannot_be_stored_is_asked_for_again(
+    tmp_path: Path, version: int
+) -> None:
+    async def main() -> None:
+        async with a_world(tmp_path, step=None, strike=Strike.BEFORE) as world:
+            await make_diskless(world)
+            client = Client(world, version=version)
+            await client.init()
+            await client.write("one", PARTITIONS)
+            world.gone.add("t")  # Its leaders answer nobody.
+
+            async def end() -> ErrorCode:
+                decision = await world.node.transactions.end_transaction(
+                    TXN, client.producer_id, client.epoch, is_commit=True, client_version=version
+                )
+                return decision.error
+
+            assert await end() is ErrorCode.concurrent_transactions
+            assert await end() is ErrorCode.concurrent_transactions
+            assert world.outcomes() == {"one": {"open"}}
+            world.gone.clear()
+            await world.settle()
+            assert world.outcomes() == {"one": {"committed"}}
+            assert await end() is ErrorCode.none
 
     run(main())
