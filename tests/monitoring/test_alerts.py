@@ -44,6 +44,9 @@ def _requests(metric: str, failed: str) -> Case:
 _T = "tidelog"
 _LAG = 'tidelog_kafka_consumer_group_lag_seconds{group="g", topic="t"}'
 _REFUSED = 'tidelog_kafka_request_errors_total{api="produce", error="%s"}'
+_BUFFERED, _OBJECTS = (
+    f"tidelog_diskless_{name}{INSTANCE}" for name in ("buffered_bytes", "objects_total")
+)
 _GB = 1_000_000_000
 CASES = {
     "TidelogNodeDown": _one(f"up{INSTANCE}", "1 1 0x10", 6, "1 1 0 1x10"),
@@ -98,6 +101,12 @@ CASES = {
     "TidelogRequestMemoryFull": _one(
         f"{_T}_kafka_request_memory_waiting", "3x9", 6, "3 0 3 0 3 0x9"
     ),
+    "TidelogDisklessWaits": Case(
+        {_BUFFERED: "0 0 5000x20", _OBJECTS: "0 9x20"},
+        6,
+        {_BUFFERED: "5000x20", _OBJECTS: "0+9x20"},
+    ),
+    "TidelogChainsEnd": _one(f"{_T}_diskless_deposed_chains_total", "0+1x20", 14, "0 1x20"),
     "TidelogBudgetPassed": _one(
         'tidelog_cost_budget_passed{period="month"}', "0x5 1x20", 20, "0x5 1x2 0x20"
     ),
