@@ -138,6 +138,11 @@ def _records() -> Iterator[Row]:
         _setting("queued.max.request.bytes"),
         "connections wait",
     )
+    yield (
+        "records of diskless topics that the object store has not taken yet",
+        _setting("diskless.buffer.max.bytes"),
+        "requests for such topics wait, for half of their time; then REQUEST_TIMED_OUT",
+    )
     yield "an answer to a Fetch", _setting("fetch.max.bytes"), "less is sent; one batch always is"
 
 
