@@ -67,7 +67,7 @@ async def find_slices(
             some = below[at : at + FOOTERS_AT_ONCE_MAX]
             for footer in await asyncio.gather(*(_footer(chains, chain, one) for one in some)):
                 if footer is not None and not footer.is_seal:
-                    _keep(footer, names, wanted, found)
+                    keep_slices(footer, names, wanted, found)
     return found
 
 
@@ -78,12 +78,13 @@ async def _footer(chains: ChainStore, chain: ChainName, listed: ListedObject) ->
         return None  # It was collected after the listing, so the tier has its slices.
 
 
-def _keep(
+def keep_slices(
     footer: WalFooter,
     names: Mapping[tuple[bytes, int], PartitionName],
     wanted: Mapping[PartitionName, WantedSlices],
     found: FoundSlices,
 ) -> None:
+    """Add the wanted slices of a committed object; ``names`` has the keys of ``wanted``."""
     chain, sequence = footer.header.chain, footer.header.sequence
     for row in footer.slices:
         name = names.get((row.topic_id, row.partition))

@@ -290,9 +290,20 @@ class ReplayTask:
     def _replay(self) -> None:
         self._tier_ends = {name: one.tier.end_offset for name, one in self._starts.items()}
         checkpoints = self._checkpoints.values()
-        self._replayed = replay_partitions(
-            self._starts, self._footers.values(), ends=self._ends, checkpoints=checkpoints
-        )
+        shell, starts = self.node.setup.shell, self._starts
+        committed = [
+            footer
+            for (chain, sequence), footer in self._footers.items()
+            if sequence < self._ends.get(chain, sequence + 1)
+        ]
+        try:
+            self._replayed = replay_partitions(
+                starts, self._footers.values(), ends=self._ends, checkpoints=checkpoints
+            )
+        except ReplayGap:
+            shell.on_replayed(starts, self._tier_ends, committed, None)
+            raise
+        shell.on_replayed(starts, self._tier_ends, committed, self._replayed)
         for name, replayed in self._replayed.items():
             self.node.checker.on_replayed(name, self._tier_ends[name], replayed)
         self._then = self._fetch

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from tidelog_core.diskless.chain_writer import ChainWriter
 from tidelog_core.diskless.checkpoint import CheckpointedPartition
 from tidelog_core.diskless.collection import UnneededEnds
+from tidelog_core.diskless.epoch_chains import PartitionName
+from tidelog_core.diskless.heir_replay import ReplayedPartition, ReplayStart
 from tidelog_core.diskless.stored_checkpoints import StoredCheckpoints
+from tidelog_core.diskless.wal_footer import WalFooter
 from tidelog_core.log.producer_state import ProducerState
 
 from tests.simulation.diskless.leader_log import LeaderLog
@@ -36,6 +40,15 @@ class Mutable:
     def replayed(self, state: ProducerState) -> ProducerState:
         """Return the producers with which an heir goes on."""
         return state
+
+    def on_replayed(
+        self,
+        starts: Mapping[PartitionName, ReplayStart],
+        tier_ends: Mapping[PartitionName, int],
+        footers: Iterable[WalFooter],
+        replayed: Mapping[PartitionName, ReplayedPartition] | None,
+    ) -> None:
+        """An heir has replayed partitions from the tier's ends on; ``None``: it found a gap."""
 
     def checkpointed_end(self, writer: ChainWriter) -> int:
         """Return the sequence below which a checkpoint has the chain's objects."""

@@ -1,0 +1,100 @@
+"""What a node finds in its chains is what the simulated heirs replay.
+
+A node appends the records that its log lacks, so it looks for slices only
+(``tidelog_node.diskless.chain_slices``). The simulation holds that beside the replay of core, in
+schedules with takeovers, handovers, late seals and collected objects.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+
+import pytest
+from tidelog_core.diskless.collection import UnneededEnds
+from tidelog_core.diskless.epoch_chains import PartitionName
+from tidelog_core.diskless.heir_replay import ReplayedPartition, ReplayStart
+from tidelog_core.diskless.stored_checkpoints import StoredCheckpoints
+from tidelog_core.diskless.wal_footer import WalFooter
+from tidelog_core.errors import CorruptObject
+from tidelog_node.diskless.chain_slices import (
+    FoundSlices,
+    WantedSlices,
+    keep_slices,
+    log_of,
+)
+
+from tests.simulation.diskless.node import Incarnation
+from tests.simulation.diskless.plan import Plan, draw_moving_plan, draw_plan, draw_suspicious_plan
+from tests.simulation.diskless.shell import Mutable
+from tests.simulation.diskless.simulation import run_plan
+
+
+class LooksAsANode(Mutable):
+    """An heir without checkpoints, as nodes are; each of its replays is compared."""
+
+    reads_checkpoints = False
+
+    def __init__(self) -> None:
+        self.compared = self.slice_count = self.gap_count = 0
+
+    def unneeded(self, node: Incarnation, checkpoints: StoredCheckpoints) -> UnneededEnds:
+        return UnneededEnds(node.tier_ends())
+
+    def on_replayed(
+        self,
+        starts: Mapping[PartitionName, ReplayStart],
+        tier_ends: Mapping[PartitionName, int],
+        footers: Iterable[WalFooter],
+        replayed: Mapping[PartitionName, ReplayedPartition] | None,
+    ) -> None:
+        wanted = {
+            name: WantedSlices(start.chains, max(tier_ends[name], start.log_start_offset))
+            for name, start in starts.items()
+        }
+        found: FoundSlices = {name: defaultdict(list) for name in wanted}
+        names = {(name.topic_id.bytes, name.partition): name for name in wanted}
+        ordered = sorted(footers, key=lambda one: (one.header.chain, one.header.sequence))
+        for footer in ordered:
+            if not footer.is_seal:
+                keep_slices(footer, names, wanted, found)
+        if replayed is None:
+            self.gap_count += 1
+            with pytest.raises(CorruptObject):
+                find_all(wanted, found)
+            return
+        for name, one in replayed.items():
+            slices, end_offset = log_of(name, wanted[name], found[name], cluster_id="c")
+            assert end_offset == one.end_offset
+            assert [tuple(each) for each in slices] == [
+                (
+                    each.chain,
+                    each.sequence,
+                    each.leader_epoch,
+                    each.base_offset,
+                    each.end_offset,
+                    each.position,
+                    each.size_bytes,
+                    each.crc32c,
+                )
+                for each in one.slices
+            ]
+            self.compared += 1
+            self.slice_count += len(slices)
+
+
+def find_all(wanted: Mapping[PartitionName, WantedSlices], found: FoundSlices) -> None:
+    for name, one in wanted.items():
+        log_of(name, one, found[name], cluster_id="c")
+
+
+# Among the suspicious ones are some with garbage above the seal of a chain that others have left.
+@pytest.mark.parametrize(
+    ("draw", "first"), [(draw_plan, 90), (draw_moving_plan, 0), (draw_suspicious_plan, 53)]
+)
+def test_a_node_finds_the_slices_that_heirs_replay(draw: Callable[[int], Plan], first: int) -> None:
+    shell = LooksAsANode()
+    for seed in range(first, first + 8):
+        run_plan(draw(seed), shell=shell)
+    assert shell.compared > 15
+    assert shell.slice_count > 15
