@@ -38,7 +38,7 @@ from tidelog_core.metadata.store import ALL_KEYS, Item, ItemKey, KeyRange, Metad
 from tidelog_core.model import TopicPartition
 from tidelog_core.tier.keys import segment_keys
 
-from tidelog_spark.chain_tails import ChainTails, is_gap_known
+from tidelog_spark.chain_tails import ChainTails
 from tidelog_spark.option_values import Assign, Selection, Subscribe, SubscribePattern
 from tidelog_spark.partition_log import PartitionLog, partition_log
 
@@ -171,9 +171,8 @@ async def _whole_log(
     if tails is None:
         return log
     found = tails.with_tail(log, is_over_gaps=False)
-    if not is_gap_known(found):
+    if not tails.is_behind(found):
         return found
-    # A segment that was not listed may have these offsets.
     log = await _log_of_all(metadata, topic, log.partition, item)
     return tails.with_tail(log, is_over_gaps=True)
 

@@ -57,6 +57,14 @@ class ChainTails:
         end_offset = view.stable_offset if self._is_read_committed else view.end_offset
         return replace(log, tail=LogTail(self._cluster_id, view, end_offset))
 
+    def is_behind(self, log: PartitionLog) -> bool:
+        """Return whether segments that were not listed may have offsets that the log lacks."""
+        name = None if log.topic_id is None else _name(log.topic_id, log)
+        chains = () if name is None else self._items.get(name, ())
+        # An item's first epoch begins in the tier, unless the topic has become diskless later.
+        is_cut = any(log.tiered_end_offset < one.first_offset for one in chains[:1])
+        return is_gap_known(log) or (is_cut and log.listed_from > 0)
+
     async def _refresh(self) -> Refreshed:
         assert self._reader is not None
         chains = {one.chain for chains in self._items.values() for one in chains}

@@ -240,6 +240,24 @@ def test_a_stream_sees_a_record_in_the_look_after_its_acknowledgement(cluster, d
     assert found.next_offsets() == {"t-0": [31, 32]}
 
 
+def test_a_segment_that_begins_below_those_that_are_listed_is_found(cluster, diskless, stream):
+    found = stream()
+    for start in (0, 10):
+        diskless.commit(A, numbered(start, start + 10))
+        cluster.add_segment("t", [numbered(start, start + 10)])
+    assert found.next_offsets() == {"t-0": list(range(20))}
+    for start in (20, 30):
+        diskless.commit(A, numbered(start, start + 10))
+    diskless.run(diskless.owners[A].seal(B))
+    diskless.enter(B, epoch=1, first_offset=40)
+    diskless.commit(B, numbered(40, 50), epoch=1)
+    # The new leader's copy begins below what the stream lists.
+    batches = [numbered(start, start + 5) for start in range(5, 40, 5)]
+    cluster.add_segment("t", batches, leader_epoch=1)
+    diskless.forget_tiered_epochs(1)
+    assert found.next_offsets() == {"t-0": list(range(20, 50))}
+
+
 def test_a_batch_that_is_repeated_after_tiering_has_the_same_rows(cluster, diskless, stream):
     found = stream()
     diskless.commit(A, numbered(0, 10))

@@ -75,6 +75,11 @@ class DisklessTopic:
         )
         self.run(self._write(item))
 
+    def forget_tiered_epochs(self, count: int, partition: int = 0) -> None:
+        """Take the oldest epochs out of the partition's item: the tier has their records."""
+        self._chains[partition] = self._chains[partition][count:]
+        self.write_item(partition)
+
     def name(self, partition: int = 0) -> PartitionName:
         """Return the partition's name in chains."""
         return PartitionName(self.topic.topic_id, partition)
