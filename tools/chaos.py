@@ -46,7 +46,8 @@ def main() -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _abandon)
     if arguments.check is not None:
-        return _check_again(arguments.check, is_replicated=arguments.replication > 1)
+        keeps_one = arguments.diskless or arguments.replication == 1
+        return _check_again(arguments.check, is_acks_one_kept=keeps_one)
     first = random.randrange(SEEDS) if arguments.seed is None else arguments.seed
     wrong = [seed for seed in range(first, first + arguments.runs) if not _run(arguments, seed)]
     if arguments.runs > 1:
@@ -93,9 +94,9 @@ def _abandon(number: int, _frame: object) -> None:
     os._exit(128 + number)
 
 
-def _check_again(directory: Path, *, is_replicated: bool) -> int:
+def _check_again(directory: Path, *, is_acks_one_kept: bool) -> int:
     history = load(directory / HISTORY)
-    anomalies = check_all(history, Rules(is_acks_one_kept=not is_replicated))
+    anomalies = check_all(history, Rules(is_acks_one_kept=is_acks_one_kept))
     print(summarize(history, anomalies, title=f"history of {directory}", recovered={}))
     return 1 if anomalies else 0
 

@@ -57,6 +57,6 @@ class ChaosOptions:
         store = "SQLite" if self.dynamodb_url is None else "DynamoDB"
         replicas = f"replication factor {self.replication_factor}"
         if self.is_diskless:
-            replicas = "diskless"
+            replicas = f"diskless, {replicas}"
         length = f"{self.rounds} rounds" if self.rounds else f"{self.seconds:g} s"
         return f"chaos: seed {self.seed}, {length}, {self.node_count} nodes, {replicas}, {store}"

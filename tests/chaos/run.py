@@ -118,7 +118,7 @@ async def run_chaos(options: ChaosOptions, watchdog: Watchdog) -> ChaosResult:
     finally:
         await asyncio.to_thread(save, history, history_path)
     found += [Anomaly(Kind.NODE_DIED, text.split(" ended")[0], text) for text in cluster.died]
-    rules = Rules(is_acks_one_kept=options.replication_factor == 1)
+    rules = Rules(is_acks_one_kept=options.is_diskless or options.replication_factor == 1)
     found += await asyncio.to_thread(check_all, history, rules)
     report = summarize(history, found, title=options.title, recovered=recovered)
     (options.directory / "report.txt").write_text(report + "\n")
