@@ -20,6 +20,7 @@ from tests.chaos.stored import (
     StoredLog,
     compare_copies,
     compare_stored,
+    completed,
     find_resent,
     parse_log,
     read_local_log,
@@ -79,7 +80,7 @@ async def compare_disks(
             tier = await _tier_of(cluster, store, image, final)
             if is_diskless:
                 name = PartitionName(partition.topic_id, partition.partition)
-                committed = chains.get(name, StoredLog(HOLDER, ()))
+                committed = completed(chains.get(name, StoredLog(HOLDER, ())), tier)
                 found += compare_copies(final, committed, replicas)
                 replicas = [committed]
             found += compare_stored(final, replicas, tier)

@@ -112,6 +112,17 @@ def compare_stored(
     return found
 
 
+def completed(chains: StoredLog, tier: Sequence[StoredLog]) -> StoredLog:
+    """Return what chains have, with what was collected of them because the tier has it.
+
+    Where both have a batch, the one of the chains stays, to be compared with the tier's.
+    """
+    batches = {batch.base_offset: batch for log in tier for batch in log.batches}
+    batches |= {batch.base_offset: batch for batch in chains.batches}
+    ordered = tuple(batches[base_offset] for base_offset in sorted(batches))
+    return StoredLog(chains.holder, ordered, chains.problem)
+
+
 def compare_copies(
     final: FinalLog, original: StoredLog, copies: Sequence[StoredLog]
 ) -> list[Anomaly]:

@@ -13,7 +13,14 @@ from tidelog_core.records.control import (
 
 from tests.chaos.checker import Kind
 from tests.chaos.history import FinalLog, Resent
-from tests.chaos.stored import StoredLog, compare_stored, find_resent, parse_log, read_local_log
+from tests.chaos.stored import (
+    StoredLog,
+    compare_stored,
+    completed,
+    find_resent,
+    parse_log,
+    read_local_log,
+)
 from tests.support.batches import batch_of
 
 
@@ -83,6 +90,21 @@ def test_a_tiered_segment_with_other_bytes_differs() -> None:
 def test_a_log_cut_inside_a_batch_cannot_be_read() -> None:
     found = kinds(final("a", "b"), [node(1, ONE, TWO[:-1])], [])
     assert found == [Kind.STORED_DIFFERS]
+
+
+def test_what_was_collected_of_chains_is_in_the_tier_and_nothing_else_is_missing() -> None:
+    log = final("a", "b", "c")
+    for chains, tier in (
+        (node(1, TWO), [node(2, ONE)]),
+        (node(1), [node(2, ONE), node(3, TWO)]),
+        (node(1, ONE, TWO), [node(2, ONE)]),
+    ):
+        assert kinds(log, [completed(chains, tier)], tier) == []
+    assert kinds(log, [completed(node(1, TWO), [])], []) == [Kind.STORED_DIFFERS]
+    other = stored(0, "a", "x")
+    assert Kind.TIER_DIFFERS in kinds(
+        log, [completed(node(1, ONE, TWO), [node(2, other)])], [node(2, other)]
+    )
 
 
 def test_what_was_served_is_what_is_stored() -> None:
