@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import signal
@@ -13,6 +14,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+from tidelog import Admin
+from tidelog import TopicPartition as Named
 
 from tests.support.node_process import NodeProcess
 
@@ -206,6 +209,28 @@ def test_a_node_that_stops_hands_over_within_a_second(nodes: dict[int, NodeProce
     finally:
         sending.end()
     print(f"longest wait for an ack: {sending.longest_s:.2f} s")
+    check(nodes, sending)
+
+
+def test_leads_that_are_moved_around_lose_and_double_nothing(nodes: dict[int, NodeProcess]) -> None:
+    """There and back: the chains that partitions have left are their leaders' current ones."""
+    create(nodes)
+    sending = Sending(nodes)
+
+    async def move(turn: int) -> None:
+        async with Admin(bootstrap(nodes)) as admin:
+            await admin.alter_reassignments(
+                {Named(TOPIC, number): [1 + (number + turn) % 3] for number in range(PARTITIONS)}
+            )
+
+    try:
+        for turn in (1, 2, 0, 2, 1):
+            sending.wait_for_acks(3)
+            asyncio.run(move(turn))
+        sending.wait_for_acks(20)
+        assert leaders(nodes) == {number: 1 + (number + 1) % 3 for number in range(PARTITIONS)}
+    finally:
+        sending.end()
     check(nodes, sending)
 
 
