@@ -129,6 +129,14 @@ def test_what_is_behind_a_gap_or_a_seal_is_garbage(bucket: Bucket) -> None:
     assert bucket.read() == (rows(0, 1), [])
 
 
+def test_an_object_may_have_no_records(bucket: Bucket) -> None:
+    """An idle chain goes on by one, so that the object before can be collected."""
+    bucket.data(CHAIN, 0, batch(0))
+    bucket.data(CHAIN, 1)
+    bucket.data(CHAIN, 2, batch(1), committed_end=1)
+    assert bucket.read() == (rows(0, 1), [])
+
+
 def test_a_seal_below_the_committed_end_ends_nothing(bucket: Bucket) -> None:
     """It was put where an object had been collected already."""
     bucket.data(CHAIN, 6, batch(0), committed_end=5)

@@ -8,6 +8,9 @@ What the tier has is known of led partitions. Of those that have left the chain,
 is asked, some at a time. Log starts do not count: an heir must find the producers of what was
 deleted, and without checkpoints only the tier has them. What is left of a chain when its node has
 gone is for the scrub, which collects sealed chains.
+
+The last object of a chain always stays. If nothing follows it for as long as that age, and the tier
+has its records, the chain gets an object without any: then no copy of records outlives its time.
 """
 
 from __future__ import annotations
@@ -55,6 +58,8 @@ class ChainCollection:
         self._chains = chains
         self._left_ends: dict[PartitionName, int] = {}  # of partitions that are not led here
         self._deleted_topics: set[UUID] = set()  # that the chain has records of
+        self._idle_end = -1  # the chain's end, since when it has nothing that is needed
+        self._idle_since_s = 0.0
 
     async def run(self) -> None:
         """Visit the partitions and the chain until cancelled."""
@@ -82,6 +87,16 @@ class ChainCollection:
         while not chain.is_deposed and (found := chain.committed.collectable(unneeded)):
             await self._chains.delete(chain.name, found)
             chain.committed.on_deleted(found)
+        self._advance_if_idle(chain)
+
+    def _advance_if_idle(self, chain: OwnedChain) -> None:
+        if chain.committed.names() or not chain.committed.last_has_records:
+            return
+        now_s = asyncio.get_running_loop().time()
+        if self._idle_end != chain.committed_end:
+            self._idle_end, self._idle_since_s = chain.committed_end, now_s
+        elif now_s - self._idle_since_s >= self._node.config().diskless_wal_max_age_ms / 1000:
+            chain.advance()
 
     def _interval_s(self) -> float:
         age_ms = self._node.config().diskless_wal_max_age_ms

@@ -201,6 +201,12 @@ class OwnedChain:
             row = MarkRow(topic_id, partition, 0, log_start_offset, tiered_end_offset)
             self._writer.note_mark(row)
 
+    def advance(self) -> None:
+        """Put an object without records if nothing is owed: the last one can be collected then."""
+        self._note_all()
+        if not (self.is_deposed or self._is_closing or self._ended.is_set()):
+            self._act(self._writer.advance(self._now_ms()))
+
     @property
     def buffered_bytes(self) -> int:
         """The bytes of records that are not committed."""

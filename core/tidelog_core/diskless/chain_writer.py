@@ -219,6 +219,16 @@ class ChainWriter:
         """A log start or the end of the tier has moved; the next object says so."""
         self._waiting.set_mark(row)
 
+    def advance(self, now_ms: float) -> list[Decision]:
+        """Put an object without records if nothing is owed.
+
+        The last object is never collected. So the one before, which has records, can be.
+        """
+        self._time.advance(now_ms)
+        if self.is_deposed or self._objects or self._waiting.first_ms is not None:
+            return []
+        return [self._build()]
+
     def on_built(self, sequence: int, header: WalHeader, now_ms: float) -> list[Decision]:
         """The object is built. The next one can be built on it."""
         built = self._objects[sequence]

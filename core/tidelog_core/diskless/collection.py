@@ -56,6 +56,7 @@ class OwnedObjects:
         self._needed_by: OrderedDict[int, int] = OrderedDict()  # sequence → partitions
         self._runs: dict[PartitionName, OffsetRuns] = {}
         self._last: WalHeader | None = None
+        self.last_has_records = False  # the last object, which stays as long as it is the last
 
     def __len__(self) -> int:
         return len(self._needed_by)
@@ -73,6 +74,7 @@ class OwnedObjects:
                 runs = self._runs[name] = OffsetRuns()
             runs.add(header.sequence, end_offset)
         self._last = header
+        self.last_has_records = bool(ends)
 
     def collectable(self, unneeded: UnneededEnds) -> list[int]:
         """Return the sequences that may be deleted now, at most 1,000, oldest first.

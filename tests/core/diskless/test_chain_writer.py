@@ -107,6 +107,24 @@ def test_an_idle_chain_flushes_soon_and_a_busy_one_at_the_interval() -> None:
     assert names(owner.tick(1)) == ["BuildObject", "PutObject"]
 
 
+def test_an_idle_chain_goes_on_by_an_object_without_records() -> None:
+    owner = Owner()
+    owner.fill(1)
+    assert owner.writer.advance(owner.now) == []  # something is owed
+    owner.put(0, STORED)
+    owner.note(1)
+    assert owner.writer.advance(owner.now) == []  # something waits
+    owner.tick(10)
+    owner.put(1, STORED)
+    build, put = owner.take(owner.writer.advance(owner.now))
+    assert isinstance(build, BuildObject)
+    assert (build.sequence, build.committed_end, build.content.ranges) == (2, 2, ())
+    assert put == PutObject(2, 1)
+    (committed,) = owner.put(2, STORED)
+    assert isinstance(committed, Committed)
+    assert committed.ends == {}
+
+
 def test_a_full_buffer_flushes_at_once() -> None:
     owner = Owner()
     assert owner.note(999) == []

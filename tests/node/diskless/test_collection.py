@@ -95,6 +95,28 @@ async def test_an_object_goes_when_the_last_of_its_partitions_is_tiered(
     assert len(collecting.scene.chain.committed) == 1
 
 
+async def test_records_of_an_idle_chain_go_too(collecting: Collecting) -> None:
+    """The last object stays as long as it is the last: so one without records follows it."""
+    collecting.config = dataclasses.replace(NodeConfig(), diskless_wal_max_age_ms=1)
+    (log, _), chain = collecting.scene.logs, collecting.scene.chain
+    for _ in range(2):
+        await collecting.append(0)
+    log.log.set_tiered_up_to(1)
+    for _ in range(3):
+        await asyncio.sleep(0.01)
+        assert await collecting.visited() == [1]  # it is needed
+    log.log.set_tiered_up_to(2)
+    assert await collecting.visited() == [1]
+    await asyncio.sleep(0.01)
+    await collecting.visited()
+    await eventually_async(lambda: chain.committed_end == 3)
+    for _ in range(3):
+        await asyncio.sleep(0.01)
+        assert await collecting.visited() == [2]  # and no more follow
+    await collecting.append(0)
+    assert await collecting.visited() == [3]
+
+
 async def test_a_log_start_alone_makes_nothing_unneeded(collecting: Collecting) -> None:
     (log, _) = collecting.scene.logs
     for _ in range(3):
