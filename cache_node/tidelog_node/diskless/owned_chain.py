@@ -30,7 +30,6 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from tidelog_core.back_off import back_off_seconds
 from tidelog_core.clock import wall_clock_ms
 from tidelog_core.config import NodeConfig
 from tidelog_core.diskless.chain_writer import (
@@ -65,7 +64,6 @@ logger = logging.getLogger(__name__)
 TIMER_MS_MIN = 0.2
 FREE_FLUSH_MS = 10.0  # while another object is being written
 FREE_IDLE_FLUSH_MS = 0.5  # as long as a turn of the loop may take, which brings several appends
-BUILD_RETRY_S_FIRST, BUILD_RETRY_S_MAX = 0.02, 1.0
 ROOM_PART = 0.75  # a full chain is not full any more once it owes this part of its limit
 
 
@@ -331,7 +329,8 @@ class OwnedChain:
         for decision in decisions:
             match decision:
                 case BuildObject(sequence):
-                    self._objects.add(decision)
+                    if self._objects.get(sequence) is None:  # else its build has failed before
+                        self._objects.add(decision)
                     self._spawn(self._build(sequence))
                 case PutObject(sequence, attempt):
                     self._spawn(self._put(sequence, attempt))
@@ -379,22 +378,16 @@ class OwnedChain:
             self._depose(str(error) or repr(error))
 
     async def _build(self, sequence: int) -> None:
-        attempts = 0
-        while True:
-            try:
-                header = await self._objects.build(sequence)
-            except ChainBroken:
-                raise
-            except (TidelogError, OSError) as error:
-                # The worker is starting or full, or the log is being exchanged.
-                logger.info("object is not built yet", extra={"reason": str(error)})
-            else:
-                break
-            await asyncio.sleep(
-                back_off_seconds(attempts, first=BUILD_RETRY_S_FIRST, longest=BUILD_RETRY_S_MAX)
-            )
-            attempts += 1
-        self._act(self._writer.on_built(sequence, header, self._now_ms()))
+        try:
+            header = await self._objects.build(sequence)
+        except ChainBroken:
+            raise
+        except (TidelogError, OSError) as error:
+            # The worker is starting or full, or the log is being exchanged.
+            logger.info("object is not built yet", extra={"reason": str(error)})
+            self._act(self._writer.on_build_failed(sequence, self._now_ms()))
+        else:
+            self._act(self._writer.on_built(sequence, header, self._now_ms()))
 
     async def _put(self, sequence: int, attempt: int) -> None:
         owed = self._objects.get(sequence)
