@@ -1,4 +1,4 @@
-"""The work of an erasure, and of the search that only counts a key's records.
+"""The work of an erasure.
 
 The position of an erasure is in the job, and what it has replaced in the receipt in the bucket
 (``receipts``), which is put first. Every run has a receipt of its own, so that one which has lost
@@ -8,30 +8,26 @@ its hold cannot overwrite another's; the position names the receipt that counts.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Mapping
 from typing import Any
 from uuid import uuid4
 
 from tidelog_core.clock import wall_clock_ms
 from tidelog_core.erasure.progress import ErasureProgress, Phase, Position
 from tidelog_core.erasure.receipt import PartitionErasure
-from tidelog_core.erasure.tier import NOTHING_FOUND, KeyInTier, find_in_tier
 from tidelog_core.erasure.topic import ErasureRun
 from tidelog_core.erasure.wal_copies import Frontier
 from tidelog_core.errors import ErrorCode, Interrupted, TidelogError
-from tidelog_core.metadata.stored_cluster import opened_cluster
 from tidelog_core.rewriting.partition_tier import PartitionTier
-from tidelog_core.rewriting.targets import rewrite_targets
 from tidelog_core.tier.keys import erasure_receipt_key
 
+from tidelog_functions.admin_jobs.counting import count_key
 from tidelog_functions.admin_jobs.receipts import ReceiptParts, StoredReceipt
 from tidelog_functions.admin_jobs.requests import ErasureRequest
+from tidelog_functions.admin_jobs.result_rows import bounded_summary
 from tidelog_functions.admin_jobs.run import Run
 from tidelog_functions.admin_jobs.store import HoldLost
-
-ROWS_MAX = 1_000  # partitions of a result; with more, only those where something was found
-ROWS_CHARACTERS_MAX = 200_000  # of them as JSON; the receipt has all partitions
+from tidelog_functions.admin_jobs.topic_tiers import opened_tiers
 
 
 class TopicReplaced(TidelogError):
@@ -48,8 +44,8 @@ async def erase(run: Run) -> str:
     """Go on with the erasure from the job's position; return the result as JSON."""
     request = ErasureRequest.parse(run.job.request)
     if request.is_dry_run:
-        return await _count(run, request)
-    async with _opened(run, request.topic) as tiers:
+        return await count_key(run, request)
+    async with opened_tiers(run, request.topic) as tiers:
         return await _Erasing(run, request, tiers).work()
 
 
@@ -87,7 +83,9 @@ class _Erasing:
             await self._close()
             raise
         await self._close()
-        return json.dumps({**_bounded(receipt.summary()), "receipt_key": self._parts.stored.key})
+        return json.dumps(
+            {**bounded_summary(receipt.summary()), "receipt_key": self._parts.stored.key}
+        )
 
     async def _resume(self) -> None:
         """Take over what earlier runs have done."""
@@ -212,100 +210,7 @@ def _frontier(stored: list[list[Any]] | None) -> Frontier | None:
     return tuple((broker_id, chain_id, last) for broker_id, chain_id, last in stored)
 
 
-async def _count(run: Run, request: ErasureRequest) -> str:
-    """Count the key's records from the job's position on; return the result as JSON."""
-    fields = json.loads(run.job.position) if run.job.position else {}
-    rows: list[list[int]] = fields.get("rows", [])
-    found = KeyInTier(*fields["found"]) if fields else NOTHING_FOUND
-    after: int = fields.get("after", 0)
-    done: int = fields.get("done", len(rows))  # partitions
-
-    def move_to(after: int, found: KeyInTier) -> None:
-        counts = [found.segment_count, found.holding_count, found.record_count]
-        position = {"rows": rows, "done": done, "after": after, "found": counts}
-        run.move_to(json.dumps(position, separators=(",", ":")))
-
-    async def searched(end_offset: int, found: KeyInTier) -> None:
-        move_to(end_offset, found)
-        if run.is_save_due():
-            await run.save()
-        run.require_time()
-
-    async with _opened(run, request.topic) as tiers:
-        for tier in tiers[done:]:
-            run.step(f"searching partition {tier.partition} ({done + 1} of {len(tiers)})")
-            found = await find_in_tier(
-                tier, request.key, before=found, after=after, on_searched=searched
-            )
-            row = [tier.partition, found.record_count, found.holding_count, found.segment_count]
-            done += 1
-            rows = _kept_rows([*rows, row], done)
-            found, after = NOTHING_FOUND, 0
-            await searched(after, found)
-    names = ("partition", "records", "segments", "searched_segments")
-    answer = [{"topic": request.topic, **dict(zip(names, row, strict=True))} for row in rows]
-    shown = _fitting(answer, lambda row: row["records"] > 0)
-    return json.dumps({"found": shown, "partition_count": done})
-
-
-def _kept_rows(rows: list[list[int]], done: int) -> list[list[int]]:
-    """Return the rows that a position keeps of the partitions that are done."""
-    return rows if done <= ROWS_MAX else [row for row in rows if row[1]][:ROWS_MAX]
-
-
 def _stored(fields: Mapping[str, Any], name: str) -> StoredReceipt | None:
     """Return the receipt that a position names; positions of older runs count no parts."""
     key = fields[f"{name}_key"]
     return StoredReceipt(key, fields.get(f"{name}_part_count", 0)) if key else None
-
-
-def _bounded(summary: dict[str, Any]) -> dict[str, Any]:
-    """Return the summary with a bounded number of partitions."""
-    rows = summary["partitions"]
-    if len(rows) > ROWS_MAX:
-        rows = [one for one in rows if one["problems"] or one["replaced_segments"]][:ROWS_MAX]
-        rows = [{**one, "problems": one["problems"][:1]} for one in rows]
-    shown = _fitting(rows, lambda row: bool(row["problems"] or row["replaced_segments"]))
-    return {**summary, "partitions": shown, "partition_count": len(summary["partitions"])}
-
-
-def _fitting(
-    rows: list[dict[str, Any]], says_something: Callable[[dict[str, Any]], bool]
-) -> list[dict[str, Any]]:
-    """Return the rows if an item has room for them, else the first of those that say something."""
-    if len(json.dumps(rows)) <= ROWS_CHARACTERS_MAX:
-        return rows
-    left, kept = ROWS_CHARACTERS_MAX, list[dict[str, Any]]()
-    for row in filter(says_something, rows):
-        left -= len(json.dumps(row))
-        if left < 0:
-            break
-        kept.append(row)
-    return kept
-
-
-@asynccontextmanager
-async def _opened(run: Run, topic: str) -> AsyncIterator[list[PartitionTier]]:
-    """Open the tiers of the topic's partitions, in the stores of the run."""
-    metadata, objects = run.settings.metadata_url, run.settings.objects_url
-    async with opened_cluster(metadata) as (store, image):
-        targets = rewrite_targets(
-            image,
-            topic,
-            metadata=metadata,
-            objects=objects,
-            static_config=run.settings.node_config,
-        )
-        yield [
-            PartitionTier(
-                store=store,
-                objects=run.objects,
-                cluster_id=target.cluster_id,
-                topic=target.topic,
-                partition=target.partition,
-                config=target.config,
-                key_filter_records_max=target.key_filter_records_max,
-                clock_ms=wall_clock_ms,
-            )
-            for target in targets
-        ]

@@ -7,7 +7,8 @@ from uuid import UUID
 
 from tidelog_core.erasure.receipt import ErasureReceipt, PartitionErasure
 from tidelog_core.metadata.body import BODY_SIZE_BYTES_MAX
-from tidelog_functions.admin_jobs.erasing import ROWS_MAX, _bounded, _fitting, _kept_rows
+from tidelog_functions.admin_jobs.counting import _kept_rows
+from tidelog_functions.admin_jobs.result_rows import ROWS_MAX, bounded_summary, fitting_rows
 
 TOPIC = "t" * 249
 
@@ -31,7 +32,7 @@ def summary(partitions: int, problems: tuple[str, ...]) -> dict[str, object]:
             for number in range(partitions)
         ),
     )
-    return _bounded(receipt.summary())
+    return bounded_summary(receipt.summary())
 
 
 def test_the_result_of_an_erasure_with_many_problems_fits_into_an_item() -> None:
@@ -54,7 +55,7 @@ def test_of_too_many_counted_partitions_those_with_records_are_kept() -> None:
         assert len(rows) <= ROWS_MAX
     assert [row[0] for row in rows] == list(range(3, 4_000, 4))
     named = [{"topic": TOPIC, "partition": row[0], "records": row[1]} for row in rows]
-    shown = _fitting(named, lambda row: row["partition"] % 3 == 0)
+    shown = fitting_rows(named, lambda row: row["partition"] % 3 == 0)
     assert 100 < len(shown) < len(named)
     assert len(json.dumps(shown)) < BODY_SIZE_BYTES_MAX * 2 // 3
-    assert _fitting(named[:10], lambda _: False) == named[:10]
+    assert fitting_rows(named[:10], lambda _: False) == named[:10]
