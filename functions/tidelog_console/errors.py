@@ -1,4 +1,4 @@
-"""What visitors are told of errors: a status, a sentence, and what to do. Pure."""
+"""Errors as pages show them: a status, a sentence, and what to do next. Pure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tidelog_console.stream import TooManyStreams
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class PageError:
     """An error for a page."""
 
     status: int
@@ -60,11 +60,11 @@ _TITLES: tuple[tuple[tuple[type[TidelogError], ...], int, str, str], ...] = (
 )
 
 
-def told(error: TidelogError) -> Told:
-    """Return what a visitor is told."""
+def page_error(error: TidelogError) -> PageError:
+    """Return the error for a page."""
     if isinstance(error, HttpProblem):
-        return Told(error.status, "Not now", str(error), error.hint)
+        return PageError(error.status, "Not now", str(error), error.hint)
     for kinds, status, title, hint in _TITLES:
         if isinstance(error, kinds):
-            return Told(status, title, str(error), error.hint or hint)
-    return Told(500, "The cluster refused", str(error), error.hint)
+            return PageError(status, title, str(error), error.hint or hint)
+    return PageError(500, "The cluster refused", str(error), error.hint)

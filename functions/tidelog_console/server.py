@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from aiohttp import web
 from tidelog_core.errors import AuthenticationFailed, TidelogError
 
-from tidelog_console.errors import Told, told
+from tidelog_console.errors import PageError, page_error
 from tidelog_console.guard import HEADERS, STRICT_TRANSPORT
 from tidelog_console.listening import Listening
 from tidelog_console.pages import (
@@ -28,7 +28,14 @@ from tidelog_console.pages import (
 )
 from tidelog_console.settings import ConsoleSettings
 from tidelog_console.static_files import FILES, PREFIX
-from tidelog_console.web_context import CONSOLE, VISITOR, Console, console_of, page
+from tidelog_console.web_context import (
+    CONSOLE,
+    SESSION_COOKIE,
+    VISITOR,
+    Console,
+    console_of,
+    page,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -132,24 +139,24 @@ async def answer_errors(request: web.Request, handler: Handler) -> web.StreamRes
     except AuthenticationFailed as error:
         return await _end_session(request, error)
     except TidelogError as error:
-        return _error_page(request, told(error))
+        return _error_page(request, page_error(error))
     except TimeoutError:
-        problem = Told(503, "The cluster does not answer", "it took too long")
+        problem = PageError(503, "The cluster does not answer", "it took too long")
     except web.HTTPException as other:
         if other.status < 400:
             raise
-        problem = Told(other.status, other.reason, "", "look at the menu")
+        problem = PageError(other.status, other.reason, "", "look at the menu")
     except Exception:
         logger.exception("page failed unexpectedly")
-        problem = Told(500, "The page failed", "the console's log has the cause")
+        problem = PageError(500, "The page failed", "the console's log has the cause")
     return _error_page(request, problem)
 
 
 @web.middleware
 async def find_visitor(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Find out who asks, or ask to log in."""
+    """Find the visitor of the request, or answer with the form to log in."""
     console = console_of(request)
-    cookie = request.cookies.get(console.session_cookie)
+    cookie = request.cookies.get(SESSION_COOKIE)
     visitor = console.sessions.find(cookie)
     if visitor is not None:
         request[VISITOR] = visitor
@@ -174,8 +181,8 @@ def _headers(console: Console) -> dict[str, str]:
 async def _end_session(request: web.Request, error: TidelogError) -> web.StreamResponse:
     console = console_of(request)
     if not console.settings.asks_to_log_in:
-        return _error_page(request, told(error))
-    await console.sessions.log_out(request.cookies.get(console.session_cookie))
+        return _error_page(request, page_error(error))
+    await console.sessions.log_out(request.cookies.get(SESSION_COOKIE))
     return _to_login(request)
 
 
@@ -186,7 +193,7 @@ def _to_login(request: web.Request) -> web.StreamResponse:
     return web.HTTPSeeOther("/login")
 
 
-def _error_page(request: web.Request, error: Told) -> web.Response:
+def _error_page(request: web.Request, error: PageError) -> web.Response:
     if request.path.startswith(STREAM_PATHS):
         return web.json_response(
             {"title": error.title, "detail": error.detail}, status=error.status

@@ -23,6 +23,9 @@ from tidelog_console.static_files import FILES
 TEMPLATES = Path(__file__).parent / "templates"
 NONCE_BYTES = 18
 _FORM = "form"
+# Names of cookies. Browsers send them to every port of the host.
+SESSION_COOKIE = "tidelog_console_session"
+FORM_COOKIE = "tidelog_console_form"  # that forms are tied to
 
 # Menu: key of the shortcut after «g», path, name.
 MENU = (
@@ -74,16 +77,6 @@ class Console:
             tidelog_version(),
         )
 
-    @property
-    def session_cookie(self) -> str:
-        """The cookie's name; browsers send it to every port of the host."""
-        return "tidelog_console_session"
-
-    @property
-    def form_cookie(self) -> str:
-        """The name of the cookie that forms are tied to."""
-        return "tidelog_console_form"
-
     async def close(self) -> None:
         """Release everything."""
         await self.jobs.close()
@@ -102,7 +95,7 @@ def console_of(request: web.Request) -> Console:
 
 
 def visitor_of(request: web.Request) -> Visitor:
-    """Return who asks. Only behind the check of the session."""
+    """Return the visitor who sent the request. Only behind the check of the session."""
     visitor: Visitor = request[VISITOR]
     return visitor
 
@@ -110,7 +103,7 @@ def visitor_of(request: web.Request) -> Visitor:
 def page(request: web.Request, template: str, status: int = 200, **values: Any) -> web.Response:
     """Return a page, with what every page needs."""
     console = console_of(request)
-    nonce = request.cookies.get(console.form_cookie) or secrets.token_urlsafe(NONCE_BYTES)
+    nonce = request.cookies.get(FORM_COOKIE) or secrets.token_urlsafe(NONCE_BYTES)
     visitor: Visitor | None = request.get(VISITOR)
     body = console.templates.get_template(template).render(
         menu=MENU,
@@ -122,8 +115,8 @@ def page(request: web.Request, template: str, status: int = 200, **values: Any) 
     )
     answer = web.Response(text=body, status=status, content_type="text/html", charset="utf-8")
     answer.headers["Cache-Control"] = PAGE_CACHE
-    if request.cookies.get(console.form_cookie) != nonce:
-        set_cookie(console, answer, console.form_cookie, nonce)
+    if request.cookies.get(FORM_COOKIE) != nonce:
+        set_cookie(console, answer, FORM_COOKIE, nonce)
     answer.enable_compression()
     return answer
 
@@ -143,7 +136,7 @@ def set_cookie(console: Console, answer: web.StreamResponse, name: str, value: s
 def has_form_token(request: web.Request, token: object) -> bool:
     """Return whether a form has the token that this console gave to this browser."""
     console = console_of(request)
-    nonce = request.cookies.get(console.form_cookie, "")
+    nonce = request.cookies.get(FORM_COOKIE, "")
     if not nonce or not isinstance(token, str):
         return False
     return is_signed(console.sessions.secret, _FORM, nonce, token)

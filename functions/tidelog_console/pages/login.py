@@ -7,7 +7,7 @@ from tidelog_core.errors import AuthenticationFailed, InvalidConfig, TidelogErro
 
 from tidelog_console.forms import StaleForm, require_own_form
 from tidelog_console.sessions import MECHANISMS
-from tidelog_console.web_context import console_of, page, set_cookie
+from tidelog_console.web_context import SESSION_COOKIE, console_of, page, set_cookie
 
 USER_LENGTH_MAX = 256
 PASSWORD_LENGTH_MAX = 1_024
@@ -44,9 +44,9 @@ async def log_in(request: web.Request) -> web.StreamResponse:
         return _form(request, WRONG, 401, user)
     except TidelogError as error:
         return _form(request, f"{error}{'; ' + error.hint if error.hint else ''}", 503, user)
-    await console.sessions.log_out(request.cookies.get(console.session_cookie))
+    await console.sessions.log_out(request.cookies.get(SESSION_COOKIE))
     answer = web.Response(status=303, headers={"Location": "/"})
-    set_cookie(console, answer, console.session_cookie, cookie)
+    set_cookie(console, answer, SESSION_COOKIE, cookie)
     return answer
 
 
@@ -54,9 +54,9 @@ async def log_out(request: web.Request) -> web.StreamResponse:
     """End the session."""
     console = console_of(request)
     await require_own_form(request)
-    await console.sessions.log_out(request.cookies.get(console.session_cookie))
+    await console.sessions.log_out(request.cookies.get(SESSION_COOKIE))
     answer = web.Response(status=303, headers={"Location": "/login"})
-    answer.del_cookie(console.session_cookie, path="/", httponly=True, samesite="Strict")
+    answer.del_cookie(SESSION_COOKIE, path="/", httponly=True, samesite="Strict")
     return answer
 
 

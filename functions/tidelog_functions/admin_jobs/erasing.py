@@ -135,8 +135,8 @@ class _Erasing:
     async def _begin(self) -> None:
         """Put this run's receipt, whole, which counts from the next position on."""
         assert self._erasure is not None
-        # Whoever continues removes it if it does not come to count. What has come since the last
-        # position counts only with the receipt.
+        # The next run removes this receipt if no position ever names it. Until then the position
+        # keeps the progress that the old receipt has.
         self._stale = self._parts.stored
         self._move()
         await self._run.save()
