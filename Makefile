@@ -57,7 +57,7 @@ test-compiled: $(STAMP)  ## the tests of the hot path again, on its compiled mod
 test-slow: $(STAMP) $(TOOLS)  ## the tests marked slow
 	$(BIN)/python -m pytest -m slow $(PYTEST_FLAGS)
 
-test-packages: $(STAMP) $(TOOLS)  ## build the wheel, the image and the chart, and use them; needs go, mvn, root, buildah, debootstrap, podman, runc and netavark
+test-packages: $(STAMP) $(TOOLS)  ## build the wheel, the image and the chart, and use them; needs root, go, mvn and the packages that docs/install.md names
 	$(BIN)/python -m pytest -m packages $(PYTEST_FLAGS)
 
 test-docs: $(STAMP) $(TOOLS)  ## run every shell block of the documentation, beside the clusters that it is about

@@ -27,11 +27,17 @@ _CERTIFICATES = Path("/etc/ssl/certs/ca-certificates.crt")
 _APT_CONF = Path("/etc/apt/apt.conf.d")
 
 
-def build_image() -> None:
-    """Build the image from the working tree. Raises ``ToolAbsent``."""
+def check_tools() -> None:
+    """Raise ``ToolAbsent`` if this machine cannot build the image."""
     if os.geteuid() != 0:
         raise ToolAbsent("building an image needs root here")
-    require("buildah")
+    for program in ("buildah", "debootstrap"):
+        require(program)
+
+
+def build_image() -> None:
+    """Build the image from the working tree. Raises ``ToolAbsent`` with what went wrong."""
+    check_tools()
     FOLDER.mkdir(parents=True, exist_ok=True)
     if subprocess.run(_buildah("inspect", BASE), capture_output=True, check=False).returncode:
         _make_base()
