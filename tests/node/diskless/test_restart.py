@@ -17,7 +17,8 @@ from tests.support.node_process import NodeProcess
 from tests.support.waiting import eventually
 from tests.support.wire_client import WireClient
 
-pytestmark = pytest.mark.slow  # ``test_entering`` has the small twins
+# ``test_entering`` has the small twins.
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 TOPIC = "t"
 COUNT = 30
 PRODUCER = 7_000
