@@ -164,8 +164,10 @@ class ChainTraffic:
 
     __slots__ = (
         "buffered_bytes",
+        "collected_count",
         "deposed_count",
         "hedge_count",
+        "kept_count",
         "object_bytes",
         "object_count",
         "puts",
@@ -184,6 +186,8 @@ class ChainTraffic:
         self.deposed_count = 0  # chains that were sealed by others, or could not go on
         self.puts = Durations()  # of those that have stored an object
         self.buffered_bytes = 0  # now: records that are not committed
+        self.collected_count = 0  # objects that were deleted, because the tier has their records
+        self.kept_count = 0  # now: committed objects of the current chain that are not deleted
 
 
 class NodeCounters:

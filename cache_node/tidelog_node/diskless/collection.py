@@ -87,6 +87,10 @@ class ChainCollection:
         while not chain.is_deposed and (found := chain.committed.collectable(unneeded)):
             await self._chains.delete(chain.name, found)
             chain.committed.on_deleted(found)
+            if not chain.is_deposed:
+                traffic = self._node.counters.chain
+                traffic.collected_count += len(found)
+                traffic.kept_count = len(chain.committed)
         self._advance_if_idle(chain)
 
     def _advance_if_idle(self, chain: OwnedChain) -> None:

@@ -282,7 +282,7 @@ class OwnedChain:
             },
         )
         self._traffic.deposed_count += 1
-        self._traffic.buffered_bytes = 0
+        self._traffic.buffered_bytes = self._traffic.kept_count = 0
         self._cancel_timer()
         for replica in self._partitions:
             replica.chain = None
@@ -438,6 +438,7 @@ class OwnedChain:
                 self.committed.add(owed.header, content.ends())
             traffic.object_count += 1
             traffic.object_bytes += content.size_bytes
+        traffic.kept_count = len(self.committed)
         for name, end_offset in committed.ends.items():
             replica = self._replicas.get(name)
             if replica is None or replica.is_dropped:

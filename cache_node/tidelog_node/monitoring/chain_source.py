@@ -25,6 +25,8 @@ class ChainSource:
             ("unknown_total", traffic.unknown_count),
             ("deposed_chains_total", traffic.deposed_count),
             ("buffered_bytes", traffic.buffered_bytes),
+            ("collected_objects_total", traffic.collected_count),
+            ("kept_objects", traffic.kept_count),
         ):
             scrape.add(f"tidelog_diskless_{name}", count)
         scrape.add("tidelog_diskless_put_seconds", histogram(traffic.puts))

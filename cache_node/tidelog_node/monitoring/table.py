@@ -347,6 +347,11 @@ _DISKLESS = (
         "tidelog_diskless_deposed_chains_total",
         "Chains of this node that another node has sealed, or that could not go on",
     ),
+    _gauge(
+        "tidelog_diskless_kept_objects",
+        "Objects of the node's chain that some partition needs until its records are tiered",
+    ),
+    _counter("tidelog_diskless_collected_objects_total", "Objects deleted after that"),
 )
 _COSTS = (
     _counter(

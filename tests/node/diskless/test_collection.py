@@ -42,8 +42,9 @@ class Collecting:
         self.store = SqliteMetadataStore(folder / "metadata.db")
         self.config = NodeConfig()
         self.chains = ChainStore(self.scene.worker, CLUSTER)
+        self.node = node_context(self.store, ClusterView(self.store), config=lambda: self.config)
         self.collection = ChainCollection(
-            node_context(self.store, ClusterView(self.store), config=lambda: self.config),
+            self.node,
             replicas=lambda: iter(self.scene.logs),
             chain=lambda: self.scene.chain,
             chains=self.chains,
@@ -93,6 +94,8 @@ async def test_an_object_goes_when_the_last_of_its_partitions_is_tiered(
     await collecting.append(0)
     assert await collecting.visited() == [3]
     assert len(collecting.scene.chain.committed) == 1
+    traffic = collecting.node.counters.chain
+    assert (traffic.collected_count, traffic.kept_count) == (3, 1)
 
 
 async def test_records_of_an_idle_chain_go_too(collecting: Collecting) -> None:

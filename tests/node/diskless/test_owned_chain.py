@@ -170,6 +170,8 @@ async def test_what_is_written_is_counted_and_served(tmp_path: Path) -> None:
         "unknown_total": traffic.unknown_count,
         "deposed_chains_total": 0,
         "buffered_bytes": 0,
+        "collected_objects_total": 0,
+        "kept_objects": 10,
     }
     assert min(traffic.throttled_count, traffic.unknown_count, traffic.retry_count) > 0
     await scene.close()
