@@ -10,6 +10,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from tools.places import TOOLS_DIR, ToolAbsent, require
@@ -28,25 +29,26 @@ def debian_root() -> Path:
     """Return the folder; makes it if it is missing. Raises ``ToolAbsent``."""
     if _ROOT.exists():
         return _ROOT
+    scratch = _ROOT.with_name(f"{_ROOT.name}.part")
+    shutil.rmtree(scratch, ignore_errors=True)
+    bootstrap(scratch, PACKAGES)
+    scratch.rename(_ROOT)
+    return _ROOT
+
+
+def bootstrap(root: Path, packages: Sequence[str], *options: str) -> None:
+    """Make a small root with some packages, by debootstrap. Raises ``ToolAbsent``."""
     if os.geteuid() != 0:
         raise ToolAbsent("debootstrap needs root")
     apt, dpkg = require("apt-get"), require("dpkg-deb")
-    scratch = _ROOT.with_name(f"{_ROOT.name}.part")
-    shutil.rmtree(scratch, ignore_errors=True)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         _run([apt, "download", "--quiet", "debootstrap"], folder)
         (package,) = folder.glob("debootstrap_*.deb")
         _run([dpkg, "-x", package, folder], folder)
-        _run(
-            [
-                *(folder / "usr" / "sbin" / "debootstrap", "--variant=minbase"),
-                *(f"--include={','.join(PACKAGES)}", SUITE, scratch, MIRROR),
-            ],
-            folder,
-        )
-    scratch.rename(_ROOT)
-    return _ROOT
+        program = folder / "usr" / "sbin" / "debootstrap"
+        included = f"--include={','.join(packages)}"
+        _run([program, "--variant=minbase", *options, included, SUITE, root, MIRROR], folder)
 
 
 def _run(command: list[str | Path], folder: Path) -> None:

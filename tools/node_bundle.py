@@ -8,9 +8,9 @@
 The machines cannot reach a package registry, so they load everything from a bucket.
 
 The node is compiled for the machines' Python: from its source it takes twice the processor time.
-Compiling needs that Python (``python3.12``, or the one of ``make tools``) and a C compiler, on a
-machine with the same kind of processor. So the bundle for Graviton takes a wheel that an arm64
-machine has built: ``python -m tools.wheels python3.12`` there, then ``--wheel FILE`` here.
+Compiling needs that Python (``python3.12``, or the one of ``make tools``) and a C compiler, and
+makes a bundle for this kind of machine. The bundle for Graviton takes a wheel that is made by
+``python -m tools.wheels python3.12 --machine aarch64``, or on an arm64 machine: ``--wheel FILE``.
 """
 
 from __future__ import annotations
