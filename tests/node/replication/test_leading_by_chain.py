@@ -242,3 +242,21 @@ async def test_a_transaction_ends_when_the_chain_has_its_marker(tmp_path: Path) 
         replica.on_chain_committed(2)
         assert set((await ending).values()) == {ErrorCode.none}
         assert node.read(0, isolation_level=READ_COMMITTED).records
+
+
+async def test_what_was_never_committed_is_cut_before_another_leader_is_followed(
+    tmp_path: Path,
+) -> None:
+    """The next leader gives its offsets to other records, and says that they are committed."""
+    async with diskless_leader(tmp_path) as (node, replica, chain):
+        committed = node.send(b"committed")
+        replica.on_chain_committed(1)
+        assert (await committed).base_offset == 0
+        owed = node.send(b"never")
+        assert replica.log.log_end_offset == 2
+        await node.change_partition(leader=2, replicas=(2, 1), isr=(2,), leader_epoch=1)
+        assert replica.is_follower
+        assert replica.log.log_end_offset == replica.log.high_watermark == 1
+        assert (await owed).error_code is ErrorCode.not_leader_or_follower
+        assert replica.chain is None
+        assert chain.noted
