@@ -13,7 +13,7 @@ from tidelog_core.metadata.records import Cluster, put
 from tidelog_core.metadata.sqlite import SqliteMetadataStore
 
 from tests.support.command import called
-from tests.support.http_pages import scrape
+from tests.support.http_pages import Scraped, scrape
 from tests.support.local_admin import local_admin
 from tests.support.node_process import NodeProcess
 from tests.support.waiting import eventually
@@ -46,8 +46,14 @@ def spent(tmp_path_factory: pytest.TempPathFactory) -> Spent:
         eventually(
             lambda: scrape(address).value(REQUESTS, method="put", outcome="ok") >= 8, "tiered"
         )
-        eventually(lambda: is_recorded(address), "what was sent is recorded")
         last = scrape(address)
+
+        def is_recorded() -> bool:
+            nonlocal last
+            last = scrape(address)
+            return has_all_puts(last)
+
+        eventually(is_recorded, "what was sent is recorded")
         put_count = last.value(REQUESTS, method="put", outcome="ok")
         per_hour = last.value("tidelog_cost_dollars_per_hour", item="machine:i4i.xlarge")
         dollars = last.value("tidelog_cost_dollars_total", item="object-put")
@@ -64,9 +70,8 @@ async def produce(bootstrap: str) -> None:
                     await producer.flush()
 
 
-def is_recorded(address: str) -> bool:
+def has_all_puts(found: Scraped) -> bool:
     """Whether a sample has all PUTs: three of a segment are written by then, or more come."""
-    found = scrape(address)
     sent = found.value(REQUESTS, method="put", outcome="ok")
     dollars = found.value("tidelog_cost_dollars_total", item="object-put")
     return sent > 0 and dollars == pytest.approx(sent * 0.005 / 1000)

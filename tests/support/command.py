@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -93,6 +94,9 @@ def called(
         source.buffer.write(given)
         source.seek(0)
         patch.setattr(sys, "stdin", source)
+        # ``tidelog up`` logs on stderr, which is closed after this call.
+        patch.setattr(logging.root, "handlers", list(logging.root.handlers))
+        patch.setattr(logging.root, "level", logging.root.level)
         with redirect_stdout(out), redirect_stderr(errors), pytest.raises(SystemExit) as ended:
             app(texts)
         out.flush()
