@@ -16,6 +16,7 @@ SHORT_SIZE = 0.02
 SHORT_POINTS = {1, 2, 3, 4, 5, 6, 7, 8, 12}  # the others wait, and have tests of their own
 
 
+@pytest.mark.slow  # each has tests of its own; make attack
 def test_short_attacks_take_no_node_down(tmp_path: Path) -> None:
     scenes = [scene for scene in SCENES if scene.point in SHORT_POINTS]
     verdict = run_scenes(tmp_path / "arena", scenes, size=SHORT_SIZE)

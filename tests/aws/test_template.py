@@ -86,6 +86,7 @@ def test_every_parameter_of_a_deployment_is_in_the_docs() -> None:
     assert [name for name in declared if f"`{name}" not in page] == []
 
 
+@pytest.mark.slow
 def test_the_layer_is_built_for_lambdas_machines(built_template: Path) -> None:
     tags = [
         line.removeprefix("Tag: ")

@@ -67,6 +67,7 @@ def read(spark: SparkSession, node: SecuredNode, given: dict[str, str]) -> DataF
     return spark.read.format("tidelog").options(**stores, **given).load()
 
 
+@pytest.mark.slow
 def test_rows_are_written_by_a_user(spark: SparkSession, node: SecuredNode) -> None:
     rows = spark.range(10).selectExpr("cast(id as string) as value")
     to_topic = {**options(node), "topic": TOPIC}

@@ -38,6 +38,7 @@ def run(table: DataFrame, checkpoint: Path, **options: str) -> None:
     query.awaitTermination()
 
 
+@pytest.mark.slow
 def test_a_stream_writes_every_row_once_whatever_it_repeats(spark, address, tmp_path):
     """A query that ends between the sink's commit and its own replays the micro-batch."""
     topic = make_topic(address)
