@@ -52,6 +52,7 @@ from tidelog_node.tier.wal_objects import WalObjects
 
 from tests.support.batches import batch
 from tests.support.wal_objects import CLUSTER, HEIR
+from tests.support.worker_messages import as_received
 
 FAST = WriterLimits(
     flush_bytes=20_000,
@@ -211,7 +212,7 @@ class WorkerHere(TierClient):
         self.greatest_built_bytes = max(self.greatest_built_bytes, wal.built_bytes)
         if call.cancelled():
             raise TierUnavailable("the worker ended during the request")
-        answer: Fields = json.loads(json.dumps(call.result()))
+        answer = await as_received(call.result())
         if "error" in answer:
             raise error_from_fields(answer["error"])
         return answer
@@ -222,7 +223,7 @@ class WorkerHere(TierClient):
                 case WalBuildRequest() | WalPutRequest() | WalDropRequest():
                     return await wal.answer(request)
                 case StoreRequest():
-                    return {"found": await call_store(self._objects, request)}
+                    return await call_store(self._objects, request)
         except TidelogError as error:
             return {"error": error_to_fields(error)}
         raise AssertionError(request)

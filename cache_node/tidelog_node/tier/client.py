@@ -59,7 +59,8 @@ STABLE_AFTER_S = 30.0  # a worker that lived this long is restarted without dela
 STOP_TIMEOUT_S = 10.0
 OPEN_ATTEMPTS_MAX = 3
 REQUESTS_MAX = 1000
-INLINE_BYTES_MAX = 8 << 20  # of an object in one message, where hexadecimal doubles it
+INLINE_BYTES_MAX = 8 << 20  # of an object in one answer
+SOCKET_READ_SIZE_BYTES = 1 << 20
 SOCKET_PATH_LENGTH_MAX = 100  # a little below Linux' 107 and macOS' 103
 
 # By default glibc returns the memory of every range to the system and faults it in again page by
@@ -226,8 +227,8 @@ class TierClient:
         check_range(start, end)
         parts = []
         for at in range(start, max(end, start + 1), INLINE_BYTES_MAX):
-            part = await self._store("get-range", key, at, min(at + INLINE_BYTES_MAX, end))
-            parts.append(bytes.fromhex(part))
+            request = StoreRequest("get-range", (key, at, min(at + INLINE_BYTES_MAX, end)))
+            parts.append((await self.call(request))["data"])
             if len(parts[-1]) < INLINE_BYTES_MAX:
                 break
         return b"".join(parts)
@@ -330,7 +331,9 @@ class TierClient:
         deadline = loop.time() + CONNECT_TIMEOUT_S
         while process.returncode is None and loop.time() < deadline:
             try:
-                return await asyncio.open_unix_connection(self._command.socket)
+                return await asyncio.open_unix_connection(
+                    self._command.socket, limit=SOCKET_READ_SIZE_BYTES
+                )
             except OSError:
                 # Nothing signals that the worker has begun to listen.
                 await asyncio.sleep(CONNECT_POLL_S)
@@ -351,7 +354,10 @@ class TierClient:
                 if "error" in fields:
                     answered.set_exception(error_from_fields(fields["error"]))
                 else:
-                    answered.set_result(fields["result"])
+                    result = fields["result"]
+                    if "data" in fields:
+                        result["data"] = fields["data"]
+                    answered.set_result(result)
         except ProtocolError as error:
             logger.error("tier worker broke the protocol", extra={"reason": str(error)})
         finally:

@@ -6,7 +6,8 @@ requests; the worker answers each once, in any order:
     {"id": 7, "op": "read", ...}   ->   {"id": 7, "result": {...}}
                                    or   {"id": 7, "error": {"kind": "...", ...}}
 
-Record bytes are never sent: the worker names a file in its cache folder, and the node opens it.
+Bytes of an object follow their message as they are: it has their number as ``bytes``. Ranges of
+tiered segments are not sent. The worker names a file in its cache folder, and the node opens it.
 Node and worker are always of one version, so messages have none.
 """
 
@@ -124,29 +125,42 @@ Request = ReadRequest | UploadRequest | StoreRequest | ForgetRequest | StatusReq
 
 
 async def read_message(reader: asyncio.StreamReader) -> Fields | None:
-    """Return the next message, ``None`` at the end. Raises ``ProtocolError``."""
+    """Return the next message, ``None`` at the end. Raises ``ProtocolError``.
+
+    The bytes that follow it are its ``data``.
+    """
     try:
         size = _SIZE.unpack(await reader.readexactly(_SIZE.size))[0]
         if size > MESSAGE_SIZE_BYTES_MAX:
             raise ProtocolError(f"a message of {size} bytes, the limit is {MESSAGE_SIZE_BYTES_MAX}")
         fields = json.loads(await reader.readexactly(size))
+        if not isinstance(fields, dict) or not isinstance(fields.get("id"), int):
+            raise ProtocolError("not a message")
+        if "bytes" in fields:
+            fields["data"] = await reader.readexactly(_data_size(fields["bytes"]))
     except (asyncio.IncompleteReadError, ConnectionError):
         return None
     except ValueError as error:
         raise ProtocolError(f"not JSON: {error}") from None
-    if not isinstance(fields, dict) or not isinstance(fields.get("id"), int):
-        raise ProtocolError("not a message")
     return fields
 
 
-def encode_message(fields: Mapping[str, object]) -> bytes:
+def encode_message(fields: Mapping[str, object], data: bytes | None = None) -> bytes:
     """Return the bytes of a message. Raises ``ProtocolError`` if it would be too large."""
-    data = json.dumps(fields, separators=(",", ":")).encode()
-    if len(data) > MESSAGE_SIZE_BYTES_MAX:
+    if data is not None:
+        fields = {**fields, "bytes": _data_size(len(data))}
+    message = json.dumps(fields, separators=(",", ":")).encode()
+    if len(message) > MESSAGE_SIZE_BYTES_MAX:
         raise ProtocolError(
-            f"a message of {len(data)} bytes, the limit is {MESSAGE_SIZE_BYTES_MAX}"
+            f"a message of {len(message)} bytes, the limit is {MESSAGE_SIZE_BYTES_MAX}"
         )
-    return _SIZE.pack(len(data)) + data
+    return b"".join([_SIZE.pack(len(message)), message, data or b""])
+
+
+def _data_size(size: object) -> int:
+    if not isinstance(size, int) or not 0 <= size <= MESSAGE_SIZE_BYTES_MAX:
+        raise ProtocolError(f"{size!r} bytes of data, the limit is {MESSAGE_SIZE_BYTES_MAX}")
+    return size
 
 
 def request_to_fields(request: Request) -> Fields:

@@ -10,7 +10,8 @@
     delete       key, key, ...
     expiry-rules                        -> rules ``[name, prefix, when]``
 
-Bytes are hexadecimal digits, an object is ``[key, size, modified ms]``.
+Bytes of arguments are hexadecimal digits; those of a result follow the message. An object is
+``[key, size, modified ms]``.
 """
 
 from __future__ import annotations
@@ -23,13 +24,17 @@ from tidelog_core.objects.expiry import expiry_rules
 from tidelog_core.objects.one_attempt import put_once
 from tidelog_core.objects.store import ObjectMeta, ObjectStore
 
-from tidelog_node.tier.protocol import ProtocolError, StoreRequest
+from tidelog_node.tier.protocol import Fields, ProtocolError, StoreRequest
 
 LIST_PAGE_KEYS = 1000  # Source: S3's ListObjectsV2.
 
 
-async def call_store(store: ObjectStore, request: StoreRequest) -> Any:
-    """Return the method's result. Raises its errors, and ``ProtocolError``."""
+async def call_store(store: ObjectStore, request: StoreRequest) -> Fields:
+    """Return what the method ``found``, or its ``data``.
+
+    Raises the method's errors, and ``ProtocolError``.
+    """
+    found: object = None
     match request.method, request.arguments:
         case "put", (key, data, kms_key_id):
             await store.put(key, bytes.fromhex(data), kms_key_id=kms_key_id)
@@ -40,18 +45,18 @@ async def call_store(store: ObjectStore, request: StoreRequest) -> Any:
         case "put-file", (key, path, kms_key_id):
             await store.put_file(key, Path(path), kms_key_id=kms_key_id)
         case "get-range", (key, start, end):
-            return bytes(await store.get_range(key, start, end)).hex()
+            return {"data": bytes(await store.get_range(key, start, end))}
         case "head", (key,):
-            return pack_object(await store.head(key))
+            found = pack_object(await store.head(key))
         case "list", (prefix, start_after):
-            return await _page(store, prefix, start_after)
+            found = await _page(store, prefix, start_after)
         case "expiry-rules", ():
-            return [[rule.name, rule.prefix, rule.when] for rule in await expiry_rules(store)]
+            found = [[rule.name, rule.prefix, rule.when] for rule in await expiry_rules(store)]
         case "delete", keys:
             await store.delete(keys)
         case method, _:
             raise ProtocolError(f"an unknown call of the store: {method!r}")
-    return None
+    return {"found": found}
 
 
 def pack_object(found: ObjectMeta) -> list[str | int]:

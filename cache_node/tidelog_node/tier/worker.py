@@ -131,14 +131,17 @@ class TierWorker:
 
     async def _answer(self, fields: Fields, writer: asyncio.StreamWriter) -> None:
         answer: Fields
+        data: bytes | None = None
         try:
-            answer = {"result": await self._do(request_from_fields(fields))}
+            result = await self._do(request_from_fields(fields))
+            data = result.pop("data", None)
+            answer = {"result": result}
         except TidelogError as error:
             answer = {"error": error_to_fields(error)}
         except Exception as error:
             logger.exception("request failed unexpectedly", extra={"op": fields.get("op")})
             answer = {"error": error_to_fields(StorageError(f"unexpected: {error!r}"))}
-        _send(writer, fields["id"], answer)
+        _send(writer, fields["id"], answer, data)
 
     async def _do(self, request: Request) -> Fields:
         match request:
@@ -154,7 +157,7 @@ class TierWorker:
                 if method == "delete":
                     # No reader will request it again: free the space for others.
                     self._cache.forget(arguments)
-                return {"found": found}
+                return found
             case ForgetRequest(keys):
                 self._cache.forget(keys)
                 return {}
@@ -191,9 +194,11 @@ class TierWorker:
         return result
 
 
-def _send(writer: asyncio.StreamWriter, number: int, answer: Fields) -> None:
+def _send(
+    writer: asyncio.StreamWriter, number: int, answer: Fields, data: bytes | None = None
+) -> None:
     if not writer.is_closing():
-        writer.write(encode_message({"id": number, **answer}))
+        writer.write(encode_message({"id": number, **answer}, data))
 
 
 async def run_worker(settings: WorkerSettings) -> None:

@@ -125,6 +125,25 @@ async def test_what_is_no_message_is_refused(data: bytes) -> None:
         await read_message(reader)
 
 
+async def test_bytes_follow_their_message_as_they_are() -> None:
+    reader = asyncio.StreamReader()
+    for number, data in enumerate((b"\0\xff{}", b"", b"x" * 300_000)):
+        reader.feed_data(encode_message({"id": number}, data))
+    reader.feed_data(encode_message({"id": 9}, b"cut short")[:-1])
+    reader.feed_eof()
+    for number, data in enumerate((b"\0\xff{}", b"", b"x" * 300_000)):
+        assert await read_message(reader) == {"id": number, "bytes": len(data), "data": data}
+    assert await read_message(reader) is None
+
+
+@pytest.mark.parametrize("size", [-1, "7", None, 2**40])
+async def test_a_number_of_bytes_that_cannot_be_is_refused(size: object) -> None:
+    reader = asyncio.StreamReader()
+    reader.feed_data(encode_message({"id": 1, "bytes": size}))
+    with pytest.raises(ProtocolError, match="bytes of data"):
+        await read_message(reader)
+
+
 async def test_messages_come_back_one_by_one_until_the_end() -> None:
     reader = asyncio.StreamReader()
     reader.feed_data(encode_message({"id": 1}) + encode_message({"id": 2, "x": "y"}))

@@ -26,6 +26,7 @@ from tidelog_node.tier.protocol import (
 from tidelog_node.tier.store_calls import call_store
 
 from tests.contracts.folder_objects import FolderObjectsContract
+from tests.support.worker_messages import as_received
 
 
 class DirectClient(TierClient):
@@ -46,10 +47,10 @@ class DirectClient(TierClient):
         request = request_from_fields(json.loads(json.dumps(request_to_fields(request))))
         assert isinstance(request, StoreRequest)
         try:
-            answer: Fields = {"found": await call_store(self._objects, request)}
+            answer = await call_store(self._objects, request)
         except TidelogError as error:
             raise error_from_fields(json.loads(json.dumps(error_to_fields(error)))) from None
-        return json.loads(json.dumps(answer))  # type: ignore[no-any-return]
+        return await as_received(answer)
 
     async def close(self) -> None:
         await self._objects.close()
