@@ -47,6 +47,7 @@ from tidelog_node.tier.protocol import (
     upload_result_from_fields,
 )
 from tidelog_node.tier.store_calls import LIST_PAGE_KEYS, unpack_object
+from tidelog_node.tier.wal_messages import WalBuildRequest, WalDropRequest, WalPutRequest
 from tidelog_node.tracing.tracer import Tracer, span
 
 logger = logging.getLogger(__name__)
@@ -274,7 +275,10 @@ class TierClient:
         writer = self._writer
         if writer is None:
             raise TierUnavailable("the tier worker is not running just now")
-        if len(self._waiting) >= REQUESTS_MAX:
+        # A chain bounds its own requests. Acks do not wait behind reads, and a drop that is refused
+        # would keep the bytes of a chain that has ended.
+        is_of_chain = isinstance(request, WalBuildRequest | WalPutRequest | WalDropRequest)
+        if len(self._waiting) >= REQUESTS_MAX and not is_of_chain:
             raise TierUnavailable(f"{REQUESTS_MAX} requests wait for the tier worker")
         number = self._next_number
         self._next_number += 1

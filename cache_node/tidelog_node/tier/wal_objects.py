@@ -58,6 +58,8 @@ class WalObjects:
         self._built_bytes_max = built_bytes_max
         self._executor = executor
         self._building = asyncio.Lock()  # one at a time: each takes twice its size
+        self._build_count = 0  # of the requests to build that are not answered
+        self._dropped: dict[ChainName, int] = {}  # ends of the drops since the first of those
         self._kept: dict[tuple[ChainName, int], _Kept] = {}
         self.built_bytes = 0  # of the kept objects
 
@@ -77,20 +79,37 @@ class WalObjects:
 
     async def _build(self, request: WalBuildRequest) -> WalHeader:
         name = request.name
-        place = (name.chain, name.sequence)
-        async with self._building:
-            kept = self._kept.get(place)
-            if kept is None:
-                size_bytes = sum(one.size_bytes for one in request.slices)
-                if self._kept and self.built_bytes + size_bytes > self._built_bytes_max:
-                    raise WalFull(
-                        f"{self.built_bytes} bytes of objects are kept,"
-                        f" at most {self._built_bytes_max} may be"
-                    )
-                kept = _Kept(await self._on_a_thread(lambda: build_from_files(request)))
-                self._kept[place] = kept
-                self.built_bytes += len(kept.data)
-        return kept.header
+        self._build_count += 1
+        try:
+            async with self._building:
+                kept = self._kept.get((name.chain, name.sequence))
+                if kept is None:
+                    self._require_wanted(name)
+                    kept = await self._build_new(request)
+            return kept.header
+        finally:
+            self._build_count -= 1
+            if not self._build_count:
+                self._dropped.clear()
+
+    async def _build_new(self, request: WalBuildRequest) -> _Kept:
+        name = request.name
+        size_bytes = sum(one.size_bytes for one in request.slices)
+        if self._kept and self.built_bytes + size_bytes > self._built_bytes_max:
+            raise WalFull(
+                f"{self.built_bytes} bytes of objects are kept,"
+                f" at most {self._built_bytes_max} may be"
+            )
+        kept = _Kept(await self._on_a_thread(lambda: build_from_files(request)))
+        self._require_wanted(name)
+        self._kept[name.chain, name.sequence] = kept
+        self.built_bytes += len(kept.data)
+        return kept
+
+    def _require_wanted(self, name: ObjectName) -> None:
+        """Raise unless the object is still wanted: once dropped, nobody would drop it again."""
+        if name.sequence < self._dropped.get(name.chain, 0):
+            raise WalNotBuilt(f"object {name.sequence} of {name.chain} was dropped meanwhile")
 
     async def _put(self, request: WalPutRequest) -> PutOutcome:
         kept = self._kept.get((request.chain, request.sequence))
@@ -111,6 +130,8 @@ class WalObjects:
         return PutOutcome.UNKNOWN if attempt.cancelled() else attempt.result()
 
     def _drop(self, chain: ChainName, below: int) -> None:
+        if self._build_count:
+            self._dropped[chain] = max(below, self._dropped.get(chain, 0))
         for place in [one for one in self._kept if one[0] == chain and one[1] < below]:
             kept = self._kept.pop(place)
             self.built_bytes -= len(kept.data)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import threading
 from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -29,6 +30,7 @@ from tidelog_core.log.local_log import LocalLog
 from tidelog_core.objects.folder import FolderObjectStore
 from tidelog_core.objects.one_attempt import put_once
 from tidelog_node.diskless.wal_client import WalClient
+from tidelog_node.tier import client as tier_client
 from tidelog_node.tier.client import TierClient, WorkerCommand
 from tidelog_node.tier.protocol import (
     ProtocolError,
@@ -170,6 +172,26 @@ async def test_an_object_is_built_once_and_kept_until_it_is_dropped(
     assert await objects.answer(request) == answer  # as after the death of a worker
 
 
+async def test_an_object_that_is_dropped_while_it_is_built_is_not_kept(
+    log: LocalLog, store: FolderObjectStore
+) -> None:
+    """The chain has ended meanwhile: nobody would drop the object again."""
+    executor, held = ThreadPoolExecutor(1), threading.Event()
+    objects = WalObjects(store, built_bytes_max=8_000, executor=executor)
+    try:
+        executor.submit(held.wait)
+        builds = [asyncio.create_task(objects.answer(request_of(log, n))) for n in range(3)]
+        await asyncio.sleep(0)  # The first one is with the thread, the others wait for it.
+        await objects.answer(WalDropRequest(CHAIN, 2))
+        held.set()
+        found = await asyncio.gather(*builds, return_exceptions=True)
+    finally:
+        held.set()
+        executor.shutdown()
+    assert [type(one) for one in found] == [WalNotBuilt, WalNotBuilt, dict]
+    assert objects.built_bytes == len(expected(request_of(log, 2)).data)
+
+
 def test_files_that_have_something_else_are_refused(log: LocalLog, tmp_path: Path) -> None:
     request = request_of(log)
     one = request.slices[0]
@@ -278,6 +300,18 @@ async def test_a_worker_that_was_killed_builds_the_same_object_again(
     assert found.read_bytes() == expected(request).data
     await wal.drop(1)
     assert (await client.status())["wal_built_bytes"] == 0
+
+
+async def test_a_chain_is_served_while_as_many_reads_wait_as_may(
+    log: LocalLog, client: TierClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tier_client, "REQUESTS_MAX", 0)
+    with pytest.raises(TierUnavailable, match="0 requests wait"):
+        await client.get("x")
+    wal, request = WalClient(client, CLUSTER, CHAIN), request_of(log)
+    await wal.build(request.name, request.slices, epochs=EPOCHS, marks=MARKS)
+    assert await wal.put(0, timeout_s=20) is PutOutcome.STORED
+    await wal.drop(1)
 
 
 async def test_seals_are_put_through_the_worker_with_exact_outcomes(client: TierClient) -> None:
