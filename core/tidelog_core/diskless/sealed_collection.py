@@ -2,7 +2,8 @@
 
 1. Find the seal. Whatever is below is fixed for good; without one, nothing is touched.
 2. Read the footers: which offsets of which partitions each object ends at.
-3. Read where those partitions' tiers end. Ends never go back, so a stale one only keeps more.
+3. Read where those partitions' tiers end, each once. Ends never go back, so a stale one only keeps
+   more.
 4. Delete objects of which the tier has everything, and those above the seal. The seal stays.
 
 A damaged object stays and is named: nobody knows what it has.
@@ -15,9 +16,14 @@ from dataclasses import dataclass, field
 
 from tidelog_core.config import INT64_MAX
 from tidelog_core.diskless.chain_sealing import find_seal
-from tidelog_core.diskless.chain_store import ChainStore
+from tidelog_core.diskless.chain_store import ChainStore, ListedObject
 from tidelog_core.diskless.chain_walk import Place, walk_chain
-from tidelog_core.diskless.collection import UnneededEnds, collectable_of_sealed, needs_of
+from tidelog_core.diskless.collection import (
+    DELETE_COUNT_MAX,
+    UnneededEnds,
+    collectable_of_sealed,
+    needs_of,
+)
 from tidelog_core.diskless.epoch_chains import PartitionName
 from tidelog_core.diskless.keys import wal_key
 from tidelog_core.metadata.epoch_chains import ChainName
@@ -26,8 +32,10 @@ from tidelog_core.metadata.store import KeyRange, MetadataStore
 from tidelog_core.tier.contents import OVERLAPPING_COUNT_MAX, read_tiered_end
 from tidelog_core.tier.lifecycle import read_segments
 
+NOTHING = -1  # an end: all of a partition is needed
 ReadUnneeded = Callable[[Collection[PartitionName]], Awaitable[UnneededEnds]]
-"""Reads up to where these partitions are not needed in chains; called after the listing."""
+"""Reads up to where partitions are not needed in chains. Called after the listing, for each of them
+once."""
 
 
 @dataclass(slots=True)
@@ -38,7 +46,6 @@ class CollectedChain:
     deleted: list[int] = field(default_factory=list)  # sequences
     deleted_bytes: int = 0
     kept: list[int] = field(default_factory=list)  # data objects that are needed, or damaged
-    needed_by: set[PartitionName] = field(default_factory=set)  # by the kept ones
     problems: list[tuple[str, str]] = field(default_factory=list)  # key and sentence
 
 
@@ -61,30 +68,33 @@ async def collect_sealed(
     if end is None:
         return result
     listed = await chains.list(chain)
-    ends_of: dict[int, dict[PartitionName, int]] = {}
+    ends: dict[PartitionName, int] = {}
+    unneeded = UnneededEnds(ends)
+    useless: list[ListedObject] = []
+    # Each object is judged when it is read: what an hour of them needs is more than memory has
+    # room for.
     async for one in walk_chain(chains, chain, listed, on_read=on_read):
         sequence = one.listed.sequence
+        needs: dict[PartitionName, int] | None = None
         if one.problem:
             result.problems.append((wal_key(cluster_id, chain, sequence), one.problem))
         elif one.place is Place.COMMITTED and one.footer is not None and sequence < end:
-            ends_of[sequence] = needs_of(one.footer)
-    names = {name for ends in ends_of.values() for name in ends}
-    unneeded = await read_unneeded(names)
-    left = {one.sequence: one.size_bytes for one in listed}
-    while some := collectable_of_sealed(end, left, ends_of, unneeded):
+            needs = needs_of(one.footer)
+            if new := needs.keys() - ends.keys():
+                found = await read_unneeded(new)
+                ends.update((name, found.of(name)) for name in new)
+        if collectable_of_sealed(
+            end, (sequence,), {} if needs is None else {sequence: needs}, unneeded
+        ):
+            useless.append(one.listed)
+        elif one.problem or needs is not None:
+            result.kept.append(sequence)
+    for at in range(0, len(useless), DELETE_COUNT_MAX):
+        some = useless[at : at + DELETE_COUNT_MAX]
         if not is_dry_run:
-            await chains.delete(chain, some)
-        result.deleted += some
-        result.deleted_bytes += sum(left.pop(sequence) for sequence in some)
-    broken = {key for key, _ in result.problems}
-    for sequence in left:
-        if sequence in ends_of:
-            result.kept.append(sequence)
-            result.needed_by.update(
-                name for name, ends in ends_of[sequence].items() if ends > unneeded.of(name)
-            )
-        elif wal_key(cluster_id, chain, sequence) in broken:
-            result.kept.append(sequence)
+            await chains.delete(chain, [one.sequence for one in some])
+        result.deleted += [one.sequence for one in some]
+        result.deleted_bytes += sum(one.size_bytes for one in some)
     return result
 
 
@@ -95,8 +105,10 @@ async def unneeded_end(store: MetadataStore, partition: Partition) -> int:
     tiered. A log start counts only where nothing is tiered: there an heir begins at it.
     """
     start = partition.log_start_offset
+    first = partition.wal[0].first_offset if partition.wal else 0
     where = (store, partition.topic_id, partition.partition)
-    end = await read_tiered_end(*where, start)
+    # Not from the log start on: a partition may have a hundred thousand segments.
+    end = await read_tiered_end(*where, max(start, first))
     if end <= start:
         keys = KeyRange(
             end=segment_key_from(start + 1), limit=OVERLAPPING_COUNT_MAX, is_descending=True
@@ -104,7 +116,6 @@ async def unneeded_end(store: MetadataStore, partition: Partition) -> int:
         before = await read_segments(*where, keys=keys)
         ends = [one.end_offset for one in before if one.state is SegmentState.COPY_FINISHED]
         end = min(max(ends, default=start), start)
-    first = partition.wal[0].first_offset if partition.wal else 0
     return max(end, first)
 
 
@@ -112,17 +123,26 @@ async def read_unneeded_ends(
     store: MetadataStore,
     names: Collection[PartitionName],
     *,
-    unneeded: Collection[PartitionName] = (),
+    deleted: Collection[PartitionName] = (),
+    unknown: Collection[PartitionName] = (),
+    keeps_restored: bool = False,
 ) -> UnneededEnds:
     """Return the ends of these partitions; those without an item are needed.
 
-    Nothing of ``unneeded`` is, such as of deleted topics. Raises the store's errors.
+    Nothing of ``deleted`` is, and of ``unknown`` if they have no item now either: a topic may have
+    been created since its topics were read. With ``keeps_restored`` all of a partition is needed as
+    long as it begins where a restoration has begun it: what is before is not known to be deleted.
+    Raises the store's errors.
     """
     keys = {partition_key(name.topic_id, name.partition): name for name in names}
     items = await store.get_many(keys)
-    ends = {
-        keys[key]: await unneeded_end(store, Partition.from_item(item))
-        for key, item in items.items()
-    }
-    ends.update(dict.fromkeys(unneeded, INT64_MAX))
+    ends = dict.fromkeys((*unknown, *deleted), INT64_MAX)
+    for key, item in items.items():
+        name = keys[key]
+        if name in deleted:
+            continue
+        partition = Partition.from_item(item)
+        is_restored = 0 < partition.log_start_offset <= partition.restored_log_start
+        is_kept = keeps_restored and is_restored
+        ends[name] = NOTHING if is_kept else await unneeded_end(store, partition)
     return UnneededEnds(ends)

@@ -92,7 +92,7 @@ class WalCopies:
         """Delete what nobody needs of the sealed chains. Raises the stores' errors."""
 
         async def read_unneeded(names: Collection[PartitionName]) -> UnneededEnds:
-            return await read_unneeded_ends(self._store, names)
+            return await read_unneeded_ends(self._store, names, keeps_restored=True)
 
         for chain in sorted(self._sealed):
             try:

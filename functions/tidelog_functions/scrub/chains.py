@@ -24,7 +24,12 @@ from tidelog_core.diskless.chain_walk import looks_like_seal
 from tidelog_core.diskless.collection import UnneededEnds
 from tidelog_core.diskless.epoch_chains import PartitionName
 from tidelog_core.diskless.expiring_chains import chain_expiring_rules, describe_expiring
-from tidelog_core.diskless.keys import chain_prefix, chains_prefix, parse_wal_key
+from tidelog_core.diskless.keys import (
+    WAL_SUFFIX,
+    chain_prefix,
+    chains_prefix,
+    parse_wal_key,
+)
 from tidelog_core.diskless.sealed_collection import (
     collect_sealed,
     read_unneeded_ends,
@@ -155,7 +160,7 @@ class ChainScrub:
         now_ms = self._clock_ms()
         # A future time comes from a wrong clock.
         since_ms = min(seen_ms.get(UNNEEDED, now_ms), now_ms)
-        read_ms = seen_ms.get(READ)
+        read_ms = min(seen_ms[READ], now_ms) if READ in seen_ms else None
         times = {UNNEEDED: since_ms} | ({} if read_ms is None else {READ: read_ms})
         age_ms = self._limits.orphan_age_ms
         is_young = now_ms - since_ms <= min(age_ms, CHAIN_AGE_MS)
@@ -231,13 +236,14 @@ class ChainScrub:
         topics = self._topics
 
         async def read_unneeded(names: Collection[PartitionName]) -> UnneededEnds:
-            deleted = [
-                name
-                for name in names
-                if name.topic_id in topics.deleted
-                or (is_doubtless and topics.is_complete and name.topic_id not in topics.live)
-            ]
-            return await read_unneeded_ends(self._store, names, unneeded=deleted)
+            unknown = {name for name in names if name.topic_id not in topics.live}
+            return await read_unneeded_ends(
+                self._store,
+                names,
+                deleted={name for name in names if name.topic_id in topics.deleted},
+                unknown=unknown if is_doubtless and topics.is_complete else (),
+                keeps_restored=not is_doubtless,
+            )
 
         chains = ChainStore(self._objects, self._cluster_id)
         collected = await collect_sealed(
@@ -276,6 +282,7 @@ class ChainScrub:
     async def _end_of(self, partition: Partition) -> int:
         name = PartitionName(partition.topic_id, partition.partition)
         if name not in self._ends:
+            self._limit.require()
             self._ends[name] = await unneeded_end(self._store, partition)
         return self._ends[name]
 
@@ -315,8 +322,8 @@ def group_of_chain(cluster_id: str, key: str) -> str | None:
 
 
 def is_chain_prefix(cluster_id: str, prefix: str) -> bool:
-    """Return whether objects below the prefix are those of one chain."""
-    return prefix.startswith(chains_prefix(cluster_id)) and prefix.endswith("/")
+    """Return whether the prefix is that of one chain, and of nothing that others have put there."""
+    return group_of_chain(cluster_id, f"{prefix}{0:020d}{WAL_SUFFIX}") == prefix
 
 
 def _is_seal(found: ObjectMeta) -> bool:

@@ -3,25 +3,38 @@
 from __future__ import annotations
 
 import dataclasses
+import tracemalloc
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from pathlib import Path
 
 import pytest
+from tidelog_core.diskless.collection import UnneededEnds
 from tidelog_core.diskless.epoch_chains import PartitionName
 from tidelog_core.diskless.keys import chains_prefix, checkpoint_key, wal_key
+from tidelog_core.diskless.sealed_collection import collect_sealed, unneeded_end
 from tidelog_core.diskless.start_probe import probe_key
 from tidelog_core.diskless.wal_build import WalSlice, build_seal
 from tidelog_core.metadata import records
 from tidelog_core.metadata.epoch_chains import EpochChain, EpochChains
 from tidelog_core.metadata.records import Topic
 from tidelog_core.metadata.sqlite import SqliteMetadataStore
+from tidelog_core.metadata.store import ALL_KEYS, Item, KeyRange
 from tidelog_core.objects.expiry import ExpiryRule
 from tidelog_core.objects.memory import MemoryObjectStore
 from tidelog_core.objects.store import ObjectMeta
+from tidelog_functions.invocation import TimeLimit
+from tidelog_functions.scrub.chains import READ, UNNEEDED, ChainScrub, KnownTopics
 
 from tests.support.chain_owner import ChainOwner, chain_name
-from tests.support.function_world import CLUSTER_ID, DAY_MS, FunctionWorld, age_orphans
+from tests.support.function_world import (
+    CLUSTER_ID,
+    DAY_MS,
+    LIMITS,
+    FunctionWorld,
+    Steps,
+    age_orphans,
+)
 from tests.support.wal_objects import batch
 
 A, B = chain_name(1), chain_name(2)
@@ -52,6 +65,19 @@ class CountedObjects(MemoryObjectStore):
 
     async def expiry_rules(self) -> Sequence[ExpiryRule]:
         return self.rules
+
+
+class CountedItems(SqliteMetadataStore):
+    """Counts the items that were listed."""
+
+    item_count = 0
+
+    async def list(
+        self, collection: str, *, prefix: str = "", keys: KeyRange = ALL_KEYS
+    ) -> list[Item]:
+        found = await super().list(collection, prefix=prefix, keys=keys)
+        self.item_count += len(found)
+        return found
 
 
 class ChainWorld(FunctionWorld):
@@ -183,6 +209,96 @@ async def test_chains_of_a_deleted_topic_go_and_of_an_unknown_one_later(world: C
     assert tombstone.topic_id == world.topic.topic_id
 
 
+async def test_a_topic_that_was_created_during_the_sweep_is_not_unknown(world: ChainWorld) -> None:
+    """Its leader has used a chain that nobody needed for long, and has gone since."""
+    await world.begin()
+    before = await world.chain_keys()
+    chains = ChainScrub(
+        store=world.store,
+        objects=world.objects,
+        cluster_id=CLUSTER_ID,
+        topics=KnownTopics({}, (), is_complete=True),  # as they were before
+        limits=LIMITS,
+        is_dry_run=False,
+        clock_ms=world.clock,
+        limit=TimeLimit(Steps()),
+    )
+    listed = [one async for one in world.objects.list(chains_prefix(CLUSTER_ID))]
+    objects = [one for one in listed if str(A.chain_id) in one.key]
+    long_ago = {UNNEEDED: world.clock() - 8 * DAY_MS}
+    assert await chains.visit(objects, long_ago) == long_ago | {READ: world.clock()}
+    assert await world.chain_keys() == before
+
+
+async def test_what_a_restoration_has_left_out_stays_for_a_while(world: ChainWorld) -> None:
+    """Behind a gap the log has begun again: whoever mends the bucket may restore once more."""
+    await world.begin()
+    before = await world.chain_keys()
+    partition = dataclasses.replace(
+        await world.partition(world.topic),
+        wal=(EpochChain(1, B, 30),),
+        log_start_offset=30,
+        restored_log_start=30,
+    )
+    await world.store.commit([records.put(partition)])
+    await scrub_when_old(world)
+    assert await world.chain_keys() == before
+    await age_orphans(world.store, by_ms=7 * DAY_MS)
+    await world.scrub()
+    assert await world.chain_keys() == [world.seal_key(), wal_key(CLUSTER_ID, B, 0)]
+
+
+async def test_a_time_in_the_future_does_not_put_a_chain_off(world: ChainWorld) -> None:
+    """The clock was wrong when the chain was read."""
+    await world.begin(tiered_to=20)
+    await world.name_chains(())
+    await scrub_when_old(world)
+    await age_orphans(world.store, by_ms=-365 * DAY_MS)
+    await world.copy(world.topic, 20)
+    await world.scrub()
+    await scrub_when_old(world)
+    assert await world.chain_keys() == [world.seal_key(), wal_key(CLUSTER_ID, B, 0)]
+
+
+async def test_the_end_of_a_long_tier_is_found_by_its_last_segments(tmp_path: Path) -> None:
+    store = CountedItems(tmp_path / "metadata.db")
+    world = ChainWorld(store, CountedObjects())
+    await world.begin(1, tiered_to=200)
+    partition = await world.partition(world.topic)
+    store.item_count = 0
+    assert await unneeded_end(store, partition) == 200
+    assert store.item_count >= 20
+    store.item_count = 0
+    partition = dataclasses.replace(partition, wal=(EpochChain(1, B, 190),))
+    assert await unneeded_end(store, partition) == 200
+    assert store.item_count < 12
+    await store.close()
+
+
+async def test_what_an_hour_of_objects_needs_is_not_kept_in_memory(world: ChainWorld) -> None:
+    await world.begin(1)
+    chain = ChainOwner(world.objects, CLUSTER_ID, chain_name(3))
+    for number in range(300):
+        await chain.commit(
+            [WalSlice(world.topic.topic_id, n, 0, batch(number, 1)) for n in range(50)]
+        )
+    await chain.seal(B)
+    asked: list[int] = []
+
+    async def read_unneeded(names: Collection[PartitionName]) -> UnneededEnds:
+        asked.append(len(names))
+        return UnneededEnds(dict.fromkeys(names, 200))
+
+    tracemalloc.start()
+    try:
+        found = await collect_sealed(chain.chains, CLUSTER_ID, chain.chain, read_unneeded)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (len(found.deleted), len(found.kept), asked) == (200, 100, [50])
+    assert peak < 3 * 1024 * 1024  # 64 footers are read at once; 15,000 names take more than this
+
+
 async def test_a_damaged_object_stays_and_is_named(world: ChainWorld) -> None:
     await world.begin(tiered_to=30)
     key = wal_key(CLUSTER_ID, A, 1)
@@ -217,6 +333,22 @@ async def test_a_rule_that_deletes_objects_of_chains_is_a_problem(world: ChainWo
         f"the bucket's lifecycle rule 'old logs' deletes objects below {CLUSTER_ID}/wal/ after 3"
         " days, which diskless topics need: limit the rule to another prefix, or remove it"
     ]
+
+
+async def test_foreign_objects_among_chains_are_left_alone(world: ChainWorld) -> None:
+    await world.begin(tiered_to=30)
+    folder = chains_prefix(CLUSTER_ID)
+    foreign = [
+        f"{folder}{A.broker_id:010d}/{A.chain_id}/{1:020d}.wal.bak",
+        f"{folder}{A.broker_id:010d}/notes.txt",
+        f"{folder}notes/2026/11.txt",
+    ]
+    for key in foreign:
+        await world.objects.put(key, b"?")
+    await scrub_when_old(world)
+    assert (await world.scrub()).foreign_count == 3
+    left = [world.seal_key(), wal_key(CLUSTER_ID, B, 0), *foreign]
+    assert await world.chain_keys() == sorted(left)
 
 
 async def test_what_a_probe_has_left_goes(world: ChainWorld) -> None:
