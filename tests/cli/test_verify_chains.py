@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,16 @@ import pytest
 from tidelog_core.diskless.chain_store import ChainStore
 from tidelog_core.diskless.keys import wal_key
 from tidelog_core.diskless.wal_header import HEADER_SIZE
+from tidelog_core.metadata.epoch_chains import EpochChain, EpochChains
+from tidelog_core.metadata.records import Partition, partition_key
+from tidelog_core.metadata.sqlite import SqliteMetadataStore
+from tidelog_core.metadata.store import ANY_VERSION, Write
 from tidelog_core.objects.folder import FolderObjectStore
 
 from tests.cli.test_restore_chains import CLUSTER, A, B, build, restore
+from tests.support.chain_owner import chain_name
 from tests.support.command import called
+from tests.support.tier_segments import TOPIC_ID
 
 
 @pytest.fixture
@@ -81,6 +88,26 @@ def test_the_end_of_a_chain_that_is_gone_shows_by_the_item_of_the_next(bucket: P
     (bucket / wal_key(CLUSTER, A, 1)).unlink()
     problems = by_metadata(bucket, status=1).document["problems"]
     assert [one["problem"] for one in problems] == ["offsets [22, 25) are in no object of it"]
+
+
+@pytest.mark.parametrize("other", [(), (EpochChain(6, chain_name(3), 25),)], ids=["old", "forked"])
+def test_a_metadata_store_that_was_set_back_shows(bucket: Path, other: EpochChains) -> None:
+    """It does not know who has led last, or others have led in the same epoch since."""
+
+    async def set_back() -> None:
+        store = SqliteMetadataStore(bucket.parent / "metadata.db")
+        item = await store.get(partition_key(TOPIC_ID, 4))
+        assert item is not None
+        partition = Partition.from_item(item)
+        older = replace(partition, wal=(*partition.wal[:1], *other))
+        await store.commit([Write(older.item_id, older.to_body(), ANY_VERSION)])
+        await store.close()
+
+    assert by_metadata(bucket).document["ok"]
+    asyncio.run(set_back())
+    (problem,) = by_metadata(bucket, status=1).document["problems"]
+    assert (problem["partition"], problem["object"]) == (4, wal_key(CLUSTER, B, 0))
+    assert problem["problem"].startswith("it has offsets [25, 30) of leader epoch 6, which the ")
 
 
 def test_what_is_no_part_of_the_log_is_not_checked(bucket: Path) -> None:

@@ -4,12 +4,15 @@ Every committed object with a wanted partition is read whole, all CRCs are check
 slices follow each other from the end of its tier on, by leader epoch and offset, at least up to
 where its current leader began. Objects may be collected meanwhile: then the tier has their records,
 so its end is read again before a gap counts. Objects above a seal or a gap are no part of the log.
+
+A partition is in a chain only once its item says so. If the item, read after the listing, does not
+know a leader epoch of the chains, the metadata store was set back.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tidelog_core.diskless.bucket_chains import chains_of
 from tidelog_core.diskless.chain_store import ChainStore
@@ -25,6 +28,11 @@ from tidelog_core.objects.store import ObjectMeta, ObjectStore
 from tidelog_core.verification.segment_check import Problem
 
 LISTINGS_MAX = 2
+FORKED = (
+    "it has offsets [{}, {}) of leader epoch {}, which the metadata store does not know in this"
+    " chain: it was set back, and nodes would give these offsets to other records; rebuild it from"
+    " the bucket"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +58,7 @@ ReadTieredEnd = Callable[[PartitionName, TailPlan], Awaitable[int]]
 
 @dataclass(frozen=True, slots=True)
 class _Run:
+    chain: ChainName  # that gives the offsets
     leader_epoch: int
     base_offset: int
     end_offset: int
@@ -76,8 +85,11 @@ class TailCheck:
         if not self._tails:
             return []
         listed: Iterable[ObjectMeta] = self._plan.objects
+        forks: list[Problem] | None = None
         for _ in range(LISTINGS_MAX):
             problems = await self._walk(listed, on_object)
+            if forks is None:  # A later listing may be younger than the items.
+                forks = self._forks()
             gaps: list[Problem] = []
             for name, tail in self._tails.items():
                 gaps += await self._gaps(name, tail)
@@ -86,7 +98,7 @@ class TailCheck:
             # The listing may be older than the items: look again before something is missing.
             prefix = chains_prefix(self._cluster_id)
             listed = [found async for found in self._objects.list(prefix)]
-        return problems + gaps
+        return problems + (forks or []) + gaps
 
     async def _walk(
         self, objects: Iterable[ObjectMeta], on_object: Callable[[], Awaitable[None]]
@@ -126,22 +138,38 @@ class TailCheck:
         problems = []
         for one in slices:
             if (one.chain, one.sequence) in there:
-                self._add(one, key)
+                self._add(one, footer.header.chain, key)
             elif one.end_offset > self._tails[one.partition].tiered_end:
                 missing = wal_key(self._cluster_id, one.chain, one.sequence)
                 text = f"it is not there, but {key} has a reference to it"
                 problems.append(Problem(self._tails[one.partition].name, missing, text))
         return problems
 
-    def _add(self, one: CommittedSlice, key: str) -> None:
+    def _add(self, one: CommittedSlice, chain: ChainName, key: str) -> None:
         runs = self._runs[one.partition]
         last = runs[-1] if runs else None
-        run = _Run(one.leader_epoch, one.base_offset, one.end_offset, key)
-        if last and (last.leader_epoch, last.end_offset) == (run.leader_epoch, run.base_offset):
-            # One run is enough for what follows each other.
-            runs[-1] = _Run(last.leader_epoch, last.base_offset, run.end_offset, last.key)
+        run = _Run(chain, one.leader_epoch, one.base_offset, one.end_offset, key)
+        if last and (last.chain, last.leader_epoch, last.end_offset) == (
+            run.chain,
+            run.leader_epoch,
+            run.base_offset,
+        ):
+            runs[-1] = replace(last, end_offset=run.end_offset)  # One is enough for both.
         else:
             runs.append(run)
+
+    def _forks(self) -> list[Problem]:
+        """Return the records of leader epochs that the items do not know."""
+        return [
+            Problem(
+                tail.name,
+                run.key,
+                FORKED.format(run.base_offset, run.end_offset, run.leader_epoch),
+            )
+            for name, tail in self._tails.items()
+            for run in self._runs[name]
+            if run.end_offset > tail.tiered_end and _is_unknown(run, tail.wal)
+        ]
 
     async def _gaps(self, name: PartitionName, tail: TailPlan) -> list[Problem]:
         """Return the offsets that neither the tier nor a chain has."""
@@ -150,6 +178,13 @@ class TailCheck:
         end = await self._read_end(name, tail)
         missing = _missing(tail, self._runs[name], end, self._cluster_id)
         return [Problem(tail.name, key, text) for key, text in missing]
+
+
+def _is_unknown(run: _Run, wal: EpochChains) -> bool:
+    """Return whether the item lacks the run's leader epoch, or has it in another chain."""
+    chains = {one.leader_epoch: one.chain for one in wal}
+    is_later = bool(wal) and run.leader_epoch > wal[-1].leader_epoch
+    return is_later or chains.get(run.leader_epoch, run.chain) != run.chain
 
 
 def _missing(
