@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import replace
 
 from tidelog_core.errors import ObjectNotFound, UnknownTopicOrPartition
@@ -39,7 +40,7 @@ def replan(
     aborted: dict[AbortedTransaction, None] = {}
     try:
         for run in _runs(split.slices):
-            for planned in plan_read(_read_of(split, run, options)).splits:
+            for planned in _plan(_read_of(split, run, options), plan_read).splits:
                 # A slice by time is one batch, and stays one unless it is gone.
                 slices += [
                     replace(
@@ -60,6 +61,18 @@ def replan(
         logger.warning("skipped lost offsets", extra={"reason": lost})
         return replace(split, slices=())
     return replace(split, slices=tuple(slices), aborted=tuple(aborted))
+
+
+def _plan(options: ReadOptions, plan_read: Callable[[ReadOptions], Plan]) -> Plan:
+    """Return the plan of a run. Raises the errors of ``plan_read``.
+
+    The tier has what is gone from a chain, and most often what is above. Looking there asks the
+    metadata alone; a look at the chains reads the footers of all of their objects, in every task.
+    """
+    if options.is_tail_read:
+        with suppress(DataLost):
+            return plan_read(replace(options, is_tail_read=False, fail_on_data_loss=True))
+    return plan_read(options)
 
 
 def _read_of(split: Split, run: list[Slice], options: ReadOptions) -> ReadOptions:

@@ -13,8 +13,9 @@ from tidelog_core.diskless.wal_build import WalSlice
 from tidelog_core.errors import CorruptObject, InvalidConfig
 from tidelog_core.objects.folder import FolderObjectStore
 from tidelog_spark import bookmark
-from tidelog_spark.options import parse_options
-from tidelog_spark.planning import DataLost, Split
+from tidelog_spark.options import ReadOptions, parse_options
+from tidelog_spark.planning import DataLost, Plan, Split
+from tidelog_spark.replanning import replan
 from tidelog_spark.session import plan_read, read_rows
 from tidelog_spark.stream_planner import StreamPlanner
 
@@ -205,6 +206,29 @@ def test_an_object_that_is_tiered_and_collected_after_planning_is_read_from_the_
     diskless.run(diskless.owners[A].collect([0, 1]))
     assert planned.rows() == rows((0, 30))
     assert Planned(cluster).rows() == rows((0, 30))
+
+
+def test_the_tier_is_asked_before_the_chains_for_what_is_gone(cluster, diskless):
+    """A look at the chains reads the footers of all objects, in each of many tasks."""
+    for start in range(0, 30, 10):
+        diskless.commit(A, numbered(start, start + 10))
+    options = parse_options({**cluster.options, "subscribe": "t", "failOnDataLoss": "false"})
+    (split,) = plan_read(options).splits
+    looks: list[bool] = []
+
+    def plan_again(asked: ReadOptions) -> Plan:
+        looks.append(asked.is_tail_read)
+        return plan_read(asked)
+
+    def ends() -> list[int]:
+        found = replan(split, options=options, plan_read=plan_again)
+        return [one.end_offset for one in found.slices]
+
+    cluster.add_segment("t", [numbered(0, 20)])
+    assert (ends(), looks) == ([20, 30], [False, True])
+    looks.clear()
+    cluster.add_segment("t", [numbered(20, 30)])
+    assert (ends(), looks) == ([20, 30], [False])
 
 
 def test_an_object_that_is_gone_is_a_loss_that_is_named(cluster, diskless):
