@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from tidelog import BucketReader
+from tidelog.bucket import bucket_log
 from tidelog.errors import (
     ClientClosed,
     InvalidConfig,
@@ -101,6 +102,23 @@ def test_a_log_goes_on_from_the_tier_into_the_chains(cluster, diskless, reading)
     tiered = Reading(cluster, diskless, diskless_tail=False)  # type: ignore[arg-type]
     assert (tiered.offsets(), tiered.rows(22)) == ((0, 25), rows((22, 25)))
     tiered.close()
+
+
+@pytest.mark.parametrize(("idle_s", "kept"), [(600.0, 2), (-1.0, 1)])
+def test_a_partition_that_nobody_reads_any_more_is_forgotten(
+    diskless, reading, monkeypatch, idle_s, kept
+):
+    """Its slices would be kept for ever: nothing says that they are tiered."""
+    monkeypatch.setattr(bucket_log, "IDLE_SECONDS_MAX", idle_s)
+    diskless.enter(A, partition=1)
+    diskless.commit(A, numbered(0, 3))
+    diskless.commit(A, numbered(0, 4), partition=1)
+    for _ in range(2):
+        assert reading.rows(partition=0) == rows((0, 3))
+        assert reading.rows(partition=1) == rows((0, 4))
+        assert len(reading.bucket._loader._tails._tails) == kept
+    diskless.commit(A, numbered(3, 5))
+    assert reading.rows(partition=0) == rows((0, 5))
 
 
 def test_a_record_is_read_after_its_acknowledgement_by_one_listing(diskless, reading, monkeypatch):

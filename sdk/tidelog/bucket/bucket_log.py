@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from time import monotonic
 from typing import NamedTuple
 
 from tidelog_core.diskless.chain_store import ChainStore
@@ -33,6 +34,7 @@ from tidelog_core.tier.stretches import Stretch, readable_stretches
 from tidelog.errors import InvalidConfig, UnknownTopicOrPartition
 
 CHUNK_SIZE_BYTES = 4 * 1024 * 1024
+IDLE_SECONDS_MAX = 600.0  # without a load, after which a partition's tail is forgotten
 
 
 class Piece(NamedTuple):
@@ -119,7 +121,8 @@ class LogLoader:
         self._is_read_committed = is_read_committed
         self._is_tail_read = is_tail_read
         self._tails: TailReader | None = None
-        self._chains: dict[PartitionName, EpochChains] = {}  # of all partitions that were loaded
+        self._chains: dict[PartitionName, EpochChains] = {}  # of the partitions that are loaded
+        self._loaded_s: dict[PartitionName, float] = {}
 
     async def load(self, partition: TopicPartition) -> BucketLog:
         """Return the log as it is now.
@@ -163,9 +166,18 @@ class LogLoader:
         if item is not None:
             with suppress(CorruptItem):  # It is read again for its log start, and reported.
                 chains = Partition.from_item(item).wal
+        self._forget_idle()
         self._chains.pop(name, None)
         if chains:
-            self._chains[name] = chains
+            self._chains[name], self._loaded_s[name] = chains, monotonic()
             every = {one.chain for some in self._chains.values() for one in some}
             await self._tails.refresh(self._chains.keys(), every)
         return chains
+
+    def _forget_idle(self) -> None:
+        """Forget partitions that nobody loads any more: only a load drops what is tiered."""
+        now_s = monotonic()
+        for name, loaded_s in tuple(self._loaded_s.items()):
+            if now_s - loaded_s > IDLE_SECONDS_MAX:
+                del self._loaded_s[name]
+                self._chains.pop(name, None)
