@@ -16,6 +16,7 @@ has its records, the chain gets an object without any: then no copy of records o
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable, Collection, Iterator
 from uuid import UUID
@@ -23,7 +24,7 @@ from uuid import UUID
 from tidelog_core.diskless.chain_store import ChainStore
 from tidelog_core.diskless.collection import UnneededEnds
 from tidelog_core.diskless.epoch_chains import PartitionName
-from tidelog_core.errors import StorageError, TidelogError
+from tidelog_core.errors import CorruptItem, StorageError, TidelogError
 from tidelog_core.log.local_log import LocalLog
 from tidelog_core.metadata.records import Partition, deleted_topic_key, partition_key
 from tidelog_core.metadata.store import ItemKey
@@ -124,7 +125,7 @@ class ChainCollection:
         """Read where the tiers of some partitions end that are led elsewhere, or are deleted."""
         self._left_ends = {name: end for name, end in self._left_ends.items() if name in names}
         self._deleted_topics &= {name.topic_id for name in names}
-        left = [name for name in names if name.topic_id not in self._deleted_topics]
+        left = {name for name in names if name.topic_id not in self._deleted_topics}
         # Those that were read longest ago come first.
         unread = [name for name in left if name not in self._left_ends]
         some = [*unread, *(name for name in self._left_ends if name in left)][:READ_AT_ONCE_MAX]
@@ -136,10 +137,11 @@ class ChainCollection:
         self._deleted_topics |= {topic_id for key, topic_id in tombs.items() if key in items}
         for key, name in keys.items():
             self._left_ends.pop(name, None)
-            item = items.get(key)
-            self._left_ends[name] = (
-                -1 if item is None else await self._stored_end(Partition.from_item(item))
-            )
+            self._left_ends[name] = -1
+            # An item that cannot be read keeps the objects of its own partition alone.
+            with contextlib.suppress(CorruptItem):
+                if (item := items.get(key)) is not None:
+                    self._left_ends[name] = await self._stored_end(Partition.from_item(item))
 
     async def _stored_end(self, partition: Partition) -> int:
         start = partition.log_start_offset

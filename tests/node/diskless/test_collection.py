@@ -19,6 +19,7 @@ from tidelog_core.metadata import records
 from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.records import DeletedTopic, Partition
 from tidelog_core.metadata.sqlite import SqliteMetadataStore
+from tidelog_core.metadata.store import ANY_VERSION, Write
 from tidelog_node.diskless import collection
 from tidelog_node.diskless.collection import ChainCollection
 
@@ -182,6 +183,21 @@ async def test_of_a_deleted_topic_nothing_is_needed(collecting: Collecting) -> N
     tomb = DeletedTopic(topic_id=log.topic_id, name="t", partition_count=1, deleted_ms=1)
     await collecting.store.commit([records.put(tomb)])
     assert await collecting.visited() == [1]
+
+
+async def test_an_item_that_cannot_be_read_keeps_its_own_objects_alone(
+    collecting: Collecting,
+) -> None:
+    moved, stays = collecting.scene.logs
+    await collecting.append(1)
+    await collecting.append(0)
+    await collecting.append(1)
+    stays.log.set_tiered_up_to(2)
+    moved.is_leader = False
+    collecting.scene.chain.leave(moved)
+    key = records.partition_key(moved.topic_id, 0)
+    await collecting.store.commit([Write(key, {"nonsense": 1}, ANY_VERSION, False)])
+    assert await collecting.visited() == [1, 2]
 
 
 async def test_few_items_are_read_in_one_visit(
