@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from tidelog_core.diskless.bucket_chains import ChainedPartition, EpochRun
 from tidelog_core.diskless.epoch_chains import cut_tiered
-from tidelog_core.metadata.epoch_chains import EpochChain, EpochChains
+from tidelog_core.metadata.epoch_chains import ChainName, EpochChain, EpochChains
 from tidelog_core.restoration.selection import Remark
 
 
@@ -35,7 +35,16 @@ def join_tail(
     end_offset, starts_at = tiered_end, None
     problems: list[Remark] = []
     used: list[EpochRun] = []
+    chains: dict[int, ChainName] = {}  # by leader epoch
     for run in found.runs:
+        first = chains.setdefault(run.leader_epoch, run.chain)
+        if run.chain != first:
+            problems.append(_fork(run, run.base_offset, f"{first} has that epoch too"))
+            continue
+        before = used[-1] if used else run
+        if before.leader_epoch < run.leader_epoch and run.base_offset < before.end_offset:
+            again = f"epoch {run.leader_epoch} begins there"
+            problems.append(_fork(before, max(before.base_offset, run.base_offset), again))
         if run.base_offset > max(end_offset, log_start_offset):
             text = f"offsets [{end_offset}, {run.base_offset}) are missing before it"
             if has_segments or used:
@@ -45,6 +54,18 @@ def join_tail(
         used.append(run)
         end_offset = max(end_offset, run.end_offset)
     return ChainTail(_chains(used, tiered_end), end_offset, starts_at, tuple(problems))
+
+
+def _fork(left_out: EpochRun, start_offset: int, reason: str) -> Remark:
+    """Return the problem of records that were acknowledged and are in no log any more.
+
+    An epoch begins where the chain before was sealed, and has one chain.
+    """
+    text = (
+        f"offsets [{start_offset}, {left_out.end_offset}) of leader epoch {left_out.leader_epoch}"
+        f" are left out, because {reason}: the cluster has run with metadata that was set back"
+    )
+    return Remark(left_out.key, text)
 
 
 def _chains(runs: list[EpochRun], tiered_end: int) -> EpochChains:

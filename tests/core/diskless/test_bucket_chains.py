@@ -5,7 +5,13 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from tidelog_core.diskless.bucket_chains import ChainSurvey, chains_of, survey_chains
+from tidelog_core.diskless.bucket_chains import (
+    ChainedPartition,
+    ChainSurvey,
+    EpochRun,
+    chains_of,
+    survey_chains,
+)
 from tidelog_core.diskless.chain_sealing import find_seal, seal_chain
 from tidelog_core.diskless.chain_store import ChainStore
 from tidelog_core.diskless.chain_walk import SEAL_SIZE_BYTES, Place, WalkedObject, walk_chain
@@ -16,6 +22,7 @@ from tidelog_core.diskless.wal_build import WalSlice, build_data_object, build_s
 from tidelog_core.diskless.wal_footer import WalFooter
 from tidelog_core.diskless.wal_rows import EpochRow, MarkRow
 from tidelog_core.log.producer_state import ProducerState
+from tidelog_core.metadata.epoch_chains import EpochChain
 from tidelog_core.objects.memory import MemoryObjectStore
 from tidelog_core.restoration.chain_tail import join_tail
 from tidelog_core.restoration.sealing import seal_chains
@@ -78,6 +85,36 @@ async def restore(seed: int) -> None:
         state = ProducerState(end_offset=led.tier_end, expiration_ms=10**15)
         replayed = replay_partitions({led.name: ReplayStart(tail.wal, state)}, footers, ends=ends)
         assert replayed[led.name].end_offset == committed
+
+
+def test_an_epoch_that_two_chains_have_is_a_problem() -> None:
+    """The metadata was set back, and others have led in the same epoch since."""
+    chains = chain_name(0), chain_name(1), chain_name(2)
+    runs = [
+        EpochRun(5, chains[0], 0, 10, "first"),
+        EpochRun(6, chains[1], 10, 20, "second"),
+        EpochRun(6, chains[1], 20, 25, "third"),
+        EpochRun(6, chains[2], 10, 40, "fork"),
+    ]
+    tail = join_tail(
+        ChainedPartition(runs=runs), tiered_end=0, log_start_offset=0, has_segments=False
+    )
+    assert (tail.end_offset, tail.starts_at) == (25, None)
+    assert tail.wal == (EpochChain(5, chains[0], 0), EpochChain(6, chains[1], 10))
+    (problem,) = tail.problems
+    assert problem.object == "fork"
+    assert problem.text.startswith("offsets [10, 40) of leader epoch 6 are left out, because ")
+    later = runs[3]._replace(leader_epoch=7)
+    tail = join_tail(
+        ChainedPartition(runs=[*runs[:3], later]),
+        tiered_end=0,
+        log_start_offset=0,
+        has_segments=False,
+    )
+    assert tail.end_offset == 40
+    (problem,) = tail.problems
+    assert problem.object == "third"
+    assert problem.text.startswith("offsets [20, 25) of leader epoch 6 are left out, because ")
 
 
 # In schedule 2298 garbage above a seal was built before the owner knew what the heir knew.
