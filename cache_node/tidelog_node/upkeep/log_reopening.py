@@ -19,8 +19,8 @@ as at a node start:
   been acknowledged, by this node or by a leader that it followed. If the disk has lost some,
   continuing would assign acknowledged offsets to other records. So the log stays offline, and one
   ERROR says that a restart continues without them: a person decides, and may look for the records
-  first. The records of a diskless partition are in its chains and in the tier: its log is brought
-  to their end before the node leads again.
+  first. The records of a diskless partition are in its chains and in the tier: its log is reopened
+  whoever is in the ISR, and brought to their end before the node leads again.
 - *A damaged log* is set aside, never removed, if another node leads and this one is not in sync:
   the replica begins with an empty log and gets every record from the leader and the tier. The last
   replica in sync stays offline: ``tidelog repair`` shows the rest of it. A diskless partition's log
@@ -156,7 +156,8 @@ class LogReopener:
                 return replica.damage is not None
             is_led = partition.leader not in (-1, self._node.broker_id)
             return replica.damage is not None and is_led and not is_member
-        return log.may_be_reopened and (not is_member or partition.isr == (self._node.broker_id,))
+        is_free = not is_member or partition.isr == (self._node.broker_id,) or replica.is_diskless
+        return log.may_be_reopened and is_free
 
     async def _mend(self, replica: Replica) -> None:
         log = replica.opened_log
@@ -221,23 +222,24 @@ class LogReopener:
                 self._give_up(replica, after.log_end_offset, end_offset)
                 return
             is_taken = True
-            self._take(replica, after, partition, is_last=is_last)
+            leads_on = replica.is_diskless and partition.leader == self._node.broker_id
+            self._take(replica, after, partition, leads_on=is_last or leads_on)
         finally:
             if not is_taken:
                 after.take_offline()
                 after.close()
 
     def _take(
-        self, replica: Replica, log: LocalLog, partition: Partition, *, is_last: bool
+        self, replica: Replica, log: LocalLog, partition: Partition, *, leads_on: bool
     ) -> None:
-        if is_last:
+        if leads_on:
             replica.is_leader = False
             leave_chain(replica)
             if replica.role is not None:
                 replica.role.end()
         replica.take(log)
         replica.followed = None
-        if is_last:
+        if leads_on:
             self._start_next_epoch(replica.partition.topic, partition)
         self._replicas.follow_again(replica.partition.topic)
 

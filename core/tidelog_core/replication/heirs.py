@@ -1,11 +1,12 @@
 """Chooses the node that leads a diskless partition next. Any live node may: none holds it alone.
 
-Every node ranks the live brokers, and the first one takes the partition. Brokers with a replica
-come first, since they have the tail; the rest is decided by a hash of partition and broker
-(rendezvous hashing). So all nodes that see the same brokers make the same choice without a word,
-the partitions of a dead broker are spread over others, and a broker that comes or goes moves only
-its own share. Nodes that see different brokers may choose two heirs: the conditional write settles
-it, and chains keep it safe.
+Every node ranks the live brokers, and the first one takes the partition. Brokers of the ISR come
+first, since they have the tail, then others with a replica; the rest is decided by a hash of
+partition and broker (rendezvous hashing). A broker whose log has failed leaves the ISR and the
+lead; so it is not the first to get the lead again. So all nodes that see the same brokers make the
+same choice without a word, the partitions of a dead broker are spread over others, and a broker
+that comes or goes moves only its own share. Nodes that see different brokers may choose two heirs:
+the conditional write settles it, and chains keep it safe.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def replicas_with(partition: Partition, leader: int) -> tuple[int, ...]:
     return (leader, *others)[: len(partition.replicas)]
 
 
-def _rank(partition: Partition, broker_id: int) -> tuple[bool, bytes, int]:
+def _rank(partition: Partition, broker_id: int) -> tuple[bool, bool, bytes, int]:
     place = _PLACE.pack(partition.topic_id.bytes, partition.partition, broker_id)
     rank = blake2b(place, digest_size=8).digest()
-    return broker_id in partition.replicas, rank, broker_id
+    return broker_id in partition.isr, broker_id in partition.replicas, rank, broker_id

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from uuid import UUID
 
@@ -29,6 +30,13 @@ def test_live_replicas_come_before_all_other_brokers() -> None:
     assert min(heirs.values()) > 50
     assert heir_of(partition_of(0, 1, 5, 9), (2, 3)) in (2, 3)
     assert heir_of(partition_of(0, 1, 5, 9), ()) is None
+
+
+def test_a_replica_that_has_left_the_isr_comes_after_the_others() -> None:
+    for number in range(20):
+        partition = dataclasses.replace(partition_of(number, 1, 5, 9), leader=-1, isr=(5, 9))
+        assert heir_of(partition, (1, 2, 5, 9)) in (5, 9)
+        assert heir_of(partition, (1, 2)) == 1
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,8 @@ async def create(cluster: VirtualCluster, *, partitions: int, leader: int = 1) -
 
 
 def was_led_by(partition: Partition, broker_id: int) -> Partition:
-    return dataclasses.replace(partition, leader=broker_id, replicas=(broker_id,))
+    alone = (broker_id,)
+    return dataclasses.replace(partition, leader=broker_id, replicas=alone, isr=alone)
 
 
 def assert_led_alone(partition: Partition) -> None:

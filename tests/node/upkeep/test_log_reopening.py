@@ -124,6 +124,17 @@ async def test_a_log_that_has_lost_records_follows_once_another_replica_leads_wi
         assert one.replica.log.log_end_offset == 4
 
 
+async def test_a_diskless_log_comes_back_although_the_replica_is_in_sync(tmp_path: Path) -> None:
+    """Its chains have what it has lost."""
+    async with reopening(tmp_path) as one:
+        await one.follow(isr=(1, 2))
+        one.replica.is_diskless = True
+        one.fail()
+        await one.reopener.attempt_due()
+        assert not one.replica.log.is_offline
+        assert one.replica.log.log_end_offset == 4
+
+
 async def test_what_nobody_has_thought_of_does_not_keep_logs_offline(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
