@@ -14,8 +14,8 @@ high watermark are built, because the high watermark of a diskless partition fol
   object is built, also for the second time. The worker checks the offsets that it finds.
 - The log was cut, because its disk has failed: nobody was told of these records. The object can
   never be built, so the chain ends itself, as if it were sealed.
-- The partition is dropped: its records are left out of objects that were never built. If others
-  were built and have to be built again, the chain ends itself.
+- The partition is dropped, or has left and its log was cut: its records are left out of objects
+  that were never built. If others were built and have to be built again, the chain ends itself.
 
 **Errors.** Nothing that the store answers ends a chain, except that somebody else has its next
 place. While it cannot store, it waits, and says that it is full: then clients are not read.
@@ -418,7 +418,7 @@ class OwnedChain:
         found: list[SliceFiles] = []
         for name, leader_epoch, base_offset, end_offset, _ in content.ranges:
             replica = self._replicas[name]
-            if replica.is_dropped:
+            if replica.is_dropped or self._has_cut(replica, end_offset):
                 continue
             ranges = replica.log.file_ranges(base_offset, end_offset)
             files = tuple(FileRange(str(path), start, end) for path, start, end in ranges)
@@ -427,6 +427,10 @@ class OwnedChain:
                 SliceFiles(topic_id, partition, leader_epoch, base_offset, end_offset, files)
             )
         return found
+
+    def _has_cut(self, replica: Replica, end_offset: int) -> bool:
+        """Whether the partition has left, and its log no longer has the records below this."""
+        return replica not in self._partitions and replica.log.log_end_offset < end_offset
 
     # -- committing --
 
@@ -441,6 +445,7 @@ class OwnedChain:
         traffic.kept_count = len(self.committed)
         for name, end_offset in committed.ends.items():
             replica = self._replicas.get(name)
+            self._forget_if_settled(name)
             if replica is None or replica.is_dropped:
                 continue
             try:
@@ -449,7 +454,6 @@ class OwnedChain:
                 logger.exception(
                     "commit could not be passed on", extra={"partition": str(replica.partition)}
                 )
-            self._forget_if_settled(name)
         if not self._is_dropping:
             self._is_dropping = True
             self._spawn(self._drop_committed())

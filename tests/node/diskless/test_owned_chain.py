@@ -266,6 +266,23 @@ async def test_a_dropped_partition_is_left_out_and_holds_nobody_up(tmp_path: Pat
     dropped.log.delete()
     await eventually_async(lambda: kept.committed == [1])
     assert dropped.committed == []
+    assert list(scene.chain._replicas) == [kept.name]
+    assert set(await scene.committed_content()) == {kept.name}
+    await scene.close()
+
+
+async def test_what_was_cut_after_the_partition_had_left_holds_nobody_up(tmp_path: Path) -> None:
+    """Another node is to lead it, and nobody was told of these records."""
+    scene = WalScene(tmp_path)
+    kept, moved = scene.lead(2)
+    kept.append()
+    moved.append()
+    scene.chain._note_all()
+    scene.chain.leave(moved)
+    moved.log.truncate_to(0)
+    moved.content = b""
+    await eventually_async(lambda: kept.committed == [1])
+    assert not scene.chain.is_deposed
     assert set(await scene.committed_content()) == {kept.name}
     await scene.close()
 
