@@ -26,7 +26,7 @@ from tidelog_core.diskless.chain_sealer import ChainSealer
 from tidelog_core.diskless.chain_store import ChainStore
 from tidelog_core.diskless.epoch_chains import PartitionName, current_chain, cut_tiered
 from tidelog_core.diskless.takeover import StoredChains, Takeover, WriteOutcome
-from tidelog_core.errors import CorruptItem, StoreUnavailable, TidelogError
+from tidelog_core.errors import CorruptItem, StorageError, StoreUnavailable, TidelogError
 from tidelog_core.metadata.epoch_chains import ChainName, EpochChains
 from tidelog_core.metadata.records import Partition, partition_key
 from tidelog_core.replication.change import ChangeReason, PartitionChange
@@ -292,6 +292,8 @@ class LeadEntries:
             return
         if taken.own.is_deposed:
             raise StoreUnavailable(f"the chain {taken.own.name} was sealed in the meantime")
+        if replica.log.log_end_offset != end_offset:  # Its disk has failed, for example.
+            raise StorageError(f"the log of {replica.partition} does not end at {end_offset} now")
         taken.own.enter(
             replica, stored.chains, end_offset=end_offset, previous_sequence=taken.sealed_at
         )

@@ -137,6 +137,9 @@ class _Entry:
     def is_deposed(self) -> bool:
         return self._chain.is_deposed
 
+    def abandon(self, _: str) -> None:
+        self._chain.is_deposed = True
+
 
 @asynccontextmanager
 async def entering_node(
@@ -307,6 +310,24 @@ async def test_a_damaged_slice_keeps_its_partition_offline_and_no_other(
         await objects.replace(key, whole)
         await it.until_led(0)
         assert it.replica(0).log.log_end_offset == 1
+
+
+async def test_a_log_that_changes_in_the_meantime_is_not_entered(tmp_path: Path) -> None:
+    """Its disk fails during the write, for example, and it is opened again."""
+    async with entering_node(tmp_path) as it:
+        first, commit = it.chain, it.node.store.commit
+
+        async def slow(writes: Sequence[Write], *, checks: Sequence[Check] = ()) -> None:
+            await commit(writes, checks=checks)
+            it.node.store.commit = commit  # type: ignore[method-assign]
+            it.replica().log.append_as_leader(bytearray(batch_of(b"other")), leader_epoch=0)
+
+        await create(it)
+        it.node.store.commit = slow  # type: ignore[method-assign]
+        replica = await it.until_led()
+        assert not first.entered
+        assert it.chain is not first
+        assert replica.log.log_end_offset == 0
 
 
 async def test_a_chain_sealed_by_others_in_the_meantime_is_not_entered(tmp_path: Path) -> None:
