@@ -1,12 +1,16 @@
 """Follows one leader's chain for the replicas of this node: from the bucket, object by object.
 
-    the leader's high watermark is above the log's end → read the next object, append its slices
+    the leader's high watermark is above the replica's → read the next object, append its slices
 
 An object with a slice below a high watermark is committed, and so are those before it. So when one
 partition moves, all replicas of the chain on this node take what the object has for them, and the
 object is read once. A replica that does not continue where the feed is (new, behind, the object
 was collected) *joins*: it begins at the tier's end if that is better, then all footers of its
 chains are read, and its missing slices many at a time.
+
+**What a log has above its own high watermark proves nothing.** It may be of a time when this node
+led, and was never committed; or the node has just started. So a replica that joins compares it with
+the chains, and cuts what differs. From then on its log ends at its high watermark.
 
 The feed is one task. While it waits for the bucket, a partition may get another leader or epoch,
 or this node may begin to lead it and refill the same log. So the feed looks again before each
@@ -18,18 +22,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
 from crc32c import crc32c
 from tidelog_core.diskless.chain_store import ChainStore, ListedObject
-from tidelog_core.diskless.epoch_chains import PartitionName
+from tidelog_core.diskless.epoch_chains import PartitionName, cut_tiered
 from tidelog_core.diskless.keys import wal_key
 from tidelog_core.diskless.wal_footer import WalFooter, parse_footer
 from tidelog_core.diskless.wal_header import HEADER_SIZE, WalKind, parse_header
 from tidelog_core.diskless.wal_rows import SliceRow
-from tidelog_core.errors import CorruptObject, ObjectNotFound, StoreUnavailable, TidelogError
+from tidelog_core.errors import (
+    CorruptObject,
+    ObjectNotFound,
+    StoreUnavailable,
+    TidelogError,
+    TierUnavailable,
+)
+from tidelog_core.log.local_log import LocalLog
 from tidelog_core.metadata.epoch_chains import ChainName
 from tidelog_core.objects.store import ObjectStore
 from tidelog_core.replication.follower_state import Append, FollowerState
@@ -43,10 +54,14 @@ from tidelog_node.replica import Replica
 
 logger = logging.getLogger(__name__)
 
+AWAY = (StoreUnavailable, TierUnavailable)
 FIRST_READ_BYTES = 1 << 20  # most objects are smaller, and are read by one request
-OBJECTS_IN_A_ROW_MAX = 16  # then those that are still behind join again, many slices at a time
+OBJECTS_ONE_BY_ONE = 4  # then the objects that are left are read many at a time
+OBJECTS_AT_ONCE = 8
 SLICES_AT_ONCE_MAX = 16
+JOINS_AT_ONCE_MAX = 4  # of all feeds of a node
 RETRY_SECONDS = 0.5
+BROKEN_SECONDS = 5.0  # before a replica whose records are missing or damaged joins again
 
 
 @dataclass(slots=True)
@@ -55,20 +70,27 @@ class Fed:
 
     replica: Replica
     follower: FollowerState
+    log: LocalLog  # the replica's; another one begins anew
     high_watermark: int
     log_start_offset: int
 
     @property
     def is_current(self) -> bool:
-        """Whether the replica still follows in this epoch, and can."""
-        role, log = self.replica.role, self.replica.opened_log
+        """Whether the replica still follows in this epoch, with this log, and can."""
+        role, log = self.replica.role, self.log
         is_followed = role is not None and role.follower is self.follower
-        return is_followed and log is not None and not log.is_offline
+        return is_followed and self.replica.opened_log is log and not log.is_offline
 
     @property
     def is_behind(self) -> bool:
-        """Whether the leader has committed more than the replica has."""
-        return self.is_current and self.replica.log.log_end_offset < self.high_watermark
+        """Whether the leader has committed more than the replica is known to have.
+
+        Or the replica has records that are not known to be committed.
+        """
+        if not self.is_current:
+            return False
+        log = self.log
+        return log.high_watermark < max(self.high_watermark, log.log_end_offset)
 
 
 class ChainFeed:
@@ -83,9 +105,14 @@ class ChainFeed:
         refill: LogRefill,
         catch_up: CatchUp,
         on_grown: Callable[[Replica], None],
+        joins: asyncio.Semaphore,
     ) -> None:
-        """``on_grown`` is called after a replica has got records."""
+        """``on_grown`` is called after a replica has got records.
+
+        ``joins`` bounds the feeds of the node that read all footers of their chains at once.
+        """
         self.chain = chain
+        self._joins = joins
         self._store = store
         self._cluster_id = cluster_id
         self._chains = ChainStore(store, cluster_id)
@@ -95,6 +122,7 @@ class ChainFeed:
         self._fed: dict[PartitionName, Fed] = {}
         self._joined: set[PartitionName] = set()  # they have all below ``_next``
         self._next = 0  # the sequence of the object to read next
+        self._put_off: dict[PartitionName, float] = {}  # until this time of the loop they wait
         self._stir = asyncio.Event()
 
     @property
@@ -108,8 +136,9 @@ class ChainFeed:
         """Take what the leader says of a partition."""
         name = name_of(fed.replica)
         known = self._fed.get(name)
-        if known is None or known.follower is not fed.follower:
+        if known is None or known.follower is not fed.follower or known.log is not fed.log:
             self._joined.discard(name)
+            self._put_off.pop(name, None)
         self._fed[name] = fed
         if fed.is_behind:
             self._stir.set()
@@ -139,46 +168,69 @@ class ChainFeed:
 
     async def _catch_up_all(self) -> None:
         read_count = 0
-        while behind := [name for name, fed in self._fed.items() if fed.is_behind]:
-            if read_count == OBJECTS_IN_A_ROW_MAX:
-                self._joined.difference_update(behind)
-                read_count = 0
+        while behind := self._behind():
+            now_s = asyncio.get_running_loop().time()
             apart = [name for name in behind if name not in self._joined]
-            if apart:
-                await self._join(apart)
+            due = [name for name in apart if self._put_off.get(name, 0.0) <= now_s]
+            if due:
+                await self._join(due)
+            elif len(apart) == len(behind):
+                await wait_and_clear(self._stir, RETRY_SECONDS)
             else:
-                await self._read_next()
                 read_count += 1
+                await self._read_next(1 if read_count <= OBJECTS_ONE_BY_ONE else OBJECTS_AT_ONCE)
+
+    def _behind(self) -> list[PartitionName]:
+        return [name for name, fed in self._fed.items() if fed.is_behind]
 
     def _drop(self, name: PartitionName) -> None:
         self._fed.pop(name, None)
         self._joined.discard(name)
+        self._put_off.pop(name, None)
 
     # -- object by object --
 
-    async def _read_next(self) -> None:
-        """Read the next object and append what it has for the replicas.
+    async def _read_next(self, count: int) -> None:
+        """Read the next objects and append what they have for the replicas.
 
-        Raises the store's errors, and ``CorruptObject``.
+        They are read at once. An object that exists is committed if all before it do: they are
+        taken in order, up to the first that is missing or that no replica waits for. Raises the
+        store's errors, and ``CorruptObject``.
         """
-        key = wal_key(self._cluster_id, self.chain, self._next)
-        try:
-            head = bytes(await self._store.get_range(key, 0, FIRST_READ_BYTES))
-            footer = await self._footer(head, key)
-            for row in footer.slices:
-                await self._take(row, head, key)
-        except ObjectNotFound:  # Collected: the tier has what it had.
-            self._joined.clear()
-            return
-        except CorruptObject:
-            self._joined.clear()  # Those that need it join, and each gets its own error.
-            raise
-        self._next += 1
+        first = self._next
+        keys = [wal_key(self._cluster_id, self.chain, first + n) for n in range(count)]
+        heads = await asyncio.gather(
+            *(self._store.get_range(key, 0, FIRST_READ_BYTES) for key in keys),
+            return_exceptions=True,
+        )
+        for key, head in zip(keys, heads, strict=True):
+            is_enough = self._joined.isdisjoint(self._behind())
+            if self._next > first and (is_enough or isinstance(head, ObjectNotFound)):
+                return
+            try:
+                await self._take_object(key, head)
+            except ObjectNotFound:  # Collected: the tier has what it had.
+                self._joined.clear()
+                await asyncio.sleep(RETRY_SECONDS)
+                return
+            except CorruptObject:
+                self._joined.clear()  # Those that need it join, and each gets its own error.
+                raise
+            self._next += 1
+
+    async def _take_object(self, key: str, read: bytes | memoryview | BaseException) -> None:
+        if isinstance(read, BaseException):
+            raise read
+        head = bytes(read)
+        footer = await self._footer(head, key)
+        for row in footer.slices:
+            await self._take(row, head, key)
 
     async def _footer(self, head: bytes, key: str) -> WalFooter:
         header = parse_header(head[:HEADER_SIZE], key=key)
         if header.kind is not WalKind.DATA or header.sequence != self._next:
-            # Nothing above a seal is committed: the high watermark is that of another chain.
+            # A late seal is in the place of a collected object; or this is no leader any more.
+            self._joined.clear()
             raise StoreUnavailable(f"{key} has no records, and more are committed")
         if header.size_bytes <= len(head):
             return parse_footer(head, object_size=header.size_bytes, key=key)
@@ -192,10 +244,9 @@ class ChainFeed:
             return
         if row.is_foreign or row.leader_epoch != fed.follower.leader_epoch:
             return  # Of a gateway, or from before the partition left and came back.
-        end_offset = fed.replica.log.log_end_offset
-        if row.end_offset <= end_offset:
+        if row.end_offset <= fed.replica.log.high_watermark:
             return
-        if row.base_offset != end_offset:
+        if not _continues(fed.replica, row.base_offset):
             self._joined.discard(name)
             return
         end = row.position + row.size_bytes
@@ -219,10 +270,15 @@ class ChainFeed:
         replica = fed.replica
         if self._fed.get(name) is not fed and not self._is_renewed(name, fed):
             return
-        if not fed.is_current or replica.log.log_end_offset != base_offset:
+        if not fed.is_current or not _continues(replica, base_offset):
             self._joined.discard(name)
             return
         replica.append_as_follower(memoryview(bytearray(data)))
+        self._prove(fed, end_offset)
+
+    def _prove(self, fed: Fed, end_offset: int) -> None:
+        """Take what the log has below the offset for committed."""
+        replica = fed.replica
         replica.follow_leader(high_watermark=end_offset, log_start_offset=fed.log_start_offset)
         self._on_grown(replica)
 
@@ -236,57 +292,135 @@ class ChainFeed:
     async def _join(self, names: Sequence[PartitionName]) -> None:
         """Bring the replicas to where the feed is, or to what is known to be committed.
 
-        Raises the store's errors. A partition whose records are missing is tried again later.
+        Those that cannot be filled are tried again later, and do not hold the others up.
         """
         joining = {name: self._fed[name] for name in names}
-        for fed in joining.values():
-            await self._catch_up.begin(fed.replica, fed.follower)
-        joining = {name: fed for name, fed in joining.items() if fed.is_current}
+        starts: dict[PartitionName, int] = {}
+        try:
+            for name, fed in joining.items():
+                try:
+                    tier_end = await self._catch_up.begin_in_chain(fed.replica, fed.follower)
+                except AWAY:
+                    raise
+                except (TidelogError, OSError) as error:
+                    self._note_broken(name, fed, error)
+                    continue
+                if fed.is_current and fed.replica.log.log_end_offset >= tier_end:
+                    starts[name] = max(tier_end, fed.replica.log.high_watermark)
+                else:  # Something has changed meanwhile.
+                    self._wait([name], RETRY_SECONDS)
+            await self._fill(joining, starts)
+        except (TidelogError, OSError) as error:
+            # A store is away, or nobody knows which replica needs what is damaged.
+            self._wait(names, RETRY_SECONDS if isinstance(error, AWAY) else BROKEN_SECONDS)
+            logger.warning(
+                "chain cannot be followed, will retry",
+                extra={"chain": str(self.chain), "reason": str(error)},
+            )
+
+    def _note_broken(self, name: PartitionName, fed: Fed, error: TidelogError | OSError) -> None:
+        self._wait([name], BROKEN_SECONDS)
+        logger.error(
+            "diskless replica cannot be filled, will retry",
+            extra={"partition": str(fed.replica.partition), "reason": str(error)},
+        )
+
+    def _wait(self, names: Iterable[PartitionName], seconds: float) -> None:
+        """Have the replicas join again after this time."""
+        until_s = asyncio.get_running_loop().time() + seconds
+        for name in names:
+            self._joined.discard(name)
+            self._put_off[name] = until_s
+
+    async def _fill(
+        self, joining: Mapping[PartitionName, Fed], starts: Mapping[PartitionName, int]
+    ) -> None:
+        """Append what the chains have above the starts; below, the logs are right.
+
+        Raises the store's errors, and ``CorruptObject``.
+        """
         wanted = {
-            name: WantedSlices(fed.follower.partition.wal, fed.replica.log.log_end_offset)
-            for name, fed in joining.items()
+            name: WantedSlices(cut_tiered(joining[name].follower.partition.wal, start), start)
+            for name, start in starts.items()
         }
-        found = await find_slices(self._chains, wanted, {})
-        committed = [
-            one.sequence
-            for name, fed in joining.items()
-            for one in found[name].get(self.chain, ())
-            if one.end_offset <= fed.high_watermark
-        ]
-        next_sequence = max([self._next, *(sequence + 1 for sequence in committed)])
-        is_one_broken = False
-        for name, fed in joining.items():
-            mine = dict(found[name])
+        async with self._joins:
+            found = await find_slices(self._chains, wanted, {})
+        next_sequence = self._next
+        if all(name in wanted or not self._feeds(name) for name in self._joined):
+            committed = [
+                one.sequence + 1
+                for name in wanted
+                for one in found[name].get(self.chain, ())
+                if one.end_offset <= joining[name].high_watermark
+            ]
+            next_sequence = max([self._next, *committed])
+        for name, needs in wanted.items():
+            fed, mine = joining[name], dict(found[name])
             mine[self.chain] = [
                 one for one in mine.get(self.chain, ()) if one.sequence < next_sequence
             ]
+            self._joined.add(name)
             try:
-                slices, _ = log_of(name, wanted[name], mine, cluster_id=self._cluster_id)
+                slices, end_offset = log_of(name, needs, mine, cluster_id=self._cluster_id)
+                slices = await self._keep(fed, starts[name], slices, end_offset)
                 await self._fetch(name, fed, slices)
-                self._joined.add(name)
+            except AWAY:
+                self._joined.difference_update(wanted)
+                raise
             except (TidelogError, OSError) as error:
-                is_one_broken = True
-                logger.error(
-                    "diskless replica cannot be filled, will retry",
-                    extra={"partition": str(fed.replica.partition), "reason": str(error)},
-                )
+                self._note_broken(name, fed, error)
         self._next = next_sequence
-        if is_one_broken:
-            await asyncio.sleep(RETRY_SECONDS)
 
-    async def _fetch(self, name: PartitionName, fed: Fed, slices: Iterable[StoredSlice]) -> None:
+    def _feeds(self, name: PartitionName) -> bool:
+        """Whether the replica follows by this chain."""
+        fed = self._fed.get(name)
+        return fed is not None and fed.is_current
+
+    async def _keep(
+        self, fed: Fed, start_offset: int, slices: list[StoredSlice], end_offset: int
+    ) -> list[StoredSlice]:
+        """Keep what the log has of the slices, and cut the rest; return those that it lacks."""
+        log = fed.log
+        if log.log_end_offset == log.high_watermark:
+            return slices
+        count = await self._refill.count_kept(log, slices)
+        if not fed.is_current:
+            return []
+        valid_end = slices[count].base_offset if count < len(slices) else end_offset
+        valid_end = max(valid_end, start_offset, log.high_watermark)
+        if log.log_end_offset > valid_end:
+            logger.warning(
+                "local log has other records than its chain, cut",
+                extra={
+                    "partition": str(fed.replica.partition),
+                    "offset": valid_end,
+                    "log_end_offset": log.log_end_offset,
+                },
+            )
+            log.truncate_to(valid_end)
+        self._prove(fed, valid_end)
+        return slices[count:]
+
+    async def _fetch(self, name: PartitionName, fed: Fed, slices: Sequence[StoredSlice]) -> None:
         """Append the slices in order, some at a time."""
-        left = list(slices)
-        for at in range(0, len(left), SLICES_AT_ONCE_MAX):
-            some = left[at : at + SLICES_AT_ONCE_MAX]
+        for at in range(0, len(slices), SLICES_AT_ONCE_MAX):
+            some = slices[at : at + SLICES_AT_ONCE_MAX]
             parts = await asyncio.gather(*(self._refill.read_slice(name, one) for one in some))
             for one, data in zip(some, parts, strict=True):
-                log = fed.replica.log
-                if fed.is_current and one.base_offset < log.log_end_offset < one.end_offset:
+                if not fed.is_current:
+                    return
+                log = fed.log
+                if one.base_offset < log.log_end_offset < one.end_offset:
                     self._refill.append_slice(fed.replica, data)
-                    self._on_grown(fed.replica)
-                else:
+                    self._prove(fed, one.end_offset)
+                elif one.end_offset > log.log_end_offset:
                     self._append(name, fed, data, one.base_offset, one.end_offset)
+
+
+def _continues(replica: Replica, base_offset: int) -> bool:
+    """Whether the log ends there, and all of it is known to be committed."""
+    log = replica.log
+    return log.log_end_offset == log.high_watermark == base_offset
 
 
 class ChainFeeds:
@@ -307,17 +441,20 @@ class ChainFeeds:
         self._catch_up = catch_up
         self._on_grown = on_grown
         self._feeds: dict[ChainName, tuple[ChainFeed, asyncio.Task[None]]] = {}
+        self._joins = asyncio.Semaphore(JOINS_AT_ONCE_MAX)
+        self._is_closed = False
 
     def note(self, replica: Replica, follower: FollowerState, said: Append) -> None:
         """Take what the leader of a diskless partition says: up to where it is committed."""
         chains = follower.partition.wal
-        if not chains or chains[-1].leader_epoch != follower.leader_epoch:
+        if self._is_closed or not chains or chains[-1].leader_epoch != follower.leader_epoch:
             return  # The item is older than the answer.
-        fed = Fed(replica, follower, said.high_watermark, said.log_start_offset)
+        fed = Fed(replica, follower, replica.log, said.high_watermark, said.log_start_offset)
         self._feed_of(chains[-1].chain).note(fed)
 
     async def close(self) -> None:
         """Stop feeding."""
+        self._is_closed = True
         tasks = [task for _, task in self._feeds.values()]
         for task in tasks:
             task.cancel()
@@ -340,6 +477,7 @@ class ChainFeeds:
             refill=self._refill,
             catch_up=self._catch_up,
             on_grown=self._on_grown,
+            joins=self._joins,
         )
         task = asyncio.create_task(feed.run(), name=f"feed of chain {chain.chain_id}")
         self._feeds[chain] = feed, task

@@ -56,7 +56,7 @@ class LogRefill:
         it meanwhile. Raises ``CorruptObject`` with object and partition, and the store's errors.
         """
         log = replica.log
-        kept_count = await self._keep(log, slices)
+        kept_count = await self.count_kept(log, slices)
         valid_end = slices[kept_count].base_offset if kept_count < len(slices) else end_offset
         valid_end = max(valid_end, log.high_watermark)
         if log.log_end_offset > valid_end:
@@ -82,8 +82,11 @@ class LogRefill:
 
     # -- the local bytes --
 
-    async def _keep(self, log: LocalLog, slices: Sequence[StoredSlice]) -> int:
-        """Return how many of the first slices the log has, byte for byte."""
+    async def count_kept(self, log: LocalLog, slices: Sequence[StoredSlice]) -> int:
+        """Return how many of the first slices the log has, byte for byte.
+
+        What is below the high watermark is right.
+        """
         for number, one in enumerate(slices):
             if one.end_offset <= log.high_watermark:
                 continue
@@ -165,9 +168,14 @@ class LogRefill:
         return bytearray(data)
 
     def append_slice(self, replica: Replica, data: bytearray) -> None:
-        """Append the slice's batches that have records at or above the log's end."""
+        """Append the slice's batches that have records at or above the log's end.
+
+        Raises ``StorageError`` if the log ends before the slice begins.
+        """
         log = replica.log
         position, base_offset = _first_batch(data, log.log_end_offset)
+        if base_offset > log.log_end_offset:  # It was cut or replaced meanwhile.
+            raise StorageError(f"{replica.partition} lacks the offsets before {base_offset}")
         is_empty = log.log_end_offset == log.local_log_start_offset
         if base_offset < log.log_end_offset and is_empty:
             # The log start is within a batch: the log has to begin with all of it.

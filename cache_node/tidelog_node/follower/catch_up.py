@@ -72,14 +72,31 @@ class CatchUp:
                 role = replica.role
                 if role is None or role.follower is not follower:
                     return None  # Another leader, perhaps this node itself.
-                if replica.is_diskless:
-                    # What it lacks below the tier's end may be in no chain any more.
-                    start_offset = partition.log_start_offset
-                    return start_before_leading(log, end, log_start_offset=start_offset)
                 is_in_sync = self._node.broker_id in follower.partition.isr
                 return start_before_following(log, end, is_in_sync=is_in_sync)
 
             await self._carry_out(replica, segments, decide)
+
+    async def begin_in_chain(self, replica: Replica, follower: FollowerState) -> int:
+        """Restart the log of a diskless replica at the tier's end if it must begin there.
+
+        What it lacks below the tier's end may be in no chain any more. Returns the tier's end, or
+        the log start if the tier has nothing above. Raises the stores' errors, and
+        ``StorageError``.
+        """
+        async with self._slots:
+            start_offset = follower.partition.log_start_offset
+            segments = await self._segments(replica)
+            end = tier_end(segments, start_offset)
+
+            def decide(log: LocalLog) -> TruncateFully | None:
+                role = replica.role
+                if role is None or role.follower is not follower:
+                    return None  # Another leader, perhaps this node itself.
+                return start_before_leading(log, end, log_start_offset=start_offset)
+
+            await self._carry_out(replica, segments, decide)
+            return start_offset if end is None else end.offset
 
     async def before_leading(self, replica: Replica) -> None:
         """Before the replica leads, restart its log if ``start_before_leading`` says so.

@@ -170,7 +170,8 @@ class FollowedPartitions:
             if log is None or log.is_offline:
                 self._put_off(followed, TROUBLE_SECONDS)
             elif followed.is_begun or not self._begins_elsewhere(followed):
-                fetch = followed.follower.next_fetch(log)
+                is_fed = followed.replica.is_diskless
+                fetch = followed.follower.next_fetch(log, is_fed=is_fed)
         if fetch is None:
             self._session.forget(followed.key)
         else:
@@ -221,6 +222,7 @@ class FollowedPartitions:
                 answer.diverging,
             ),
             replica.log,
+            is_fed=replica.is_diskless,
         )
         match action:
             case Append() if replica.is_diskless:

@@ -97,7 +97,7 @@ class RoleChanges:
         was_leader = replica.is_leader
         if not leads:
             leave_chain(replica)
-            _cut_uncommitted(replica, role, partition)
+            _cut_uncommitted(replica, role)
         change = role.on_partition(partition, replica.log, leads=leads, rules=rules)
         replica.is_leader = role.leader is not None
         if replica.is_diskless:
@@ -173,17 +173,16 @@ def has_entered(replica: Replica, partition: Partition) -> bool:
     return replica.chain is not None and replica.settled_epoch == partition.leader_epoch
 
 
-def _cut_uncommitted(replica: Replica, role: ReplicaRole, partition: Partition) -> None:
-    """Before a diskless replica follows another leader, cut what is not known to be committed.
+def _cut_uncommitted(replica: Replica, role: ReplicaRole) -> None:
+    """When a diskless leader has to follow, cut what is not known to be committed.
 
-    It may never be, and others may have got its offsets. The feed appends what is committed and
-    nothing else, so that a high watermark never covers anything else either.
+    It may never be, and others may have got its offsets. A process that has not led yet, or whose
+    lead has ended before, compares its log with the chains instead: see ``ChainFeed``.
     """
-    if not replica.is_diskless:
+    if not replica.is_diskless or role.leader is None:
         return
-    follower, log = role.follower, replica.log
-    is_known = follower is not None and follower.leader_epoch == partition.leader_epoch
-    if not is_known and log.log_end_offset > log.high_watermark:
+    log = replica.log
+    if log.log_end_offset > log.high_watermark:
         log.truncate_to(log.high_watermark)
 
 

@@ -109,11 +109,15 @@ class FollowerState:
             self._is_stopped = True
             self.on_stop()
 
-    def next_fetch(self, log: ReplicaLog) -> ReplicaFetch | None:
-        """Return the next fetch, ``None`` if there is no leader to fetch from."""
+    def next_fetch(self, log: ReplicaLog, *, is_fed: bool = False) -> ReplicaFetch | None:
+        """Return the next fetch, ``None`` if there is no leader to fetch from.
+
+        ``is_fed``: the records come from the bucket, and the leader only says up to where. What
+        this log has above its high watermark was not compared with the bucket yet.
+        """
         if self._is_stopped or self.leader_id == NO_LEADER:
             return None
-        end_offset = log.log_end_offset
+        end_offset = log.high_watermark if is_fed else log.log_end_offset
         return ReplicaFetch(
             leader_id=self.leader_id,
             leader_epoch=self.leader_epoch,
@@ -125,9 +129,14 @@ class FollowerState:
             log_start_offset=log.log_start_offset,
         )
 
-    def on_answer(self, fetch: ReplicaFetch, answer: FetchAnswer, log: ReplicaLog) -> Action:
-        """Return the action for an answer."""
-        if not self._is_current(fetch, log):
+    def on_answer(
+        self, fetch: ReplicaFetch, answer: FetchAnswer, log: ReplicaLog, *, is_fed: bool = False
+    ) -> Action:
+        """Return the action for an answer; ``is_fed`` as for ``next_fetch``.
+
+        An answer without records holds wherever the log ends by now, and is not repeated.
+        """
+        if not (self._is_in_epoch(fetch) if is_fed else self._is_current(fetch, log)):
             return Ignore(must_wait=False)
         if answer.error in _NOT_LOCAL:
             return AskOffsets()
@@ -183,11 +192,10 @@ class FollowerState:
         return action
 
     def _is_current(self, fetch: ReplicaFetch, log: ReplicaLog) -> bool:
-        return (
-            not self._is_stopped
-            and fetch.leader_epoch == self.leader_epoch
-            and fetch.offset == log.log_end_offset
-        )
+        return self._is_in_epoch(fetch) and fetch.offset == log.log_end_offset
+
+    def _is_in_epoch(self, fetch: ReplicaFetch) -> bool:
+        return not self._is_stopped and fetch.leader_epoch == self.leader_epoch
 
 
 def _do_nothing() -> None:

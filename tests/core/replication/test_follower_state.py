@@ -94,6 +94,22 @@ def test_an_answer_that_is_late_doubled_or_of_another_epoch_is_not_used() -> Non
     assert make_follower(epoch=10).on_answer(again, FetchAnswer(), log) == ignored
 
 
+def test_what_a_fed_follower_is_told_counts_although_its_log_has_grown() -> None:
+    """The leader says it once: it would not be heard of again before the next commit."""
+    follower, log = make_follower(), make_log(1, 1, 1)
+    log.high_watermark = 2
+    fetch = follower.next_fetch(log, is_fed=True)
+    assert fetch is not None
+    assert fetch.offset == 2  # what is above was not compared with the bucket
+    log.append_as_follower([(9, (2_000, 5))])
+    log.high_watermark = 4
+    told = follower.on_answer(fetch, FetchAnswer(high_watermark=7), log, is_fed=True)
+    assert told == Append(7, 0)
+    later = make_follower(epoch=10)
+    ignored = Ignore(must_wait=False)
+    assert later.on_answer(fetch, FetchAnswer(high_watermark=7), log, is_fed=True) == ignored
+
+
 def test_it_waits_where_the_leader_refuses() -> None:
     follower, log = make_follower(), make_log()
     fetch = follower.next_fetch(log)

@@ -10,10 +10,13 @@ from pathlib import Path
 
 import pytest
 from tidelog_core.diskless.keys import wal_key
+from tidelog_core.diskless.wal_build import ObjectName, WalSlice, build_data_object
 from tidelog_core.errors import StoreUnavailable
 from tidelog_core.log.local_log import LocalLog
+from tidelog_core.metadata.epoch_chains import EpochChain
 from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.records import Cluster, Partition, put
+from tidelog_core.model import TopicPartition
 from tidelog_core.objects.memory import MemoryObjectStore
 from tidelog_core.replication.follower_state import Append
 from tidelog_core.replication.leader_state import ReplicationRules
@@ -110,8 +113,8 @@ class Zone:
 
     async def until(self, end_offset: int | None = None) -> None:
         wanted = self.chained.log.log_end_offset if end_offset is None else end_offset
-        await eventually_async(lambda: self.log.log_end_offset == wanted)
-        assert self.log.high_watermark == wanted
+        await eventually_async(lambda: self.log.high_watermark == wanted)
+        assert self.log.log_end_offset == wanted
 
     def assert_same(self) -> None:
         assert content_of(self.log) == content_of(self.chained.log)
@@ -151,6 +154,7 @@ async def zone_of(chained: ChainedLog, store: WatchedStore, folder: Path) -> Asy
 @pytest.fixture(autouse=True)
 def quick_retries(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chain_feed, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(chain_feed, "BROKEN_SECONDS", 0.02)
 
 
 @pytest.fixture
@@ -246,6 +250,52 @@ async def test_a_slice_with_other_bytes_is_not_appended(zone: Zone) -> None:
     zone.assert_same()
 
 
+async def test_a_damaged_slice_holds_up_its_own_replica_only(zone: Zone, tmp_path: Path) -> None:
+    """Another replica that follows by the same chain gets what comes behind."""
+    zone.tell()
+    await zone.until()
+    sequence = await zone.chained.append(batch(2))
+    key = wal_key(CLUSTER, zone.chained.chains[-1].chain, sequence)
+    whole = await zone.store.get(key)
+    await zone.store.delete([key])
+    await zone.store.put(key, whole[:130] + bytes([whole[130] ^ 1]) + whole[131:])
+    zone.tell()
+    await eventually_async(lambda: zone.store.gets[key] > 1)
+    number, chain = NAME.partition + 1, zone.chained.chains[-1].chain
+    other = replica_over(tmp_path / "other")
+    other.partition, other.is_diskless = TopicPartition("topic", number), True
+    role = other.role
+    assert role is not None
+    partition = Partition(
+        topic_id=TOPIC_ID,
+        partition=number,
+        replicas=(LEADER, HERE),
+        leader=LEADER,
+        leader_epoch=9,
+        isr=(LEADER,),
+        wal=(EpochChain(9, chain, 0),),
+        version=1,
+    )
+    role.on_partition(partition, other.log, leads=False, rules=ReplicationRules())
+    assert role.follower is not None
+    source = open_log(tmp_path / "source")
+    for end_offset in (1, 2, 3):
+        one = batch(1)
+        source.append_as_leader(one, leader_epoch=9)
+        place = ObjectName(CLUSTER, chain, sequence + end_offset, sequence, 0, 0)
+        data = build_data_object(place, [WalSlice(TOPIC_ID, number, 9, bytes(one))]).data
+        await zone.store.put(wal_key(CLUSTER, chain, sequence + end_offset), data)
+        zone.feeds.note(other, role.follower, Append(end_offset, 0))
+        await until_committed(other, end_offset)
+    assert zone.log.high_watermark < zone.chained.log.high_watermark
+    source.close()
+    other.log.close()
+
+
+async def until_committed(replica: Replica, end_offset: int) -> None:
+    await eventually_async(lambda: replica.log.high_watermark == end_offset)
+
+
 async def test_a_replica_that_begins_to_lead_gets_nothing_more(zone: Zone) -> None:
     zone.tell()
     await zone.until()
@@ -259,7 +309,48 @@ async def test_a_replica_that_begins_to_lead_gets_nothing_more(zone: Zone) -> No
     assert zone.log.log_end_offset == end
 
 
-async def test_a_replica_far_behind_reads_slices_many_at_a_time(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_idle", [False, True], ids=["busy", "idle"])
+@pytest.mark.parametrize("count", [1, 3, 9])
+async def test_what_was_never_committed_while_this_node_led_is_cut(
+    zone: Zone, count: int, is_idle: bool
+) -> None:
+    """Its PUT was lost, and the next leader has put other records in its place."""
+    zone.tell()
+    await zone.until()
+    committed = zone.log.high_watermark
+    zone.log.append_as_leader(batch(count), leader_epoch=6)
+    zone.chained.begin(7, new_chain(LEADER))
+    zone.follow(7)
+    if is_idle:
+        zone.tell()
+        await eventually_async(lambda: zone.log.log_end_offset == committed)
+    await zone.chained.append(batch(2), batch(1))
+    zone.tell()
+    await zone.until()
+    zone.assert_same()
+
+
+async def test_a_replica_that_has_started_again_compares_its_log_with_the_chains(
+    tmp_path: Path,
+) -> None:
+    store = WatchedStore()
+    chained = await filled(store, tmp_path / "leader")
+    async with zone_of(chained, store, tmp_path / "here") as zone:
+        zone.follow(5)
+        zone.tell()
+        await zone.until()
+    store.gets.clear()
+    async with zone_of(chained, store, tmp_path / "here") as zone:
+        assert zone.log.high_watermark == 0
+        zone.follow(5)
+        zone.tell()
+        await zone.until()
+        zone.assert_same()
+        assert set(store.gets.values()) == {1}  # footers, and no slice
+    chained.log.close()
+
+
+async def test_a_replica_far_behind_reads_objects_many_at_a_time(tmp_path: Path) -> None:
     store = WatchedStore()
     chained = ChainedLog(open_log(tmp_path / "leader", segment_bytes=50_000), store)
     chained.begin(3, new_chain(LEADER))
@@ -268,11 +359,12 @@ async def test_a_replica_far_behind_reads_slices_many_at_a_time(tmp_path: Path) 
         zone.follow(3)
         zone.tell()
         await zone.until()
-        listed = store.lists
-        for _ in range(100):
-            await chained.append(batch(2))
+        listed, store.gets = store.lists, Counter()
+        sequences = [await chained.append(batch(2)) for _ in range(100)]
         zone.tell()
         await zone.until()
         zone.assert_same()
-        assert store.lists == listed + 1
+        assert store.lists == listed
+        chain = chained.chains[-1].chain
+        assert {store.gets[wal_key(CLUSTER, chain, one)] for one in sequences} == {1}
     chained.log.close()
