@@ -9,6 +9,7 @@ import java.util.concurrent.ExecutionException;
 import java.util.concurrent.TimeUnit;
 import org.apache.kafka.clients.consumer.*;
 import org.apache.kafka.clients.producer.*;
+import org.apache.kafka.common.KafkaException;
 import org.apache.kafka.common.serialization.*;
 
 public class AclDriver {
@@ -72,6 +73,10 @@ public class AclDriver {
                 }
             } catch (Exception e) {
                 Throwable error = e instanceof ExecutionException ? e.getCause() : e;
+                // A producer that has failed before it is asked to send wraps the error.
+                while (error.getClass() == KafkaException.class && error.getCause() != null) {
+                    error = error.getCause();
+                }
                 answer = error.getClass().getSimpleName();
             }
             System.out.println(answer);
