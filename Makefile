@@ -43,7 +43,7 @@ $(TOOLS): $(STAMP) $(wildcard tools/*)
 demo: $(STAMP)  ## flights through the whole product: produce, consume, tier, evict, read with Spark
 	$(BIN)/python -m tools.demo
 
-test: $(STAMP) $(TOOLS)  ## the default suite, about 15 minutes on 2 cores
+test: $(STAMP) $(TOOLS)  ## the default suite, about 16 minutes on 2 cores
 	@# The modules are compiled beside the tests, at low priority.
 	nice $(BIN)/python -m tools.compiled & \
 	$(BIN)/python -m pytest $(WORKERS) $(PYTEST_FLAGS); \

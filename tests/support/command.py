@@ -94,8 +94,10 @@ def called(
         source.buffer.write(given)
         source.seek(0)
         patch.setattr(sys, "stdin", source)
-        # ``tidelog up`` logs on stderr, which is closed after this call.
-        patch.setattr(logging.root, "handlers", list(logging.root.handlers))
+        # ``tidelog up`` logs on stderr, which is closed after this call. Tests of other programs
+        # may have left such a handler too.
+        kept = [one for one in logging.root.handlers if type(one) is not logging.StreamHandler]
+        patch.setattr(logging.root, "handlers", kept)
         patch.setattr(logging.root, "level", logging.root.level)
         with redirect_stdout(out), redirect_stderr(errors), pytest.raises(SystemExit) as ended:
             app(texts)
