@@ -15,6 +15,7 @@ import boto3
 import pytest
 from botocore.loaders import create_loader
 
+from tests.aws.credentials import STATIC, CredentialsEndpoint, credentials_endpoint
 from tests.aws.templates import resources
 from tools import dynamodb_local, lambda_python, localstack, ministack, sam
 from tools.places import ToolAbsent
@@ -106,3 +107,17 @@ def aws_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
     monkeypatch.setenv("AWS_REGION", "us-east-1")
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+
+
+@pytest.fixture(scope="module")
+def credentials(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CredentialsEndpoint]:
+    """Where everyone in this module gets credentials from."""
+    with (
+        credentials_endpoint(tmp_path_factory.mktemp("credentials")) as endpoint,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        for name in STATIC:
+            patch.delenv(name, raising=False)
+        for name, value in endpoint.environment.items():
+            patch.setenv(name, value)
+        yield endpoint

@@ -14,7 +14,7 @@ import pytest
 from confluent_kafka import Producer
 from kio.schema.errors import ErrorCode
 
-from tests.aws.credentials import STATIC, CredentialsEndpoint, credentials_endpoint
+from tests.aws.credentials import CredentialsEndpoint
 from tests.aws.faulty_stores import FaultyNode, faulty_node
 from tests.support.batches import batch_of
 from tests.support.hand_chain import DISKLESS
@@ -32,20 +32,6 @@ CONFIG = {
     "diskless.append.puts.per.second.max": "0",
     "diskless.buffer.max.bytes": str(BUFFER_BYTES),
 }
-
-
-@pytest.fixture(scope="module")
-def credentials(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CredentialsEndpoint]:
-    """Where everyone in this module gets credentials from."""
-    with (
-        credentials_endpoint(tmp_path_factory.mktemp("credentials")) as endpoint,
-        pytest.MonkeyPatch.context() as patch,
-    ):
-        for name in STATIC:
-            patch.delenv(name, raising=False)
-        for name, value in endpoint.environment.items():
-            patch.setenv(name, value)
-        yield endpoint
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pytest
 from kio.schema.errors import ErrorCode
 
-from tests.aws.credentials import STATIC, CredentialsEndpoint, credentials_endpoint
+from tests.aws.credentials import CredentialsEndpoint
 from tests.aws.faulty_stores import FaultyNode, faulty_node
 from tests.support.store_proxy import StoreBehaviour
 from tests.support.waiting import eventually
@@ -22,20 +22,6 @@ pytestmark = pytest.mark.slow  # tests/node/tier and tests/faults have most of i
 
 HOLD_S = 0.3  # before a lost answer's connection ends: S3's callers would wait for long
 WRITES = frozenset({"PUT", "POST", "DELETE"})
-
-
-@pytest.fixture(scope="module")
-def credentials(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CredentialsEndpoint]:
-    """Where everyone in this module gets credentials from."""
-    with (
-        credentials_endpoint(tmp_path_factory.mktemp("credentials")) as endpoint,
-        pytest.MonkeyPatch.context() as patch,
-    ):
-        for name in STATIC:
-            patch.delenv(name, raising=False)
-        for name, value in endpoint.environment.items():
-            patch.setenv(name, value)
-        yield endpoint
 
 
 @pytest.fixture(scope="module")

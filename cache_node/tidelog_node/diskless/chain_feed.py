@@ -268,7 +268,7 @@ class ChainFeed:
     ) -> None:
         """Append the slice, if the replica still follows and ends where the slice begins."""
         replica = fed.replica
-        if self._fed.get(name) is not fed and not self._is_renewed(name, fed):
+        if not self._is_same(name, fed):
             return
         if not fed.is_current or not _continues(replica, base_offset):
             self._joined.discard(name)
@@ -282,8 +282,8 @@ class ChainFeed:
         replica.follow_leader(high_watermark=end_offset, log_start_offset=fed.log_start_offset)
         self._on_grown(replica)
 
-    def _is_renewed(self, name: PartitionName, fed: Fed) -> bool:
-        """Whether the leader has only said more of the same partition in the same epoch."""
+    def _is_same(self, name: PartitionName, fed: Fed) -> bool:
+        """Whether the feed still has the partition in the same epoch, whatever was said since."""
         known = self._fed.get(name)
         return known is not None and known.follower is fed.follower
 

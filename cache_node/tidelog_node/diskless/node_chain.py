@@ -34,7 +34,6 @@ from tidelog_node.tier.client import TierClient, WorkerCommand
 logger = logging.getLogger(__name__)
 
 LOOK_INTERVAL_S = 2.0
-WORKER_SECONDS_MAX = 2.0  # a worker that takes longer has no counters this time
 PROBE_PAUSE_S = 1.0  # after a probe in vain: the callers meanwhile get its error
 
 
@@ -88,13 +87,7 @@ class NodeChain:
 
     async def worker_status(self) -> Mapping[str, Any] | None:
         """Return the worker's counters, ``None`` if none runs or it does not answer."""
-        if not self.client.is_connected:
-            return None
-        try:
-            async with asyncio.timeout(WORKER_SECONDS_MAX):
-                return await self.client.status()
-        except (TidelogError, TimeoutError):
-            return None
+        return await self.client.status_if_running()
 
     async def current(self) -> OwnedChain:
         """Return the chain that takes partitions now.

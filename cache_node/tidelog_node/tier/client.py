@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from tidelog_core.config import INT64_MAX, NodeConfig
-from tidelog_core.errors import TierUnavailable
+from tidelog_core.errors import TidelogError, TierUnavailable
 from tidelog_core.log_format import TEXT
 from tidelog_core.model import ReadableFile
 from tidelog_core.objects.expiry import ExpiryRule
@@ -58,6 +58,7 @@ RESTART_DELAY_S_MIN = 0.1
 RESTART_DELAY_S_MAX = 10.0
 STABLE_AFTER_S = 30.0  # a worker that lived this long is restarted without delay
 STOP_TIMEOUT_S = 10.0
+STATUS_SECONDS_MAX = 2.0  # a worker that takes longer has no counters this time
 OPEN_ATTEMPTS_MAX = 3
 REQUESTS_MAX = 1000
 INLINE_BYTES_MAX = 8 << 20  # of an object in one answer
@@ -262,6 +263,16 @@ class TierClient:
     async def status(self) -> Mapping[str, Any]:
         """Return the worker's counters; ``TierWorker`` names them."""
         return await self.call(StatusRequest())
+
+    async def status_if_running(self) -> Mapping[str, Any] | None:
+        """Return the worker's counters, ``None`` if none runs or it does not answer."""
+        if not self.is_connected:
+            return None
+        try:
+            async with asyncio.timeout(STATUS_SECONDS_MAX):
+                return await self.status()
+        except (TidelogError, TimeoutError):
+            return None
 
     async def call(self, request: Request) -> Fields:
         """Return the worker's answer. Raises the store's errors, ``TierUnavailable``."""

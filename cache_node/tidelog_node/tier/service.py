@@ -45,7 +45,6 @@ from tidelog_node.tier.swap_watch import SwapWatch
 
 logger = logging.getLogger(__name__)
 
-WORKER_SECONDS_MAX = 2.0  # A worker that takes longer has no counters this time.
 AHEAD_CACHE_SHARE = 4  # one reader's read-ahead takes at most this part of the cache
 
 
@@ -204,13 +203,7 @@ class TierService:
 
     async def worker_status(self) -> Mapping[str, Any] | None:
         """Return the worker's counters, ``None`` if none runs or it does not answer."""
-        if not self.client.is_connected:
-            return None
-        try:
-            async with asyncio.timeout(WORKER_SECONDS_MAX):
-                return await self.client.status()
-        except (TidelogError, TimeoutError):
-            return None
+        return await self.client.status_if_running()
 
     async def stored_bytes(self, *, readings_max: int) -> dict[str, int]:
         """Return the bytes of tiered segments of the partitions led here, by topic.
