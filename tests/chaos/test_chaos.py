@@ -8,10 +8,12 @@ from __future__ import annotations
 import os
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.chaos.checker import Kind
+from tests.chaos.history import History
 from tests.chaos.options import ChaosOptions
 from tests.chaos.plan import FaultKind
 from tests.chaos.supervised import run_supervised
@@ -26,25 +28,7 @@ FAULTS = (
 
 @pytest.mark.timeout(900)  # The machine may be busy; the run ends by itself if it stands still.
 async def test_three_nodes_lose_and_double_nothing_under_faults(tmp_path: Path) -> None:
-    seed = int(os.environ.get("TIDELOG_CHAOS_SEED") or random.randrange(1_000_000))
-    print(f"TIDELOG_CHAOS_SEED={seed}")
-    options = ChaosOptions(
-        directory=tmp_path / "chaos",
-        seed=seed,
-        rounds=1,
-        writes_min=WRITES_MIN,
-        transactions_min=TRANSACTIONS_MIN,
-        replication_factor=3,
-        kinds=FAULTS,
-        rate_per_s=40,
-        producer_count=2,
-    )
-    result = await run_supervised(options)
-    print(result.report)
-    assert result.anomalies == []
-    history = result.history()
-    assert {fault.kind for fault in history.faults} == set(FAULTS)
-    assert sum(write.outcome == "ok" for write in history.writes) >= WRITES_MIN
+    history = await short_history(tmp_path / "chaos", FAULTS, replication_factor=3)
     committed = sum(one.outcome == "ok" for one in history.transactions)
     assert committed >= TRANSACTIONS_MIN
 
@@ -52,26 +36,33 @@ async def test_three_nodes_lose_and_double_nothing_under_faults(tmp_path: Path) 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 async def test_diskless_topics_lose_nothing_with_every_disk(tmp_path: Path) -> None:
+    kinds = (FaultKind.KILL_ALL, FaultKind.DISK_LOST, FaultKind.PAUSE, FaultKind.RESTART)
+    await short_history(tmp_path / "chaos", kinds, is_diskless=True)
+
+
+async def short_history(directory: Path, kinds: tuple[FaultKind, ...], **options: Any) -> History:
+    """Return what befell in a run with each of these faults; it must have no anomalies."""
     seed = int(os.environ.get("TIDELOG_CHAOS_SEED") or random.randrange(1_000_000))
     print(f"TIDELOG_CHAOS_SEED={seed}")
-    kinds = (FaultKind.KILL_ALL, FaultKind.DISK_LOST, FaultKind.PAUSE, FaultKind.RESTART)
-    options = ChaosOptions(
-        directory=tmp_path / "chaos",
-        seed=seed,
-        rounds=1,
-        writes_min=WRITES_MIN,
-        transactions_min=TRANSACTIONS_MIN,
-        is_diskless=True,
-        kinds=kinds,
-        rate_per_s=40,
-        producer_count=2,
+    result = await run_supervised(
+        ChaosOptions(
+            directory=directory,
+            seed=seed,
+            rounds=1,
+            writes_min=WRITES_MIN,
+            transactions_min=TRANSACTIONS_MIN,
+            kinds=kinds,
+            rate_per_s=40,
+            producer_count=2,
+            **options,
+        )
     )
-    result = await run_supervised(options)
     print(result.report)
     assert result.anomalies == []
     history = result.history()
     assert {fault.kind for fault in history.faults} == set(kinds)
     assert sum(write.outcome == "ok" for write in history.writes) >= WRITES_MIN
+    return history
 
 
 @pytest.mark.slow
