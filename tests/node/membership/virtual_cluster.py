@@ -21,7 +21,7 @@ from collections.abc import AsyncIterator, Collection, Coroutine, Iterator, Sequ
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
-from uuid import UUID, uuid4
+from uuid import NAMESPACE_OID, UUID, uuid4, uuid5
 
 from tidelog_core.config import NodeConfig
 from tidelog_core.errors import StoreUnavailable
@@ -234,7 +234,7 @@ class VirtualCluster:
         members = tuple(replicas if isr is None else isr)
         new = Topic(
             name=topic,
-            topic_id=uuid4(),
+            topic_id=uuid5(NAMESPACE_OID, topic),  # it decides who is heir, so never by chance
             partition_count=partitions,
             configs={name.replace("_", "."): value for name, value in configs.items()},
         )
