@@ -32,7 +32,6 @@ from tidelog_core.diskless.epoch_chains import PartitionName, cut_tiered
 from tidelog_core.diskless.keys import wal_key
 from tidelog_core.diskless.wal_footer import WalFooter, parse_footer
 from tidelog_core.diskless.wal_header import HEADER_SIZE, WalKind, parse_header
-from tidelog_core.diskless.wal_rows import SliceRow
 from tidelog_core.errors import (
     CorruptObject,
     ObjectNotFound,
@@ -46,9 +45,17 @@ from tidelog_core.objects.store import ObjectStore
 from tidelog_core.replication.follower_state import Append, FollowerState
 from tidelog_core.waiting import wait_and_clear
 
-from tidelog_node.diskless.chain_slices import StoredSlice, WantedSlices, find_slices, log_of
+from tidelog_node.diskless.chain_slices import (
+    StoredSlice,
+    WantedSlices,
+    find_slices,
+    log_of,
+    referenced_slice,
+    stored_slice,
+)
 from tidelog_node.diskless.entering import name_of
-from tidelog_node.diskless.refilling import LogRefill
+from tidelog_node.diskless.refilling import LogRefill, placed
+from tidelog_node.diskless.slice_reads import SlicePlace, read_places
 from tidelog_node.follower.catch_up import CatchUp
 from tidelog_node.replica import Replica
 
@@ -223,8 +230,37 @@ class ChainFeed:
             raise read
         head = bytes(read)
         footer = await self._footer(head, key)
-        for row in footer.slices:
-            await self._take(row, head, key)
+        own = [
+            (
+                PartitionName(UUID(bytes=row.topic_id), row.partition),
+                stored_slice(self.chain, self._next, row),
+            )
+            for row in footer.slices
+            if not row.is_foreign  # else it has offsets in another chain
+        ]
+        referenced = [
+            (PartitionName(UUID(bytes=row.topic_id), row.partition), referenced_slice(row))
+            for row in footer.references
+        ]
+        foreign = await self._read_referenced(
+            [one for name, one in referenced if self._wants(name, one) is not None]
+        )
+        # The own slices come first in the object, whatever the offsets.
+        for name, one in sorted((*own, *referenced), key=lambda found: found[1].base_offset):
+            await self._take(name, one, head, key, foreign)
+
+    async def _read_referenced(self, slices: Sequence[StoredSlice]) -> dict[StoredSlice, bytearray]:
+        """Return the bytes of gateways' slices, with their offsets: one read for neighbours."""
+        of_object: dict[str, list[StoredSlice]] = {}
+        for one in slices:
+            key = wal_key(self._cluster_id, one.chain, one.sequence)
+            of_object.setdefault(key, []).append(one)
+        found: dict[StoredSlice, bytearray] = {}
+        for key, some in of_object.items():
+            places = [SlicePlace(one.position, one.size_bytes, one.crc32c) for one in some]
+            for one, data in zip(some, await read_places(self._store, key, places), strict=True):
+                found[one] = placed(data, one, key=key)
+        return found
 
     async def _footer(self, head: bytes, key: str) -> WalFooter:
         header = parse_header(head[:HEADER_SIZE], key=key)
@@ -237,26 +273,44 @@ class ChainFeed:
         listed = ListedObject(self._next, header.size_bytes)
         return await self._chains.footer(self.chain, listed)
 
-    async def _take(self, row: SliceRow, head: bytes, key: str) -> None:
-        name = PartitionName(UUID(bytes=row.topic_id), row.partition)
+    def _wants(self, name: PartitionName, one: StoredSlice) -> Fed | None:
+        """Return the replica that lacks the slice, if one follows by this feed in its epoch."""
         fed = self._fed.get(name)
         if fed is None or name not in self._joined or not fed.is_current:
+            return None
+        if one.leader_epoch != fed.follower.leader_epoch:
+            return None  # From before the partition left and came back.
+        return fed if one.end_offset > fed.replica.log.high_watermark else None
+
+    async def _take(
+        self,
+        name: PartitionName,
+        one: StoredSlice,
+        head: bytes,
+        key: str,
+        foreign: Mapping[StoredSlice, bytearray],
+    ) -> None:
+        fed = self._wants(name, one)
+        if fed is None:
             return
-        if row.is_foreign or row.leader_epoch != fed.follower.leader_epoch:
-            return  # Of a gateway, or from before the partition left and came back.
-        if row.end_offset <= fed.replica.log.high_watermark:
-            return
-        if not _continues(fed.replica, row.base_offset):
+        if not _continues(fed.replica, one.base_offset):
             self._joined.discard(name)
             return
-        end = row.position + row.size_bytes
-        if end <= len(head):
-            data: bytes | memoryview = memoryview(head)[row.position : end]
+        data: bytes | bytearray | memoryview
+        end = one.position + one.size_bytes
+        if one.is_reference:
+            if one not in foreign:  # The replica has begun to want it while others were read.
+                self._joined.discard(name)
+                return
+            data = foreign[one]
         else:
-            data = await self._store.get_range(key, row.position, end)
-        if len(data) != row.size_bytes or crc32c(data) != row.crc32c:
-            raise CorruptObject(key, f"the CRC of the slice at {row.position} does not match")
-        self._append(name, fed, data, row.base_offset, row.end_offset)
+            if end <= len(head):
+                data = memoryview(head)[one.position : end]
+            else:
+                data = await self._store.get_range(key, one.position, end)
+            if len(data) != one.size_bytes or crc32c(data) != one.crc32c:
+                raise CorruptObject(key, f"the CRC of the slice at {one.position} does not match")
+        self._append(name, fed, data, one.base_offset, one.end_offset)
 
     def _append(
         self,

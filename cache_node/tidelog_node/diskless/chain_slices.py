@@ -17,6 +17,7 @@ from tidelog_core.diskless.chain_store import ChainStore, ListedObject
 from tidelog_core.diskless.epoch_chains import PartitionName
 from tidelog_core.diskless.keys import wal_key
 from tidelog_core.diskless.wal_footer import WalFooter
+from tidelog_core.diskless.wal_rows import ReferenceRow, SliceRow
 from tidelog_core.errors import CorruptObject, ObjectNotFound
 from tidelog_core.metadata.epoch_chains import ChainName, EpochChains
 
@@ -34,6 +35,8 @@ class StoredSlice(NamedTuple):
     position: int
     size_bytes: int
     crc32c: int
+    # A gateway's: its batches count their offsets from 0, and have no leader epoch.
+    is_reference: bool = False
 
 
 class WantedSlices(NamedTuple):
@@ -90,21 +93,32 @@ def keep_slices(
         name = names.get((row.topic_id, row.partition))
         if name is None or row.is_foreign or row.end_offset <= wanted[name].start_offset:
             continue
-        place = (row.position, row.size_bytes, row.crc32c)
-        one = StoredSlice(
-            chain, sequence, row.leader_epoch, row.base_offset, row.end_offset, *place
-        )
-        found[name][chain].append(one)
-    for ref in footer.references:
-        name = names.get((ref.topic_id, ref.partition))
-        if name is None or ref.end_offset <= wanted[name].start_offset:
-            continue
-        gateway = ChainName(ref.broker_id, UUID(bytes=ref.chain_id))
-        place = (ref.position, ref.size_bytes, ref.crc32c)
-        one = StoredSlice(
-            gateway, ref.sequence, ref.leader_epoch, ref.base_offset, ref.end_offset, *place
-        )
-        found[name][chain].append(one)
+        found[name][chain].append(stored_slice(chain, sequence, row))
+    for reference in footer.references:
+        name = names.get((reference.topic_id, reference.partition))
+        if name is not None and reference.end_offset > wanted[name].start_offset:
+            found[name][chain].append(referenced_slice(reference))
+
+
+def stored_slice(chain: ChainName, sequence: int, row: SliceRow) -> StoredSlice:
+    """Return the slice that has its bytes in the object itself."""
+    place = (row.position, row.size_bytes, row.crc32c)
+    return StoredSlice(chain, sequence, row.leader_epoch, row.base_offset, row.end_offset, *place)
+
+
+def referenced_slice(row: ReferenceRow) -> StoredSlice:
+    """Return the slice whose bytes a gateway's object has."""
+    return StoredSlice(
+        ChainName(row.broker_id, UUID(bytes=row.chain_id)),
+        row.sequence,
+        row.leader_epoch,
+        row.base_offset,
+        row.end_offset,
+        row.position,
+        row.size_bytes,
+        row.crc32c,
+        is_reference=True,
+    )
 
 
 def log_of(

@@ -17,15 +17,23 @@ import logging
 import os
 from collections import deque
 from collections.abc import Sequence
+from pathlib import Path
 
 from crc32c import crc32c
 from tidelog_core.diskless.epoch_chains import PartitionName
 from tidelog_core.diskless.keys import wal_key
-from tidelog_core.errors import CorruptObject, ObjectNotFound, OffsetOutOfRange, StorageError
+from tidelog_core.diskless.slice_bytes import foreign_batches, placed_batches
+from tidelog_core.errors import (
+    CorruptObject,
+    CorruptRecordBatch,
+    ObjectNotFound,
+    OffsetOutOfRange,
+    StorageError,
+)
 from tidelog_core.log.local_log import LocalLog
 from tidelog_core.model import FileSlice
 from tidelog_core.objects.store import ObjectStore
-from tidelog_core.records.header import iter_headers
+from tidelog_core.records.header import Buffer, iter_headers
 
 from tidelog_node.diskless.chain_slices import StoredSlice
 from tidelog_node.node_context import NodeContext
@@ -92,9 +100,26 @@ class LogRefill:
                 continue
             if one.base_offset < log.local_log_start_offset or one.end_offset > log.log_end_offset:
                 return number
-            if not await self._has(log, one):
+            has = self._has_reference if one.is_reference else self._has
+            if not await has(log, one):
                 return number
         return len(slices)
+
+    async def _has_reference(self, log: LocalLog, one: StoredSlice) -> bool:
+        """Whether the log has a gateway's slice, with the offsets and the epoch it was given."""
+        loop = asyncio.get_running_loop()
+        try:
+            ranges = log.file_ranges(one.base_offset, one.end_offset)
+            if sum(end - start for _, start, end in ranges) != one.size_bytes:
+                return False
+            data = await loop.run_in_executor(self._node.executor, _read_files, ranges)
+            foreign = await loop.run_in_executor(self._node.executor, foreign_batches, data)
+        except (OffsetOutOfRange, StorageError, CorruptRecordBatch, OSError):
+            return False
+        placed = placed_batches(
+            foreign, one.base_offset, key="", position=0, leader_epoch=one.leader_epoch
+        )
+        return crc32c(foreign) == one.crc32c and placed == data
 
     async def _has(self, log: LocalLog, one: StoredSlice) -> bool:
         loop = asyncio.get_running_loop()
@@ -165,7 +190,7 @@ class LogRefill:
                 f" {one.position} has {len(data)} of {one.size_bytes} bytes, or its CRC does"
                 " not match",
             )
-        return bytearray(data)
+        return placed(data, one, key=key) if one.is_reference else bytearray(data)
 
     def append_slice(self, replica: Replica, data: bytearray) -> None:
         """Append the slice's batches that have records at or above the log's end.
@@ -181,6 +206,23 @@ class LogRefill:
             # The log start is within a batch: the log has to begin with all of it.
             log.truncate_fully_and_start_at(base_offset, leader_epochs=log.leader_epochs)
         replica.append_as_follower(memoryview(data)[position:])
+
+
+def placed(data: Buffer, one: StoredSlice, *, key: str) -> bytearray:
+    """Return a gateway's slice with the offsets and the leader epoch of its reference."""
+    return placed_batches(
+        data, one.base_offset, key=key, position=one.position, leader_epoch=one.leader_epoch
+    )
+
+
+def _read_files(ranges: Sequence[tuple[Path, int, int]]) -> bytes:
+    """Return the bytes of the ranges, one after the other. For any thread."""
+    parts: list[bytes] = []
+    for path, start, end in ranges:
+        with path.open("rb") as file:
+            file.seek(start)
+            parts.append(file.read(end - start))
+    return b"".join(parts)
 
 
 def _first_batch(data: bytearray, offset: int) -> tuple[int, int]:

@@ -176,6 +176,24 @@ def build_checkpoint(
     return _assemble(name, WalKind.CHECKPOINT, body, sections)
 
 
+def refer_to(
+    one: WalSlice,
+    *,
+    gateway: ChainName,
+    sequence: int,
+    position: int,
+    leader_epoch: int,
+    base_offset: int,
+) -> ForeignSlice:
+    """Return a reference to a foreign slice at the position of a gateway's object.
+
+    Its first record gets ``base_offset``. Raises ``CorruptRecordBatch``.
+    """
+    rows = batch_rows_of(one.data, position, is_foreign=True)
+    row = _slice_row(one, position, rows)
+    return ForeignSlice(gateway, sequence, leader_epoch, base_offset, row, rows)
+
+
 def batch_rows_of(data: Buffer, position: int, *, is_foreign: bool = False) -> list[BatchRow]:
     """Return a row per batch of the run that begins at the position of an object."""
     rows: list[BatchRow] = []

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from uuid import UUID
 
 from tidelog_core.diskless.bucket_chains import chains_of
 from tidelog_core.diskless.chain_store import ChainStore
@@ -124,7 +125,7 @@ class TailCheck:
         self, key: str, footer: WalFooter, there: set[tuple[ChainName, int]]
     ) -> list[Problem]:
         slices = [one for one in committed_slices(footer) if one.partition in self._tails]
-        if not slices:
+        if not slices and not self._has_foreign(footer):
             return []
         try:
             data = await self._objects.get(key)
@@ -144,6 +145,13 @@ class TailCheck:
                 text = f"it is not there, but {key} has a reference to it"
                 problems.append(Problem(self._tails[one.partition].name, missing, text))
         return problems
+
+    def _has_foreign(self, footer: WalFooter) -> bool:
+        """Whether a gateway's slices of checked partitions are in the object."""
+        return any(
+            row.is_foreign and PartitionName(UUID(bytes=row.topic_id), row.partition) in self._tails
+            for row in footer.slices
+        )
 
     def _add(self, one: CommittedSlice, chain: ChainName, key: str) -> None:
         runs = self._runs[one.partition]

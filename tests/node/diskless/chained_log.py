@@ -11,7 +11,9 @@ from tidelog_core.config import TopicConfig
 from tidelog_core.diskless.chain_store import ChainStore
 from tidelog_core.diskless.chain_writer import PutOutcome
 from tidelog_core.diskless.epoch_chains import PartitionName
-from tidelog_core.diskless.wal_build import ObjectName, WalSlice, build_data_object
+from tidelog_core.diskless.slice_bytes import foreign_batches
+from tidelog_core.diskless.wal_build import ObjectName, WalSlice, build_data_object, refer_to
+from tidelog_core.diskless.wal_footer import parse_object
 from tidelog_core.log.local_log import LocalLog
 from tidelog_core.log.values import AppendOrigin
 from tidelog_core.metadata.epoch_chains import ChainName, EpochChain, EpochChains
@@ -75,6 +77,41 @@ class ChainedLog:
         outcome = await ChainStore(self.store, CLUSTER).put(entry.chain, at, built.data)
         assert outcome is PutOutcome.STORED
         self.ends[entry.chain] = max(self.ends[entry.chain], at + 1)
+        return at
+
+    async def append_by_gateway(self, gateway: ChainName, *batches: bytearray) -> int:
+        """Put each batch into a gateway's next object, and references to them into the chain.
+
+        Then come the references' own appends, as a leader appends what it has read. Returns the
+        sequence of the gateway's object.
+        """
+        entry = self.chains[-1]
+        at = self.ends.setdefault(gateway, 0)
+        foreign = [WalSlice(*NAME, -1, foreign_batches(one), is_foreign=True) for one in batches]
+        built = build_data_object(ObjectName(CLUSTER, gateway, at, max(0, at - 2), 0, 0), foreign)
+        chains = ChainStore(self.store, CLUSTER)
+        assert await chains.put(gateway, at, built.data) is PutOutcome.STORED
+        self.ends[gateway] = at + 1
+        rows = parse_object(built.data, key="").slices
+        references = [
+            refer_to(
+                one,
+                gateway=gateway,
+                sequence=at,
+                position=row.position,
+                leader_epoch=entry.leader_epoch,
+                base_offset=self.log.append_as_leader(
+                    bytearray(one.data), leader_epoch=entry.leader_epoch
+                ).base_offset,
+            )
+            for one, row in zip(foreign, rows, strict=True)
+        ]
+        self.log.advance_high_watermark(self.log.log_end_offset)
+        end = self.ends[entry.chain]
+        name = ObjectName(CLUSTER, entry.chain, end, max(0, end - 2), 0, 0)
+        referring = build_data_object(name, [], references=references)
+        assert await chains.put(entry.chain, end, referring.data) is PutOutcome.STORED
+        self.ends[entry.chain] = end + 1
         return at
 
     def bytes_from(self, offset: int) -> bytes:

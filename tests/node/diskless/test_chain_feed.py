@@ -187,6 +187,42 @@ async def test_a_new_replica_gets_all_chains_and_then_each_object_by_one_request
     assert zone.grown >= 20
 
 
+async def test_references_are_followed_with_one_request_for_a_gateways_object(zone: Zone) -> None:
+    zone.tell()
+    await zone.until()
+    gateway = new_chain(9)
+    for count in range(1, 10):
+        zone.store.gets.clear()
+        sequence = await zone.chained.append_by_gateway(gateway, *[batch(2) for _ in range(count)])
+        zone.tell()
+        await zone.until()
+        assert zone.store.gets[wal_key(CLUSTER, gateway, sequence)] == 1
+        assert zone.store.gets.total() == 2
+    await zone.chained.append(batch(1))
+    zone.tell()
+    await zone.until()
+    zone.assert_same()
+
+
+async def test_a_damaged_slice_of_a_gateway_is_not_appended(zone: Zone) -> None:
+    zone.tell()
+    await zone.until()
+    committed = zone.log.log_end_offset
+    gateway = new_chain(9)
+    sequence = await zone.chained.append_by_gateway(gateway, batch(2))
+    key = wal_key(CLUSTER, gateway, sequence)
+    data = bytearray(await zone.store.get(key))
+    data[150] ^= 1
+    await zone.store.replace(key, bytes(data))
+    zone.tell()
+    await eventually_async(lambda: zone.store.gets[key] >= 2)
+    assert zone.log.log_end_offset == committed
+    data[150] ^= 1
+    await zone.store.replace(key, bytes(data))
+    await zone.until()
+    zone.assert_same()
+
+
 async def test_what_the_leader_has_not_committed_is_not_taken(zone: Zone) -> None:
     zone.tell()
     await zone.until()

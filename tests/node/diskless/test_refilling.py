@@ -18,6 +18,7 @@ from tidelog_core.log.values import CorruptLog
 from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.records import Cluster, put
 from tidelog_core.objects.memory import MemoryObjectStore
+from tidelog_core.records.header import iter_headers
 from tidelog_node.diskless.chain_slices import StoredSlice, WantedSlices, find_slices, log_of
 from tidelog_node.diskless.refilling import LogRefill
 from tidelog_node.replica import Replica
@@ -108,6 +109,38 @@ async def test_a_log_that_has_everything_reads_nothing(refilled: Refilled, tmp_p
     log = await refilled(replica_over(tmp_path / "again"))
     assert refilled.store.read_bytes == 0
     assert_same(log, refilled.chained.log)
+
+
+async def test_references_are_refilled_and_compared_like_slices(
+    refilled: Refilled, tmp_path: Path
+) -> None:
+    chained, gateway = refilled.chained, new_chain(9)
+    await chained.append_by_gateway(gateway, batch(3), batch(1))
+    await chained.append(batch(2))
+    await chained.append_by_gateway(gateway, batch(1))
+    log = await refilled(replica_over(tmp_path / "heir"))
+    assert_same(log, chained.log)
+    log.close()
+    assert_same(await refilled(replica_over(tmp_path / "heir")), chained.log)
+    assert refilled.store.read_bytes == 0
+
+
+@pytest.mark.parametrize("wrong", ["base offset", "leader epoch", "record"])
+async def test_a_reference_with_other_local_bytes_is_fetched_again(
+    refilled: Refilled, tmp_path: Path, wrong: str
+) -> None:
+    chained = refilled.chained
+    await chained.append_by_gateway(new_chain(9), batch(3), batch(1))
+    shutil.copytree(tmp_path / "leader", tmp_path / "again")
+    path = max((tmp_path / "again").glob("*.log"))
+    (_, header), (at, last) = list(iter_headers(path.read_bytes()))[-2:]
+    assert header.next_offset == last.base_offset
+    place = {"base offset": at + 7, "leader epoch": at + 15, "record": at + last.size_bytes - 1}
+    data = bytearray(path.read_bytes())
+    data[place[wrong]] ^= 1
+    path.write_bytes(data)
+    assert_same(await refilled(replica_over(tmp_path / "again")), chained.log)
+    assert refilled.store.read_bytes > 0
 
 
 async def test_records_that_no_chain_has_are_cut(refilled: Refilled, tmp_path: Path) -> None:
