@@ -54,7 +54,7 @@ NODE_SECTIONS: Mapping[str, tuple[str, ...]] = {
     ),
     "Disk, retention and compaction": ("background.", "log."),
     "Object store": ("remote.", "tier."),
-    "Diskless topics": ("diskless.",),
+    "Diskless topics": ("diskless.", "client.az."),
 }
 
 _BEGIN = """\

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from tidelog_core.audit.events import AUDIT_KINDS
 from tidelog_core.authorizer_settings import check_authorizer, parse_super_users
+from tidelog_core.client_zones import parse_cidr_zones, parse_listener_zones
 from tidelog_core.cloudwatch_settings import parse_cloudwatch_cluster
 from tidelog_core.connection_settings import parse_address_limits
 from tidelog_core.cost_settings import parse_machine_type
@@ -213,6 +214,8 @@ class NodeConfig:
     bootstrap_admin_user: str = _setting("bootstrap.admin.user", "string", "", "A user whom a node stores when it starts, unless there is one of this name, for SCRAM-SHA-512: the first who can log in to a cluster without open listeners. Name it among super.users.", is_read_only=True)
     broker_heartbeat_interval_ms: int = _setting("broker.heartbeat.interval.ms", "int", 3000, "How often a node renews its lease in the metadata store; never less often than three times in broker.session.timeout.ms.", at_least=1, is_read_only=True)
     broker_session_timeout_ms: int = _setting("broker.session.timeout.ms", "int", 9000, "How long a node's lease lasts: without a renewal it stops serving before that, and others take its partitions over after it. A node whose event loop is blocked renews for two thirds of this time and then stops. Give every node the same value.", at_least=100, is_read_only=True)
+    client_az_cidr_map: str = _setting("client.az.cidr.map", "string", "", "The availability zone of each subnet that clients connect from, as `10.0.0.0/20=use1-az1,2001:db8::/56=use1-az2`, with the zones that nodes have as `--rack`. The smallest subnet with a client's address counts. It is for clients that send neither `client.rack` nor a zone in `client.id`: docs/diskless.md. Give every node the same value.", check=parse_cidr_zones, is_read_only=True)
+    client_az_listener_map: str = _setting("client.az.listener.map", "string", "", "The availability zone of the clients of each listener, as `AZ1=use1-az1,AZ2=use1-az2` with names of `listeners`, in whatever case. It is for clients that send neither `client.rack` nor a zone in `client.id`, and counts before client.az.cidr.map. Give every node the same value.", check=parse_listener_zones, is_read_only=True)
     client_metrics_otlp_endpoint: str = _setting("client.metrics.otlp.endpoint", "string", "", "Where the metrics go that clients push (KIP-714): the http or https address of a receiver of OpenTelemetry's protocol, without `/v1/metrics`. Empty: clients cannot push any, and are not offered to.", check=parse_otlp_endpoint, is_read_only=True)
     client_metrics_otlp_headers: str = _setting("client.metrics.otlp.headers", "password", "", "Headers of requests to that receiver, such as its key: `name=value,name=value`, with values percent-encoded.", check=parse_otlp_headers, is_read_only=True)
     compression_gzip_level: int = _topic_default("compression.gzip.level", "compression.gzip.level")

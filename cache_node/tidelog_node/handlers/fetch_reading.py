@@ -48,7 +48,9 @@ NO_REPLICAS: Mapping[int, Replica] = {}
 class ClosestReplica(Protocol):
     """Finds replicas that are closer to a consumer than their leader."""
 
-    def find(self, replica: Replica, rack: bytes, offset: int) -> int | None:
+    def find(
+        self, replica: Replica, rack: bytes, offset: int, client: Session | None
+    ) -> int | None:
         """Return the broker to read ``offset`` from, ``None`` for this one."""
 
 
@@ -211,8 +213,9 @@ class PartitionReader:
             require_epoch(replica, wanted.leader_epoch)
         if replica.role is not None:
             replica.require_readable()
-            if request.rack and self._closest is not None:
-                preferred = self._closest.find(replica, request.rack, wanted.offset)
+            if self._closest is not None and (request.rack or replica.is_diskless):
+                closest, client = self._closest, reading.client
+                preferred = closest.find(replica, request.rack, wanted.offset, client)
                 if preferred is not None:
                     reading.must_answer = True
                     return _nothing(replica, wanted)._replace(preferred_replica=preferred)

@@ -1,5 +1,8 @@
 """Selects the replica in a consumer's rack for its reads.
 
+A consumer that names no rack is sent to its zone's replica too, if the zone is known otherwise
+(``SessionZones``), of diskless partitions alone: clients of those were told to give their zone.
+
 Only ISR members that have the offset are candidates: a lagging replica would be returned again
 after every refresh of the consumer's metadata.
 Source: KIP-392, ``RackAwareReplicaSelector``.
@@ -9,6 +12,8 @@ from __future__ import annotations
 
 from tidelog_node.node_context import NodeContext
 from tidelog_node.replica import Replica
+from tidelog_node.replication.session_zones import SessionZones
+from tidelog_node.session import Session
 
 
 class RackAwareness:
@@ -16,14 +21,19 @@ class RackAwareness:
 
     def __init__(self, node: NodeContext) -> None:
         self._node = node
+        self._zones = SessionZones(node)
 
-    def find(self, replica: Replica, rack: bytes, offset: int) -> int | None:
+    def find(
+        self, replica: Replica, rack: bytes, offset: int, client: Session | None
+    ) -> int | None:
         """Return the broker to read ``offset`` from, ``None`` for this one."""
         leader = replica.leader
-        if leader is None or offset < replica.log.local_log_start_offset:
+        if leader is None or not leader.followers or offset < replica.log.local_log_start_offset:
+            return None
+        wanted = self._zone(replica, rack, client)
+        if wanted is None:
             return None
         brokers = self._node.view.image.brokers
-        wanted = rack.decode(errors="replace")
         own = brokers.get(self._node.broker_id)
         if own is not None and own.rack == wanted:
             return None
@@ -41,3 +51,10 @@ class RackAwareness:
             ):
                 best, best_end = broker_id, follower.log_end_offset
         return best
+
+    def _zone(self, replica: Replica, rack: bytes, client: Session | None) -> str | None:
+        if rack:
+            return rack.decode(errors="replace")
+        if client is None or not replica.is_diskless:
+            return None
+        return self._zones.of(client)

@@ -74,6 +74,7 @@ class LedNode:
             self.view,
             incarnation=self.view.image.brokers[1].incarnation,
             config=lambda: self.config,
+            static_config=self.config,
             standing=Alone(can_serve=self.can_serve, now_ms=lambda: self.now_ms),
             executor=self.executor,
         )
@@ -159,6 +160,12 @@ class LedNode:
         await self.store.commit([records.put(dataclasses.replace(partition, **changes))])
         await self.view.refresh()
 
+    async def move(self, broker_id: int, rack: str | None) -> None:
+        """Register the broker as being in another zone."""
+        broker = self.view.image.brokers[broker_id]
+        await self.store.commit([records.put(dataclasses.replace(broker, rack=rack))])
+        await self.view.refresh()
+
     def epoch_of(self, broker_id: int) -> int:
         return self.view.image.brokers[broker_id].version
 
@@ -189,6 +196,7 @@ class LedNode:
         max_wait_ms: int = 0,
         rack: bytes = b"",
         isolation_level: int = 0,
+        client_id: bytes | None = None,
     ) -> Any:
         """Fetch the partition; return its answer, or the future of it."""
         wanted = FetchPartition(0, leader_epoch, offset, last_fetched_epoch, 0, 1 << 20)
@@ -206,11 +214,8 @@ class LedNode:
             rack,
             replica_epoch,
         )
-        return _answer(
-            1,
-            FETCH_VERSION,
-            self.fetch.handle(request, context_of(FETCH_VERSION, node_id=replica_id)),
-        )
+        context = context_of(FETCH_VERSION, node_id=replica_id, client_id=client_id)
+        return _answer(1, FETCH_VERSION, self.fetch.handle(request, context))
 
 
 def _answer(api_key: int, version: int, reply: Any) -> Any:

@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 import pytest
 from tidelog_core.config import NodeConfig
-from tidelog_core.metadata.records import put
 from tidelog_node.replica import Replica
 
-from tests.node.replication.led_node import TOPIC, LedNode, led_node
+from tests.node.replication.led_node import TOPIC, led_node
 from tests.node.replication.session_leader import LedLog, session_leader
 from tests.node.replication.test_leader_answers import fetchers_of
 from tests.support.waiting import eventually_async
 
 QUICK = NodeConfig(replica_fetch_wait_max_ms=20, replica_fetch_backoff_ms=20)
-
-
-async def move(node: LedNode, broker_id: int, rack: str | None) -> None:
-    """Register a broker as being in another zone."""
-    broker = node.view.image.brokers[broker_id]
-    await node.store.commit([put(dataclasses.replace(broker, rack=rack))])
-    await node.view.refresh()
 
 
 @pytest.mark.parametrize(
@@ -34,8 +25,8 @@ async def test_bytes_from_a_leader_in_another_zone_are_counted(
     tmp_path: Path, own: str | None, leaders: str | None, is_across: bool
 ) -> None:
     async with led_node(tmp_path, QUICK) as node, session_leader(node) as leader:
-        await move(node, 1, own)
-        await move(node, 2, leaders)
+        await node.move(1, own)
+        await node.move(2, leaders)
         replica: Replica = await node.create_topic(leader=2, partition_count=1)
         leader.topic_id, leader.logs = replica.topic_id.bytes, {0: LedLog()}
         await eventually_async(lambda: node.replica(0).is_follower, "it is followed")
