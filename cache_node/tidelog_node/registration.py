@@ -6,7 +6,8 @@ restarted node replaces its registration under a new incarnation.
 Two processes of one broker id never serve at the same time: each serves and decides only while it
 holds the id's lease (``membership.joining``), and registers after it has acquired the lease. The
 handshake at the registered address only rejects a second process earlier. A process whose
-registration is replaced stops. If it loses the lease before that, it answers only requests that
+registration is replaced stops, and one whose registration is removed registers again
+(``membership.registered``). If it loses the lease before that, it answers only requests that
 need none, such as Metadata.
 """
 
@@ -18,7 +19,7 @@ from uuid import UUID, uuid4
 
 from tidelog_core.errors import ErrorCode, StorageError, TidelogError
 from tidelog_core.metadata.endpoints import BrokerEndpoint
-from tidelog_core.metadata.image import ClusterImage, ClusterView
+from tidelog_core.metadata.image import ClusterImage
 from tidelog_core.metadata.records import Broker, Cluster, cluster_key, put
 from tidelog_core.metadata.store import (
     ABSENT,
@@ -109,18 +110,6 @@ async def require_gone(image: ClusterImage, dialer: Dialer) -> None:
             f"broker {broker_id} of this cluster runs already, at {registered.endpoint}"
         )
     logger.info("earlier process of this broker is gone")
-
-
-async def wait_until_replaced(view: ClusterView, broker_id: int, incarnation: UUID) -> None:
-    """Raise ``BrokerIdTaken`` when another process has registered under the id."""
-
-    def is_replaced(image: ClusterImage) -> bool:
-        registered = image.brokers.get(broker_id)
-        return registered is not None and registered.incarnation != incarnation
-
-    image = await view.wait_for(is_replaced, timeout=None)
-    other = image.brokers[broker_id]
-    raise BrokerIdTaken(f"broker {broker_id} was started again, at {other.endpoint}")
 
 
 def _new_cluster_id() -> str:

@@ -24,8 +24,8 @@ from tidelog_node.assembly.transactions import build_transactions
 from tidelog_node.background import Background
 from tidelog_node.coordinator.coordinator import GroupCoordinator
 from tidelog_node.coordinator.hosted_groups import HostedGroups
+from tidelog_node.membership.registered import keep_registered
 from tidelog_node.monitoring.readiness import Phase
-from tidelog_node.registration import wait_until_replaced
 from tidelog_node.security.listeners import Listeners
 from tidelog_node.server import Server
 from tidelog_node.settings import NodeSettings
@@ -130,7 +130,9 @@ async def _start(
         admission=serving.admission,
         chain_store=serving.chain_store,
     )
-    lease_tasks.add(wait_until_replaced(node.view, node.broker_id, node.incarnation))
+    lease_tasks.add(
+        keep_registered(node.view, member.membership, node.incarnation, register=register)
+    )
     await member.enter(logs.replicas, lease_tasks.add)
     if serving.audit is not None:
         stack.push_async_callback(serving.audit.close)

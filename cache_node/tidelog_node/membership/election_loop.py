@@ -285,13 +285,17 @@ class ElectionLoop:
         # The nodes that may write for all successors of the dead leader; none if it is not dead.
         writers = state.coordinators.of(partition.leader) if self._is_orphan(partition) else ()
         is_writer = bool(writers) and partition.leader in self._coordinated
-        if not is_readable(partition) or not (is_held or is_writer):
+        is_reserved = name in RESERVED_TOPICS  # Any broker may lead one that has no live replica.
+        if not is_readable(partition) or not (is_held or is_writer or is_reserved):
             return None
         assert self._grace_until_ms is not None
         if is_vacant and now_ms < self._grace_until_ms and self._has_other_leader(partition):
             self._waiting.add(name)
             return None
         change = elector.elect(partition, peers, now_ms=now_ms) if is_writer else None
+        if is_reserved and not is_held:
+            live = self._membership.live_brokers(self._node.view.image)
+            change = change or elector.adopt(partition, peers, live)
         if change is None and is_held:
             change = elector.takeover(
                 partition,

@@ -159,6 +159,8 @@ class LedPartitions:
                 successor = elector.diskless_successor(partition, peers, live)
             else:
                 successor = elector.drain_successor(partition, peers)
+            if successor is None and name in RESERVED_TOPICS:
+                successor = elector.diskless_successor(partition, peers, live)
             if successor is not None:
                 found.append((name, partition, successor))
         return found
@@ -169,7 +171,12 @@ class LedPartitions:
         changes, now_ms = [], self._membership.now_ms()
         for name, partition, successor in left:
             if name in RESERVED_TOPICS:
-                changes.append(hand_over(partition, successor, is_leaving=True))
+                is_in_sync = successor in partition.isr
+                changes.append(
+                    hand_over(partition, successor, is_leaving=True)
+                    if is_in_sync
+                    else move_lead(partition, successor, ChangeReason.HAND_OVER)
+                )
                 continue
             if self._is_diskless(self._node.view.image, name):
                 # Its chain has every record: nothing has to be waited for.
@@ -205,7 +212,11 @@ class LedPartitions:
                 if not self._membership.leads(partition):
                     continue
                 change = keep_reserved(
-                    partition, self._membership.peers, live=frozenset(live), load=load
+                    partition,
+                    self._membership.peers,
+                    registered=image.brokers.keys(),
+                    live=frozenset(live),
+                    load=load,
                 )
                 if change is not None:
                     load.update(set(change.after.replicas) - set(partition.replicas))

@@ -21,6 +21,7 @@ from tidelog_core.metadata.records import (
 )
 from tidelog_core.metadata.store import ItemKey, MetadataStore
 
+from tidelog_node.membership.departed_brokers import DepartedBrokers
 from tidelog_node.membership.election_loop import ElectionLoop
 from tidelog_node.membership.joining import leave_again, take_over_id
 from tidelog_node.membership.lease_keeper import LeaseKeeper
@@ -67,6 +68,9 @@ class ClusterMember:
             poll_interval_ms=config.metadata_poll_interval_ms,
         )
         self._elections = ElectionLoop(node, membership=membership)
+        self._departed = DepartedBrokers(
+            node, membership=membership, after_ms=config.broker_unregister_after_ms
+        )
         self._keeper: LeaseKeeper | None = None
         self._node_loop: NodeLoop | None = None
         self._led: LedPartitions | None = None
@@ -167,8 +171,9 @@ class ClusterMember:
                 self.membership.elector.note_lacking(partitions)
 
     def begin_leading(self, start_task: StartTask) -> None:
-        """Start the loops that take partitions over and hand them back."""
+        """Start the loops that take partitions over and hand them back, and take brokers out."""
         assert self._led is not None, "enter first"
+        start_task(self._departed.run())
         start_task(self._elections.run())
         start_task(self._led.run())
 

@@ -3,7 +3,8 @@
 The leader of a shard of ``__consumer_offsets`` reads its groups from the metadata store, so every
 live replica is in sync. The leader keeps the item accordingly: the ISR is the live replicas, a
 reassignment ends as soon as its target is alive, and a topic that was created with too few brokers
-gets more replicas when there are more.
+gets more replicas when there are more. A replica on a broker that was taken out of the cluster is
+replaced.
 """
 
 from __future__ import annotations
@@ -23,17 +24,19 @@ def keep_reserved(
     partition: Partition,
     peers: PeerLeases,
     *,
+    registered: Set[int],
     live: Set[int],
     load: Mapping[int, int],
 ) -> PartitionChange | None:
     """Return the change that the leader should write to a reserved partition, if any.
 
-    ``live`` are the brokers that can serve; ``load`` is the number of replicas of reserved topics
-    on each broker.
+    ``registered`` are the brokers of the cluster, ``live`` those that can serve; ``load`` is the
+    number of replicas of reserved topics on each broker.
     """
     replicas = partition.replicas
     if not is_reassigning(partition):
-        replicas = _widened(partition, live=live, load=load)
+        kept = tuple(b for b in replicas if b in registered or b == partition.leader)
+        replicas = _widened(kept, live=live, load=load)
     isr = tuple(b for b in replicas if b in live or b == partition.leader)
     after = dataclasses.replace(partition, replicas=replicas, isr=isr)
     ending = end_reassignment(after, peers)
@@ -44,9 +47,11 @@ def keep_reserved(
     return PartitionChange(after, ChangeReason.ALTER_ISR)
 
 
-def _widened(partition: Partition, *, live: Set[int], load: Mapping[int, int]) -> tuple[int, ...]:
-    missing = min(RESERVED_REPLICAS, len(live)) - len(partition.replicas)
+def _widened(
+    replicas: tuple[int, ...], *, live: Set[int], load: Mapping[int, int]
+) -> tuple[int, ...]:
+    missing = min(RESERVED_REPLICAS, len(live)) - len(replicas)
     if missing <= 0:
-        return partition.replicas
-    others = sorted(live - set(partition.replicas), key=lambda b: (load.get(b, 0), b))
-    return (*partition.replicas, *others[:missing])
+        return replicas
+    others = sorted(live - set(replicas), key=lambda b: (load.get(b, 0), b))
+    return (*replicas, *others[:missing])

@@ -33,6 +33,8 @@ replica of, and decides whether it should act:
 - A *diskless* partition is led by any live broker. Each broker computes the same heir (``heirs``),
   and the heir writes its own takeover. The write only says who is to lead: it leads once it has
   ended the chain before, and has entered the partition into its own.
+- So is a partition of the cluster's own topics whose replicas are all dead: where brokers come and
+  go with the load, none of them may ever come back (``LeaderElector.adopt``).
 - Without any live member of the ISR the partition waits, unless the topic allows unclean
   elections: then the first live replica takes over with itself as the only member,
   provided (checked in the commit) that no lease of an ISR member has moved.
@@ -180,10 +182,40 @@ class LeaderElector:
         checks = tuple(peers.check(broker_id) for broker_id in must_stay_dead)
         return move_lead(partition, self._broker_id, ChangeReason.TAKEOVER, checks)
 
+    def adopt(
+        self, partition: Partition, peers: PeerLeases, live: Iterable[int]
+    ) -> PartitionChange | None:
+        """Return the write by which this broker takes a partition over that has no live replica.
+
+        For the cluster's own topics, which carry leadership only: their replicas may all have gone
+        for good. Every broker computes the same one that takes it.
+        """
+        if self._broker_id in partition.replicas or not self._is_vacant(partition, peers):
+            return None
+        if not all(map(peers.is_dead, partition.replicas)):
+            return None
+        if self._heir(partition, peers, live) != self._broker_id:
+            return None
+        must_stay_dead = {partition.leader, *partition.isr} - {NO_LEADER}
+        checks = tuple(peers.check(broker_id) for broker_id in sorted(must_stay_dead))
+        after = dataclasses.replace(
+            partition,
+            leader=self._broker_id,
+            leader_epoch=partition.leader_epoch + 1,
+            replicas=(self._broker_id,),
+            isr=(self._broker_id,),
+            adding=(),
+            removing=(),
+        )
+        return PartitionChange(after, ChangeReason.TAKEOVER, checks)
+
     def diskless_successor(
         self, partition: Partition, peers: PeerLeases, live: Iterable[int]
     ) -> int | None:
-        """Return the other broker that should lead a diskless partition, ``None`` if none can."""
+        """Return the other broker that should lead a diskless partition, ``None`` if none can.
+
+        Likewise for a partition of the cluster's own topics that has no other live replica.
+        """
         others = (b for b in live if b != self._broker_id and not peers.is_stepping_down(b))
         return heir_of(partition, others)
 
