@@ -24,12 +24,14 @@ from tidelog_core.metadata.records import Partition
 from tidelog_core.model import RESERVED_TOPICS
 from tidelog_core.replication.change import ChangeReason, PartitionChange
 from tidelog_core.replication.diskless_balance import balancing_moves
-from tidelog_core.replication.election import hand_over, move_lead
+from tidelog_core.replication.diskless_followers import Racks
+from tidelog_core.replication.election import change_followers, hand_over, move_lead
 from tidelog_core.replication.heirs import is_diskless
 from tidelog_core.replication.partition_writer import write_changes
 from tidelog_core.waiting import wait_and_clear
 
 from tidelog_node.membership.membership import Membership
+from tidelog_node.membership.replica_racks import ReplicaRacks
 from tidelog_node.membership.reserved_partitions import keep_reserved
 from tidelog_node.node_context import NodeContext
 
@@ -80,7 +82,9 @@ class LedPartitions:
         self._visited: ClusterImage | None = None
         self._able: frozenset[int] = frozenset()  # the brokers that may lead diskless partitions
         self._balance_from_ms = 0.0  # they are the same for long enough by then
-        self._balanced: ClusterImage | None = None  # the image that was last looked at for that
+        self._replica_racks = ReplicaRacks()
+        # The image and the racks that were last looked at for that.
+        self._balanced: tuple[ClusterImage, Racks] | None = None
         self._stir = asyncio.Event()
 
     async def run(self) -> None:
@@ -255,7 +259,7 @@ class LedPartitions:
         return changes
 
     def _balance_diskless(self, image: ClusterImage, now_ms: float) -> list[PartitionChange]:
-        """Return this node's part of the moves that spread the leads of diskless partitions.
+        """Return this node's part of the moves that spread diskless partitions.
 
         Once the same brokers have been able to lead for a while.
         """
@@ -267,9 +271,13 @@ class LedPartitions:
         )
         if not self._membership.is_disk_fit or able != self._able:
             self._able, self._balance_from_ms = able, now_ms + BALANCE_AFTER_MS
-        if now_ms < self._balance_from_ms or image is self._balanced:
+        racks = self._replica_racks.note(image.brokers, able, now_ms)
+        is_known = self._balanced is not None and (
+            self._balanced[0] is image and self._balanced[1] == racks
+        )
+        if now_ms < self._balance_from_ms or is_known:
             return []
-        self._balanced = image
+        self._balanced = image, racks
         partitions = [
             partition
             for name, topic in image.topics.items()
@@ -277,13 +285,17 @@ class LedPartitions:
             for partition in image.partitions(name)
         ]
         changes = [
-            move_lead(partition, heir, ChangeReason.HAND_OVER)
-            for partition, heir in balancing_moves(partitions, able)
-            if partition.leader == broker_id and self._membership.leads(partition)
+            change_followers(move.partition, move.replicas)
+            if move.leader == broker_id
+            else move_lead(
+                move.partition, move.leader, ChangeReason.HAND_OVER, replicas=move.replicas
+            )
+            for move in balancing_moves(partitions, able, racks)
+            if move.partition.leader == broker_id and self._membership.leads(move.partition)
         ]
         if changes:
             self._balance_from_ms = now_ms + BALANCE_AFTER_MS
-            logger.info("leads of diskless partitions spread", extra={"count": len(changes)})
+            logger.info("diskless partitions spread", extra={"count": len(changes)})
         return changes
 
     def _decide_preferred(self, image: ClusterImage, now_ms: float) -> list[PartitionChange]:

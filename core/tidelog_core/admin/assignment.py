@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 
 from tidelog_core.errors import InvalidReplicaAssignment, InvalidReplicationFactor
 from tidelog_core.metadata.image import ClusterImage
 from tidelog_core.metadata.records import Broker
+from tidelog_core.replication.diskless_followers import DisklessFollowers, count_followings
+from tidelog_core.replication.heirs import is_diskless
 from tidelog_core.replication.placement import (
     ReplicaPlacer,
     Replicas,
@@ -25,15 +28,35 @@ def placer(
     )
 
 
+def diskless_followers(
+    image: ClusterImage, live: Set[int] | None, replication_factor: int
+) -> DisklessFollowers:
+    """Return the followers of new diskless partitions, as those that there are have them."""
+    partitions = (
+        partition
+        for name, topic in image.topics.items()
+        if is_diskless(topic)
+        for partition in image.partitions(name)
+    )
+    return DisklessFollowers(
+        {b: broker.rack for b, broker in image.brokers.items() if live is None or b in live},
+        count_followings(Counter((one.leader, one.replicas) for one in partitions)),
+        replicas_max=replication_factor,
+    )
+
+
 def spread(
-    placer: ReplicaPlacer, partition_count: int, replication_factor: int
+    placer: ReplicaPlacer,
+    partition_count: int,
+    replication_factor: int,
+    followers: DisklessFollowers | None = None,
 ) -> tuple[Replicas, ...]:
     """Return the replicas of a topic's new partitions, the leader first.
 
-    Raises ``InvalidReplicationFactor``.
+    ``followers`` are those of a diskless topic. Raises ``InvalidReplicationFactor``.
     """
     try:
-        return placer.place(partition_count, replication_factor)
+        return placer.place(partition_count, replication_factor, followers)
     except InvalidReplicationFactor as error:
         raise InvalidReplicationFactor(
             f"Unable to replicate the partition {replication_factor} time(s): {error}"

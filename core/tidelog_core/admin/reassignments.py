@@ -10,7 +10,7 @@ from tidelog_core.errors import InvalidReplicationFactor
 from tidelog_core.metadata.image import ClusterView
 from tidelog_core.metadata.records import Partition
 from tidelog_core.replication.change import ChangeReason, PartitionChange
-from tidelog_core.replication.election import move_lead
+from tidelog_core.replication.election import change_followers, move_lead
 from tidelog_core.replication.heirs import is_diskless
 from tidelog_core.replication.placement import require_valid_replicas
 from tidelog_core.replication.reassignment import (
@@ -53,8 +53,4 @@ def _move_diskless(
     moved = dataclasses.replace(partition, replicas=tuple(target))
     if partition.leader != target[0]:
         return move_lead(moved, target[0], ChangeReason.REASSIGNMENT_ENDED)
-    in_sync = tuple(broker_id for broker_id in partition.isr if broker_id in target)
-    return PartitionChange(
-        dataclasses.replace(moved, isr=in_sync or (partition.leader,)),
-        ChangeReason.REASSIGNMENT_ENDED,
-    )
+    return change_followers(partition, tuple(target))

@@ -28,7 +28,8 @@ from tidelog_core.errors import (
 from tidelog_core.metadata.image import ClusterImage
 from tidelog_core.metadata.records import DeletedTopic, Partition, Topic
 from tidelog_core.model import CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC
-from tidelog_core.replication.heirs import DISKLESS_ENABLE
+from tidelog_core.replication.diskless_followers import DisklessFollowers
+from tidelog_core.replication.heirs import DISKLESS_ENABLE, is_diskless
 from tidelog_core.replication.placement import ReplicaPlacer
 
 USE_DEFAULT = -1
@@ -89,6 +90,7 @@ class TopicPlanner:
         # Lazy: most requests need neither, and both iterate over all topics.
         self._collisions: Collisions | None = None
         self._placer: ReplicaPlacer | None = None
+        self._followers: dict[int, DisklessFollowers] = {}  # by replication factor
         self._configs: dict[tuple[frozenset[tuple[str, str | None]], bool], dict[str, str]] = {}
 
     def plan_new(self, new: NewTopic, *, topic_id: UUID, now_ms: int) -> TopicPlan:
@@ -107,7 +109,7 @@ class TopicPlanner:
             count, factor = _wanted_size(new, self._node)
             if has_chain and new.replication_factor == USE_DEFAULT:
                 factor = 1  # More are caches: nothing depends on them.
-            replicas = self._spread(count, factor)
+            replicas = self._spread(count, factor, is_by_chain=has_chain)
         topic = Topic(
             name=new.name,
             topic_id=topic_id,
@@ -145,7 +147,7 @@ class TopicPlanner:
         widths = (len(partition.replicas) for partition in self._image.partitions(name))
         factor = next((width for width in widths if width), 0)
         if wider.assignments is None:
-            replicas = self._spread(count - before, factor)
+            replicas = self._spread(count - before, factor, is_by_chain=is_diskless(topic))
         else:
             replicas = self._checked_assignments(wider.assignments, count - before, factor)
         widened = dataclasses.replace(topic, partition_count=count)
@@ -188,14 +190,22 @@ class TopicPlanner:
             )
         return tuple(tuple(given) for given in assignments)
 
-    def _spread(self, count: int, factor: int) -> tuple[tuple[int, ...], ...]:
+    def _spread(self, count: int, factor: int, *, is_by_chain: bool) -> tuple[tuple[int, ...], ...]:
         if self._placer is None:
             self._placer = assignment.placer(
                 self._image.brokers,
                 existing=assignment.existing_replicas(self._image),
                 live=self._live,
             )
-        return assignment.spread(self._placer, count, factor)
+        followers = self._followers_of_diskless(factor) if is_by_chain and factor > 1 else None
+        return assignment.spread(self._placer, count, factor, followers)
+
+    def _followers_of_diskless(self, factor: int) -> DisklessFollowers:
+        followers = self._followers.get(factor)
+        if followers is None:
+            followers = assignment.diskless_followers(self._image, self._live, factor)
+            self._followers[factor] = followers
+        return followers
 
 
 def wanted_partition_count(new: NewTopic, node: NodeConfig) -> int:

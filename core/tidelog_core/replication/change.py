@@ -18,6 +18,7 @@ class ChangeReason(Enum):
     CHAIN_ENTERED = "chain-entered"
     LEAVE_ISR = "leave-isr"
     ALTER_ISR = "alter-isr"
+    FOLLOWERS_PLACED = "followers-placed"
     REASSIGNMENT_STARTED = "reassignment-started"
     REASSIGNMENT_ENDED = "reassignment-ended"
 

@@ -398,13 +398,16 @@ def move_lead(
     broker_id: int,
     reason: ChangeReason,
     checks: tuple[Check, ...] = (),
+    *,
+    replicas: tuple[int, ...] = (),
 ) -> PartitionChange:
     """Return the write that names the broker as the one that is to lead a diskless partition.
 
     Its records are in chains and in the tier, so the broker need not have been a replica. The
-    leader before, if it keeps a replica, is in sync again once it follows.
+    leader before, if it keeps a replica, is in sync again once it follows. ``replicas``, the broker
+    first, replace those before.
     """
-    replicas = replicas_with(partition, broker_id)
+    replicas = replicas or replicas_with(partition, broker_id)
     after = dataclasses.replace(
         partition,
         leader=broker_id,
@@ -418,6 +421,19 @@ def move_lead(
         removing=(),
     )
     return PartitionChange(after, reason, checks)
+
+
+def change_followers(partition: Partition, replicas: tuple[int, ...]) -> PartitionChange:
+    """Return the write that gives a diskless partition other followers. Its leader goes on."""
+    in_sync = tuple(broker_id for broker_id in partition.isr if broker_id in replicas)
+    after = dataclasses.replace(
+        partition,
+        replicas=replicas,
+        isr=in_sync or (partition.leader,),
+        adding=(),
+        removing=(),
+    )
+    return PartitionChange(after, ChangeReason.FOLLOWERS_PLACED)
 
 
 def _key(partition: Partition) -> PartitionKey:

@@ -8,6 +8,7 @@ The first follower takes over when the leader dies. It is the broker that has th
 so the leaderships of a broker or a rack spread over all others. Brokers that are not live are
 used last and never lead. Within one topic the leaders always rotate: a new broker
 gets its share of a wide topic, not all of it.
+Followers of a diskless topic are others: few for each leader (``diskless_followers``).
 Source: Kafka's ``StripedReplicaPlacer``.
 """
 
@@ -18,6 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from itertools import chain
 
 from tidelog_core.errors import InvalidReplicaAssignment, InvalidReplicationFactor
+from tidelog_core.replication.diskless_followers import DisklessFollowers
 
 Replicas = tuple[int, ...]
 
@@ -55,10 +57,16 @@ class ReplicaPlacer:
         for broker_id, rack in racks.items():
             self._rack_leads[rack] += self._leads[broker_id]
 
-    def place(self, partition_count: int, replication_factor: int) -> tuple[Replicas, ...]:
+    def place(
+        self,
+        partition_count: int,
+        replication_factor: int,
+        followers: DisklessFollowers | None = None,
+    ) -> tuple[Replicas, ...]:
         """Return the replicas of each partition of a new topic, its leader first.
 
-        The next topic is placed on top of them. Raises ``InvalidReplicationFactor``.
+        The next topic is placed on top of them. ``followers`` are those of a diskless topic.
+        Raises ``InvalidReplicationFactor``.
         """
         if replication_factor <= 0:
             raise InvalidReplicationFactor(
@@ -73,10 +81,32 @@ class ReplicaPlacer:
                 f" because only {len(self._racks)} broker(s) are registered."
             )
         given: Counter[int] = Counter()  # leaderships of this topic
-        return tuple(self._place_one(replication_factor, given) for _ in range(partition_count))
+        return tuple(
+            self._place_one(replication_factor, given, followers) for _ in range(partition_count)
+        )
 
-    def _place_one(self, replication_factor: int, given: Counter[int]) -> Replicas:
-        leader = min(
+    def _place_one(
+        self,
+        replication_factor: int,
+        given: Counter[int],
+        diskless: DisklessFollowers | None,
+    ) -> Replicas:
+        leader = self._next_leader(given)
+        if diskless is None:
+            chosen = self._with_followers(leader, replication_factor)
+        else:
+            chosen = diskless.replicas_of(leader, replication_factor, self._racks)
+        self._successions[chosen[:2]] += 1
+        self._succeeds.update(chosen[1:2])
+        self._followers[leader].update(chosen[1:])
+        given[leader] += 1
+        self._leads[leader] += 1
+        self._rack_leads[self._racks[leader]] += 1
+        self._holds.update(chosen)
+        return chosen
+
+    def _next_leader(self, given: Counter[int]) -> int:
+        return min(
             (broker_id for broker_id in self._racks if broker_id in self._live),
             key=lambda b: (
                 given[b],
@@ -86,6 +116,8 @@ class ReplicaPlacer:
                 b,
             ),
         )
+
+    def _with_followers(self, leader: int, replication_factor: int) -> Replicas:
         chosen = [leader]
         followers = self._followers[leader]
         uses: dict[str | None, int] = defaultdict(int)
@@ -112,13 +144,6 @@ class ReplicaPlacer:
                 b,
             ),
         )
-        self._successions[tuple(chosen[:2])] += 1
-        self._succeeds.update(chosen[1:2])
-        followers.update(chosen[1:])
-        given[leader] += 1
-        self._leads[leader] += 1
-        self._rack_leads[self._racks[leader]] += 1
-        self._holds.update(chosen)
         return tuple(chosen)
 
 

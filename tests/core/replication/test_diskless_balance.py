@@ -39,17 +39,18 @@ def test_all_lead_as_many_and_no_move_is_in_vain(leaders: list[int], brokers: se
     counts.update(leaders)
     surplus = {b: counts[b] - -(-len(leaders) // len(brokers)) for b in brokers}
     after = Counter(counts)
-    for partition, heir in moves:
-        assert partition.leader != heir
-        after[partition.leader] -= 1
-        after[heir] += 1
+    for move in moves:
+        assert move.partition.leader != move.leader
+        assert move.replicas == (move.leader,)
+        after[move.partition.leader] -= 1
+        after[move.leader] += 1
     share = len(leaders) // len(brokers)
     spread = max(counts.values()) - min(counts.values())
     if spread < max(2, share // 4):
         assert moves == []
         return
     assert max(after.values()) - min(after.values()) <= 1
-    assert len({p.partition for p, _ in moves}) == len(moves)
+    assert len({move.partition.partition for move in moves}) == len(moves)
     assert len(moves) >= sum(max(0, some) for some in surplus.values())
     # The order in which they are known makes no difference.
     assert balancing_moves(partitions[::-1], sorted(brokers, reverse=True)) == moves
@@ -64,5 +65,5 @@ def test_one_more_than_others_is_left_alone() -> None:
 
 def test_a_node_that_joins_takes_from_all_and_nothing_moves_between_the_others() -> None:
     moves = balancing_moves(led_by([1, 2] * 15), (1, 2, 3))
-    assert {heir for _, heir in moves} == {3}
-    assert Counter(partition.leader for partition, _ in moves) == {1: 5, 2: 5}
+    assert {move.leader for move in moves} == {3}
+    assert Counter(move.partition.leader for move in moves) == {1: 5, 2: 5}
