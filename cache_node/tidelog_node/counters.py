@@ -171,6 +171,7 @@ class ChainTraffic:
         "object_bytes",
         "object_count",
         "puts",
+        "refused_count",
         "retry_count",
         "throttled_count",
         "unknown_count",
@@ -188,6 +189,7 @@ class ChainTraffic:
         self.buffered_bytes = 0  # now: records that are not committed
         self.collected_count = 0  # objects that were deleted, because the tier has their records
         self.kept_count = 0  # now: committed objects of the current chain that are not deleted
+        self.refused_count = 0  # now: partitions whose metadata were set back
 
 
 class NodeCounters:

@@ -514,6 +514,24 @@ class TierRewritten(TidelogError):
     hint = "try again"
 
 
+class MetadataSetBack(TidelogError):
+    """The bucket has acknowledged records of a partition that its item does not know of.
+
+    The metadata store was set back to an earlier time. Whoever led the partition now would give the
+    offsets of these records to others.
+    """
+
+    code = ErrorCode.kafka_storage_error
+    hint = "stop all nodes, and run `tidelog restore` into an empty metadata store"
+
+    def __init__(self, partition: object, *, known: object, found: str) -> None:
+        super().__init__(
+            f"the metadata store was set back: its last leader epoch of {partition} is {known},"
+            f" but the bucket has {found}"
+        )
+        self.partition, self.known, self.found = partition, known, found
+
+
 class OutcomeUnknown(TidelogError):
     """A write to a store may or may not have happened; read before trying again."""
 

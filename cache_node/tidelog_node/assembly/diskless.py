@@ -85,6 +85,7 @@ def start_diskless(
         chains=chains,
         recovery=LogRecovery(
             node,
+            objects=node_chain.client,
             chains=chains,
             refill=refill,
             history=logs.tier.history,

@@ -8,6 +8,7 @@ partition follow each other without a gap; what is missing was acknowledged, and
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -50,11 +51,27 @@ class WantedSlices(NamedTuple):
 FoundSlices = dict[PartitionName, dict[ChainName, list[StoredSlice]]]
 
 
+class ReadChains(NamedTuple):
+    """What was found in chains."""
+
+    slices: FoundSlices
+    whole_from: Mapping[ChainName, int]  # all objects from there to the chain's end were read
+    last_seen: Mapping[tuple[PartitionName, ChainName], int]  # the last object that has any of it
+
+    def is_end_certain(self, name: PartitionName, chain: ChainName) -> bool:
+        """Return whether every object of the chain was read that may have the partition's end.
+
+        Else it was collected, so the metadata store must know a tier that goes as far.
+        """
+        whole_from = self.whole_from.get(chain)
+        return whole_from is not None and self.last_seen.get((name, chain), -1) + 1 >= whole_from
+
+
 async def find_slices(
     chains: ChainStore,
     wanted: Mapping[PartitionName, WantedSlices],
     ends: Mapping[ChainName, int],
-) -> FoundSlices:
+) -> ReadChains:
     """Return the slices above each partition's start, of all chains that its item names.
 
     ``ends`` has the sequences of the seals of those chains that are the last of a partition.
@@ -62,16 +79,42 @@ async def find_slices(
     """
     found: FoundSlices = {name: defaultdict(list) for name in wanted}
     names = {(name.topic_id.bytes, name.partition): name for name in wanted}
+    whole_from: dict[ChainName, int] = {}
+    last_seen: dict[tuple[PartitionName, ChainName], int] = {}
     for chain in sorted({entry.chain for one in wanted.values() for entry in one.chains}):
         listed = await chains.list(chain)
         end = ends.get(chain)
         below = [one for one in listed if end is None or one.sequence < end]
+        following = 0
         for at in range(0, len(below), FOOTERS_AT_ONCE_MAX):
             some = below[at : at + FOOTERS_AT_ONCE_MAX]
             for footer in await asyncio.gather(*(_footer(chains, chain, one) for one in some)):
-                if footer is not None and not footer.is_seal:
+                if footer is None:
+                    continue
+                sequence = footer.header.sequence
+                if sequence != following or chain not in whole_from:
+                    whole_from[chain] = sequence
+                following = sequence + 1
+                if not footer.is_seal:
                     keep_slices(footer, names, wanted, found)
-    return found
+                    last_seen |= {(name, chain): sequence for name in _names_in(footer, names)}
+        if end is not None:
+            whole_from.setdefault(chain, 0)
+            if following != end:
+                whole_from[chain] = end
+    return ReadChains(found, whole_from, last_seen)
+
+
+def _names_in(
+    footer: WalFooter, names: Mapping[tuple[bytes, int], PartitionName]
+) -> Iterator[PartitionName]:
+    rows: itertools.chain[SliceRow | ReferenceRow] = itertools.chain(
+        footer.slices, footer.references
+    )
+    for row in rows:
+        name = names.get((row.topic_id, row.partition))
+        if name is not None and row.leader_epoch >= 0:  # A gateway's own slices prove nothing.
+            yield name
 
 
 async def _footer(chains: ChainStore, chain: ChainName, listed: ListedObject) -> WalFooter | None:

@@ -1,6 +1,8 @@
 """Brings the diskless partitions that this node is to lead into its chain; then it leads them.
 
-    elected → seal the chain before → read the items → find its slices, refill the log
+    elected → note in the chain before who may get its partitions, seal it
+            → look at the chains that others have noted → read the items
+            → find its slices, refill the log
             → one conditional write: next epoch, own chain, end offset → enter → lead
 
 An election only names the node that is to lead: after a start, after a leader's death, by a
@@ -10,6 +12,10 @@ the next epoch. A new partition has no chain: its first leader only writes.
 
 Partitions with the same chain before are taken together. A partition whose records cannot be read
 stays without a leader and is tried again; the others go on.
+
+**A metadata store that was set back names an old chain.** A partition whose acknowledged records it
+does not know of is refused: in the next epoch their offsets would be given to others. It stays
+without a leader until another one is elected, and then it is looked at again.
 """
 
 from __future__ import annotations
@@ -25,9 +31,17 @@ from tidelog_core.diskless import takeover
 from tidelog_core.diskless.chain_sealer import ChainSealer
 from tidelog_core.diskless.chain_store import ChainStore
 from tidelog_core.diskless.epoch_chains import PartitionName, current_chain, cut_tiered
+from tidelog_core.diskless.keys import Heir
+from tidelog_core.diskless.successors import Successors, SuccessorSearch
 from tidelog_core.diskless.takeover import StoredChains, Takeover, WriteOutcome
-from tidelog_core.errors import CorruptItem, StorageError, StoreUnavailable, TidelogError
-from tidelog_core.metadata.epoch_chains import ChainName, EpochChains
+from tidelog_core.errors import (
+    CorruptItem,
+    MetadataSetBack,
+    StorageError,
+    StoreUnavailable,
+    TidelogError,
+)
+from tidelog_core.metadata.epoch_chains import ChainName, EpochChains, describe_epoch
 from tidelog_core.metadata.records import Partition, partition_key
 from tidelog_core.replication.change import ChangeReason, PartitionChange
 from tidelog_core.replication.partition_writer import write_changes
@@ -57,6 +71,10 @@ class EntryChain(Protocol):
     @property
     def is_deposed(self) -> bool:
         """Whether it takes nothing more, because somebody sealed it."""
+
+    @property
+    def next_sequence(self) -> int:
+        """The sequence of its next object."""
 
     def abandon(self, reason: str) -> None:
         """End it, as if somebody had sealed it."""
@@ -100,6 +118,8 @@ class LeadEntries:
         self._tasks: set[asyncio.Task[None]] = set()
         self._slots = asyncio.Semaphore(CHAINS_AT_ONCE_MAX)
         self._stir = asyncio.Event()
+        self._successors = SuccessorSearch(chains)
+        self._refused: dict[PartitionName, int] = {}  # the leader epoch in which each one was
         self._unsubscribe = replicas.roles.unentered_lead.subscribe(self._note)
 
     async def run(self) -> None:
@@ -144,7 +164,10 @@ class LeadEntries:
         index = replica.partition.partition
         if index >= len(partitions) or partitions[index].topic_id != replica.topic_id:
             return None
-        return partitions[index] if self._node.standing.leads(partitions[index]) else None
+        partition = partitions[index]
+        if self._refused.get(name_of(replica)) == partition.leader_epoch:
+            return None
+        return partition if self._node.standing.leads(partition) else None
 
     async def _enter(self, before: ChainName | None, group: dict[PartitionName, Replica]) -> None:
         delay_seconds = 0.0
@@ -163,6 +186,7 @@ class LeadEntries:
             delay_seconds = RETRY_SECONDS
         finally:
             self._entering -= group.keys()
+            self._count_refused()
         left = [replica for replica in group.values() if self._unentered(replica) is not None]
         if left:
             asyncio.get_running_loop().call_later(
@@ -182,21 +206,36 @@ class LeadEntries:
         Raises the stores' errors, and ``CorruptObject``.
         """
         own, sealer, sealed_at = await self._own_chain(), None, -1
+        successors = Successors({}, is_whole=True)
         if before == own.name:
             # The partition has left it, and an epoch that has left does not come back.
             own.abandon("a partition of it has to be entered again")
             own = await self._own_chain()
         if before is not None:
             sealer = ChainSealer(before, now_ms=self._node.standing.now_ms())
-            sealed_at = await seal_chain(self._node, self._chains, sealer, heir=own.name)
-            logger.info("chain sealed", extra={"chain": str(before), "sequence": sealed_at})
+            sealed_at = await self._seal(sealer, own)
+            # Before the items are read: then a healthy store's have all epochs of the chains.
+            successors = await self._successors.find(before, sealed_at, own=own.name)
         # Who restores from the bucket alone must know the topic of every acknowledged record.
         await self._manifests.ensure({name.topic_id for name in group})
-        taken = _Taken(group, own, sealed_at)
+        taken = _Taken(group, own, sealed_at, successors)
         try:
             await self._decide(taken, Takeover(sealer, own.name), before)
         finally:
             self._confirm(taken)
+
+    async def _seal(self, sealer: ChainSealer, own: EntryChain) -> int:
+        """Note in the chain who may get its partitions, and seal it; return the seal's sequence."""
+        heir = Heir(own.name, own.next_sequence)
+        noting = asyncio.create_task(self._chains.note_heir(sealer.chain, heir))
+        try:
+            sealed_at = await seal_chain(self._node, self._chains, sealer, heir=own.name)
+            await noting
+        finally:
+            noting.cancel()
+            await asyncio.gather(noting, return_exceptions=True)
+        logger.info("chain sealed", extra={"chain": str(sealer.chain), "sequence": sealed_at})
+        return sealed_at
 
     async def _decide(self, taken: _Taken, steps: Takeover, before: ChainName | None) -> None:
         decisions: Sequence[takeover.TakeoverDecision] = steps.begin()
@@ -245,12 +284,42 @@ class LeadEntries:
         seals: Mapping[ChainName, int],
     ) -> dict[PartitionName, int]:
         """Make the logs what tier and chains have; return their ends. Raises the store's errors."""
-        records = {name: taken.records[name] for name in items}
-        recovered = await self._recovery.recover(taken.group, records, seals)
-        for name in items.keys() - recovered.keys():
+        for name, stored in items.items():
+            if (error := _later_epoch(taken, name, stored.chains)) is not None:
+                self._refuse(taken, name, error)
+        records = {name: taken.records[name] for name in items if name in taken.group}
+        recovered, refused = await self._recovery.recover(
+            taken.group, records, seals, is_doubtful=not taken.successors.is_whole
+        )
+        for name, error in refused.items():
+            self._refuse(taken, name, error)
+        for name in taken.group.keys() & (records.keys() - recovered.keys()):
             del taken.group[name]
         taken.tiered_ends |= {name: one.tiered_end for name, one in recovered.items()}
         return {name: one.end_offset for name, one in recovered.items()}
+
+    # -- metadata that were set back --
+
+    def _refuse(self, taken: _Taken, name: PartitionName, error: MetadataSetBack) -> None:
+        """Leave the partition without a leader, until another election."""
+        self._refused[name] = taken.records[name].leader_epoch
+        extra = {
+            "partition": str(taken.group.pop(name).partition),
+            "reason": str(error),
+            "hint": error.hint,
+        }
+        logger.error("diskless partition refused, its records are not in the metadata", extra=extra)
+
+    def _count_refused(self) -> None:
+        """Count the partitions that are refused now, and forget the others."""
+        image = self._node.view.image
+        for name, epoch in tuple(self._refused.items()):
+            topic = image.topic_by_id(name.topic_id)
+            partitions = () if topic is None else image.partitions(topic.name)
+            there = partitions[name.partition] if name.partition < len(partitions) else None
+            if there is None or there.leader_epoch > epoch:
+                del self._refused[name]
+        self._node.counters.chain.refused_count = len(self._refused)
 
     async def _write(
         self, taken: _Taken, items: Mapping[PartitionName, StoredChains]
@@ -315,6 +384,7 @@ class _Taken:
     group: dict[PartitionName, Replica]
     own: EntryChain
     sealed_at: int  # the sequence of the seal; -1: there was no chain
+    successors: Successors
     records: dict[PartitionName, Partition] = dataclasses.field(default_factory=dict)
     tiered_ends: dict[PartitionName, int] = dataclasses.field(default_factory=dict)
     led: dict[Replica, int] = dataclasses.field(default_factory=dict)  # entered; their epochs
@@ -326,6 +396,16 @@ class _Taken:
             for name, record in self.records.items()
             if name in self.group
         }
+
+
+def _later_epoch(taken: _Taken, name: PartitionName, chains: EpochChains) -> MetadataSetBack | None:
+    """Return the error if a chain has records of a later epoch than the item knows."""
+    later, last = taken.successors.epochs.get(name), current_chain(chains)
+    if later is None or last is None or later.leader_epoch <= last.leader_epoch:
+        return None
+    found = f"records of epoch {later.leader_epoch} in the chain {later.chain}"
+    partition = taken.group[name].partition
+    return MetadataSetBack(partition, known=describe_epoch(chains), found=found)
 
 
 def name_of(replica: Replica) -> PartitionName:

@@ -3,6 +3,10 @@
 The chains are listed first, then the tier is read: what a listing lacks had been collected, so the
 tier has it by then. A log that ends below the tier's end begins again there, with the producers and
 leader epochs of the last tiered segment; what follows comes from the chains.
+
+A metadata store that was set back knows a tier that ends too early, and the objects of the chain
+are gone. Nothing else would show it: so unless the objects themselves say where a partition ends,
+the bucket is asked for segments above (``unknown_segments``).
 """
 
 from __future__ import annotations
@@ -13,12 +17,15 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from tidelog_core.diskless.chain_store import ChainStore
-from tidelog_core.diskless.epoch_chains import PartitionName
-from tidelog_core.errors import TidelogError
-from tidelog_core.metadata.epoch_chains import ChainName
+from tidelog_core.diskless.epoch_chains import PartitionName, current_chain
+from tidelog_core.diskless.unknown_segments import segment_from
+from tidelog_core.errors import CorruptObject, MetadataSetBack, TidelogError
+from tidelog_core.metadata.epoch_chains import ChainName, describe_epoch
 from tidelog_core.metadata.records import Partition
+from tidelog_core.objects.store import ObjectStore
+from tidelog_core.tier.keys import partition_prefix
 
-from tidelog_node.diskless.chain_slices import FoundSlices, WantedSlices, find_slices, log_of
+from tidelog_node.diskless.chain_slices import ReadChains, WantedSlices, find_slices, log_of
 from tidelog_node.diskless.refilling import LogRefill
 from tidelog_node.follower.catch_up import CatchUp
 from tidelog_node.node_context import NodeContext
@@ -37,6 +44,13 @@ class RecoveredLog(NamedTuple):
     end_offset: int
 
 
+class Recovery(NamedTuple):
+    """What became of some partitions; those of which another try may help are in neither."""
+
+    logs: Mapping[PartitionName, RecoveredLog]
+    refused: Mapping[PartitionName, MetadataSetBack]
+
+
 class LogRecovery:
     """Recovers logs. For the tasks of one event loop."""
 
@@ -44,12 +58,14 @@ class LogRecovery:
         self,
         node: NodeContext,
         *,
+        objects: ObjectStore,
         chains: ChainStore,
         refill: LogRefill,
         history: TierHistory,
         catch_up: CatchUp,
     ) -> None:
         self._node = node
+        self._objects = objects
         self._chains = chains
         self._refill = refill
         self._history = history
@@ -61,11 +77,14 @@ class LogRecovery:
         replicas: Mapping[PartitionName, Replica],
         records: Mapping[PartitionName, Partition],
         seals: Mapping[ChainName, int],
-    ) -> dict[PartitionName, RecoveredLog]:
-        """Recover the logs of ``records``; return those that could be.
+        *,
+        is_doubtful: bool = False,
+    ) -> Recovery:
+        """Recover the logs of ``records``; return those that could be, and those that never can.
 
-        ``seals`` has where the last chains end. Raises the store's errors, and ``CorruptObject``
-        if it is not known which partitions have records in an object.
+        ``seals`` has where the last chains end. ``is_doubtful`` says that later chains may have
+        had records. Raises the store's errors, and ``CorruptObject`` if it is not known which
+        partitions have records in an object.
         """
         wanted = {
             name: WantedSlices(record.wal, record.log_start_offset)
@@ -73,11 +92,16 @@ class LogRecovery:
         }
         found = await find_slices(self._chains, wanted, seals)
         recovered: dict[PartitionName, RecoveredLog] = {}
+        refused: dict[PartitionName, MetadataSetBack] = {}
 
         async def recover(name: PartitionName) -> None:
             async with self._slots:
                 try:
-                    recovered[name] = await self._recover(replicas[name], records[name], found)
+                    recovered[name] = await self._recover(
+                        replicas[name], records[name], found, is_doubtful=is_doubtful
+                    )
+                except MetadataSetBack as error:
+                    refused[name] = error
                 except (TidelogError, OSError) as error:
                     logger.error(
                         "diskless partition cannot be recovered, will retry",
@@ -91,10 +115,10 @@ class LogRecovery:
         async with asyncio.TaskGroup() as group:
             for name in records:
                 group.create_task(recover(name))
-        return recovered
+        return Recovery(recovered, refused)
 
     async def _recover(
-        self, replica: Replica, record: Partition, found: FoundSlices
+        self, replica: Replica, record: Partition, found: ReadChains, *, is_doubtful: bool
     ) -> RecoveredLog:
         name = PartitionName(record.topic_id, record.partition)
         await self._catch_up.before_leading(replica)
@@ -102,8 +126,28 @@ class LogRecovery:
         tier = tier_end(segments, record.log_start_offset)
         start_offset = record.log_start_offset if tier is None else tier.offset
         wanted = WantedSlices(record.wal, start_offset)
-        slices, end_offset = log_of(
-            name, wanted, found[name], cluster_id=self._node.view.image.cluster_id
-        )
+        try:
+            slices, end_offset = log_of(
+                name, wanted, found.slices[name], cluster_id=self._node.view.image.cluster_id
+            )
+        except CorruptObject:  # Offsets are missing.
+            await self._require_no_segment(replica, record, start_offset)
+            raise
+        last = current_chain(record.wal)
+        if last is not None and (is_doubtful or not found.is_end_certain(name, last.chain)):
+            await self._require_no_segment(replica, record, end_offset)
         await self._refill.refill(replica, name, slices, end_offset)
         return RecoveredLog(start_offset, end_offset)
+
+    async def _require_no_segment(
+        self, replica: Replica, record: Partition, end_offset: int
+    ) -> None:
+        """Raise ``MetadataSetBack`` if the bucket has a segment at or above the offset."""
+        topic = replica.partition.topic
+        cluster_id = self._node.view.image.cluster_id
+        prefix = partition_prefix(cluster_id, topic, record.topic_id, record.partition)
+        key = await segment_from(self._objects, prefix, end_offset)
+        if key is not None:
+            found = f"the segment {key}, which begins where its records end, or above"
+            known = describe_epoch(record.wal)
+            raise MetadataSetBack(replica.partition, known=known, found=found)

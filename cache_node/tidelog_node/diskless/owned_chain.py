@@ -215,6 +215,11 @@ class OwnedChain:
         """The first sequence that is not known to be committed."""
         return self._writer.committed_end
 
+    @property
+    def next_sequence(self) -> int:
+        """The sequence of the next object."""
+        return self._writer.next_sequence
+
     # -- its life --
 
     async def run(self) -> None:

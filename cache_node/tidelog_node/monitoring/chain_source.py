@@ -27,6 +27,7 @@ class ChainSource:
             ("buffered_bytes", traffic.buffered_bytes),
             ("collected_objects_total", traffic.collected_count),
             ("kept_objects", traffic.kept_count),
+            ("refused_partitions", traffic.refused_count),
         ):
             scrape.add(f"tidelog_diskless_{name}", count)
         scrape.add("tidelog_diskless_put_seconds", histogram(traffic.puts))

@@ -352,6 +352,11 @@ _DISKLESS = (
         "Objects of the node's chain that some partition needs until its records are tiered",
     ),
     _counter("tidelog_diskless_collected_objects_total", "Objects deleted after that"),
+    _gauge(
+        "tidelog_diskless_refused_partitions",
+        "Partitions that this node should lead and refuses to: the bucket has records that the"
+        " metadata store does not know, because it was set back",
+    ),
 )
 _COSTS = (
     _counter(

@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from tidelog_core.diskless.chain_writer import PutOutcome
-from tidelog_core.diskless.keys import WalKey, chain_prefix, parse_wal_key, wal_key
+from tidelog_core.diskless.keys import (
+    Heir,
+    WalKey,
+    chain_prefix,
+    heir_key,
+    heirs_prefix,
+    parse_heir_key,
+    parse_wal_key,
+    wal_key,
+)
 from tidelog_core.diskless.wal_footer import (
     SUFFIX_SIZE_BYTES,
     WalFooter,
@@ -99,6 +109,28 @@ class ChainStore:
     async def delete(self, chain: ChainName, sequences: Sequence[int]) -> None:
         """Delete the objects; which ones may be deleted is for ``collection`` to say."""
         await self._store.delete([wal_key(self._cluster_id, chain, one) for one in sequences])
+
+    async def note_heir(self, chain: ChainName, heir: Heir) -> None:
+        """Say in the chain that the heir may get partitions of it. Durable on return, idempotent.
+
+        An heir does so before its first item names it: metadata that are set back cannot hide it.
+        Raises the store's errors.
+        """
+        key = heir_key(self._cluster_id, chain, heir)
+        with suppress(ObjectExists):
+            await self._store.put(key, b"heir\n")
+
+    async def heirs(self, chain: ChainName) -> Sequence[Heir]:
+        """Return the chains that may have got partitions of it, each with its least sequence.
+
+        Raises ``StoreUnavailable``.
+        """
+        found: dict[ChainName, int] = {}
+        async for meta in self._store.list(heirs_prefix(self._cluster_id, chain)):
+            heir = parse_heir_key(meta.key)
+            if heir is not None:
+                found.setdefault(*heir)  # The least sequence is listed first.
+        return [Heir(*one) for one in found.items()]
 
     def _name(self, chain: ChainName, sequence: int) -> WalKey:
         return WalKey(self._cluster_id, chain, sequence, is_checkpoint=False)

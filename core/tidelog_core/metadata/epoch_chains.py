@@ -37,6 +37,12 @@ class EpochChain(NamedTuple):
 EpochChains = tuple[EpochChain, ...]  # in order of leader epoch; the last one is the current one
 
 
+def describe_epoch(chains: EpochChains) -> str:
+    """Return the current epoch and its chain, for errors."""
+    last = chains[-1] if chains else None
+    return "none" if last is None else f"{last.leader_epoch} in the chain {last.chain}"
+
+
 def write_epoch_chains(chains: EpochChains) -> JsonValue:
     """Return the stored form of the list."""
     return [

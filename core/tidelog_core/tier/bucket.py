@@ -17,6 +17,7 @@ from tidelog_core.tier.keys import (
     LOG_SUFFIX,
     SegmentKey,
     cluster_manifest_key,
+    is_heir_key,
     is_probe_key,
     is_wal_key,
     parse_deletion_key,
@@ -124,7 +125,7 @@ class _Sorting:
             self._topic(key, topic_id).has_manifest = True
         elif is_wal_key(key):
             self._cluster(cluster_id).chain_objects.append(found)
-        elif parse_erasure_receipt_key(key) is not None or is_probe_key(key):
+        elif is_heir_key(key) or is_probe_key(key) or parse_erasure_receipt_key(key) is not None:
             return  # It does not describe the content.
         elif (deletion := parse_deletion_key(key)) is not None:
             self._topic(f"{deletion.folder}/", deletion.topic_id).is_deleted = True

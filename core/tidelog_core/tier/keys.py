@@ -56,6 +56,11 @@ WAL_KEY = re.compile(
     rf"(?P<cluster>{_NAME})/wal/(?P<broker>[0-9]{{10}})/(?P<chain>{_UUID})/"
     r"(?P<sequence>[0-9]{20})\.(?P<kind>wal|ckpt)"
 )
+# A note in a chain of who may have got its partitions: ``diskless.keys`` parses it.
+HEIR_KEY = re.compile(
+    rf"(?P<cluster>{_NAME})/wal/(?P<broker>[0-9]{{10}})/(?P<chain>{_UUID})/"
+    rf"heir-(?P<heir_broker>[0-9]{{10}})-(?P<heir>{_UUID})-(?P<sequence>[0-9]{{20}})"
+)
 _PROBE_KEY = re.compile(rf"{_NAME}/wal/probe-{_UUID}")
 
 
@@ -202,6 +207,11 @@ def parse_deletion_key(key: str) -> DeletionKey | None:
 def is_wal_key(key: str) -> bool:
     """Return whether the key is one of a chain's objects."""
     return WAL_KEY.fullmatch(key) is not None
+
+
+def is_heir_key(key: str) -> bool:
+    """Return whether the key is that of a note in a chain of who may have got its partitions."""
+    return HEIR_KEY.fullmatch(key) is not None
 
 
 def is_probe_key(key: str) -> bool:

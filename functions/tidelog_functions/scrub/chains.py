@@ -9,6 +9,8 @@ they name the chains of records that may not be tiered. Only a chain that none o
 hour, is read, and its objects are deleted by what their footers say
 (``diskless.sealed_collection``). If some stay, it is read again when orphans are old. Retention
 does this too, more often (``collect_all``); only the scrub deletes objects of unknown topics.
+
+The notes of heirs stay for as long as the metadata store may be set back to before them.
 """
 
 from __future__ import annotations
@@ -26,8 +28,10 @@ from tidelog_core.diskless.epoch_chains import PartitionName
 from tidelog_core.diskless.expiring_chains import chain_expiring_rules, describe_expiring
 from tidelog_core.diskless.keys import (
     WAL_SUFFIX,
+    chain_of_key,
     chain_prefix,
     chains_prefix,
+    parse_heir_key,
     parse_wal_key,
 )
 from tidelog_core.diskless.sealed_collection import (
@@ -56,6 +60,8 @@ logger = logging.getLogger(__name__)
 PROBLEMS_MAX = 100  # named; all are counted
 # Footers prove that nobody needs an object, but a reader may have planned to read it.
 CHAIN_AGE_MS = 3_600_000
+# DynamoDB's point-in-time recovery goes back 35 days.
+HEIR_AGE_MS = 40 * 24 * 3_600_000
 DISKLESS_SETTING = "diskless.enable"  # in the settings of every topic that is or was diskless
 # Names of times in the record of a chain.
 UNNEEDED, READ = "unneeded", "read"
@@ -150,12 +156,13 @@ class ChainScrub:
         """
         if not objects:
             return {}
-        name = parse_wal_key(objects[0].key)
-        assert name is not None
-        self._seen.add(name.chain)
+        chain = chain_of_key(objects[0].key)
+        assert chain is not None
+        self._seen.add(chain)
         self.report.chain_count += 1
-        useless = [one for one in objects if not _is_seal(one)]
-        if not useless or await self._is_needed(name.chain):
+        await self._delete_old_notes(objects)
+        useless = [one for one in objects if not _stays(one)]
+        if not useless or await self._is_needed(chain):
             return {}
         now_ms = self._clock_ms()
         # A future time comes from a wrong clock.
@@ -168,7 +175,7 @@ class ChainScrub:
             self.report.young_count += len(useless)
             return times
         is_doubtless = now_ms - since_ms > self._limits.doubtful_age_ms
-        if await self._collect(name.chain, objects, is_doubtless=is_doubtless):
+        if await self._collect(chain, objects, is_doubtless=is_doubtless):
             return {}
         return times | {READ: now_ms}
 
@@ -213,7 +220,8 @@ class ChainScrub:
 
     async def _visit_alone(self, prefix: str, group: Sequence[ObjectMeta]) -> None:
         """Visit a chain with the times that are stored for it, unless it has seals alone."""
-        if all(map(_is_seal, group)):
+        if all(map(_stays, group)):
+            await self._delete_old_notes(group)
             return
         key = scrub_orphans_key(prefix)
         item = await self._store.get(key)
@@ -228,6 +236,13 @@ class ChainScrub:
             await self._store.commit([Write(key, body, ANY_VERSION, False)])
 
     # -- one chain --
+
+    async def _delete_old_notes(self, objects: Sequence[ObjectMeta]) -> None:
+        """Delete the notes of heirs that no metadata of an earlier time can need."""
+        oldest_ms = self._clock_ms() - HEIR_AGE_MS
+        old = [one for one in objects if _is_note(one) and one.modified_ms < oldest_ms]
+        if old and not self._is_dry_run:
+            await delete_objects(self._objects, [one.key for one in old])
 
     async def _collect(
         self, chain: ChainName, objects: Sequence[ObjectMeta], *, is_doubtless: bool
@@ -317,8 +332,8 @@ def group_of_chain(cluster_id: str, key: str) -> str | None:
     """Return the prefix of the chain that the key or prefix is of, ``None`` if it is of none."""
     if not key.startswith(chains_prefix(cluster_id)):
         return None
-    name = parse_wal_key(key)
-    return None if name is None else chain_prefix(cluster_id, name.chain)
+    chain = chain_of_key(key)
+    return None if chain is None else chain_prefix(cluster_id, chain)
 
 
 def is_chain_prefix(cluster_id: str, prefix: str) -> bool:
@@ -333,6 +348,14 @@ def _is_seal(found: ObjectMeta) -> bool:
         and not name.is_checkpoint
         and looks_like_seal(ListedObject(name.sequence, found.size_bytes))
     )
+
+
+def _is_note(found: ObjectMeta) -> bool:
+    return parse_heir_key(found.key) is not None
+
+
+def _stays(found: ObjectMeta) -> bool:
+    return _is_seal(found) or _is_note(found)
 
 
 def _is_checkpoint(found: ObjectMeta) -> bool:

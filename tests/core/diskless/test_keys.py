@@ -7,7 +7,17 @@ from uuid import UUID
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tidelog_core.diskless.keys import WalKey, chain_prefix, checkpoint_key, parse_wal_key, wal_key
+from tidelog_core.diskless.keys import (
+    Heir,
+    WalKey,
+    chain_of_key,
+    chain_prefix,
+    checkpoint_key,
+    heir_key,
+    parse_heir_key,
+    parse_wal_key,
+    wal_key,
+)
 from tidelog_core.metadata.epoch_chains import ChainName
 from tidelog_core.objects.key_rules import check_key
 from tidelog_core.tier.keys import parse_segment_key
@@ -32,6 +42,21 @@ def test_a_key_is_allowed_and_read_back(broker_id: int, chain_id: UUID, sequence
         assert key.startswith(chain_prefix("cluster-1", chain))
         assert parse_wal_key(key) == WalKey("cluster-1", chain, sequence, is_checkpoint)
         assert parse_segment_key(key) is None
+
+
+@given(st.integers(0, 2**31 - 1), st.uuids(), st.integers(0, 2**63 - 1))
+def test_a_note_is_read_back_and_is_no_object(
+    broker_id: int, chain_id: UUID, sequence: int
+) -> None:
+    heir = Heir(ChainName(broker_id, chain_id), sequence)
+    key = heir_key("cluster-1", CHAIN, heir)
+    check_key(key)
+    assert parse_heir_key(key) == heir
+    assert parse_wal_key(key) is None
+    assert chain_of_key(key) == chain_of_key(wal_key("cluster-1", CHAIN, 3)) == CHAIN
+    # It is listed behind the objects, and before another chain's.
+    assert wal_key("cluster-1", CHAIN, 2**63 - 1) < key < chain_prefix("cluster-1", CHAIN) + "~"
+    assert parse_heir_key(key + "0") is None
 
 
 @given(st.lists(st.integers(0, 2**63 - 1), max_size=8))

@@ -11,7 +11,13 @@ from pathlib import Path
 import pytest
 from tidelog_core.diskless.collection import UnneededEnds
 from tidelog_core.diskless.epoch_chains import PartitionName
-from tidelog_core.diskless.keys import chains_prefix, checkpoint_key, wal_key
+from tidelog_core.diskless.keys import (
+    Heir,
+    chains_prefix,
+    checkpoint_key,
+    heir_key,
+    wal_key,
+)
 from tidelog_core.diskless.sealed_collection import collect_sealed, unneeded_end
 from tidelog_core.diskless.start_probe import probe_key
 from tidelog_core.diskless.wal_build import WalSlice, build_seal
@@ -147,6 +153,24 @@ async def test_a_sealed_chain_is_collected_once_everything_is_tiered(world: Chai
     assert await world.chain_keys() == [world.seal_key(), wal_key(CLUSTER_ID, B, 0)]
     assert await world.store.list(records.SCRUB_ORPHANS_COLLECTION) == []
     assert report.chains.problems == []
+
+
+async def test_the_note_of_an_heir_stays_as_long_as_metadata_may_be_set_back(
+    world: ChainWorld,
+) -> None:
+    await world.begin(tiered_to=30)
+    note = heir_key(CLUSTER_ID, A, Heir(B, 0))
+    await world.old.chains.note_heir(A, Heir(B, 0))
+    await world.old.chains.note_heir(A, Heir(B, 0))
+    await scrub_when_old(world)
+    left = [world.seal_key(), note, wal_key(CLUSTER_ID, B, 0)]
+    assert await world.chain_keys() == left
+    data, modified_ms = world.objects._objects[note]
+    world.objects._objects[note] = data, modified_ms - 41 * DAY_MS
+    assert (await world.scrub(dry_run=True)).foreign_count == 0
+    assert await world.chain_keys() == left
+    await world.scrub()
+    assert await world.chain_keys() == [world.seal_key(), wal_key(CLUSTER_ID, B, 0)]
 
 
 async def test_what_the_tier_lacks_stays_however_old(world: ChainWorld) -> None:

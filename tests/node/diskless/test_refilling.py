@@ -59,7 +59,7 @@ class Refilled:
 
     async def slices(self, start: int = 0) -> tuple[list[StoredSlice], int]:
         wanted = WantedSlices(self.chained.chains, start)
-        found = await find_slices(ChainStore(self.store, CLUSTER), {NAME: wanted}, {})
+        found = (await find_slices(ChainStore(self.store, CLUSTER), {NAME: wanted}, {})).slices
         return log_of(NAME, wanted, found[NAME], cluster_id=CLUSTER)
 
     async def __call__(self, replica: Replica, start: int = 0) -> LocalLog:

@@ -17,7 +17,13 @@ from tidelog_core.diskless.heir_replay import (
     footers_from,
     replay_partitions,
 )
-from tidelog_core.diskless.keys import chain_prefix, checkpoint_key, parse_wal_key, wal_key
+from tidelog_core.diskless.keys import (
+    Heir,
+    chain_prefix,
+    checkpoint_key,
+    parse_wal_key,
+    wal_key,
+)
 from tidelog_core.diskless.replay import CommittedSlice
 from tidelog_core.diskless.stored_checkpoints import StoredCheckpoints
 from tidelog_core.diskless.takeover import StoredChains, Takeover
@@ -107,7 +113,7 @@ class TakeoverTask:
 
     def __init__(self, node: Incarnation, chain: ChainName) -> None:
         self.node, self.chain = node, chain
-        self.heir = node.chain
+        self.heir = Heir(node.chain, node.writer.next_sequence)  # as it notes in the chain
         self._seal = SealTask(node, chain, self._on_end)
         self._takeover = Takeover(self._seal.sealer, node.chain, rules=node.rules)
         self._recovered: dict[PartitionName, Recovered] = {}
@@ -124,6 +130,7 @@ class TakeoverTask:
 
     def _on_end(self, decision: Any) -> None:
         if isinstance(decision, chain_sealer.Sealed) and not self._recovered:
+            self.node.setup.shell.on_sealed(self.node, self.chain, self.heir)
             self._decide(self._takeover.begin())
         elif isinstance(decision, chain_sealer.GivenUp):
             self._finish()
@@ -133,7 +140,7 @@ class TakeoverTask:
             del self.node.takeovers[self.chain]
 
     def _decide(self, decisions: Iterable[Any]) -> None:
-        if self.node.chain != self.heir:
+        if self.node.chain != self.heir.chain:
             self._finish()  # deposed meanwhile: the next watch begins again
             return
         for decision in decisions:
@@ -162,6 +169,7 @@ class TakeoverTask:
         if items is None:
             self.node.after(RETRY_MS, self._decide, [takeover.ReadItems()])
         else:
+            self.node.setup.shell.on_items(self.chain, self.heir, items)
             self._decide(self._takeover.on_items(items))
 
     def _on_replayed(self, task: ReplayTask) -> None:

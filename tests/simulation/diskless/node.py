@@ -18,7 +18,7 @@ from tidelog_core.diskless.chain_writer import ChainWriter, PutOutcome, WriterLi
 from tidelog_core.diskless.checkpoint import Checkpoint, pack_checkpoint
 from tidelog_core.diskless.collection import OwnedObjects, needs_of
 from tidelog_core.diskless.epoch_chains import PartitionName
-from tidelog_core.diskless.keys import checkpoint_key, wal_key
+from tidelog_core.diskless.keys import Heir, checkpoint_key, wal_key
 from tidelog_core.diskless.noted_ranges import ForeignRange, ObjectContent
 from tidelog_core.diskless.put_pace import PaceLimits
 from tidelog_core.diskless.replay import CommittedSlice, committed_slices
@@ -458,6 +458,7 @@ class Incarnation:
             return
         log.is_leaving = True
         self.writer.leave(partition)
+        self.setup.shell.on_handover(self.chain, Heir(successor.chain, 0))
         self._handovers[partition] = Handover(
             partition, successor.chain, stored=log.stored, end_offset=log.end
         )

@@ -10,9 +10,12 @@ from tidelog_core.diskless.checkpoint import CheckpointedPartition
 from tidelog_core.diskless.collection import UnneededEnds
 from tidelog_core.diskless.epoch_chains import PartitionName
 from tidelog_core.diskless.heir_replay import ReplayedPartition, ReplayStart
+from tidelog_core.diskless.keys import Heir
 from tidelog_core.diskless.stored_checkpoints import StoredCheckpoints
+from tidelog_core.diskless.takeover import StoredChains
 from tidelog_core.diskless.wal_footer import WalFooter
 from tidelog_core.log.producer_state import ProducerState
+from tidelog_core.metadata.epoch_chains import ChainName
 
 from tests.simulation.diskless.leader_log import LeaderLog
 
@@ -49,6 +52,17 @@ class Mutable:
         replayed: Mapping[PartitionName, ReplayedPartition] | None,
     ) -> None:
         """An heir has replayed partitions from the tier's ends on; ``None``: it found a gap."""
+
+    def on_sealed(self, node: Incarnation, chain: ChainName, heir: Heir) -> None:
+        """An heir has noted itself in the chain and sealed it, and reads the items next."""
+
+    def on_items(
+        self, chain: ChainName, heir: Heir, items: Mapping[PartitionName, StoredChains]
+    ) -> None:
+        """It has read them, once more perhaps."""
+
+    def on_handover(self, chain: ChainName, heir: Heir) -> None:
+        """A leader is about to write that the heir leads a partition of its chain."""
 
     def checkpointed_end(self, writer: ChainWriter) -> int:
         """Return the sequence below which a checkpoint has the chain's objects."""

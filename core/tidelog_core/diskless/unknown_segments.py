@@ -1,0 +1,43 @@
+"""Finds a segment in the bucket that a partition's item should know of, and does not.
+
+Only committed records are tiered, and the objects of a chain are deleted once the metadata store
+says that the tier has their records. So a log that was found in chains and tier ends at or above
+every segment. If a whole segment begins where the log ends, or above, the metadata store was set
+back behind it: the records are only there.
+"""
+
+from __future__ import annotations
+
+from tidelog_core.errors import CorruptObject, ObjectNotFound
+from tidelog_core.objects.store import ObjectStore
+from tidelog_core.tier.index_file import IndexFile
+from tidelog_core.tier.keys import INDEX_SUFFIX, LOG_SUFFIX, parse_segment_key
+
+
+async def segment_from(store: ObjectStore, prefix: str, offset: int) -> str | None:
+    """Return the key of a whole segment that begins at or above the offset, ``None``: no such.
+
+    ``prefix`` is that of the partition's keys. One listing, if there is none. What an upload or a
+    deletion has left, and damaged ones, are passed over. Raises ``StoreUnavailable``.
+    """
+    after = f"{prefix}{offset - 1:020d}~" if offset else prefix
+    index_key = ""  # of the last stem; the log's key follows it
+    async for meta in store.list(prefix, start_after=after):
+        parsed = parse_segment_key(meta.key)
+        if parsed is None or parsed.base_offset < offset:
+            continue
+        if parsed.is_index:
+            index_key = meta.key
+            continue
+        is_pair = meta.key.removesuffix(LOG_SUFFIX) == index_key.removesuffix(INDEX_SUFFIX)
+        if is_pair and await _is_whole(store, index_key):
+            return meta.key
+    return None
+
+
+async def _is_whole(store: ObjectStore, index_key: str) -> bool:
+    try:
+        IndexFile.parse(await store.get(index_key), key=index_key)
+    except (ObjectNotFound, CorruptObject):
+        return False
+    return True
