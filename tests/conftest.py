@@ -11,6 +11,7 @@ import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
+from tests.support.fixed_chance import fix_chance
 from tests.support.longest_files import place_of, shared_by
 
 CHILD_PATH = Path(__file__).parent / "child_path"
@@ -27,14 +28,28 @@ sys.dont_write_bytecode = False
 # Contexts of whoever runs the tests lead to clusters of their own.
 os.environ["XDG_CONFIG_HOME"] = str(Path(__file__).parent / "no_settings")
 
-# Nothing is timed in tests: on a busy machine any example may take long.
-hypothesis.settings.register_profile("untimed", deadline=None)
-hypothesis.settings.load_profile("untimed")
+# Nothing is timed in tests: on a busy machine any example may take long. Each run has the same
+# examples; ``--hypothesis-profile search`` looks for others.
+UNTIMED = hypothesis.settings(
+    deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.register_profile("search", UNTIMED)
+hypothesis.settings.register_profile("default", UNTIMED, derandomize=True)
+hypothesis.settings.load_profile("default")
+
+# The order of sets is the same in each run. Workers and the processes of tests start with it.
+os.environ.setdefault("PYTHONHASHSEED", "0")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the files that take longest; ``make test`` deals files out in this order."""
     items.sort(key=lambda item: place_of(item.nodeid.split("::")[0]))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Let a test find the same ids and draw the same numbers whenever it runs."""
+    fix_chance(item.nodeid)
 
 
 class FileScheduling(LoadFileScheduling):
